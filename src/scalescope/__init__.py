@@ -1,0 +1,30 @@
+"""scalescope: measures how PyTorch training scales, explains what is lost, and proves what fixes it.
+
+Names are loaded when they are used: every rank imports this package, and must not load the controller.
+"""
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "__version__": "scalescope.version",
+    "Estimate": "scalescope.analysis.statistics",
+    "Result": "scalescope.results.result",
+    "Run": "scalescope.results.run",
+    "ScalescopeError": "scalescope.errors",
+    "Trial": "scalescope.experiment.trial",
+    "configurations": "scalescope.analysis.configurations",
+    "load_run": "scalescope.results.run",
+    "scaling_rows": "scalescope.analysis.scaling",
+}
+__all__ = list(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'scalescope' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,116 @@
+"""A configuration: all launches of one trial together, with intervals and doubts about itself."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scalescope.analysis.launches import Launch, summarise
+from scalescope.analysis.statistics import (
+    Estimate,
+    coefficient_of_variation,
+    mean_of_logs,
+    slope,
+)
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import Result
+
+_UNSTABLE_CV = 0.03
+_DRIFT_SPAN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """One trial measured by one or more launches."""
+
+    trial: Trial
+    launches: tuple[Launch, ...]
+    device: str
+
+    @property
+    def log_rates(self) -> list[float]:
+        return [launch.log_rate for launch in self.launches]
+
+    @property
+    def mean_steps_s(self) -> list[float]:
+        return [launch.mean_step_s for launch in self.launches]
+
+    @property
+    def samples_per_s(self) -> Estimate:
+        return mean_of_logs(self.log_rates)
+
+    @property
+    def global_batch(self) -> int:
+        return self.trial.rank_batch_size * self.trial.world_size
+
+    @property
+    def step_time_s(self) -> Estimate:
+        """Mean step time with its interval, from the same logs as the throughput."""
+        rate = self.samples_per_s
+        if rate.low is None or rate.high is None:
+            return Estimate(self.global_batch / rate.value)
+        return Estimate(
+            self.global_batch / rate.value,
+            self.global_batch / rate.high,
+            self.global_batch / rate.low,
+        )
+
+    @property
+    def median_step_s(self) -> float:
+        return statistics.median(step for one in self.launches for step in one.step_times_s)
+
+    @property
+    def measured_steps(self) -> int:
+        return len(self.launches[0].step_times_s)
+
+    @property
+    def matmul_flops_per_s(self) -> float | None:
+        rates = [one.matmul_flops_per_s for one in self.launches if one.matmul_flops_per_s]
+        return statistics.median(rates) if rates else None
+
+    def doubts(self) -> list[str]:
+        """Why this result is less sure than it looks; empty where nothing speaks against it."""
+        found = []
+        spread = coefficient_of_variation([one.samples_per_s for one in self.launches])
+        if spread is not None and spread > _UNSTABLE_CV:
+            found.append(f"launches differ by {spread:.1%} (CV; up to {_UNSTABLE_CV:.0%} is calm)")
+        found.extend(self._doubts_of_launches())
+        if self._drifts():
+            found.append("speed drifts over the launches")
+        return found
+
+    def _doubts_of_launches(self) -> list[str]:
+        total = len(self.launches)
+        unsteady = sum(not one.steady for one in self.launches)
+        changed = sum(bool(one.machine_changed) for one in self.launches)
+        outliers = sum(one.outliers for one in self.launches)
+        found = []
+        if unsteady:
+            found.append(f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches")
+        if changed:
+            found.append(f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches")
+        if outliers:
+            found.append(f"{outliers} steps far from the median")
+        return found
+
+    def _drifts(self) -> bool:
+        times = [one.started_s for one in self.launches]
+        if max(times) - min(times) < _DRIFT_SPAN_S:
+            return False
+        trend = slope(times, self.log_rates)
+        return trend is not None and trend.low is not None and trend.low * (trend.high or 0.0) > 0.0
+
+
+def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
+    """Group the results that are ok by trial, in the order in which trials first appear."""
+    grouped: dict[str, list[Result]] = {}
+    for result in results:
+        if result.status == "ok":
+            grouped.setdefault(result.trial_id, []).append(result)
+    return tuple(
+        Configuration(
+            trial=Trial(settings=members[0].settings),
+            launches=tuple(summarise(member) for member in members),
+            device=members[0].ranks[0].device,
+        )
+        for members in grouped.values()
+    )

@@ -1,0 +1,99 @@
+"""One launch of a training trial, summarised from the raw samples of its ranks."""
+
+import math
+import statistics
+from dataclasses import dataclass
+from datetime import datetime
+
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import Result
+
+_OUTLIER_MADS = 10 * 1.4826  # MAD times 1.4826 estimates a standard deviation
+_HALVES_DIFFER = 0.02
+_CALIBRATION_DIFFERS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What one launch says about its trial."""
+
+    step_times_s: tuple[float, ...]
+    window_s: float
+    samples: int
+    started_s: float
+    steady: bool
+    outliers: int
+    machine_changed: bool | None
+    matmul_flops_per_s: float | None
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.window_s
+
+    @property
+    def log_rate(self) -> float:
+        """y = ln(samples ÷ window time): the quantity that statistics are made of."""
+        return math.log(self.samples_per_s)
+
+    @property
+    def mean_step_s(self) -> float:
+        return self.window_s / len(self.step_times_s)
+
+    @property
+    def median_step_s(self) -> float:
+        return statistics.median(self.step_times_s)
+
+
+def summarise(result: Result) -> Launch:
+    """Combine the ranks: a step takes as long as its slowest rank."""
+    trial = Trial(settings=result.settings)
+    per_rank = [record.samples["step_time_s"] for record in result.ranks]
+    steps = tuple(max(times) for times in zip(*per_rank, strict=True))
+    return Launch(
+        step_times_s=steps,
+        window_s=max(math.fsum(times) for times in per_rank),
+        samples=len(steps) * trial.rank_batch_size * trial.world_size,
+        started_s=datetime.fromisoformat(result.started_at).timestamp(),
+        steady=_is_steady(steps),
+        outliers=_count_outliers(steps),
+        machine_changed=_machine_changed(result),
+        matmul_flops_per_s=_matmul_rate(result),
+    )
+
+
+def _is_steady(steps: tuple[float, ...]) -> bool:
+    """Whether the medians of the two halves of the window agree within 2 %."""
+    half = len(steps) // 2
+    if half == 0:
+        return False
+    first, second = statistics.median(steps[:half]), statistics.median(steps[half:])
+    return abs(second / first - 1.0) <= _HALVES_DIFFER
+
+
+def _count_outliers(steps: tuple[float, ...]) -> int:
+    middle = statistics.median(steps)
+    deviation = statistics.median(abs(step - middle) for step in steps)
+    if deviation == 0.0:
+        return 0
+    return sum(abs(step - middle) > _OUTLIER_MADS * deviation for step in steps)
+
+
+def _machine_changed(result: Result) -> bool | None:
+    """Whether a bare matrix product ran at another speed after the window than before."""
+    changes = []
+    for record in result.ranks:
+        before = record.counters.get("matmul_flops_per_s_before")
+        after = record.counters.get("matmul_flops_per_s_after")
+        if isinstance(before, int | float) and isinstance(after, int | float) and before > 0:
+            changes.append(abs(after / before - 1.0))
+    return max(changes) > _CALIBRATION_DIFFERS if changes else None
+
+
+def _matmul_rate(result: Result) -> float | None:
+    rates = [
+        float(value)
+        for record in result.ranks
+        for name in ("matmul_flops_per_s_before", "matmul_flops_per_s_after")
+        if isinstance(value := record.counters.get(name), int | float)
+    ]
+    return statistics.median(rates) if rates else None

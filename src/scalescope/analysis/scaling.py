@@ -1,0 +1,204 @@
+"""Scaling: speedup, efficiency, exposed communication and what Amdahl's law makes of them."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_of_logs
+from scalescope.catalog import cards
+from scalescope.catalog.setting import settings_of
+from scalescope.experiment.trial import Trial, identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRow:
+    """One configuration against the smallest world size of its kind."""
+
+    configuration: Configuration
+    baseline_ranks: int
+    speedup: Estimate
+    efficiency: Estimate
+    efficiency_of_wrapped: Estimate | None
+    exposed_comm_s: Estimate | None
+
+    @property
+    def trial(self) -> Trial:
+        return self.configuration.trial
+
+    @property
+    def ranks(self) -> int:
+        return self.trial.world_size
+
+    @property
+    def batch(self) -> int:
+        """The batch as it was given: per rank when weak, global when strong."""
+        given = self.trial.settings.get("global_batch_size") or self.trial.settings["batch_size"]
+        return int(given)
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.ranks == self.baseline_ranks
+
+    @property
+    def exposed_fraction(self) -> float | None:
+        if self.exposed_comm_s is None:
+            return None
+        return self.exposed_comm_s.value / self.configuration.step_time_s.value
+
+    @property
+    def serial_fraction(self) -> float | None:
+        """The serial share Amdahl's law needs for this speedup (Karp and Flatt 1990).
+
+        Only against one rank; below 0 the speedup was more than linear and the law says nothing.
+        """
+        if self.baseline_ranks != 1 or self.is_baseline:
+            return None
+        ranks = self.ranks
+        return (1.0 / self.speedup.value - 1.0 / ranks) / (1.0 - 1.0 / ranks)
+
+    def allowed_speedup(self, ranks: int) -> float | None:
+        """The speedup Amdahl's law leaves at another number of ranks."""
+        serial = self.serial_fraction
+        if serial is None or serial < 0.0:
+            return None
+        return 1.0 / (serial + (1.0 - serial) / ranks)
+
+    @property
+    def reading(self) -> str:
+        """The result in a word or two."""
+        if self.is_baseline:
+            return "baseline"
+        if self.speedup.value < 1.0:
+            return "negative scaling"
+        for least, word in ((0.9, "excellent"), (0.8, "good"), (0.5, "fair")):
+            if self.efficiency.value > least:
+                return word
+        return "poor"
+
+
+def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, ...]:
+    """All rows that have a baseline, ordered by what was varied and then by ranks."""
+    all_of_them = list(configurations)
+    measured = [one for one in all_of_them if one.trial.settings["ablation"] == "none"]
+    plain: dict[str, list[Configuration]] = {}
+    for one in measured:
+        plain.setdefault(_kind(one.trial), []).append(one)
+    rows = []
+    for one in measured:
+        baseline = _baseline(plain[_kind(one.trial)])
+        if _is_wrapped_single(one, measured):
+            continue
+        rows.append(_row(one, baseline, measured, all_of_them))
+    return tuple(sorted(rows, key=lambda row: (_kind_order(row.trial), row.batch, row.ranks)))
+
+
+def _row(
+    one: Configuration,
+    baseline: Configuration,
+    measured: list[Configuration],
+    everything: list[Configuration],
+) -> ScalingRow:
+    speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
+    share = baseline.trial.world_size / one.trial.world_size
+    wrapped = _find(measured, one.trial.replace(world_size=1))
+    silent = _find(everything, one.trial.replace(ablation="noop_comm"))
+    is_baseline = one is baseline
+    return ScalingRow(
+        configuration=one,
+        baseline_ranks=baseline.trial.world_size,
+        speedup=Estimate(1.0) if is_baseline else speedup,
+        efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
+        efficiency_of_wrapped=_against_wrapped(one, wrapped),
+        exposed_comm_s=_exposed(one, silent),
+    )
+
+
+def _against_wrapped(one: Configuration, wrapped: Configuration | None) -> Estimate | None:
+    if wrapped is None or wrapped is one or one.trial.settings["strategy"] == "single":
+        return None
+    return _scaled(ratio_of_logs(one.log_rates, wrapped.log_rates), 1.0 / one.trial.world_size)
+
+
+def _exposed(one: Configuration, silent: Configuration | None) -> Estimate | None:
+    """What communication adds to a step: full steps minus steps that send nothing, at the same ranks."""
+    if silent is None:
+        return None
+    return difference_of_means(one.mean_steps_s, silent.mean_steps_s)
+
+
+def _is_wrapped_single(one: Configuration, measured: list[Configuration]) -> bool:
+    """Whether this is DDP on one rank beside a plain run: a column of the others, not a row."""
+    if one.trial.world_size > 1 or one.trial.settings["strategy"] == "single":
+        return False
+    return any(
+        other.trial.settings["strategy"] == "single" and _kind(other.trial) == _kind(one.trial)
+        for other in measured
+    )
+
+
+def _baseline(same_kind: list[Configuration]) -> Configuration:
+    """The smallest world size; the plain run before the wrapped one."""
+    return min(
+        same_kind,
+        key=lambda one: (one.trial.world_size, one.trial.settings["strategy"] != "single"),
+    )
+
+
+def _kind(trial: Trial) -> str:
+    """What must be equal for two trials to be one job on different numbers of ranks."""
+    left_out = {"world_size", "strategy", "ablation", *_strategy_settings()}
+    kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
+    return repr(sorted(kept.items(), key=lambda item: item[0]))
+
+
+def _kind_order(trial: Trial) -> str:
+    settings = {n: v for n, v in trial.settings.items() if n not in ("batch_size", "global_batch_size")}
+    return _kind(Trial(settings=settings))
+
+
+def _strategy_settings() -> set[str]:
+    return {
+        one.name
+        for name in cards.names("strategies")
+        for one in settings_of(cards.card("strategies", name))
+    }
+
+
+def _find(candidates: list[Configuration], wanted: Trial) -> Configuration | None:
+    return next((one for one in candidates if one.trial.trial_id == wanted.trial_id), None)
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    low = None if estimate.low is None else estimate.low * factor
+    high = None if estimate.high is None else estimate.high * factor
+    return Estimate(estimate.value * factor, low, high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The smallest batch at which the largest world size keeps a share of its ideal speed."""
+
+    share: float
+    batch: int | None
+    certain: bool
+
+
+def smallest_batch_reaching(rows: Iterable[ScalingRow], share: float) -> Reach:
+    """Look among the rows of the largest world size; `certain` when the whole interval is above."""
+    candidates = [row for row in rows if not row.is_baseline]
+    if not candidates:
+        return Reach(share=share, batch=None, certain=False)
+    most = max(row.ranks for row in candidates)
+    for row in sorted(candidates, key=lambda row: row.batch):
+        if row.ranks == most and row.efficiency.value >= share:
+            low = row.efficiency.low
+            return Reach(share=share, batch=row.batch, certain=low is not None and low >= share)
+    return Reach(share=share, batch=None, certain=False)
+
+
+def next_world_sizes(rows: Iterable[ScalingRow]) -> tuple[int, ...]:
+    """The next two doublings beyond what was measured."""
+    most = max((row.ranks for row in rows), default=1)
+    above = 2 ** (math.floor(math.log2(most)) + 1)
+    return (above, above * 2)

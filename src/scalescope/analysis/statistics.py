@@ -1,0 +1,137 @@
+"""Launch-level statistics: the launch is the unit, never the step.
+
+Sources: Student's t and Welch's unequal-variance interval as in any textbook; the incomplete beta function by
+its continued fraction (Lentz's method).
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its 95 % interval; no interval where there are too few launches for one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        return self.low is not None and self.high is not None
+
+
+def mean_of_logs(logs: Sequence[float]) -> Estimate:
+    """exp(mean of y) with the interval mean ± t·s/√k, exponentiated."""
+    mean = math.fsum(logs) / len(logs)
+    if len(logs) < 2:
+        return Estimate(math.exp(mean))
+    half = t_quantile(0.975, len(logs) - 1) * _standard_error(logs)
+    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def ratio_of_logs(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
+    """exp(difference of the means of logs) with Welch's interval."""
+    difference = difference_of_means(numerator, denominator)
+    if difference.low is None or difference.high is None:
+        return Estimate(math.exp(difference.value))
+    return Estimate(
+        math.exp(difference.value), math.exp(difference.low), math.exp(difference.high)
+    )
+
+
+def difference_of_means(left: Sequence[float], right: Sequence[float]) -> Estimate:
+    """mean(left) − mean(right) with Welch's interval."""
+    difference = math.fsum(left) / len(left) - math.fsum(right) / len(right)
+    if len(left) < 2 or len(right) < 2:
+        return Estimate(difference)
+    variances = [_standard_error(side) ** 2 for side in (left, right)]
+    total = sum(variances)
+    if total == 0.0:
+        return Estimate(difference, difference, difference)
+    freedoms = [len(left) - 1, len(right) - 1]
+    freedom = total**2 / sum(v**2 / f for v, f in zip(variances, freedoms, strict=True))
+    half = t_quantile(0.975, freedom) * math.sqrt(total)
+    return Estimate(difference, difference - half, difference + half)
+
+
+def slope(times: Sequence[float], values: Sequence[float]) -> Estimate | None:
+    """Least-squares slope of values over times with its interval; None where it is undefined."""
+    count = len(times)
+    middle = math.fsum(times) / count
+    spread = math.fsum((t - middle) ** 2 for t in times)
+    if count < 3 or spread == 0.0:
+        return None
+    mean = math.fsum(values) / count
+    pairs = list(zip(times, values, strict=True))
+    gradient = math.fsum((t - middle) * (v - mean) for t, v in pairs) / spread
+    residual = math.fsum((v - mean - gradient * (t - middle)) ** 2 for t, v in pairs)
+    half = t_quantile(0.975, count - 2) * math.sqrt(residual / (count - 2) / spread)
+    return Estimate(gradient, gradient - half, gradient + half)
+
+
+def coefficient_of_variation(values: Sequence[float]) -> float | None:
+    """Standard deviation over mean; None for a single value."""
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) / statistics.fmean(values)
+
+
+def t_quantile(probability: float, freedom: float) -> float:
+    """The value that Student's t with `freedom` degrees stays below with `probability` ≥ 0.5."""
+    assert 0.5 <= probability < 1.0 and freedom > 0.0
+    low, high = 0.0, 1.0
+    while _t_distribution(high, freedom) < probability:
+        low, high = high, high * 2.0
+    for _ in range(200):
+        middle = (low + high) / 2.0
+        if middle in (low, high):
+            break
+        if _t_distribution(middle, freedom) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2.0
+
+
+def _t_distribution(t: float, freedom: float) -> float:
+    tail = _incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
+    return 1.0 - 0.5 * tail
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function I_x(a, b)."""
+    if x <= 0.0 or x >= 1.0:
+        return min(max(x, 0.0), 1.0)
+    if x > (a + 1.0) / (a + b + 2.0):  # where the continued fraction converges slowly, use symmetry
+        return 1.0 - _incomplete_beta(b, a, 1.0 - x)
+    front = math.exp(
+        math.lgamma(a + b)
+        - math.lgamma(a)
+        - math.lgamma(b)
+        + a * math.log(x)
+        + b * math.log1p(-x)
+    )
+    return front * _beta_fraction(a, b, x) / a
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    tiny = 1e-300
+    c, d = 1.0, 1.0 / max(abs(1.0 - (a + b) * x / (a + 1.0)), tiny)
+    fraction = d
+    for m in range(1, 1000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for coefficient in (even, odd):
+            d = 1.0 / (1.0 + coefficient * d or tiny)
+            c = 1.0 + coefficient / c or tiny
+            fraction *= c * d
+        if abs(c * d - 1.0) < 1e-15:
+            break
+    return fraction
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))

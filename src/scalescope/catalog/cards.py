@@ -1,0 +1,81 @@
+"""Finds the cards: one module per card, named as its implementation in `worker`."""
+
+import dataclasses
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import Setting, nearest, settings_of
+from scalescope.errors import BadInput
+
+_SINGULAR = {
+    "workloads": "workload",
+    "strategies": "strategy",
+    "levers": "lever",
+    "benchmarks": "benchmark",
+}
+
+
+@functools.cache
+def names(kind: str) -> tuple[str, ...]:
+    """The names of all cards of a kind, for instance the workloads."""
+    package = importlib.import_module(f"scalescope.catalog.{kind}")
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+
+
+@functools.cache
+def card(kind: str, name: str) -> type[Any]:
+    """The card of that kind and name."""
+    if name not in names(kind):
+        known = ", ".join(names(kind))
+        hint = nearest(name, names(kind))
+        raise BadInput(f"unknown {_SINGULAR[kind]} {name!r}; known: {known}{hint}")
+    return _card_in(importlib.import_module(f"scalescope.catalog.{kind}.{name}"))
+
+
+def _card_in(module: ModuleType) -> type[Any]:
+    found = [
+        thing
+        for thing in vars(module).values()
+        if isinstance(thing, type)
+        and dataclasses.is_dataclass(thing)
+        and thing.__module__ == module.__name__
+    ]
+    assert len(found) == 1, f"{module.__name__} holds one card, found {len(found)}"
+    return found[0]
+
+
+def cards_of_trial(benchmark: str, selection: dict[str, str]) -> tuple[type[Any], ...]:
+    """The cards whose settings make up a trial of `benchmark`, given what it selects."""
+    chosen = [Placement, card("benchmarks", benchmark)]
+    for kind, name in selection.items():
+        chosen.append(card(kind, name))
+    chosen.extend(card("levers", lever) for lever in names("levers"))
+    return tuple(chosen)
+
+
+@functools.cache
+def all_settings(benchmark: str) -> dict[str, tuple[Setting, ...]]:
+    """Every setting a trial of `benchmark` may have, by name, with each card's own version of it."""
+    found: dict[str, tuple[Setting, ...]] = {}
+    for owner in _all_cards(benchmark):
+        for one in settings_of(owner):
+            found[one.name] = (*found.get(one.name, ()), one)
+    return found
+
+
+def grouped_settings(benchmark: str) -> Iterable[tuple[str, type[Any]]]:
+    """(heading, card) for every card, in the order in which help shows them."""
+    yield "Training", card("benchmarks", benchmark)
+    yield "Placement", Placement
+    for kind in ("workloads", "strategies", "levers"):
+        for name in names(kind):
+            yield f"{_SINGULAR[kind].capitalize()} {name}", card(kind, name)
+
+
+def _all_cards(benchmark: str) -> tuple[type[Any], ...]:
+    return tuple(owner for _, owner in grouped_settings(benchmark))

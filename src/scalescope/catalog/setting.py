@@ -1,0 +1,195 @@
+"""What a setting is: its type, bounds, default and help, declared as a field of a card."""
+
+import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scalescope.errors import BadInput
+
+Scalar = bool | int | float | str | None
+Kind = Literal["bool", "int", "float", "str", "duration", "env"]
+
+# Every value a flag or a file gives is text first and parsed here, so that YAML's own guesses
+# (`no` is False, `0777` is 511, `1:30` is 90) never reach a measurement.
+_WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_TRUE = {"true", "yes", "on"}
+_FALSE = {"false", "no", "off"}
+_LONGEST_VALUE = 4096
+
+
+class Unset:
+    """The type of UNSET, the neutral value of a setting that every run so far has recorded."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+@dataclass(frozen=True, slots=True)
+class PerDevice:
+    """A default that differs between the CPU and a GPU."""
+
+    cpu: Scalar
+    cuda: Scalar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting as flags, validation, help and trial identity see it."""
+
+    name: str
+    kind: Kind
+    default: Scalar | PerDevice
+    help: str
+    card: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+    none_word: str = "none"
+    neutral: Scalar | Unset = UNSET
+    sweep: bool = True
+    internal: bool = False
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def default_for(self, device: str) -> Scalar:
+        """The default on `device`, which is cpu or cuda."""
+        if isinstance(self.default, PerDevice):
+            return self.default.cuda if device == "cuda" else self.default.cpu
+        return self.default
+
+
+def setting(
+    default: Scalar | PerDevice,
+    help: str,
+    *,
+    kind: Kind | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    none_word: str = "none",
+    neutral: Scalar | Unset = UNSET,
+    sweep: bool = True,
+    internal: bool = False,
+    aliases: tuple[str, ...] = (),
+) -> Any:
+    """Declare a card's field; the arguments are those of `Setting`."""
+    details = {key: value for key, value in locals().items()}
+    return dataclasses.field(metadata=details)
+
+
+@functools.cache
+def settings_of(card: type) -> tuple[Setting, ...]:
+    """The settings a card declares, in the order written."""
+    return tuple(
+        _setting_of(card.__name__, field.name, field.type, dict(field.metadata))
+        for field in dataclasses.fields(card)
+    )
+
+
+def _setting_of(card: str, name: str, annotation: Any, details: dict[str, Any]) -> Setting:
+    optional = False
+    if isinstance(annotation, types.UnionType):
+        inner = [part for part in typing.get_args(annotation) if part is not type(None)]
+        assert len(inner) == 1, f"{card}.{name}: a setting has one type, or that type or None"
+        annotation, optional = inner[0], True
+    kind = details.pop("kind") or annotation.__name__
+    return Setting(name=name, card=card, kind=kind, optional=optional, **details)
+
+
+def parse_value(setting: Setting, text: str, origin: str) -> Scalar:
+    """Read one value of a setting from the text of a flag or a file; `origin` says where it stood."""
+    text = text.strip()
+    if len(text) > _LONGEST_VALUE:
+        raise BadInput(f"{origin}: the value is {len(text)} characters long")
+    if setting.optional and text.lower() in {setting.none_word, "null", "~"}:
+        return None
+    value = _PARSERS[setting.kind](text, origin)
+    return check_value(setting, value, origin)
+
+
+def check_value(setting: Setting, value: Scalar, origin: str) -> Scalar:
+    """Refuse a value outside the setting's choices or bounds."""
+    if setting.choices and value not in setting.choices:
+        hint = nearest(str(value), setting.choices)
+        raise BadInput(f"{origin}: {value!r} is not one of {', '.join(setting.choices)}{hint}")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if setting.low is not None and value < setting.low:
+            raise BadInput(f"{origin}: {value:g} is too small; the least is {setting.low:g}")
+        if setting.high is not None and value > setting.high:
+            raise BadInput(f"{origin}: {value:g} is too large; the most is {setting.high:g}")
+    return value
+
+
+def nearest(word: str, candidates: typing.Iterable[str]) -> str:
+    """`; did you mean X?` when some candidate looks like `word`, otherwise nothing."""
+    import difflib
+
+    close = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _parse_int(text: str, origin: str) -> int:
+    if len(text) <= 40 and _WHOLE.fullmatch(text):
+        return int(text)
+    if len(text) <= 40 and _NUMBER.fullmatch(text) and "e" in text.lower():
+        number = float(text)
+        if math.isfinite(number) and number.is_integer():
+            return int(number)
+    raise BadInput(f"{origin}: expected a whole number, got {_shown(text)}")
+
+
+def _parse_float(text: str, origin: str) -> float:
+    if len(text) <= 40 and _NUMBER.fullmatch(text):
+        number = float(text)
+        if math.isfinite(number):
+            return number
+    raise BadInput(f"{origin}: expected a finite number, got {_shown(text)}")
+
+
+def _parse_bool(text: str, origin: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise BadInput(f"{origin}: expected true or false, got {_shown(text)}")
+
+
+def _parse_str(text: str, origin: str) -> str:
+    if not text or not text.isprintable():
+        raise BadInput(f"{origin}: expected a printable word, got {_shown(text)}")
+    return text
+
+
+def _parse_duration(text: str, origin: str) -> float:
+    match = _DURATION.fullmatch(text) if len(text) <= 40 else None
+    if match is None:
+        raise BadInput(f"{origin}: expected a time such as 90s, 10m or 2h, got {_shown(text)}")
+    return float(match[1]) * _DURATION_UNITS[match[2]]
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+_PARSERS: dict[str, typing.Callable[[str, str], Scalar]] = {
+    "int": _parse_int,
+    "float": _parse_float,
+    "bool": _parse_bool,
+    "str": _parse_str,
+    "duration": _parse_duration,
+}

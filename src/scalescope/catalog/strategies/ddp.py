@@ -1,0 +1,30 @@
+"""Card of the `ddp` strategy."""
+
+from dataclasses import dataclass
+
+from scalescope.catalog.setting import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ddp:
+    """PyTorch's DistributedDataParallel: every rank a replica, gradients averaged in buckets."""
+
+    least_ranks = 1
+    most_ranks = None
+
+    bucket_cap_mb: float | None = setting(
+        50.0,
+        "Size at which a gradient bucket is closed and sent, in MiB. Large buckets use the network "
+        "better, small ones start earlier; none leaves PyTorch's own default (25, the first 1).",
+        low=0.001,
+        high=1e6,
+    )
+    broadcast_buffers: bool = setting(
+        False, "Broadcast buffers (batch-norm statistics) from rank 0 before every forward."
+    )
+    static_graph: bool = setting(
+        True, "Promise that the graph never changes, which lets DDP skip work every step."
+    )
+    gradient_as_bucket_view: bool = setting(
+        True, "Let gradients live inside the buckets: saves a copy and the memory for it."
+    )

@@ -1,0 +1,44 @@
+"""Card of the `mlp` workload."""
+
+from dataclasses import dataclass
+
+from scalescope.catalog.setting import PerDevice, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """Equal linear layers with ReLU on random vectors: compute grows with the batch, gradients do not."""
+
+    input_dim: int = setting(
+        PerDevice(cpu=1024, cuda=4096), "Features of a sample.", low=1, high=2**20
+    )
+    hidden_dim: int = setting(
+        PerDevice(cpu=1024, cuda=4096),
+        "Width of the hidden layers; gradients and compute grow with its square.",
+        low=1,
+        high=2**20,
+    )
+    num_layers: int = setting(
+        PerDevice(cpu=6, cuda=3),
+        "Hidden layers, the one that reads the input included; the output layer comes on top.",
+        low=1,
+        high=10_000,
+    )
+    output_dim: int = setting(
+        PerDevice(cpu=512, cuda=2048), "Classes of the output layer.", low=1, high=2**20
+    )
+
+    @property
+    def layer_widths(self) -> tuple[tuple[int, int], ...]:
+        """(inputs, outputs) of every linear layer, first to last."""
+        widths = [self.input_dim, *[self.hidden_dim] * self.num_layers, self.output_dim]
+        return tuple(zip(widths[:-1], widths[1:], strict=True))
+
+    def flops_per_sample(self) -> int:
+        """Floating-point operations of forward and backward for one sample.
+
+        Two per weight forward and four backward (input and weight gradients); the first layer has no
+        input gradient to compute.
+        """
+        weights = [inputs * outputs for inputs, outputs in self.layer_widths]
+        return 6 * sum(weights) - 2 * weights[0]

@@ -1,0 +1,30 @@
+"""Signals while measuring: the first asks to stop and keeps what is done, the second ends at once."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from scalescope.errors import Interrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn the first stopping signal into `Interrupted`, raised where the main thread is."""
+    caught: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if caught:  # ranks and zygote are bound to our life and go with us
+            os._exit(128 + number)
+        caught.append(number)
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

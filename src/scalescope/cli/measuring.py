@@ -1,0 +1,68 @@
+"""What every measuring verb's command does around its study: launcher, signals, output, exit code."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scalescope.cli.interruption import interruptible
+from scalescope.cli.options import given_flags
+from scalescope.errors import Interrupted
+
+
+def measure(
+    verb: str,
+    study: Callable[..., Any],
+    arguments: dict[str, Any],
+    *,
+    every_placement: bool = False,
+    extra_flags: Any = None,
+    **options: Any,
+) -> None:
+    """Run a study and show what it found; under torchrun, ranks other than 0 only follow."""
+    from scalescope.launch.attached import AttachedLauncher, follow, membership, stray_variables
+    from scalescope.launch.local import LocalLauncher
+    from scalescope.studies.request import Request
+
+    request = Request(
+        verb=verb,
+        file=arguments["experiment"],
+        flags={**given_flags(click.get_current_context()), **(extra_flags or {})},
+        resume=arguments["resume"],
+        dry_run=arguments["dry_run"],
+        strict=arguments["strict"],
+        yes=arguments["yes"],
+    )
+    request.experiment({})  # bad input is said before torch is loaded
+    place = membership(os.environ)
+    if place is not None and place.rank != 0:
+        sys.exit(follow())
+    from scalescope.cli.progress import TerminalWatcher
+    from scalescope.report.terminal import console, show
+
+    with interruptible(), TerminalWatcher(
+        every_placement=every_placement, verbose=arguments["verbose"]
+    ) as watcher:
+        for name in stray_variables(os.environ):
+            watcher.noted(f"{name} is set but makes no complete set of rank variables: ignored.")
+        launcher = AttachedLauncher(place) if place else LocalLauncher()
+        if place:
+            options["most_ranks"] = place.world_size
+        try:
+            report = study(request, launcher, watcher, **options)
+        except Interrupted as interruption:
+            interruption.message = "what was finished is kept; add --resume to go on"  # type: ignore[attr-defined]
+            raise
+        finally:
+            launcher.close()
+    show(report.sections, console(), verbose=arguments["verbose"])
+    _say_where(report.path)
+    sys.exit(report.exit_code)
+
+
+def _say_where(path: Path | None) -> None:
+    if path is not None:
+        click.echo(f"\nResults: {path / 'results.json'}")

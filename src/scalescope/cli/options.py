@@ -1,0 +1,155 @@
+"""Flags made from the cards: one flag for each setting, grouped by card in the help."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scalescope.catalog.cards import grouped_settings
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.setting import PerDevice, Setting, settings_of
+from scalescope.experiment.yaml_file import Entries, Given
+
+_METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME"}
+_SWITCHES = {
+    "resume": "Continue a run that was stopped: the same command with this flag added.",
+    "dry_run": "Show the trials and roughly how long they take; run nothing.",
+    "strict": "End with exit code 6 when the measurement is unstable.",
+    "yes": "Allow more than 10,000 trials.",
+}
+
+
+class SettingOption(click.Option):
+    """A flag that belongs to a setting and knows the heading it stands under."""
+
+    def __init__(self, *args: Any, heading: str, setting: Setting | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heading = heading
+        self.setting = setting
+
+
+class MeasuringCommand(click.Command):
+    """A verb whose help groups the flags by what they belong to."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                heading = getattr(parameter, "heading", "General")
+                groups.setdefault(heading, []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def measuring_verb(name: str, defaults: dict[str, Any]) -> Callable[[Any], click.Command]:
+    """Decorator: a verb with every setting as a flag, an experiment file and the run's switches."""
+
+    def decorate(function: Any) -> click.Command:
+        command = click.command(name, cls=MeasuringCommand)(function)
+        own = list(command.params)
+        command.params = [
+            click.Argument(
+                ["experiment"], required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.yaml]"
+            ),
+            *own,
+            *_setting_options("train"),
+            *_run_options(defaults),
+            *_switch_options(),
+        ]
+        return command
+
+    return decorate
+
+
+def _setting_options(benchmark: str) -> Iterator[click.Option]:
+    seen: set[str] = set()
+    for heading, card in grouped_settings(benchmark):
+        for setting in settings_of(card):
+            if not setting.internal and setting.name not in seen:
+                seen.add(setting.name)
+                yield _option(setting, heading, {})
+
+
+def _run_options(defaults: dict[str, Any]) -> Iterator[click.Option]:
+    for setting in settings_of(Measuring):
+        yield _option(setting, "Run", defaults)
+
+
+def _switch_options() -> Iterator[click.Option]:
+    for name, help_text in _SWITCHES.items():
+        flag = "--" + name.replace("_", "-")
+        yield SettingOption(
+            [flag, name], is_flag=True, help=help_text, heading="Run", setting=None
+        )
+    yield SettingOption(
+        ["-v", "--verbose", "verbose"],
+        is_flag=True,
+        help="Show intervals, causes of instability and how figures were made.",
+        heading="Run",
+        setting=None,
+    )
+
+
+def _option(setting: Setting, heading: str, defaults: dict[str, Any]) -> click.Option:
+    common: dict[str, Any] = {
+        "help": f"{setting.help} {_default_text(setting, defaults)}".strip(),
+        "heading": heading,
+        "setting": setting,
+        "default": None,
+    }
+    if setting.kind == "bool":
+        flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
+        return SettingOption([flags, setting.name], **common)
+    if setting.kind == "env":
+        return SettingOption(
+            [setting.flag, setting.name], multiple=True, metavar="NAME=VALUE", **common
+        )
+    metavar = "|".join(setting.choices) or _METAVARS[setting.kind]
+    if setting.sweep:
+        metavar += "[,...]"
+    return SettingOption([setting.flag, *setting.aliases, setting.name], metavar=metavar, **common)
+
+
+def _default_text(setting: Setting, defaults: dict[str, Any]) -> str:
+    value = defaults.get(setting.name, setting.default)
+    if isinstance(value, PerDevice):
+        return f"[default: {value.cpu} on CPU, {value.cuda} on GPU]"
+    if value is None:
+        return f"[default: {setting.none_word}]" if setting.none_word == "auto" else ""
+    if setting.kind == "bool":
+        return f"[default: {'on' if value else 'off'}]"
+    return f"[default: {value:g}]" if isinstance(value, float) else f"[default: {value}]"
+
+
+def given_flags(context: click.Context) -> Entries:
+    """What was typed, as text with its flag, ready to be checked like the lines of a file."""
+    entries: Entries = {}
+    for parameter in context.command.params:
+        setting = getattr(parameter, "setting", None)
+        value = context.params.get(parameter.name or "")
+        if setting is None or value is None or value == ():
+            continue
+        if setting.kind == "env":
+            entries.update(_env_entries(value))
+        elif setting.kind == "bool":
+            entries[setting.name] = (Given("true" if value else "false", setting.flag),)
+        elif setting.sweep:
+            pieces = str(value).split(",")
+            entries[setting.name] = tuple(Given(piece, setting.flag) for piece in pieces)
+        else:
+            entries[setting.name] = (Given(str(value), setting.flag),)
+    return entries
+
+
+def _env_entries(pairs: tuple[str, ...]) -> Entries:
+    found: dict[str, tuple[Given, ...]] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise click.UsageError(f"--env {pair}: expected NAME=VALUE")
+        key = f"env.{name}"
+        found[key] = (*found.get(key, ()), Given(value, f"--env {name}"))
+    return found

@@ -1,0 +1,95 @@
+"""Progress for a person at a terminal; silence, but for what must be known, everywhere else."""
+
+import sys
+from types import TracebackType
+
+from scalescope.experiment.trial import Trial
+from scalescope.report.placement import placement_lines
+from scalescope.report.section import Section
+from scalescope.report.terminal import console, show
+from scalescope.results.result import Result
+
+
+class TerminalWatcher:
+    """Shows notes and placements on standard output, a progress bar on a terminal's standard error."""
+
+    def __init__(self, *, every_placement: bool, verbose: bool) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self._out = console()
+        self._every_placement = every_placement
+        self._verbose = verbose
+        self._placed: set[tuple[str, ...]] = set()
+        self._most_ranks = 0
+        self._done = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("launches, left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+            refresh_per_second=2,
+        )
+        self._task = self._bar.add_task("starting torch", total=None)
+
+    def __enter__(self) -> "TerminalWatcher":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def noted(self, line: str) -> None:
+        self._print(line)
+
+    def shown(self, sections: tuple[Section, ...]) -> None:
+        show(sections, self._out, verbose=self._verbose)
+
+    def began(self, launches: int, done: int) -> None:
+        self._done = done
+        self._bar.update(self._task, total=launches, completed=done)
+
+    def launching(self, trial: Trial, launch: int) -> None:
+        name = f"{trial.world_size} rank(s), batch {trial.rank_batch_size}"
+        self._bar.update(self._task, description=name)
+
+    def placed(self, lines: list[str]) -> None:
+        """Print where the ranks are: once for each placement, or only when the world grows."""
+        key = tuple(lines)
+        if key in self._placed or not (self._every_placement or self._verbose):
+            return
+        self._placed.add(key)
+        for line in placement_lines(lines):
+            self._print(line)
+
+    def advanced(self, fraction: float) -> None:
+        self._bar.update(self._task, completed=self._done + fraction)
+
+    def ended(self, result: Result) -> None:
+        self._done += 1
+        self._bar.update(self._task, completed=self._done)
+        if result.status != "ok":
+            log = f" (log: {result.log})" if result.log else ""
+            self._print(f"{result.status}: {result.reason}{log}")
+        for note in result.notes:
+            self._print(f"note: {note}")
+
+    def _print(self, line: str) -> None:
+        from rich.text import Text
+
+        self._out.print(Text(line), soft_wrap=True)

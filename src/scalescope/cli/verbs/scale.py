@@ -1,0 +1,20 @@
+"""`scalescope scale`: how training scales over ranks."""
+
+from typing import Any
+
+from scalescope.cli.measuring import measure
+from scalescope.cli.options import measuring_verb
+
+
+@measuring_verb("scale", {"repeats": 5})
+def command(**arguments: Any) -> None:
+    """Measure how training scales, and where the rest goes.
+
+    Sweeps --world-size (default 1, 2, 4 ... to what the machine has) against --batch-size (per rank, weak
+    scaling) or --global-batch-size (strong scaling). Example:
+
+      scalescope scale --world-size 1,2 --batch-size 32,256
+    """
+    from scalescope.studies.scale import scale
+
+    measure("scale", scale, arguments)

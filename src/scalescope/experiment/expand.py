@@ -1,0 +1,189 @@
+"""Turns an Experiment into Trials: resolves defaults for the machine at hand and multiplies out the lists."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from scalescope.catalog import cards
+from scalescope.catalog.setting import PerDevice, Setting, settings_of
+from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial, Value
+
+MOST_TRIALS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """The trials of an experiment, the request with its defaults filled in, and what to tell the person."""
+
+    trials: tuple[Trial, ...]
+    experiment: Experiment
+    notes: tuple[str, ...]
+
+
+def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> Expansion:
+    """All trials an experiment asks for on `machine`; more than 10,000 only when `many` is wanted."""
+    count = math.prod(len(values) for values in experiment.settings.values())
+    if count > MOST_TRIALS and not many:
+        raise BadInput(f"the lists multiply to {count:,} trials; --yes runs more than {MOST_TRIALS:,}")
+    resolved, notes = resolve_placement(experiment, machine)
+    names = list(resolved.settings)
+    trials: dict[str, Trial] = {}
+    used: set[str] = set()
+    for combination in product(*resolved.settings.values()):
+        asked = dict(zip(names, combination, strict=True))
+        trial = _trial(experiment.benchmark, asked)
+        _check_trial(trial)
+        used.update(trial.settings)
+        trials.setdefault(trial.trial_id, trial)
+    _check_all_used(experiment, used)
+    chosen = tuple(trials.values())
+    filled = _fill_from_trials(resolved, chosen)
+    return Expansion(trials=chosen, experiment=filled, notes=tuple(notes))
+
+
+def resolve_placement(
+    experiment: Experiment, machine: Machine
+) -> tuple[Experiment, list[str]]:
+    """Settle device, backend, threads and batch for the machine, or say why it cannot be done."""
+    settings = dict(experiment.settings)
+    notes: list[str] = []
+    settings["device"] = tuple(
+        _device(str(asked), machine, notes) for asked in settings.get("device", ("auto",))
+    )
+    settings["backend"] = tuple(
+        _backend(str(asked), settings["device"], machine)
+        for asked in settings.get("backend", ("auto",))
+    )
+    worlds = settings.setdefault("world_size", (1,))
+    _check_ranks_fit(settings, machine, notes)
+    if settings.get("threads_per_rank", (None,)) == (None,):
+        settings["threads_per_rank"] = (max(1, machine.cores // max(worlds)),)
+        _adopt_omp_threads(settings)
+    elif any("OMP_NUM_THREADS" in (env or {}) for env in settings.get("env", ())):
+        raise BadInput("give either --threads-per-rank or --env OMP_NUM_THREADS, not both")
+    return experiment.with_settings(**settings), notes
+
+
+def _device(asked: str, machine: Machine, notes: list[str]) -> str:
+    if asked == "cpu":
+        return "cpu"
+    if machine.gpus:
+        return "cuda"
+    if machine.gpu_problem:
+        raise CannotRun(
+            f"there is a GPU but torch cannot use it: {machine.gpu_problem}; "
+            "--device cpu measures the CPU instead"
+        )
+    if asked == "cuda":
+        raise CannotRun("--device cuda: torch sees no GPU here; --device cpu measures the CPU")
+    notes.append("No GPU found: measuring on the CPU.")
+    return "cpu"
+
+
+def _backend(asked: str, devices: tuple[Value, ...], machine: Machine) -> str:
+    backend = asked
+    if asked == "auto":
+        backend = "nccl" if devices == ("cuda",) and "nccl" in machine.backends else "gloo"
+    if backend == "nccl" and "cuda" not in devices:
+        raise CannotRun("--backend nccl needs CUDA GPUs; use --backend gloo")
+    if backend not in machine.backends:
+        raise CannotRun(
+            f"--backend {backend}: this torch has only {', '.join(machine.backends) or 'none'}"
+        )
+    return backend
+
+
+def _check_ranks_fit(
+    settings: Mapping[str, tuple[Value, ...]], machine: Machine, notes: list[str]
+) -> None:
+    most = max(settings["world_size"])
+    if "cuda" in settings["device"] and most > len(machine.gpus):
+        if not all(settings.get("oversubscribe", (False,))):
+            raise CannotRun(
+                f"{most} ranks on {len(machine.gpus)} GPU(s): ranks would share a GPU; "
+                "--oversubscribe runs that all the same, as no scaling measurement"
+            )
+        notes.append(f"{most} ranks share {len(machine.gpus)} GPU(s): no scaling measurement.")
+    elif "cpu" in settings["device"] and most > machine.cores:
+        notes.append(
+            f"{most} ranks on {machine.cores} cores: ranks compete for cores, "
+            "so this shows less scaling than separate machines would."
+        )
+
+
+def _adopt_omp_threads(settings: dict[str, tuple[Value, ...]]) -> None:
+    """`--env OMP_NUM_THREADS=4` decides the threads; the record must say the same."""
+    texts = {(env or {}).get("OMP_NUM_THREADS") for env in settings.get("env", ())}
+    if len(texts) == 1 and (text := texts.pop()) is not None and text.isdigit():
+        settings["threads_per_rank"] = (max(1, int(text)),)
+
+
+def _trial(benchmark: str, asked: dict[str, Value]) -> Trial:
+    workload = str(asked.get("workload", "mlp"))
+    strategy = str(asked.get("strategy", "auto"))
+    if strategy == "auto":
+        strategy = "single" if asked["world_size"] == 1 else "ddp"
+    selection = {"workloads": workload, "strategies": strategy}
+    settings: dict[str, Value] = {"benchmark": benchmark}
+    for owner in cards.cards_of_trial(benchmark, selection):
+        for one in settings_of(owner):
+            settings[one.name] = asked.get(one.name, one.default_for(asked["device"]))
+    settings.update(workload=workload, strategy=strategy)
+    if settings.get("global_batch_size") is not None:
+        settings["batch_size"] = None
+    return Trial(settings=dict(sorted(settings.items())))
+
+
+def _check_trial(trial: Trial) -> None:
+    """Refuse combinations that cannot be measured."""
+    values = trial.settings
+    card = cards.card("strategies", values["strategy"])
+    world = trial.world_size
+    if card.most_ranks is not None and world > card.most_ranks:
+        raise BadInput(f"strategy {values['strategy']} runs on one rank; {world} ranks need ddp")
+    total = values["global_batch_size"]
+    if total is not None and total % world:
+        near = max(world, total - total % world)
+        raise BadInput(
+            f"global_batch_size {total} does not divide over {world} ranks; {near} would"
+        )
+    steps = values["epochs"] * values["steps_per_epoch"]
+    if values["warmup_steps"] >= steps:
+        raise BadInput(
+            f"warmup_steps {values['warmup_steps']} leaves nothing of {steps} steps to measure; "
+            f"use at most {max(steps - 1, 0)} or more steps_per_epoch"
+        )
+    precision = cards.card("levers", "precision")
+    if values["device"] == "cpu" and values["precision"] in precision.needs_cuda:
+        raise CannotRun(f"precision {values['precision']} needs a CUDA GPU; bf16 works on the CPU")
+
+
+def _check_all_used(experiment: Experiment, used: set[str]) -> None:
+    for name in experiment.settings:
+        if name not in used:
+            owners = {one.card.lower() for one in cards.all_settings(experiment.benchmark)[name]}
+            raise BadInput(
+                f"{name} belongs to {' and '.join(sorted(owners))}, which no trial here uses"
+            )
+
+
+def _fill_from_trials(experiment: Experiment, trials: tuple[Trial, ...]) -> Experiment:
+    """Write down every default that is the same in all trials, so that the request can be repeated."""
+    filled: dict[str, Any] = dict(experiment.settings)
+    hidden = {
+        name
+        for name, versions in cards.all_settings(experiment.benchmark).items()
+        if versions[0].internal
+    }
+    for name in sorted({name for trial in trials for name in trial.settings}):
+        values = [trial.settings[name] for trial in trials if name in trial.settings]
+        if name in filled or name in hidden or name in ("benchmark", "strategy"):
+            continue
+        if all(value == values[0] for value in values):
+            filled[name] = (values[0],)
+    return experiment.with_settings(**filled)

@@ -1,0 +1,120 @@
+"""Experiment: what was asked, lists allowed, read from flags and file and checked before anything starts."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from scalescope.catalog import cards
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.setting import Setting, nearest, parse_value, settings_of
+from scalescope.errors import BadInput
+from scalescope.experiment.trial import Value
+from scalescope.experiment.yaml_file import Entries, Given
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_OWN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A request: settings as tuples of values (several are a sweep), and how the run is to be made."""
+
+    verb: str
+    benchmark: str
+    settings: Mapping[str, tuple[Value, ...]]
+    measuring: Measuring
+
+    def with_settings(self, **changes: tuple[Value, ...]) -> "Experiment":
+        return dataclasses.replace(self, settings={**self.settings, **changes})
+
+
+def build_experiment(
+    verb: str, benchmark: str, file: Entries, flags: Entries, defaults: Mapping[str, Any]
+) -> Experiment:
+    """Merge flag over file over default; `defaults` are the verb's own for the run's options."""
+    given = {**file, **flags}
+    _drop_overridden_batch(file, flags, given)
+    run_options = {one.name: one for one in settings_of(Measuring)}
+    known = cards.all_settings(benchmark)
+    measuring: dict[str, Any] = {name: one.default for name, one in run_options.items()}
+    measuring.update(defaults)
+    settings: dict[str, tuple[Value, ...]] = {}
+    env: dict[str, tuple[Given, ...]] = {}
+    for name, values in given.items():
+        if name.startswith("env."):
+            env[name.removeprefix("env.")] = values
+        elif name in run_options:
+            measuring[name] = _only_value(run_options[name], values)
+        elif name in known and not known[name][0].internal and known[name][0].kind != "env":
+            settings[name] = _values(known[name], values)
+        else:
+            raise _unknown_key(name, values[0].origin, (*run_options, *known))
+    if env:
+        settings["env"] = _env_combinations(env)
+    _check_batch_is_given_once(settings, given)
+    _check_name(measuring["name"], given)
+    return Experiment(
+        verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring)
+    )
+
+
+def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Value, ...]:
+    values = tuple(parse_value(versions[0], one.text, one.origin) for one in given)
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise BadInput(f"{given[position].origin}: {value} is given twice")
+    return values
+
+
+def _only_value(one: Setting, given: tuple[Given, ...]) -> Value:
+    if len(given) > 1:
+        raise BadInput(f"{given[0].origin}: takes one value, not a list")
+    return parse_value(one, given[0].text, given[0].origin)
+
+
+def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]:
+    """Every combination of the values of the names: the same name twice is a sweep."""
+    for name, values in env.items():
+        if not _ENV_NAME.fullmatch(name):
+            raise BadInput(f"{values[0].origin}: {name!r} is not a name of an environment variable")
+        if name in _OWN_ENV:
+            raise BadInput(f"{values[0].origin}: {name} is set for every rank by the launcher")
+        texts = [one.text for one in values]
+        if len(set(texts)) < len(texts):
+            raise BadInput(f"{values[0].origin}: {name}: the same value is given twice")
+        if any("\0" in text for text in texts):
+            raise BadInput(f"{values[0].origin}: {name}: a value cannot hold a NUL character")
+    choices = [[(name, one.text) for one in values] for name, values in sorted(env.items())]
+    return tuple(dict(combination) for combination in product(*choices))
+
+
+def _drop_overridden_batch(file: Entries, flags: Entries, given: Entries) -> None:
+    """A batch flag replaces the file's batch, whichever of the two ways either was given."""
+    pair = ("batch_size", "global_batch_size")
+    for mine, other in (pair, pair[::-1]):
+        if mine in flags and other in file and other not in flags:
+            given.pop(other)
+
+
+def _check_batch_is_given_once(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
+    if "batch_size" in settings and "global_batch_size" in settings:
+        raise BadInput(
+            f"{given['global_batch_size'][0].origin}: give batch_size (per rank, weak scaling) or "
+            "global_batch_size (all ranks, strong scaling), not both"
+        )
+
+
+def _check_name(name: str | None, given: Entries) -> None:
+    if name is not None and not RUN_NAME.fullmatch(name):
+        origin = given["name"][0].origin
+        raise BadInput(f"{origin}: a name is 1 to 64 letters, digits, '.', '_' or '-'")
+
+
+def _unknown_key(name: str, origin: str, known: Iterable[str]) -> BadInput:
+    where = origin.rpartition(":")[0] if ":" in origin else origin
+    shown = name if name.isprintable() and len(name) <= 60 else repr(name)[:60]
+    return BadInput(f"{where}: unknown key {shown}{nearest(name, known)}")

@@ -1,0 +1,53 @@
+"""Writes an experiment as the YAML file that repeats it."""
+
+import dataclasses
+from typing import Any
+
+import yaml
+
+from scalescope.catalog import cards
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.trial import Value
+
+# Where a run lies is no part of what was asked: a repeat must get a folder of its own.
+_NOT_REPEATED = ("output_dir",)
+_NONE = "null"
+
+
+def to_yaml(experiment: Experiment) -> str:
+    """The experiment file: `scalescope VERB` on it makes the same run again."""
+    body: dict[str, Any] = {}
+    for name, values in sorted(experiment.settings.items()):
+        if name == "env":
+            body.update(_env_section(values))
+        elif values != (None,) or _none_must_be_said(experiment.benchmark, name):
+            written = [_NONE if value is None else value for value in values]
+            body[name] = written[0] if len(written) == 1 else written
+    for name, value in dataclasses.asdict(experiment.measuring).items():
+        if name not in _NOT_REPEATED and value is not None:
+            body[name] = value
+    lines = [f"{name}: {_inline(value)}\n" for name, value in sorted(body.items())]
+    return f"# scalescope {experiment.verb} FILE repeats this run.\n" + "".join(lines)
+
+
+def _inline(value: Any) -> str:
+    """A value on the line of its key, so that two files can be compared line by line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
+    return text.removesuffix("...\n").strip()
+
+
+def _none_must_be_said(benchmark: str, name: str) -> bool:
+    """Whether leaving the key out would bring back a default other than None."""
+    if name == "batch_size":  # None here means that the global batch was given
+        return False
+    return any(one.default is not None for one in cards.all_settings(benchmark)[name])
+
+
+def _env_section(combinations: tuple[Value, ...]) -> dict[str, Any]:
+    collected: dict[str, list[str]] = {}
+    for combination in combinations:
+        for name, value in (combination or {}).items():
+            if value not in collected.setdefault(name, []):
+                collected[name].append(value)
+    section = {n: v[0] if len(v) == 1 else v for n, v in collected.items()}
+    return {"env": section} if section else {}

@@ -1,0 +1,70 @@
+"""Trial: one configuration with every setting resolved, and its identity."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from scalescope.catalog.cards import all_settings
+from scalescope.catalog.setting import settings_of
+
+Card = TypeVar("Card")
+Value = Any  # a Scalar, or for `env` a mapping of names to values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What one launch measures; `settings` is flat, sorted and holds scalars only."""
+
+    settings: Mapping[str, Value]
+
+    @functools.cached_property
+    def trial_id(self) -> str:
+        """Hash of the settings, leaving out those at their card's neutral value."""
+        text = json.dumps(identity(self.settings), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def options(self, card: type[Card]) -> Card:
+        """This trial's values of a card's settings, as an instance of the card."""
+        return card(**{one.name: self.settings[one.name] for one in settings_of(card)})
+
+    @property
+    def world_size(self) -> int:
+        return int(self.settings["world_size"])
+
+    @property
+    def rank_batch_size(self) -> int:
+        """Samples one rank works on in a step, whichever way the batch was given."""
+        total = self.settings.get("global_batch_size")
+        if total is not None:
+            return int(total) // self.world_size
+        return int(self.settings["batch_size"])
+
+    @property
+    def mode(self) -> str:
+        """`strong` when the global batch was given, `weak` when the batch per rank was."""
+        return "weak" if self.settings.get("global_batch_size") is None else "strong"
+
+    @property
+    def device(self) -> str:
+        return str(self.settings["device"])
+
+    def replace(self, **changes: Value) -> "Trial":
+        """The same trial with some settings changed."""
+        return Trial(settings=dict(sorted({**self.settings, **changes}.items())))
+
+
+def identity(settings: Mapping[str, Value]) -> dict[str, Value]:
+    """The settings that tell trials apart.
+
+    A setting added later is at its neutral value in every older run, so leaving neutral values out
+    keeps old identities as they were.
+    """
+    known = all_settings(str(settings["benchmark"]))
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in known or known[name][0].neutral != value
+    }

@@ -1,0 +1,128 @@
+"""Reads an experiment file: plain YAML mappings, every value kept as text with its line.
+
+It works on the parser's events instead of loaded objects. So duplicate keys, tags and aliases are seen and
+refused, nesting is bounded before it can exhaust anything, and no value is typed by YAML's rules.
+"""
+
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from scalescope.errors import BadInput
+
+_LARGEST_FILE_BYTES = 1 << 20
+_GROUPS = ("model", "training", "data")  # headings people write; their keys are settings like any other
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One value as it was written, and where."""
+
+    text: str
+    origin: str
+
+
+Entries = dict[str, tuple[Given, ...]]
+
+
+def read_experiment_file(path: Path) -> Entries:
+    """All settings of a file by key; a list is several values; environment names read `env.NAME`."""
+    entries: Entries = {}
+    events = _events(path)
+    opening = next(events, None)
+    if opening is None:
+        raise BadInput(f"{path}: the file is empty; expected lines such as 'world_size: [1, 2]'")
+    if not isinstance(opening, yaml.MappingStartEvent):
+        raise BadInput(f"{path}:{_line(opening)}: expected 'key: value' lines at the top level")
+    _read_mapping(path, events, "", entries)
+    next(events, None)  # lets the reader see a second document
+    if not entries:
+        raise BadInput(f"{path}: the file sets nothing")
+    return entries
+
+
+def _read_mapping(path: Path, events: Iterator[yaml.Event], prefix: str, entries: Entries) -> None:
+    for key in events:
+        if isinstance(key, yaml.MappingEndEvent):
+            return
+        if not isinstance(key, yaml.ScalarEvent):
+            raise BadInput(f"{path}:{_line(key)}: a key must be a plain word")
+        value = next(events)
+        if isinstance(value, yaml.MappingStartEvent):
+            if prefix or key.value not in (*_GROUPS, "env"):
+                allowed = ", ".join((*_GROUPS, "env"))
+                raise BadInput(
+                    f"{path}:{_line(value)}: {key.value}: only {allowed} may hold keys of their own"
+                )
+            _read_mapping(path, events, "env." if key.value == "env" else " ", entries)
+            continue
+        name = prefix.strip() + key.value
+        if name in entries:
+            first = entries[name][0].origin
+            raise BadInput(f"{path}:{_line(key)}: {name}: given twice (first at {first})")
+        entries[name] = _read_values(path, name, value, events)
+
+
+def _read_values(
+    path: Path, name: str, value: yaml.Event, events: Iterator[yaml.Event]
+) -> tuple[Given, ...]:
+    if isinstance(value, yaml.ScalarEvent):
+        return (_given(path, name, value),)
+    found = []
+    for item in events:
+        if isinstance(item, yaml.SequenceEndEvent):
+            break
+        if not isinstance(item, yaml.ScalarEvent):
+            raise BadInput(f"{path}:{_line(item)}: {name}: a list holds plain values only")
+        found.append(_given(path, name, item))
+    if not found:
+        raise BadInput(f"{path}:{_line(value)}: {name}: the list is empty")
+    return tuple(found)
+
+
+def _given(path: Path, name: str, event: yaml.ScalarEvent) -> Given:
+    if event.value == "" and event.style is None:
+        raise BadInput(f"{path}:{_line(event)}: {name}: has no value")
+    return Given(event.value, f"{path}:{_line(event)}: {name}")
+
+
+def _events(path: Path) -> Iterator[yaml.Event]:
+    documents = 0
+    try:
+        for event in yaml.parse(_text(path), Loader=yaml.SafeLoader):
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if documents > 1:
+                raise BadInput(f"{path}:{_line(event)}: a second document; expected one")
+            if getattr(event, "tag", None) is not None:
+                raise BadInput(f"{path}:{_line(event)}: tags ({event.tag}) are not allowed")
+            if getattr(event, "anchor", None) is not None:
+                raise BadInput(f"{path}:{_line(event)}: anchors and aliases are not allowed")
+            if isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+                yield event
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{path}:{mark.line + 1}" if mark else f"{path}"
+        raise BadInput(f"{where}: not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise BadInput(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput(f"{path}: not a regular file")
+        if status.st_size > _LARGEST_FILE_BYTES:
+            raise BadInput(f"{path}: {status.st_size} bytes is too large for an experiment file")
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def _line(event: yaml.Event) -> int:
+    return int(event.start_mark.line) + 1

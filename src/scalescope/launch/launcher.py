@@ -1,0 +1,79 @@
+"""What every launcher offers, whichever way it starts ranks."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scalescope.catalog.measuring import Measuring
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import RankRecord, Status
+from scalescope.results.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one launch ended, and what its ranks wrote."""
+
+    status: Status
+    reason: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    log: str | None = None
+    records: list[RankRecord] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Watcher(Protocol):
+    """Told what happens while a launch runs."""
+
+    def placed(self, lines: list[str]) -> None:
+        """All ranks have their place; one line a rank."""
+        ...
+
+    def advanced(self, fraction: float) -> None:
+        """This share of the launch's steps is done."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts ranks and brings back what they measured."""
+
+    repeatable: bool  # False where all launches are one and the same set of processes
+
+    def machine(self) -> Machine:
+        """What the machine can do."""
+        ...
+
+    def launch(
+        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+    ) -> Outcome:
+        """Run one trial once; failure is an outcome, not an exception."""
+        ...
+
+    def close(self) -> None:
+        """End everything that was started."""
+        ...
+
+
+def judge(trial: Trial, records: list[RankRecord]) -> tuple[Status, str | None]:
+    """Whether finished ranks trained correctly: finite losses, equal parameters."""
+    for record in records:
+        bad = record.counters.get("first_bad_loss_step")
+        if bad is not None:
+            return "invalid", f"the loss of rank {record.rank} is not finite at measured step {bad}"
+    sums = {record.counters.get("parameter_checksum") for record in records}
+    if len(sums) > 1 and trial.settings["ablation"] != "noop_comm":
+        return "invalid", "the ranks' parameters differ after training"
+    return "ok", None
+
+
+def record_from(raw: dict[str, object]) -> RankRecord:
+    """A rank's own file as a record; what it could not say stays empty."""
+    return RankRecord(
+        rank=int(str(raw["rank"])),
+        host=str(raw.get("host", "unknown")),
+        device=str(raw.get("device", "unknown")),
+        placement=str(raw.get("placement", "unknown")),
+        samples=raw.get("samples", {}),  # type: ignore[arg-type]
+        counters=raw.get("counters", {}),  # type: ignore[arg-type]
+    )

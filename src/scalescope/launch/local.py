@@ -1,0 +1,137 @@
+"""Local launcher: ranks as supervised child processes of this one, on this machine, without a listening port."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from scalescope.catalog.measuring import Measuring
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.private_directory import private_directory
+from scalescope.launch.probing import machine_from_probe, probe_in_new_process
+from scalescope.launch.processes import FreshSpawner, Spawner, Zygote
+from scalescope.launch.supervisor import SupervisedRank, Supervisor
+from scalescope.results.heartbeat import Heartbeats
+from scalescope.results.rank_job import RankJob
+from scalescope.results.run_folder import RunFolder
+
+
+class LocalLauncher:
+    """Forks ranks from a zygote where the system allows it, and starts fresh processes elsewhere."""
+
+    repeatable = True
+
+    def __init__(self, *, fork: bool | None = None) -> None:
+        # macOS can fork, but its system libraries do not survive it.
+        can_fork = sys.platform == "linux" and hasattr(os, "pidfd_open")
+        self._zygote = Zygote() if (can_fork if fork is None else fork) else None
+        self._machine: Machine | None = None
+
+    def machine(self) -> Machine:
+        if self._machine is None:
+            raw = self._zygote.probe() if self._zygote else probe_in_new_process()
+            self._machine = machine_from_probe(raw)
+        return self._machine
+
+    def launch(
+        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+    ) -> Outcome:
+        with private_directory(folder.path) as directory:
+            outcome = self._launch_in(directory, trial, launch, folder, limits, watcher)
+        if outcome.status != "ok":
+            return outcome
+        status, reason = judge(trial, outcome.records)
+        return Outcome(status=status, reason=reason, records=outcome.records, notes=outcome.notes)
+
+    def _launch_in(
+        self,
+        directory: Path,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: Measuring,
+        watcher: Watcher,
+    ) -> Outcome:
+        world = trial.world_size
+        beats = Heartbeats(directory / "beats", world, create=True)
+        spawner: Spawner = FreshSpawner(directory)
+        if self._zygote is not None and not trial.settings["env"]:
+            spawner = self._zygote
+        steps = trial.settings["epochs"] * trial.settings["steps_per_epoch"]
+        ranks: list[SupervisedRank] = []
+        supervisor = Supervisor(ranks, beats, limits, steps, watcher, spawner.wait)
+        try:
+            for rank in range(world):
+                rank_file = folder.rank_file(trial.trial_id, launch, rank).absolute()
+                log = folder.log_file(trial.trial_id, launch, rank).absolute()
+                for stale in (rank_file, log):
+                    stale.unlink(missing_ok=True)
+                job = self._job(trial, launch, rank, directory, rank_file, limits)
+                process = spawner.start(job, self._environment(trial, rank), log)
+                ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
+        except BaseException:
+            supervisor.end_all()
+            raise
+        return supervisor.run()
+
+    def _job(
+        self,
+        trial: Trial,
+        launch: int,
+        rank: int,
+        directory: Path,
+        rank_file: Path,
+        limits: Measuring,
+    ) -> RankJob:
+        return RankJob(
+            settings=dict(trial.settings),
+            launch=launch,
+            rank=rank,
+            local_rank=rank,
+            world_size=trial.world_size,
+            parent=0,
+            store_file=str(directory / "store"),
+            heartbeat_file=str(directory / "beats"),
+            rank_file=str(rank_file),
+            cpus=cpus_for(trial, rank),
+            init_timeout_s=limits.init_timeout,
+        )
+
+    def _environment(self, trial: Trial, rank: int) -> dict[str, str]:
+        own: dict[str, Any] = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": trial.world_size,
+            "LOCAL_WORLD_SIZE": trial.world_size,
+            "OMP_NUM_THREADS": trial.settings["threads_per_rank"],
+            "KINETO_LOG_LEVEL": 99,
+            **_loopback(),
+        }
+        if trial.settings["oversubscribe"]:
+            # NCCL refuses two ranks of one host on one GPU; told of different hosts, it takes sockets.
+            own |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
+        return {name: str(value) for name, value in own.items()} | (trial.settings["env"] or {})
+
+    def close(self) -> None:
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+
+
+def _loopback() -> dict[str, str]:
+    """Keep the ranks' traffic on this machine."""
+    name = "lo" if sys.platform == "linux" else "lo0"
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+
+
+def cpus_for(trial: Trial, rank: int) -> list[int]:
+    """The cores a CPU rank is pinned to; none where there are not enough for all, or for GPU ranks."""
+    if trial.device != "cpu" or not hasattr(os, "sched_getaffinity"):
+        return []
+    threads = int(trial.settings["threads_per_rank"])
+    cores = sorted(os.sched_getaffinity(0))
+    if threads * trial.world_size > len(cores):
+        return []
+    return cores[rank * threads : (rank + 1) * threads]

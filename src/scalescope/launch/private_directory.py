@@ -1,0 +1,56 @@
+"""A directory nobody else can read, for what the ranks of one launch share; gone with its owner."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalescope.errors import CannotRun
+
+_PREFIX = "scalescope-launch-"
+_YOUNG_S = 60.0  # a directory this new may not be locked by its owner yet
+
+
+@contextlib.contextmanager
+def private_directory(fallback: Path) -> Iterator[Path]:
+    """Make the directory in memory where that is possible, else in TMPDIR or in `fallback`."""
+    path = _make(fallback)
+    lock = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield path
+    finally:
+        os.close(lock)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _make(fallback: Path) -> Path:
+    for parent in (Path("/dev/shm"), None, fallback):
+        with contextlib.suppress(OSError):
+            place = Path(tempfile.gettempdir()) if parent is None else parent
+            _remove_leftovers(place)
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+    raise CannotRun("no place for temporary files: /dev/shm, TMPDIR and the run folder refuse them")
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove the directories of launchers that were killed: those whose lock nobody holds."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_ctime > _YOUNG_S and _is_abandoned(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_abandoned(path: Path) -> bool:
+    lock = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True

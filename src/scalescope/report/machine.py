@@ -1,0 +1,31 @@
+"""The short look at the machine before the main job: ranks against GPUs, device ordinals, backend."""
+
+from scalescope.experiment.machine import Machine
+from scalescope.report.section import Section
+
+
+def machine_section(machine: Machine, ranks: int) -> Section:
+    """What the ranks will run on."""
+    lines = [
+        f"Host       : {machine.cpu_model}, {machine.cores} cores, {_gib(machine.memory_bytes)}, "
+        f"{machine.system} {machine.architecture}",
+        f"torch      : {machine.torch_version}, CUDA {machine.cuda_version or 'none'}, "
+        f"NCCL {machine.nccl_version or 'none'}, driver {machine.driver_version or 'none'}",
+        f"Backends   : {', '.join(machine.backends) or 'none'}",
+        f"GPUs       : {len(machine.gpus)}",
+    ]
+    lines += [f"  cuda:{gpu.index}  : {gpu.name}, {_gib(gpu.memory_bytes)}" for gpu in machine.gpus]
+    lines.append(f"Ranks      : {_fit(machine, ranks)}")
+    return Section(title="Machine", lines=tuple(lines))
+
+
+def _fit(machine: Machine, ranks: int) -> str:
+    if machine.gpus:
+        enough = "one GPU each" if ranks <= len(machine.gpus) else "more ranks than GPUs"
+        return f"up to {ranks}, {enough}"
+    enough = "at least one core each" if ranks <= machine.cores else "more ranks than cores"
+    return f"up to {ranks} on the CPU, {enough}"
+
+
+def _gib(size: int | None) -> str:
+    return "unknown memory" if size is None else f"{size / 2**30:.0f} GiB"

@@ -1,0 +1,39 @@
+"""Numbers as people read them: sensible digits, units, intervals."""
+
+from scalescope.analysis.statistics import Estimate
+
+MISSING = "—"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with about `digits` digits, never in exponent form, thousands separated."""
+    if value == 0:
+        return "0"
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    if magnitude:
+        return f"{value:,.{max(0, digits - magnitude)}f}"
+    return f"{value:.{digits}g}"
+
+
+def milliseconds(seconds: float) -> str:
+    return significant(seconds * 1e3)
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def percent_with_interval(estimate: Estimate) -> str:
+    """`61 % [58, 64]`, or the number alone where there is no interval."""
+    if estimate.low is None or estimate.high is None:
+        return percent(estimate.value)
+    return f"{percent(estimate.value)} [{estimate.low * 100:.0f}, {estimate.high * 100:.0f}]"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 min`, `1.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

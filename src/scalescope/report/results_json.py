@@ -1,0 +1,127 @@
+"""results.json: the summary of a run in the shape users of such suites know, rebuilt from its trials."""
+
+from typing import Any
+
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.scaling import ScalingRow, scaling_rows
+from scalescope.analysis.statistics import Estimate
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.trial import Trial
+from scalescope.report.training import warnings_of
+from scalescope.results.result import SCHEMA_VERSION, Result
+from scalescope.results.run import Run
+
+
+def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
+    """Everything results.json holds; parts that were not measured are empty."""
+    measured = configurations(run.results)
+    full = [one for one in measured if one.trial.settings["ablation"] == "none"]
+    settings = dict(run.results[0].settings) if run.results else {}
+    rows = scaling_rows(measured) if experiment.verb != "train" else ()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": experiment.measuring.name or run.path.name,
+        "verb": experiment.verb,
+        "world_size": max((result.settings["world_size"] for result in run.results), default=None),
+        "timestamp": min((result.started_at for result in run.results), default=None),
+        "config": {
+            "warmup_iters": settings.get("warmup_steps"),
+            "benchmark_iters": _benchmark_iters(settings),
+            "device": _device_name(run),
+        },
+        "results": {
+            "communication": {},
+            "training": [*map(_training, full), *_failures(run)],
+            "memory": [],
+            "scaling": [_scaling(row) for row in rows],
+            "findings": [],
+        },
+    }
+
+
+def _benchmark_iters(settings: dict[str, Any]) -> int | None:
+    if not settings:
+        return None
+    return int(settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"])
+
+
+def _device_name(run: Run) -> str | None:
+    machine = run.environment.get("machine", {})
+    gpus = machine.get("gpus") or []
+    used = {result.settings["device"] for result in run.results}
+    if "cuda" in used and gpus:
+        return str(gpus[0]["name"])
+    return machine.get("cpu_model")
+
+
+def _training(one: Configuration) -> dict[str, Any]:
+    settings = one.trial.settings
+    step, rate = one.step_time_s, one.samples_per_s
+    return {
+        "trial_id": one.trial.trial_id,
+        **_description(one.trial),
+        "launches": len(one.launches),
+        "step_time_s": {"median": one.median_step_s, "mean": step.value, "ci95": _interval(step)},
+        "samples_per_s": rate.value,
+        "ci95_samples_per_s": _interval(rate),
+        "scaling_measurement": not settings["oversubscribe"],
+        "warnings": warnings_of(one),
+        "status": "ok",
+    }
+
+
+def _description(trial: Trial) -> dict[str, Any]:
+    settings = trial.settings
+    return {
+        "workload": settings["workload"],
+        "strategy": settings["strategy"],
+        "world_size": trial.world_size,
+        "batch_size": trial.rank_batch_size,
+        "global_batch_size": trial.rank_batch_size * trial.world_size,
+        "mode": trial.mode,
+        "device": trial.device,
+        "precision": settings["precision"],
+    }
+
+
+def _failures(run: Run) -> list[dict[str, Any]]:
+    return [_failure(result) for result in run.results if result.status != "ok"]
+
+
+def _failure(result: Result) -> dict[str, Any]:
+    trial = Trial(settings=result.settings)
+    return {
+        "trial_id": result.trial_id,
+        "launch": result.launch,
+        **_description(trial),
+        "status": result.status,
+        "reason": result.reason,
+        "rank": result.rank,
+        "step": result.step,
+    }
+
+
+def _scaling(row: ScalingRow) -> dict[str, Any]:
+    exposed = row.exposed_comm_s
+    wrapped = row.efficiency_of_wrapped
+    return {
+        "trial_id": row.trial.trial_id,
+        "world_size": row.ranks,
+        "batch_size": row.batch,
+        "mode": row.trial.mode,
+        "strategy": row.trial.settings["strategy"],
+        "baseline_world_size": row.baseline_ranks,
+        "speedup": row.speedup.value,
+        "ci95_speedup": _interval(row.speedup),
+        "efficiency": row.efficiency.value,
+        "ci95_efficiency": _interval(row.efficiency),
+        "efficiency_of_wrapped_one_rank": None if wrapped is None else wrapped.value,
+        "exposed_comm_s": None if exposed is None else exposed.value,
+        "ci95_exposed_comm_s": None if exposed is None else _interval(exposed),
+        "serial_fraction": row.serial_fraction,
+        "reading": row.reading,
+    }
+
+
+def _interval(estimate: Estimate) -> list[float | None] | None:
+    return [estimate.low, estimate.high] if estimate.has_interval else None

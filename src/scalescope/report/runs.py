@@ -1,0 +1,36 @@
+"""The list of runs below a folder."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from scalescope.report.section import Section, Table
+from scalescope.results.run_folder import RESULTS, find_runs, read_json
+
+_COLUMNS = ("run", "verb", "name", "ranks", "device", "trials", "begun")
+
+
+def runs_section(root: Path) -> Section:
+    """One row for each run, from its summary alone."""
+    rows = tuple(_row(path) for path in find_runs(root))
+    if not rows:
+        return Section(lines=(f"No runs below {root}.",))
+    return Section(table=Table(columns=_COLUMNS, rows=rows, left=frozenset(_COLUMNS)))
+
+
+def _row(path: Path) -> tuple[str, ...]:
+    summary: Any = read_json(path / RESULTS)
+    if not isinstance(summary, dict):
+        return (str(path), "unknown", "", "", "", "no summary", "")
+    training = summary.get("results", {}).get("training", [])
+    counts = Counter(str(one.get("status")) for one in training)
+    trials = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), reverse=True))
+    return (
+        str(path),
+        str(summary.get("verb", "unknown")),
+        str(summary.get("name", "")),
+        str(summary.get("world_size") or ""),
+        str(summary.get("config", {}).get("device") or "unknown"),
+        trials or "none",
+        str(summary.get("timestamp") or "")[:19],
+    )

@@ -1,0 +1,197 @@
+"""The scaling table, its verdict and what Amdahl's law makes of it."""
+
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.scaling import (
+    Reach,
+    ScalingRow,
+    next_world_sizes,
+    scaling_rows,
+    smallest_batch_reaching,
+)
+from scalescope.analysis.statistics import Estimate
+from scalescope.report.numbers import (
+    MISSING,
+    milliseconds,
+    percent,
+    percent_with_interval,
+    significant,
+)
+from scalescope.report.section import Section, Table
+from scalescope.report.training import warnings_of
+from scalescope.results.run import Run
+
+_COLUMNS = (
+    "ranks",
+    "batch",
+    "step ms",
+    "samples/s",
+    "speedup",
+    "efficiency [95 %]",
+    "of DDP×1",
+    "exposed comm",
+    "serial",
+    "reading",
+)
+
+
+def scaling_sections(run: Run) -> tuple[Section, ...]:
+    """Verdict first, then the table, then what limits more ranks and what to doubt."""
+    rows = scaling_rows(configurations(run.results))
+    if not rows:
+        return ()
+    return (
+        Section(lines=(verdict(rows),)),
+        table_section(rows),
+        _amdahl_section(rows),
+        *_doubt_section(rows),
+    )
+
+
+def table_section(rows: tuple[ScalingRow, ...]) -> Section:
+    """One line for each world size and batch."""
+    return Section(
+        title=_title(rows),
+        table=Table(
+            columns=_COLUMNS,
+            rows=tuple(_cells(row) for row in rows),
+            left=frozenset(("reading",)),
+            optional=("serial", "of DDP×1", "samples/s"),
+        ),
+        details=_details(rows),
+    )
+
+
+def _title(rows: tuple[ScalingRow, ...]) -> str:
+    first = rows[0]
+    settings = first.trial.settings
+    batch = "batch per rank" if first.trial.mode == "weak" else "global batch"
+    base = "" if first.baseline_ranks == 1 else f" · relative to {first.baseline_ranks} ranks"
+    marks = " · GPU shared by ranks: no scaling measurement" if settings["oversubscribe"] else ""
+    launches = max(len(row.configuration.launches) for row in rows)
+    return (
+        f"{first.trial.mode} scaling · {settings['workload']} on {settings['device']} · {batch} · "
+        f"{launches} launch(es) each{base}{marks}"
+    )
+
+
+def _cells(row: ScalingRow) -> tuple[str, ...]:
+    one = row.configuration
+    serial = row.serial_fraction
+    return (
+        f"{row.ranks}",
+        f"{row.batch:,}",
+        milliseconds(one.step_time_s.value),
+        significant(one.samples_per_s.value, 4),
+        f"{row.speedup.value:.2f}×",
+        MISSING if row.is_baseline else percent_with_interval(row.efficiency),
+        MISSING if row.efficiency_of_wrapped is None else percent(row.efficiency_of_wrapped.value),
+        _exposed(row),
+        MISSING if serial is None else ("none" if serial < 0 else f"{serial:.2f}"),
+        row.reading,
+    )
+
+
+def _exposed(row: ScalingRow) -> str:
+    exposed = row.exposed_comm_s
+    if exposed is None or row.exposed_fraction is None:
+        return MISSING if row.ranks == 1 else "unknown"
+    if exposed.value <= 0:
+        return "~0 ms"
+    mark = "" if _is_sure(exposed) else "~"
+    return f"{mark}{milliseconds(exposed.value)} ms ({percent(row.exposed_fraction)})"
+
+
+def _is_sure(estimate: Estimate) -> bool:
+    return estimate.low is not None and estimate.low > 0
+
+
+def verdict(rows: tuple[ScalingRow, ...]) -> str:
+    """One sentence: what the largest world size delivers, and from which batch on it is worth it."""
+    scaled = [row for row in rows if not row.is_baseline]
+    if not scaled:
+        ranks = rows[0].ranks
+        return f"Only {ranks} rank(s) could be measured: there is no scaling to see."
+    most = max(row.ranks for row in scaled)
+    at_most = [row for row in scaled if row.ranks == most]
+    best = max(at_most, key=lambda row: row.efficiency.value)
+    worst = min(at_most, key=lambda row: row.efficiency.value)
+    ideal = f"of {most / best.baseline_ranks:g}"
+    text = f"{most} ranks deliver {_delivery(worst)}"
+    if worst is not best:
+        text += f" and {_delivery(best)}"
+    text += f" {ideal} ({best.trial.mode} scaling); {_reach_text(rows)}"
+    return text + "."
+
+
+def _delivery(row: ScalingRow) -> str:
+    return f"{row.speedup.value:.2f}× at batch {row.batch:,} ({row.reading}, {percent(row.efficiency.value)})"
+
+
+def _reach_text(rows: tuple[ScalingRow, ...]) -> str:
+    parts = [_reach_words(smallest_batch_reaching(rows, share)) for share in (0.8, 0.9)]
+    if parts[0] == parts[1]:
+        return f"80 % and 90 % are reached {parts[0]}"
+    return f"80 % is reached {parts[0]}, 90 % {parts[1]}"
+
+
+def _reach_words(reach: Reach) -> str:
+    if reach.batch is None:
+        return "by no batch measured"
+    sure = "" if reach.certain else " (not certain)"
+    return f"from batch {reach.batch:,}{sure}"
+
+
+def _amdahl_section(rows: tuple[ScalingRow, ...]) -> Section:
+    lines = []
+    most = max(row.ranks for row in rows)
+    for row in rows:
+        if row.ranks != most or row.serial_fraction is None:
+            continue
+        serial = row.serial_fraction
+        if serial < 0:
+            lines.append(f"Batch {row.batch:,}: more than linear, Amdahl's law sets no limit.")
+            continue
+        limits = ", ".join(
+            f"{row.allowed_speedup(ranks):.2f}× on {ranks}" for ranks in next_world_sizes(rows)
+        )
+        lines.append(f"Batch {row.batch:,}: Amdahl's serial fraction {serial:.2f} allows {limits}.")
+    return Section(lines=tuple(lines))
+
+
+def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
+    """What -v adds: intervals of every figure, and how the simple reading differs."""
+    lines = []
+    for row in rows:
+        step = row.configuration.step_time_s
+        text = f"{row.ranks} ranks, batch {row.batch:,}: step {_ms(step)}, median {milliseconds(row.configuration.median_step_s)} ms"
+        if row.exposed_comm_s is not None:
+            text += f", exposed communication {_ms(row.exposed_comm_s)}"
+        if row.efficiency_of_wrapped is not None:
+            text += f", against DDP on one rank {percent_with_interval(row.efficiency_of_wrapped)}"
+        lines.append(text)
+    lines.append(
+        "Exposed communication is the step minus the same step with a hook that sends nothing; "
+        "T_multi − T_single would also hold the wrapper's cost and the ranks' contention."
+    )
+    return tuple(lines)
+
+
+def _ms(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{milliseconds(estimate.value)} ms (no interval)"
+    return (
+        f"{milliseconds(estimate.value)} ms "
+        f"[{milliseconds(estimate.low)}, {milliseconds(estimate.high)}]"
+    )
+
+
+def _doubt_section(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
+    doubted = [(row, warnings_of(row.configuration)) for row in rows]
+    doubted = [(row, found) for row, found in doubted if found]
+    if not doubted:
+        return ()
+    head = f"Unstable: {len(doubted)} of {len(rows)} rows are noisier than a calm machine gives; -v says why."
+    details = tuple(
+        f"{row.ranks} ranks, batch {row.batch:,}: {doubt}" for row, found in doubted for doubt in found
+    )
+    return (Section(lines=(head,), details=details),)

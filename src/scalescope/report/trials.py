@@ -1,0 +1,64 @@
+"""Sections about trials as such: what would be run, what failed."""
+
+from collections.abc import Iterable
+
+from scalescope.experiment.trial import Trial
+from scalescope.report.numbers import duration
+from scalescope.report.section import Section, Table
+from scalescope.results.result import Result
+from scalescope.results.run import Run
+
+
+def plan_section(trials: tuple[Trial, ...], repeats: int, seconds: float) -> Section:
+    """What --dry-run shows."""
+    rows = tuple(
+        (
+            str(trial.world_size),
+            str(trial.settings["strategy"]),
+            f"{trial.rank_batch_size:,}",
+            f"{trial.rank_batch_size * trial.world_size:,}",
+            _purpose(trial),
+            trial.trial_id,
+        )
+        for trial in trials
+    )
+    columns = ("ranks", "strategy", "batch/rank", "global batch", "measures", "trial")
+    launches = len(trials) * repeats
+    return Section(
+        title="Trials",
+        table=Table(columns=columns, rows=rows, left=frozenset(("strategy", "measures", "trial"))),
+        lines=(
+            f"{len(trials)} trials × {repeats} launches = {launches}, roughly {duration(seconds)} "
+            "(counted from operations, not measured). Nothing was run.",
+        ),
+    )
+
+
+def _purpose(trial: Trial) -> str:
+    return "without communication" if trial.settings["ablation"] == "noop_comm" else "training"
+
+
+def failure_section(run: Run) -> tuple[Section, ...]:
+    """One line for each trial that failed, with its cause and its log; nothing where none did."""
+    failed = list(_first_failures(run.results))
+    if not failed:
+        return ()
+    lines = [_failure_line(result, count) for result, count in failed]
+    return (Section(title="Failed", lines=tuple(lines)),)
+
+
+def _first_failures(results: Iterable[Result]) -> Iterable[tuple[Result, int]]:
+    grouped: dict[str, list[Result]] = {}
+    for result in results:
+        if result.status != "ok":
+            grouped.setdefault(result.trial_id, []).append(result)
+    for members in grouped.values():
+        yield members[0], len(members)
+
+
+def _failure_line(result: Result, count: int) -> str:
+    trial = Trial(settings=result.settings)
+    name = f"{trial.settings['strategy']}, {trial.world_size} rank(s), batch {trial.rank_batch_size}"
+    log = f"; log: {result.log}" if result.log else ""
+    times = f" ({count} launches)" if count > 1 else ""
+    return f"{name}: {result.status}: {result.reason}{times}{log}"

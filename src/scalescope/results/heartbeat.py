@@ -1,0 +1,92 @@
+"""Heartbeats: a small shared-memory file in which every rank says how far it is.
+
+The launcher reads it beside the ranks, so that a silent rank can be told from a busy one without any
+message between them.
+"""
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+# completed steps, begun steps, stage, phase, slowest warm-up step in seconds
+_SLOT = struct.Struct("<qqiid")
+
+
+class Stage(IntEnum):
+    """How far a rank is in its life; each has a time limit of its own."""
+
+    STARTING = 0
+    JOINING = 1
+    WARMUP = 2
+    STEADY = 3
+    TEARDOWN = 4
+    DONE = 5
+
+
+class Phase(IntEnum):
+    """Where inside a step a rank is."""
+
+    INPUT = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One rank's position. On a GPU `completed` follows finished work, `begun` what was queued."""
+
+    completed: int
+    begun: int
+    stage: Stage
+    phase: Phase
+    slowest_warmup_s: float
+
+    @property
+    def position(self) -> tuple[int, int, int, int]:
+        """Orders ranks by progress: the lowest is the one the others wait for."""
+        return self.stage, self.completed, self.begun, self.phase
+
+
+class Heartbeats:
+    """All slots of one launch; a rank writes its own, the launcher reads all."""
+
+    def __init__(self, path: Path, ranks: int, *, create: bool = False) -> None:
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if create:
+                os.ftruncate(descriptor, _SLOT.size * ranks)
+            self._memory = mmap.mmap(descriptor, _SLOT.size * ranks)
+        finally:
+            os.close(descriptor)
+
+    def write(self, rank: int, beat: Beat) -> None:
+        _SLOT.pack_into(
+            self._memory,
+            rank * _SLOT.size,
+            beat.completed,
+            beat.begun,
+            beat.stage,
+            beat.phase,
+            beat.slowest_warmup_s,
+        )
+
+    def read(self, rank: int) -> Beat:
+        completed, begun, stage, phase, slowest = _SLOT.unpack_from(
+            self._memory, rank * _SLOT.size
+        )
+        return Beat(completed, begun, Stage(stage), Phase(phase), slowest)
+
+    def write_position(self, rank: int, completed: int, begun: int, phase: int) -> None:
+        """The write of the timed loop: no object is made, stage and limits stay as they are."""
+        _POSITION.pack_into(self._memory, rank * _SLOT.size, completed, begun)
+        _PHASE.pack_into(self._memory, rank * _SLOT.size + _PHASE_OFFSET, phase)
+
+
+_POSITION = struct.Struct("<qq")
+_PHASE = struct.Struct("<i")
+_PHASE_OFFSET = _POSITION.size + 4

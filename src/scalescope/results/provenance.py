@@ -1,0 +1,65 @@
+"""Provenance: hardware, versions, code state and the environment variables that change measurements."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from scalescope.experiment.machine import Machine
+
+# An allow-list: whatever else stands in the environment may be a secret and is never recorded.
+_RECORDED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "GLOO_", "OMP_", "MKL_", "KMP_", "CUDA_")
+_RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
+# What may differ between two runs that are still the same machine.
+_NOT_IDENTITY = ("host",)
+
+
+def describe_environment(machine: Machine, version: str) -> dict[str, Any]:
+    """Everything environment.json holds."""
+    facts = dataclasses.asdict(machine)
+    return {
+        "environment_id": environment_id(machine),
+        "scalescope_version": version,
+        "machine": facts,
+        "variables": recorded_variables(os.environ),
+        "git": git_state(Path.cwd()),
+    }
+
+
+def environment_id(machine: Machine) -> str:
+    """Hash of hardware and versions: equal where two runs may be compared."""
+    facts = {k: v for k, v in dataclasses.asdict(machine).items() if k not in _NOT_IDENTITY}
+    for gpu in facts["gpus"]:
+        gpu.pop("uuid")
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def recorded_variables(environment: Any) -> dict[str, str]:
+    """The allow-listed variables that are set."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_RECORDED_PREFIXES) or name in _RECORDED_NAMES
+    }
+
+
+def git_state(directory: Path) -> dict[str, Any] | None:
+    """Commit and cleanliness of the code around `directory`; None outside a checkout or without git."""
+    commit = _git(directory, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "changed": None if changed is None else bool(changed)}
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,30 @@
+"""RankJob: all that a rank is told, as plain JSON."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankJob:
+    """One rank's part of one launch."""
+
+    settings: dict[str, Any]
+    launch: int
+    rank: int
+    local_rank: int
+    world_size: int
+    parent: int
+    store_file: str
+    heartbeat_file: str
+    rank_file: str
+    cpus: list[int]
+    init_timeout_s: float
+
+    def to_text(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> "RankJob":
+        return cls(**json.loads(text))

@@ -1,0 +1,57 @@
+"""Result: what one launch of one trial gave, in plain types that ranks can write without pydantic."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+SCHEMA_VERSION = "1.0"
+Status = Literal["ok", "failed", "hang", "oom", "invalid"]
+_STRICT = {"allow_inf_nan": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord:
+    """Raw samples of one rank; statistics are derived from them, never stored in their place."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    rank: int
+    host: str
+    device: str
+    placement: str
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    counters: dict[str, float | int | str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One line of trials.jsonl; on failure it says why, which rank and at which step."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    schema_version: str = SCHEMA_VERSION
+    trial_id: str
+    launch: int
+    order: int
+    status: Status
+    reason: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    log: str | None = None
+    settings: dict[str, Any]
+    started_at: str
+    duration_s: float
+    environment_id: str
+    ranks: list[RankRecord] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    telemetry: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What makes a launch unique in a run: the trial and the number of its launch."""
+        return self.trial_id, self.launch
+
+
+def to_json(record: RankRecord | Result) -> dict[str, Any]:
+    """The record as plain JSON values."""
+    return dataclasses.asdict(record)

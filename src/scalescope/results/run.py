@@ -1,0 +1,68 @@
+"""Run: a run folder read back, as sections, rules and the Python API see it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalescope.errors import BadInput
+from scalescope.results.result import SCHEMA_VERSION, Result
+from scalescope.results.run_folder import ENVIRONMENT, TRIALS, read_json
+from scalescope.results.schema import parse_result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All results of a run, newest record of each launch, and what could not be read."""
+
+    path: Path
+    environment: dict[str, Any]
+    results: tuple[Result, ...]
+    warnings: tuple[str, ...]
+
+    def of_status(self, *statuses: str) -> tuple[Result, ...]:
+        return tuple(result for result in self.results if result.status in statuses)
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a run folder; broken lines are reported and left out, the rest is kept."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such run folder")
+    warnings: list[str] = []
+    newest: dict[tuple[str, int], Result] = {}
+    for result in _read_results(folder / TRIALS, warnings):
+        newest[result.key] = result
+    environment = read_json(folder / ENVIRONMENT)
+    return Run(
+        path=folder,
+        environment=environment if isinstance(environment, dict) else {},
+        results=tuple(newest.values()),
+        warnings=tuple(warnings),
+    )
+
+
+def _read_results(path: Path, warnings: list[str]) -> Iterator[Result]:
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield parse_result(line)
+            except ValueError as error:
+                warnings.append(f"{path}:{number}: left out: {_what_is_wrong(line, error)}")
+
+
+def _what_is_wrong(line: bytes, error: ValueError) -> str:
+    if not line.endswith(b"\n"):
+        return "the line is cut off"
+    try:
+        version = str(json.loads(line)["schema_version"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "not a result"
+    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        return f"schema {version} is not {SCHEMA_VERSION}; a newer scalescope wrote it"
+    return str(error).splitlines()[0]

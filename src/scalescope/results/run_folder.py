@@ -1,0 +1,110 @@
+"""The run folder: who may write to it, where its files lie, and how it is found again."""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalescope.errors import BadInput, CannotRun
+from scalescope.results.files import append_line, write_atomically
+from scalescope.results.result import Result, to_json
+
+DEFAULT_ROOT = Path("runs")
+TRIALS = "trials.jsonl"
+RESULTS = "results.json"
+EXPERIMENT = "experiment.yaml"
+ENVIRONMENT = "environment.json"
+
+
+class RunFolder:
+    """One run's folder, held for writing by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @classmethod
+    def open(cls, path: Path, *, resume: bool) -> "RunFolder":
+        """Create the folder, or with `resume` take up the one that is there."""
+        folder = cls(path)
+        try:
+            for part in ("", "ranks", "logs"):
+                (path / part).mkdir(parents=True, exist_ok=True)
+            folder._acquire()
+        except OSError as error:
+            raise CannotRun(f"{path}: cannot be written: {error.strerror}") from None
+        if not resume and (path / TRIALS).exists():
+            folder.close()
+            raise BadInput(f"{path} already holds a run; --resume continues it, another folder starts anew")
+        return folder
+
+    def _acquire(self) -> None:
+        # The lock belongs to the open file, so it is gone with its holder: a stale one cannot exist.
+        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._lock, 200, 0).decode(errors="replace").strip()
+            os.close(self._lock)
+            self._lock = None
+            raise CannotRun(f"{self.path} is in use by {holder or 'another run'}") from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def rank_file(self, trial_id: str, launch: int, rank: int) -> Path:
+        return self.path / "ranks" / f"{trial_id}-{launch}-{rank}.json"
+
+    def log_file(self, trial_id: str, launch: int, rank: int) -> Path:
+        return self.path / "logs" / f"{trial_id}-{launch}-{rank}.log"
+
+    def append(self, result: Result) -> None:
+        append_line(self.path / TRIALS, to_json(result))
+
+    def write(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, text)
+
+
+def new_run_path(verb: str, root: Path = DEFAULT_ROOT) -> Path:
+    """A folder name nobody uses yet: the time, then the verb."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{verb}"
+    candidates = [root / stem, *(root / f"{stem}-{number}" for number in range(2, 1000))]
+    return next(path for path in candidates if not path.exists())
+
+
+def point_latest_at(path: Path) -> None:
+    """Let `latest` beside the run folder point at it; a place without symlinks goes without."""
+    link = path.parent / "latest"
+    temporary = path.parent / f".latest-{os.getpid()}"
+    try:
+        temporary.symlink_to(path.name)
+        os.replace(temporary, link)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def find_runs(root: Path) -> Iterator[Path]:
+    """All run folders at or below `root`, oldest name first; links are not followed."""
+    if (root / TRIALS).is_file() or (root / EXPERIMENT).is_file():
+        yield root
+        return
+    if not root.is_dir():
+        return
+    for child in sorted(root.iterdir()):
+        if child.is_dir() and not child.is_symlink():
+            yield from find_runs(child)
+
+
+def read_json(path: Path) -> object:
+    """A JSON file, or None where there is none or it cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,156 @@
+"""Campaign: runs a plan's launches in their order, stores each at once, resumes, and keeps to the budget."""
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from scalescope.errors import Interrupted
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Launcher, Outcome, Watcher
+from scalescope.results.provenance import environment_id
+from scalescope.results.result import Result
+from scalescope.results.run import load_run
+from scalescope.results.run_folder import RunFolder
+
+# A launch that ended so is an answer; --resume keeps it. Others are tried again.
+KEPT = ("ok", "oom", "invalid")
+_TRIES_BEFORE_GIVING_UP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All trials of a run and the request they come from."""
+
+    experiment: Experiment
+    trials: tuple[Trial, ...]
+    machine: Machine
+    notes: tuple[str, ...] = ()
+
+    def launches(self) -> list[tuple[Trial, int]]:
+        """Every launch in order: round after round, each round in a random order of its own.
+
+        Rounds keep the comparison fair when the machine changes over time, and balanced when a budget
+        ends the run early.
+        """
+        ordered = []
+        for launch in range(self.experiment.measuring.repeats):
+            round_of_trials = list(self.trials)
+            random.Random(f"{self.experiment.measuring.order_seed}/{launch}").shuffle(round_of_trials)
+            ordered.extend((trial, launch) for trial in round_of_trials)
+        return ordered
+
+
+class CampaignWatcher(Watcher, Protocol):
+    """Told how a campaign goes on, besides what happens inside each launch."""
+
+    def noted(self, line: str) -> None:
+        """Something the person should know."""
+        ...
+
+    def began(self, launches: int, done: int) -> None: ...
+
+    def launching(self, trial: Trial, launch: int) -> None: ...
+
+    def ended(self, result: Result) -> None: ...
+
+
+def run_campaign(
+    plan: Plan, launcher: Launcher, folder: RunFolder, watcher: CampaignWatcher
+) -> list[str]:
+    """Run what is not done yet; returns what has to be said about it."""
+    notes: list[str] = []
+    before = load_run(folder.path)
+    finished = {result.key for result in before.of_status(*KEPT)}
+    ordered = plan.launches()
+    durations = _Durations(before.results)
+    failures: Counter[str] = Counter()
+    watcher.began(len(ordered), sum((trial.trial_id, n) in finished for trial, n in ordered))
+    started = time.monotonic()
+    for order, (trial, launch) in enumerate(ordered):
+        if (trial.trial_id, launch) in finished:
+            continue
+        if failures[trial.trial_id] >= _TRIES_BEFORE_GIVING_UP:
+            continue
+        budget = plan.experiment.measuring.budget
+        if budget is not None and time.monotonic() - started + durations.expected(trial) > budget:
+            notes.append(f"The budget of {budget:g} s ended the run after {order} of {len(ordered)} launches.")
+            break
+        result = _launch_once(plan, launcher, folder, watcher, trial, launch, order)
+        durations.add(result)
+        failures[trial.trial_id] += _weight(result)
+    return notes
+
+
+def _weight(result: Result) -> int:
+    """Failures that will repeat themselves count for giving up at once."""
+    if result.status == "ok":
+        return 0
+    return _TRIES_BEFORE_GIVING_UP if result.status in ("oom", "invalid") else 1
+
+
+def _launch_once(
+    plan: Plan,
+    launcher: Launcher,
+    folder: RunFolder,
+    watcher: CampaignWatcher,
+    trial: Trial,
+    launch: int,
+    order: int,
+) -> Result:
+    watcher.launching(trial, launch)
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    started = time.monotonic()
+
+    def record(outcome: Outcome) -> Result:
+        result = Result(
+            trial_id=trial.trial_id,
+            launch=launch,
+            order=order,
+            status=outcome.status,
+            reason=outcome.reason,
+            rank=outcome.rank,
+            step=outcome.step,
+            log=outcome.log,
+            settings=dict(trial.settings),
+            started_at=started_at,
+            duration_s=time.monotonic() - started,
+            environment_id=environment_id(plan.machine),
+            ranks=outcome.records,
+            notes=outcome.notes,
+        )
+        folder.append(result)
+        return result
+
+    try:
+        outcome = launcher.launch(trial, launch, folder, plan.experiment.measuring, watcher)
+    except Interrupted as interruption:
+        name = signal.Signals(interruption.signum).name
+        record(Outcome(status="failed", reason=f"interrupted by {name}"))
+        raise
+    result = record(outcome)
+    watcher.ended(result)
+    return result
+
+
+class _Durations:
+    """How long launches take, learnt from those that ended."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._seen: dict[str, float] = {}
+        for result in results:
+            self.add(result)
+
+    def add(self, result: Result) -> None:
+        self._seen[result.trial_id] = result.duration_s
+
+    def expected(self, trial: Trial) -> float:
+        if trial.trial_id in self._seen:
+            return self._seen[trial.trial_id]
+        return max(self._seen.values(), default=0.0)

@@ -1,0 +1,23 @@
+"""A rough forecast of how long a plan takes, for --dry-run; counted from operations, not measured."""
+
+from scalescope.catalog import cards
+from scalescope.experiment.trial import Trial
+
+# Orders of magnitude of one core and one data-centre GPU in fp32; an estimate needs no more.
+_FLOPS_PER_S = {"cpu": 50e9, "cuda": 30e12}
+_LAUNCH_S = {"cpu": 1.0, "cuda": 4.0}
+
+
+def estimate_s(trials: tuple[Trial, ...], repeats: int) -> float:
+    """Seconds for all launches of the trials."""
+    return repeats * sum(_launch_s(trial) for trial in trials)
+
+
+def _launch_s(trial: Trial) -> float:
+    settings = trial.settings
+    workload = trial.options(cards.card("workloads", settings["workload"]))
+    threads = settings["threads_per_rank"] if trial.device == "cpu" else 1
+    rate = _FLOPS_PER_S[trial.device] * threads
+    step_s = workload.flops_per_sample() * trial.rank_batch_size / rate
+    steps = settings["epochs"] * settings["steps_per_epoch"]
+    return _LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + steps * step_s

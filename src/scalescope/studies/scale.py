@@ -1,0 +1,105 @@
+"""`scale`: world sizes against batch sizes, with the baselines and ablations that explain the difference."""
+
+from collections.abc import Iterable
+
+from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.train import Train
+from scalescope.catalog.setting import settings_of
+from scalescope.experiment.expand import expand, resolve_placement
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Launcher
+from scalescope.report.scaling import scaling_sections
+from scalescope.studies.campaign import CampaignWatcher, Plan
+from scalescope.studies.request import Request
+from scalescope.studies.study import StudyReport, carry_out
+
+DEFAULTS = {"repeats": 5}
+_MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
+
+
+def scale(
+    request: Request,
+    launcher: Launcher,
+    watcher: CampaignWatcher,
+    most_ranks: int | None = None,
+) -> StudyReport:
+    """Measure the sweep and show how it scales; `most_ranks` limits the default when attached."""
+    plan = plan_scaling(request, request.experiment(DEFAULTS), launcher.machine(), most_ranks)
+    return carry_out(request, plan, launcher, watcher, scaling_sections)
+
+
+def plan_scaling(
+    request: Request, experiment: Experiment, machine: Machine, most_ranks: int | None = None
+) -> Plan:
+    """The trials that were asked for, and those needed to explain them."""
+    experiment = _with_default_sweep(experiment, machine, most_ranks)
+    expansion = expand(experiment, machine, many=request.yes)
+    return Plan(
+        experiment=expansion.experiment,
+        trials=with_explanations(expansion.trials),
+        machine=machine,
+        notes=expansion.notes,
+    )
+
+
+def _with_default_sweep(
+    experiment: Experiment, machine: Machine, most_ranks: int | None
+) -> Experiment:
+    sweep: dict[str, tuple[object, ...]] = {}
+    device = _device_of(experiment, machine)
+    if "world_size" not in experiment.settings:
+        most = most_ranks or default_most_ranks(device, machine)
+        sweep["world_size"] = tuple(powers_of_two_to(most))
+    if not {"batch_size", "global_batch_size"} & set(experiment.settings):
+        usual = next(one for one in settings_of(Train) if one.name == "batch_size")
+        largest = int(usual.default_for(device) or 1)
+        sweep["batch_size"] = (max(1, largest // 8), largest)
+    return experiment.with_settings(**sweep)
+
+
+def _device_of(experiment: Experiment, machine: Machine) -> str:
+    one_rank = experiment.with_settings(world_size=(1,))
+    resolved, _ = resolve_placement(one_rank, machine)
+    return str(resolved.settings["device"][0])
+
+
+def default_most_ranks(device: str, machine: Machine) -> int:
+    """All GPUs; on the CPU at least two ranks, or there is nothing to see."""
+    if device == "cuda":
+        return len(machine.gpus)
+    return max(2, min(_MOST_CPU_RANKS, machine.cores))
+
+
+def powers_of_two_to(most: int) -> list[int]:
+    """1, 2, 4 … and `most` itself."""
+    sizes = [1]
+    while sizes[-1] * 2 <= most:
+        sizes.append(sizes[-1] * 2)
+    return sizes if sizes[-1] == most else [*sizes, most]
+
+
+def with_explanations(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Add what the table compares with: both one-rank baselines, and each run without communication."""
+    wanted: dict[str, Trial] = {}
+    asked = list(trials)
+    for trial in asked:
+        wanted[trial.trial_id] = trial
+    has_one_rank = any(trial.world_size == 1 for trial in asked)
+    for trial in asked:
+        if trial.settings["strategy"] == "single":
+            continue
+        extra = [trial.replace(ablation="noop_comm")] if trial.world_size > 1 else []
+        if has_one_rank:
+            extra += [trial.replace(world_size=1), _plain_twin(trial)]
+        for one in extra:
+            wanted.setdefault(one.trial_id, one)
+    return tuple(wanted.values())
+
+
+def _plain_twin(trial: Trial) -> Trial:
+    """The same job on one rank without any wrapper."""
+    wrapper = settings_of(cards.card("strategies", str(trial.settings["strategy"])))
+    kept = {n: v for n, v in trial.settings.items() if n not in {one.name for one in wrapper}}
+    return Trial(settings={**kept, "strategy": "single", "world_size": 1})

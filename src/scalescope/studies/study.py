@@ -1,0 +1,142 @@
+"""The path every measuring verb takes: request, plan, campaign, summary."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.record import to_yaml
+from scalescope.launch.launcher import Launcher
+from scalescope.report.results_json import results_json
+from scalescope.report.section import Section
+from scalescope.report.trials import failure_section, plan_section
+from scalescope.results.files import to_text
+from scalescope.results.provenance import describe_environment
+from scalescope.results.run import Run, load_run
+from scalescope.results.run_folder import (
+    DEFAULT_ROOT,
+    ENVIRONMENT,
+    EXPERIMENT,
+    RESULTS,
+    RunFolder,
+    new_run_path,
+    point_latest_at,
+)
+from scalescope.studies.campaign import CampaignWatcher, Plan, run_campaign
+from scalescope.studies.estimate import estimate_s
+from scalescope.studies.request import Request
+from scalescope.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyReport:
+    """What a study leaves for the person: sections to show, where the files are, and the exit code."""
+
+    sections: tuple[Section, ...]
+    path: Path | None = None
+    exit_code: int = 0
+    run: Run | None = field(default=None, repr=False)
+
+
+def carry_out(
+    request: Request,
+    plan: Plan,
+    launcher: Launcher,
+    watcher: CampaignWatcher,
+    sections: Callable[[Run], tuple[Section, ...]],
+) -> StudyReport:
+    """Measure a plan, write the summary, and show `sections` of it."""
+    plan = _launched_once(plan) if not launcher.repeatable else plan
+    for note in plan.notes:
+        watcher.noted(note)
+    if request.dry_run:
+        seconds = estimate_s(plan.trials, plan.experiment.measuring.repeats)
+        return StudyReport(
+            sections=(plan_section(plan.trials, plan.experiment.measuring.repeats, seconds),)
+        )
+    folder = _open_folder(request, plan)
+    try:
+        folder.write(EXPERIMENT, to_yaml(plan.experiment))
+        folder.write(ENVIRONMENT, to_text(describe_environment(plan.machine, __version__)))
+        notes = run_campaign(plan, launcher, folder, watcher)
+    finally:  # also a run that is stopped has a summary of what it finished
+        run = load_run(folder.path)
+        folder.write(RESULTS, to_text(results_json(run, plan.experiment)))
+        folder.close()
+    for note in (*notes, *run.warnings):
+        watcher.noted(note)
+    shown = (*sections(run), *failure_section(run))
+    return StudyReport(
+        sections=shown, path=folder.path, exit_code=_exit_code(run, request.strict), run=run
+    )
+
+
+def _launched_once(plan: Plan) -> Plan:
+    """Attached ranks are one set of processes: more launches of them would not be independent."""
+    if plan.experiment.measuring.repeats == 1:
+        return plan
+    once = dataclasses.replace(plan.experiment.measuring, repeats=1)
+    note = "Attached ranks make one launch: no interval. Start the command several times to get one."
+    return dataclasses.replace(
+        plan,
+        experiment=dataclasses.replace(plan.experiment, measuring=once),
+        notes=(*plan.notes, note),
+    )
+
+
+def _open_folder(request: Request, plan: Plan) -> RunFolder:
+    given = plan.experiment.measuring.output_dir
+    path = Path(given) if given else _default_path(request)
+    if request.resume and not (path / EXPERIMENT).is_file():
+        raise BadInput(f"--resume: {path} holds no run to continue")
+    if request.resume:
+        _check_same_request(path, plan)
+    folder = RunFolder.open(path, resume=request.resume)
+    if not given:
+        point_latest_at(path)
+    return folder
+
+
+def _default_path(request: Request) -> Path:
+    if not request.resume:
+        return new_run_path(request.verb)
+    latest = DEFAULT_ROOT / "latest"
+    if not latest.exists():
+        raise BadInput("--resume: there is no run under runs/; name its folder with --output-dir")
+    return latest.resolve()
+
+
+def _check_same_request(path: Path, plan: Plan) -> None:
+    """A run is continued by the request that began it; only the number of repeats may grow."""
+    before = _comparable((path / EXPERIMENT).read_text(encoding="utf-8"))
+    now = _comparable(to_yaml(plan.experiment))
+    if before != now:
+        changed = sorted(line.partition(":")[0] for line in before ^ now)
+        raise BadInput(
+            f"--resume: {path} was asked for otherwise; these differ: {', '.join(sorted(set(changed)))}"
+        )
+
+
+def _comparable(text: str) -> set[str]:
+    free = ("repeats:", "budget:", "name:", "init_timeout:", "warmup_timeout:", "stall_timeout:")
+    return {line for line in text.splitlines() if not line.startswith((*free, "#", "teardown"))}
+
+
+def _exit_code(run: Run, strict: bool) -> int:
+    statuses = {result.status for result in run.results}
+    if statuses & {"failed", "oom"}:
+        return 4
+    if "hang" in statuses:
+        return 5
+    if "invalid" in statuses:
+        return 6
+    if not run.results:
+        raise CannotRun("nothing was measured")
+    return 6 if strict and _is_unstable(run) else 0
+
+
+def _is_unstable(run: Run) -> bool:
+    from scalescope.analysis.configurations import configurations
+
+    return any(one.doubts() for one in configurations(run.results))

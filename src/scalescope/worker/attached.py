@@ -1,0 +1,146 @@
+"""Worker of a run attached to torchrun: one process for all trials, led by rank 0 through the common store.
+
+Requests and records travel as JSON bytes. Every trial gets a prefix of the store of its own, because a second
+initialisation over the same keys would find the first one's addresses.
+"""
+
+import datetime
+import functools
+import itertools
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from scalescope.results.rank_job import RankJob
+from scalescope.worker.parent import die_with_parent
+from scalescope.worker.position import Position
+
+_PATIENCE = datetime.timedelta(seconds=60)
+_GATHER_LIMIT_S = 3600.0
+_STOP = b"{}"
+
+
+def main() -> int:
+    die_with_parent(int(sys.argv[1]))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a model prints must not break the protocol
+    import torch.distributed as dist
+
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    for number in itertools.count():
+        text = _next_request(store, rank, number)
+        if text == _STOP:
+            _part(store, rank, world_size)
+            return 0
+        answer = _answer(json.loads(text), store, rank, number)
+        store.set(f"scalescope/answer/{number}/{rank}", json.dumps(answer))
+        if rank == 0:
+            answers.write(json.dumps(_gather(json.loads(text), store, world_size, number)) + "\n")
+            answers.flush()
+    raise AssertionError("the loop above ends by returning")
+
+
+def _next_request(store: Any, rank: int, number: int) -> bytes:
+    key = f"scalescope/request/{number}"
+    if rank == 0:
+        text = sys.stdin.readline().strip().encode() or _STOP
+        store.set(key, text)
+        return text
+    return _get(store, key)
+
+
+def _get(store: Any, key: str, limit_s: float = float("inf")) -> bytes:
+    """Wait for a key, however long rank 0 thinks between two trials."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            store.wait([key], _PATIENCE)
+            return bytes(store.get(key))
+        except RuntimeError as error:
+            if "imeout" not in str(error) or time.monotonic() > deadline:
+                raise
+
+
+def _answer(request: dict[str, Any], store: Any, rank: int, number: int) -> dict[str, Any]:
+    if "probe" in request:
+        from scalescope.worker.probe import probe
+
+        return {"machine": probe()}
+    if rank >= request["settings"]["world_size"]:
+        return {"state": "idle"}
+    return _take_part(request, store, rank, number)
+
+
+def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    from scalescope.worker.rank import describe_error, perform
+
+    settings = request["settings"]
+    record: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "state": "running"}
+    job = RankJob(
+        settings=settings,
+        launch=request["launch"],
+        rank=rank,
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        world_size=settings["world_size"],
+        parent=os.getppid(),
+        store_file="",
+        heartbeat_file="",
+        rank_file="",
+        cpus=_own_cores(settings),
+        init_timeout_s=request["init_timeout_s"],
+    )
+    prefix = dist.PrefixStore(f"scalescope/trial/{number}", store)
+    try:
+        leave = perform(job, prefix, Position(None, rank, job.world_size), record, lambda: None)
+        leave()
+    except Exception as error:
+        traceback.print_exc()
+        record.update(state="failed", error=describe_error(error))
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return record
+
+
+def _own_cores(settings: dict[str, Any]) -> list[int]:
+    """Deal the host's cores out to its ranks; torchrun itself pins nothing."""
+    if settings["device"] != "cpu" or not hasattr(os, "sched_getaffinity"):
+        return []
+    threads = settings["threads_per_rank"]
+    cores = _all_cores()
+    place = int(os.environ["LOCAL_RANK"])
+    if threads * int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > len(cores):
+        return []
+    return cores[place * threads : (place + 1) * threads]
+
+
+@functools.cache
+def _all_cores() -> list[int]:
+    """The cores this process was given, remembered: pinning narrows what the system says later."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def _gather(request: dict[str, Any], store: Any, world_size: int, number: int) -> dict[str, Any]:
+    own = json.loads(_get(store, f"scalescope/answer/{number}/0"))
+    if "probe" in request:
+        return {"machine": own["machine"]}
+    others = range(1, request["settings"]["world_size"])
+    keys = [f"scalescope/answer/{number}/{rank}" for rank in others]
+    return {"records": [own, *(json.loads(_get(store, key, _GATHER_LIMIT_S)) for key in keys)]}
+
+
+def _part(store: Any, rank: int, world_size: int) -> None:
+    """Leave together: the store may live in rank 0's process, and the others still read from it."""
+    store.set(f"scalescope/left/{rank}", b"1")
+    if rank == 0:
+        for other in range(1, world_size):
+            _get(store, f"scalescope/left/{other}", limit_s=60.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""Checksum of replicated parameters: equal on all ranks, or the training was wrong."""
+
+import torch
+from torch import nn
+
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def parameter_checksum(module: nn.Module) -> str:
+    """Sum over the bits of all parameters, weighted by their position in the model."""
+    total = 0
+    with torch.no_grad():
+        for place, parameter in enumerate(module.parameters(), start=1):
+            bits = parameter.detach().contiguous().view(_WHOLE[parameter.element_size()])
+            total += place * int(bits.sum(dtype=torch.int64).item())
+    return f"{total % 2**64:016x}"

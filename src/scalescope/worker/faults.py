@@ -1,0 +1,97 @@
+"""Injected faults for tests: SCALESCOPE_FAULT=kind@rank:step makes one rank misbehave at one step.
+
+`all` stands for every rank. The step counts from 0 over warm-up and measured steps; faults of a stage
+(init-hang, teardown-hang, ...) ignore it.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_FORM = re.compile(r"([a-z-]+)(?::(\d+))?@(\d+|all):(\d+)")
+_FOREVER_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong on this rank, and when."""
+
+    kind: str
+    argument: int
+    step: int
+
+    def at_step(self, step: int) -> None:
+        """Called before every step; acts on the chosen one, or on all after it for `slow`."""
+        if self.kind == "slow":
+            if step >= self.step:
+                time.sleep(0.2)
+        elif step == self.step and self.kind in _AT_STEP:
+            _AT_STEP[self.kind](self.argument)
+
+    def at_stage(self, stage: str) -> None:
+        """Called when a stage begins: `init` or `teardown`."""
+        if self.kind == f"{stage}-hang":
+            time.sleep(_FOREVER_S)
+
+    def spoils(self, what: str) -> bool:
+        """Whether this fault corrupts `what`: the loss (nan) or the parameters (diverge)."""
+        return self.kind == what
+
+
+def fault_of(rank: int) -> Fault | None:
+    """The fault asked of this rank by the environment, if any."""
+    text = os.environ.get("SCALESCOPE_FAULT")
+    if not text:
+        return None
+    match = _FORM.fullmatch(text)
+    if match is None or match[1] not in KINDS:
+        raise ValueError(f"SCALESCOPE_FAULT={text!r}: expected kind@rank:step")
+    if match[3] not in (str(rank), "all"):
+        return None
+    return Fault(kind=match[1], argument=int(match[2] or 0), step=int(match[4]))
+
+
+def _raise(_: int) -> None:
+    raise RuntimeError("injected fault")
+
+
+def _ignore_sigterm(_: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(_FOREVER_S)
+
+
+def _leave_grandchild(_: int) -> None:
+    sleeper = "import time; time.sleep(3600)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", sleeper])
+    print(f"grandchild {child.pid}", flush=True)
+    raise RuntimeError("injected fault with a grandchild")
+
+
+def _print_much(argument: int) -> None:
+    for _ in range(argument or 1):
+        sys.stdout.write("x" * (1 << 20) + "\n")
+
+
+def _kill(number: int) -> Callable[[int], None]:
+    return lambda _: os.kill(os.getpid(), number)
+
+
+_AT_STEP: dict[str, Callable[[int], None]] = {
+    "raise": _raise,
+    "exit": lambda code: os._exit(code),
+    "kill": _kill(signal.SIGKILL),
+    "segv": _kill(signal.SIGSEGV),
+    "abort": _kill(signal.SIGABRT),
+    "stop": _kill(signal.SIGSTOP),
+    "deadlock": lambda _: time.sleep(_FOREVER_S),
+    "stall": lambda seconds: time.sleep(seconds or 5),
+    "ignore-term": _ignore_sigterm,
+    "grandchild": _leave_grandchild,
+    "print": _print_much,
+}
+KINDS = (*_AT_STEP, "slow", "nan", "diverge", "init-hang", "teardown-hang")

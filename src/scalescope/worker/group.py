@@ -1,0 +1,62 @@
+"""Group: the ranks of one launch, joined through a store and left in the right order."""
+
+import datetime
+import gc
+import json
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """This rank among its peers; a plain single rank has no process group at all."""
+
+    rank: int
+    world_size: int
+    joined: bool
+
+    def barrier(self) -> None:
+        """Wait for all ranks, so that their windows begin together."""
+        if self.joined:
+            dist.barrier()
+
+    def leave(self) -> None:
+        """Leave the process group.
+
+        DDP objects must be gone before that: left alive, one launch in five deadlocked after a fork.
+        """
+        gc.collect()
+        if self.joined:
+            dist.destroy_process_group()
+
+
+def join(
+    store: dist.Store,
+    *,
+    backend: str,
+    rank: int,
+    world_size: int,
+    device: torch.device,
+    timeout_s: float,
+) -> Group:
+    """Join the default process group over `store`."""
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=timeout_s),
+        device_id=device if device.type == "cuda" and backend == "nccl" else None,
+    )
+    return Group(rank=rank, world_size=world_size, joined=True)
+
+
+def shared_device(store: dist.Store, rank: int, world_size: int, identity: str) -> str | None:
+    """Tell the peers which device this rank uses; names another rank that uses the same one."""
+    store.set(f"device/{rank}", json.dumps(identity))
+    for other in range(world_size):
+        if other != rank and json.loads(store.get(f"device/{other}")) == identity:
+            return f"ranks {min(rank, other)} and {max(rank, other)} share {identity}"
+    return None

@@ -1,0 +1,47 @@
+"""The `precision` lever: number format of the matrix products."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from scalescope.catalog.levers.precision import Precision
+from scalescope.worker.step import Step
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def apply(step: Step, options: Precision, device: torch.device) -> Step:
+    """The step with its forward, and for fp16 its gradient scaling, in the chosen format."""
+    use_tf32 = options.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = use_tf32
+    torch.backends.cudnn.allow_tf32 = use_tf32  # on by default: fp32 would not be fp32
+    if options.precision not in _AUTOCAST:
+        return step
+    step = _under_autocast(step, device, _AUTOCAST[options.precision])
+    return _with_gradient_scaler(step, device) if options.precision == "fp16" else step
+
+
+def _under_autocast(step: Step, device: torch.device, dtype: torch.dtype) -> Step:
+    plain = step.forward
+
+    def forward(inputs: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast(device.type, dtype=dtype):
+            return plain(inputs, targets)
+
+    return dataclasses.replace(step, forward=forward)
+
+
+def _with_gradient_scaler(step: Step, device: torch.device) -> Step:
+    scaler = torch.amp.GradScaler(device.type)
+    clear = step.optimizer.zero_grad
+
+    def backward(loss: Tensor) -> None:
+        step.backward(scaler.scale(loss))
+
+    def update() -> None:
+        scaler.step(step.optimizer)
+        scaler.update()
+        clear(set_to_none=False)
+
+    return dataclasses.replace(step, backward=backward, update=update)

@@ -1,0 +1,35 @@
+"""Position: a rank's own heartbeat, updated as it moves through stages and steps."""
+
+from pathlib import Path
+
+from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
+
+
+class Position:
+    """Where this rank is; without a heartbeat file it counts for itself alone."""
+
+    def __init__(self, file: Path | None, rank: int, world_size: int) -> None:
+        self._slots = Heartbeats(file, world_size) if file else None
+        self._rank = rank
+        self._slowest_warmup_s = 0.0
+        self.stage = Stage.STARTING
+        self.completed = 0
+        self.begun = 0
+
+    def enter(self, stage: Stage, *, slowest_warmup_s: float | None = None) -> None:
+        """Begin a stage of the rank's life."""
+        self.stage = stage
+        if slowest_warmup_s is not None:
+            self._slowest_warmup_s = slowest_warmup_s
+        if self._slots is not None:
+            beat = Beat(self.completed, self.begun, stage, Phase.INPUT, self._slowest_warmup_s)
+            self._slots.write(self._rank, beat)
+
+    def begin_step(self) -> None:
+        self.begun += 1
+        self.mark(Phase.INPUT)
+
+    def mark(self, phase: int) -> None:
+        """Say which phase of the current step begins."""
+        if self._slots is not None:
+            self._slots.write_position(self._rank, self.completed, self.begun, phase)

@@ -1,0 +1,17 @@
+"""The `single` strategy: the model as it is."""
+
+import torch
+
+from scalescope.catalog.strategies.single import Single
+from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
+
+
+def wrap(
+    workload: Workload,
+    options: Single,
+    device: torch.device,
+    ablation: str,
+    make_optimizer: OptimizerFactory,
+) -> Step:
+    """A plain training step; there is nothing to ablate."""
+    return plain_step(workload, workload.model, make_optimizer)

@@ -1,0 +1,87 @@
+"""The clock of a measured window: device events on a GPU, a monotonic clock on the CPU.
+
+The device is synchronised only at the edges of the window. Inside it a GPU rank records one event a step,
+so measuring neither stops the queue nor waits for it.
+"""
+
+import time
+from typing import Protocol
+
+import torch
+
+
+class Clock(Protocol):
+    """Marks the beginning of a window and the end of each of its steps."""
+
+    def start(self) -> None: ...
+
+    def tick(self) -> int:
+        """Mark the end of a step; returns how many steps the device has finished."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all marked steps are done."""
+        ...
+
+    def step_times_s(self) -> list[float]: ...
+
+
+class CpuClock:
+    """Host time at every boundary of a step."""
+
+    def __init__(self, steps: int) -> None:
+        self._ticks = [0] * (steps + 1)
+        self._count = 0
+
+    def start(self) -> None:
+        self._ticks[0] = time.perf_counter_ns()
+
+    def tick(self) -> int:
+        self._count += 1
+        self._ticks[self._count] = time.perf_counter_ns()
+        return self._count
+
+    def finish(self) -> None:
+        pass
+
+    def step_times_s(self) -> list[float]:
+        marks = self._ticks[: self._count + 1]
+        return [(end - begin) / 1e9 for begin, end in zip(marks[:-1], marks[1:], strict=True)]
+
+
+class CudaClock:
+    """A device event at every boundary of a step, read after the window."""
+
+    def __init__(self, steps: int) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+        self._count = 0
+        self._finished = 0
+
+    def start(self) -> None:
+        torch.cuda.synchronize()
+        self._events[0].record()
+
+    def tick(self) -> int:
+        self._count += 1
+        self._events[self._count].record()
+        return self._advance()
+
+    def _advance(self) -> int:
+        while self._finished < self._count and self._events[self._finished + 1].query():
+            self._finished += 1
+        return self._finished
+
+    def finish(self) -> None:
+        self._events[self._count].synchronize()
+        self._advance()
+
+    def step_times_s(self) -> list[float]:
+        marks = self._events[: self._count + 1]
+        return [
+            begin.elapsed_time(end) / 1e3 for begin, end in zip(marks[:-1], marks[1:], strict=True)
+        ]
+
+
+def clock_for(device: torch.device, steps: int) -> Clock:
+    """The clock that fits a device."""
+    return CudaClock(steps) if device.type == "cuda" else CpuClock(steps)
