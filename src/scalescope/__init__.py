@@ -17,7 +17,7 @@ _HOMES = {
     "load_run": "scalescope.results.run",
     "scaling_rows": "scalescope.analysis.scaling",
 }
-__all__ = list(_HOMES)  # noqa: PLE0605
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

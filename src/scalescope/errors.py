@@ -50,3 +50,4 @@ class Interrupted(BaseException):
         super().__init__(signum)
         self.signum = signum
         self.exit_code = 128 + signum
+        self.kept = "nothing was measured yet"

@@ -85,9 +85,13 @@ class Configuration:
         outliers = sum(one.outliers for one in self.launches)
         found = []
         if unsteady:
-            found.append(f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches")
+            found.append(
+                f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches"
+            )
         if changed:
-            found.append(f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches")
+            found.append(
+                f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches"
+            )
         if outliers:
             found.append(f"{outliers} steps far from the median")
         return found

@@ -19,6 +19,7 @@ class ScalingRow:
     baseline_ranks: int
     speedup: Estimate
     efficiency: Estimate
+    wrapped: Configuration | None  # DDP on one rank: the other baseline
     efficiency_of_wrapped: Estimate | None
     exposed_comm_s: Estimate | None
 
@@ -101,7 +102,7 @@ def _row(
 ) -> ScalingRow:
     speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
     share = baseline.trial.world_size / one.trial.world_size
-    wrapped = _find(measured, one.trial.replace(world_size=1))
+    wrapped = _wrapped_one_rank(one, measured)
     silent = _find(everything, one.trial.replace(ablation="noop_comm"))
     is_baseline = one is baseline
     return ScalingRow(
@@ -109,9 +110,19 @@ def _row(
         baseline_ranks=baseline.trial.world_size,
         speedup=Estimate(1.0) if is_baseline else speedup,
         efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
+        wrapped=wrapped,
         efficiency_of_wrapped=_against_wrapped(one, wrapped),
         exposed_comm_s=_exposed(one, silent),
     )
+
+
+def _wrapped_one_rank(one: Configuration, measured: list[Configuration]) -> Configuration | None:
+    """DDP on one rank with the same settings; beside a plain one-rank run, any of its kind."""
+    if one.trial.settings["strategy"] != "single":
+        return _find(measured, one.trial.replace(world_size=1))
+    kind = _kind(one.trial)
+    same = (other for other in measured if other is not one and _kind(other.trial) == kind)
+    return next((other for other in same if other.trial.world_size == 1), None)
 
 
 def _against_wrapped(one: Configuration, wrapped: Configuration | None) -> Estimate | None:
@@ -159,9 +170,7 @@ def _kind_order(trial: Trial) -> str:
 
 def _strategy_settings() -> set[str]:
     return {
-        one.name
-        for name in cards.names("strategies")
-        for one in settings_of(cards.card("strategies", name))
+        one.name for name in cards.names("strategies") for one in settings_of(cards.card("strategies", name))
     }
 
 

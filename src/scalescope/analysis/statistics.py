@@ -37,9 +37,7 @@ def ratio_of_logs(numerator: Sequence[float], denominator: Sequence[float]) -> E
     difference = difference_of_means(numerator, denominator)
     if difference.low is None or difference.high is None:
         return Estimate(math.exp(difference.value))
-    return Estimate(
-        math.exp(difference.value), math.exp(difference.low), math.exp(difference.high)
-    )
+    return Estimate(math.exp(difference.value), math.exp(difference.low), math.exp(difference.high))
 
 
 def difference_of_means(left: Sequence[float], right: Sequence[float]) -> Estimate:
@@ -108,11 +106,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     if x > (a + 1.0) / (a + b + 2.0):  # where the continued fraction converges slowly, use symmetry
         return 1.0 - _incomplete_beta(b, a, 1.0 - x)
     front = math.exp(
-        math.lgamma(a + b)
-        - math.lgamma(a)
-        - math.lgamma(b)
-        + a * math.log(x)
-        + b * math.log1p(-x)
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     )
     return front * _beta_fraction(a, b, x) / a
 

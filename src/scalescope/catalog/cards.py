@@ -41,9 +41,7 @@ def _card_in(module: ModuleType) -> type[Any]:
     found = [
         thing
         for thing in vars(module).values()
-        if isinstance(thing, type)
-        and dataclasses.is_dataclass(thing)
-        and thing.__module__ == module.__name__
+        if isinstance(thing, type) and dataclasses.is_dataclass(thing) and thing.__module__ == module.__name__
     ]
     assert len(found) == 1, f"{module.__name__} holds one card, found {len(found)}"
     return found[0]
@@ -51,7 +49,7 @@ def _card_in(module: ModuleType) -> type[Any]:
 
 def cards_of_trial(benchmark: str, selection: dict[str, str]) -> tuple[type[Any], ...]:
     """The cards whose settings make up a trial of `benchmark`, given what it selects."""
-    chosen = [Placement, card("benchmarks", benchmark)]
+    chosen: list[type[Any]] = [Placement, card("benchmarks", benchmark)]
     for kind, name in selection.items():
         chosen.append(card(kind, name))
     chosen.extend(card("levers", lever) for lever in names("levers"))

@@ -24,15 +24,9 @@ class Measuring:
         low=1,
         sweep=False,
     )
-    name: str | None = setting(
-        None, "Name of the run, shown in results and reports.", sweep=False
-    )
-    output_dir: str | None = setting(
-        None, "Folder of the run; default runs/<time>-<verb>.", sweep=False
-    )
-    order_seed: int = setting(
-        0, "Seed of the random order of launches.", low=0, high=2**31, sweep=False
-    )
+    name: str | None = setting(None, "Name of the run, shown in results and reports.", sweep=False)
+    output_dir: str | None = setting(None, "Folder of the run; default runs/<time>-<verb>.", sweep=False)
+    order_seed: int = setting(0, "Seed of the random order of launches.", low=0, high=2**31, sweep=False)
     init_timeout: float = setting(
         300.0,
         "Limit for starting ranks and joining the group.",

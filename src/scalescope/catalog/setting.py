@@ -1,7 +1,6 @@
 """What a setting is: its type, bounds, default and help, declared as a field of a card."""
 
 import dataclasses
-import functools
 import math
 import re
 import types
@@ -88,17 +87,21 @@ def setting(
     aliases: tuple[str, ...] = (),
 ) -> Any:
     """Declare a card's field; the arguments are those of `Setting`."""
-    details = {key: value for key, value in locals().items()}
+    details = dict(locals())
     return dataclasses.field(metadata=details)
 
 
-@functools.cache
-def settings_of(card: type) -> tuple[Setting, ...]:
+_SETTINGS: dict[type, tuple[Setting, ...]] = {}
+
+
+def settings_of(card: type[Any]) -> tuple[Setting, ...]:
     """The settings a card declares, in the order written."""
-    return tuple(
-        _setting_of(card.__name__, field.name, field.type, dict(field.metadata))
-        for field in dataclasses.fields(card)
-    )
+    if card not in _SETTINGS:
+        _SETTINGS[card] = tuple(
+            _setting_of(card.__name__, field.name, field.type, dict(field.metadata))
+            for field in dataclasses.fields(card)
+        )
+    return _SETTINGS[card]
 
 
 def _setting_of(card: str, name: str, annotation: Any, details: dict[str, Any]) -> Setting:

@@ -4,14 +4,14 @@ import importlib
 import pkgutil
 import signal
 import sys
-from typing import Any
 
 import click
 
+from scalescope.catalog.setting import nearest
 from scalescope.errors import Interrupted, ScalescopeError
 from scalescope.version import __version__
 
-_ORDER = ("run", "train", "scale", "list", "schema", "completion")
+_FIRST = ("run", "train", "scale")  # what most people come for; the rest follows by name
 
 
 class Verbs(click.Group):
@@ -20,7 +20,8 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         package = importlib.import_module("scalescope.cli.verbs")
         found = [module.name for module in pkgutil.iter_modules(package.__path__)]
-        return sorted(found, key=lambda name: (name not in _ORDER, _ORDER.index(name) if name in _ORDER else 0, name))
+        first = [name for name in _FIRST if name in found]
+        return first + sorted(set(found) - set(first))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(ctx):
@@ -32,8 +33,6 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from scalescope.catalog.setting import nearest
-
             known = self.list_commands(ctx)
             hint = nearest(args[0], known) or f"; known: {', '.join(known)}"
             raise click.UsageError(f"no such verb {args[0]!r}{hint}", ctx)
@@ -66,8 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = _report(str(error), error.exit_code)
     except Interrupted as interruption:
         name = signal.Signals(interruption.signum).name
-        kept = getattr(interruption, "message", None)
-        code = _report(f"stopped by {name}; {kept or 'nothing was measured yet'}", interruption.exit_code)
+        code = _report(f"stopped by {name}; {interruption.kept}", interruption.exit_code)
     except (KeyboardInterrupt, click.Abort):
         code = _report("stopped by SIGINT", 130)
     except BrokenPipeError:  # the reader of our output has gone; nothing is left to say
@@ -78,11 +76,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _one_line(error: click.ClickException) -> str:
     message = error.format_message().replace("\n", " ")
-    context: Any = getattr(error, "ctx", None)
-    if context is not None and isinstance(error, click.UsageError):
-        message = message[:1].lower() + message[1:].rstrip(".")
-        message += f" (see {context.command_path} --help)"
-    return message
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        flags = [flag for parameter in context.command.params for flag in parameter.opts]
+        message = f"no such option {error.option_name}{nearest(error.option_name, flags)}"
+    if context is None:
+        return message
+    return f"{message[:1].lower()}{message[1:].rstrip('.')} (see {context.command_path} --help)"
 
 
 def _report(message: str, code: int) -> int:

@@ -10,7 +10,6 @@ import click
 
 from scalescope.cli.interruption import interruptible
 from scalescope.cli.options import given_flags
-from scalescope.errors import Interrupted
 
 
 def measure(
@@ -43,9 +42,10 @@ def measure(
     from scalescope.cli.progress import TerminalWatcher
     from scalescope.report.terminal import console, show
 
-    with interruptible(), TerminalWatcher(
-        every_placement=every_placement, verbose=arguments["verbose"]
-    ) as watcher:
+    with (
+        interruptible(),
+        TerminalWatcher(every_placement=every_placement, verbose=arguments["verbose"]) as watcher,
+    ):
         for name in stray_variables(os.environ):
             watcher.noted(f"{name} is set but makes no complete set of rank variables: ignored.")
         launcher = AttachedLauncher(place) if place else LocalLauncher()
@@ -53,9 +53,6 @@ def measure(
             options["most_ranks"] = place.world_size
         try:
             report = study(request, launcher, watcher, **options)
-        except Interrupted as interruption:
-            interruption.message = "what was finished is kept; add --resume to go on"  # type: ignore[attr-defined]
-            raise
         finally:
             launcher.close()
     show(report.sections, console(), verbose=arguments["verbose"])

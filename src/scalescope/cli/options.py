@@ -81,9 +81,7 @@ def _run_options(defaults: dict[str, Any]) -> Iterator[click.Option]:
 def _switch_options() -> Iterator[click.Option]:
     for name, help_text in _SWITCHES.items():
         flag = "--" + name.replace("_", "-")
-        yield SettingOption(
-            [flag, name], is_flag=True, help=help_text, heading="Run", setting=None
-        )
+        yield SettingOption([flag, name], is_flag=True, help=help_text, heading="Run", setting=None)
     yield SettingOption(
         ["-v", "--verbose", "verbose"],
         is_flag=True,
@@ -104,9 +102,7 @@ def _option(setting: Setting, heading: str, defaults: dict[str, Any]) -> click.O
         flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
         return SettingOption([flags, setting.name], **common)
     if setting.kind == "env":
-        return SettingOption(
-            [setting.flag, setting.name], multiple=True, metavar="NAME=VALUE", **common
-        )
+        return SettingOption([setting.flag, setting.name], multiple=True, metavar="NAME=VALUE", **common)
     metavar = "|".join(setting.choices) or _METAVARS[setting.kind]
     if setting.sweep:
         metavar += "[,...]"

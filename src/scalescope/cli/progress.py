@@ -4,6 +4,7 @@ import sys
 from types import TracebackType
 
 from scalescope.experiment.trial import Trial
+from scalescope.report.numbers import counted
 from scalescope.report.placement import placement_lines
 from scalescope.report.section import Section
 from scalescope.report.terminal import console, show
@@ -65,7 +66,7 @@ class TerminalWatcher:
         self._bar.update(self._task, total=launches, completed=done)
 
     def launching(self, trial: Trial, launch: int) -> None:
-        name = f"{trial.world_size} rank(s), batch {trial.rank_batch_size}"
+        name = f"{counted(trial.world_size, 'rank')}, batch {trial.rank_batch_size}"
         self._bar.update(self._task, description=name)
 
     def placed(self, lines: list[str]) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import PerDevice, Setting, settings_of
+from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
@@ -36,7 +36,7 @@ def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> E
     used: set[str] = set()
     for combination in product(*resolved.settings.values()):
         asked = dict(zip(names, combination, strict=True))
-        trial = _trial(experiment.benchmark, asked)
+        trial = _trial(experiment.benchmark, asked, machine)
         _check_trial(trial)
         used.update(trial.settings)
         trials.setdefault(trial.trial_id, trial)
@@ -46,24 +46,17 @@ def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> E
     return Expansion(trials=chosen, experiment=filled, notes=tuple(notes))
 
 
-def resolve_placement(
-    experiment: Experiment, machine: Machine
-) -> tuple[Experiment, list[str]]:
+def resolve_placement(experiment: Experiment, machine: Machine) -> tuple[Experiment, list[str]]:
     """Settle device, backend, threads and batch for the machine, or say why it cannot be done."""
     settings = dict(experiment.settings)
     notes: list[str] = []
     settings["device"] = tuple(
         _device(str(asked), machine, notes) for asked in settings.get("device", ("auto",))
     )
-    settings["backend"] = tuple(
-        _backend(str(asked), settings["device"], machine)
-        for asked in settings.get("backend", ("auto",))
-    )
     worlds = settings.setdefault("world_size", (1,))
     _check_ranks_fit(settings, machine, notes)
     if settings.get("threads_per_rank", (None,)) == (None,):
         settings["threads_per_rank"] = (max(1, machine.cores // max(worlds)),)
-        _adopt_omp_threads(settings)
     elif any("OMP_NUM_THREADS" in (env or {}) for env in settings.get("env", ())):
         raise BadInput("give either --threads-per-rank or --env OMP_NUM_THREADS, not both")
     return experiment.with_settings(**settings), notes
@@ -85,22 +78,18 @@ def _device(asked: str, machine: Machine, notes: list[str]) -> str:
     return "cpu"
 
 
-def _backend(asked: str, devices: tuple[Value, ...], machine: Machine) -> str:
+def _backend(asked: str, device: str, machine: Machine) -> str:
     backend = asked
     if asked == "auto":
-        backend = "nccl" if devices == ("cuda",) and "nccl" in machine.backends else "gloo"
-    if backend == "nccl" and "cuda" not in devices:
+        backend = "nccl" if device == "cuda" and "nccl" in machine.backends else "gloo"
+    if backend == "nccl" and device != "cuda":
         raise CannotRun("--backend nccl needs CUDA GPUs; use --backend gloo")
     if backend not in machine.backends:
-        raise CannotRun(
-            f"--backend {backend}: this torch has only {', '.join(machine.backends) or 'none'}"
-        )
+        raise CannotRun(f"--backend {backend}: this torch has only {', '.join(machine.backends) or 'none'}")
     return backend
 
 
-def _check_ranks_fit(
-    settings: Mapping[str, tuple[Value, ...]], machine: Machine, notes: list[str]
-) -> None:
+def _check_ranks_fit(settings: Mapping[str, tuple[Value, ...]], machine: Machine, notes: list[str]) -> None:
     most = max(settings["world_size"])
     if "cuda" in settings["device"] and most > len(machine.gpus):
         if not all(settings.get("oversubscribe", (False,))):
@@ -116,14 +105,7 @@ def _check_ranks_fit(
         )
 
 
-def _adopt_omp_threads(settings: dict[str, tuple[Value, ...]]) -> None:
-    """`--env OMP_NUM_THREADS=4` decides the threads; the record must say the same."""
-    texts = {(env or {}).get("OMP_NUM_THREADS") for env in settings.get("env", ())}
-    if len(texts) == 1 and (text := texts.pop()) is not None and text.isdigit():
-        settings["threads_per_rank"] = (max(1, int(text)),)
-
-
-def _trial(benchmark: str, asked: dict[str, Value]) -> Trial:
+def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     workload = str(asked.get("workload", "mlp"))
     strategy = str(asked.get("strategy", "auto"))
     if strategy == "auto":
@@ -134,6 +116,10 @@ def _trial(benchmark: str, asked: dict[str, Value]) -> Trial:
         for one in settings_of(owner):
             settings[one.name] = asked.get(one.name, one.default_for(asked["device"]))
     settings.update(workload=workload, strategy=strategy)
+    settings["backend"] = _backend(str(settings["backend"]), asked["device"], machine)
+    threads = (settings["env"] or {}).get("OMP_NUM_THREADS", "")
+    if threads.isdigit():  # the variable decides; the record must say the same
+        settings["threads_per_rank"] = max(1, int(threads))
     if settings.get("global_batch_size") is not None:
         settings["batch_size"] = None
     return Trial(settings=dict(sorted(settings.items())))
@@ -149,14 +135,12 @@ def _check_trial(trial: Trial) -> None:
     total = values["global_batch_size"]
     if total is not None and total % world:
         near = max(world, total - total % world)
-        raise BadInput(
-            f"global_batch_size {total} does not divide over {world} ranks; {near} would"
-        )
+        raise BadInput(f"global_batch_size {total} does not divide over {world} ranks; {near} would")
     steps = values["epochs"] * values["steps_per_epoch"]
     if values["warmup_steps"] >= steps:
         raise BadInput(
             f"warmup_steps {values['warmup_steps']} leaves nothing of {steps} steps to measure; "
-            f"use at most {max(steps - 1, 0)} or more steps_per_epoch"
+            f"steps_per_epoch {values['warmup_steps'] + 10} would measure 10"
         )
     precision = cards.card("levers", "precision")
     if values["device"] == "cpu" and values["precision"] in precision.needs_cuda:
@@ -167,18 +151,14 @@ def _check_all_used(experiment: Experiment, used: set[str]) -> None:
     for name in experiment.settings:
         if name not in used:
             owners = {one.card.lower() for one in cards.all_settings(experiment.benchmark)[name]}
-            raise BadInput(
-                f"{name} belongs to {' and '.join(sorted(owners))}, which no trial here uses"
-            )
+            raise BadInput(f"{name} belongs to {' and '.join(sorted(owners))}, which no trial here uses")
 
 
 def _fill_from_trials(experiment: Experiment, trials: tuple[Trial, ...]) -> Experiment:
     """Write down every default that is the same in all trials, so that the request can be repeated."""
     filled: dict[str, Any] = dict(experiment.settings)
     hidden = {
-        name
-        for name, versions in cards.all_settings(experiment.benchmark).items()
-        if versions[0].internal
+        name for name, versions in cards.all_settings(experiment.benchmark).items() if versions[0].internal
     }
     for name in sorted({name for trial in trials for name in trial.settings}):
         values = [trial.settings[name] for trial in trials if name in trial.settings]

@@ -57,9 +57,7 @@ def build_experiment(
         settings["env"] = _env_combinations(env)
     _check_batch_is_given_once(settings, given)
     _check_name(measuring["name"], given)
-    return Experiment(
-        verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring)
-    )
+    return Experiment(verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring))
 
 
 def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Value, ...]:

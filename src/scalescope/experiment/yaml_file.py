@@ -66,9 +66,7 @@ def _read_mapping(path: Path, events: Iterator[yaml.Event], prefix: str, entries
         entries[name] = _read_values(path, name, value, events)
 
 
-def _read_values(
-    path: Path, name: str, value: yaml.Event, events: Iterator[yaml.Event]
-) -> tuple[Given, ...]:
+def _read_values(path: Path, name: str, value: yaml.Event, events: Iterator[yaml.Event]) -> tuple[Given, ...]:
     if isinstance(value, yaml.ScalarEvent):
         return (_given(path, name, value),)
     found = []
@@ -125,4 +123,5 @@ def _text(path: Path) -> str:
 
 
 def _line(event: yaml.Event) -> int:
+    assert event.start_mark is not None
     return int(event.start_mark.line) + 1

@@ -93,9 +93,12 @@ class AttachedLauncher:
         failed = [one for one in raw if one["state"] != "done"]
         if failed:
             first = min(failed, key=lambda one: float(one["error"]["at_wall_s"]))
-            reason = f"rank {first['rank']} failed: {first['error']['message']}"
-            status = "oom" if first["error"]["out_of_memory"] else "failed"
-            return Outcome(status=status, reason=reason, rank=first["rank"], records=records)
+            return Outcome(
+                status="oom" if first["error"]["out_of_memory"] else "failed",
+                reason=f"rank {first['rank']} failed: {first['error']['message']}",
+                rank=first["rank"],
+                records=records,
+            )
         status, reason = judge(trial, records)
         return Outcome(status=status, reason=reason, records=records)
 
@@ -103,9 +106,7 @@ class AttachedLauncher:
         if trial.settings["env"]:
             raise BadInput("--env cannot change ranks that run already; export it before torchrun")
         if trial.world_size > self._place.world_size:
-            raise CannotRun(
-                f"{trial.world_size} ranks were asked for, {self._place.world_size} are running"
-            )
+            raise CannotRun(f"{trial.world_size} ranks were asked for, {self._place.world_size} are running")
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._child.stdin is not None and self._child.stdout is not None

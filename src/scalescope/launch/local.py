@@ -1,4 +1,4 @@
-"""Local launcher: ranks as supervised child processes of this one, on this machine, without a listening port."""
+"""Local launcher: ranks as supervised child processes on this machine, without a listening port."""
 
 import os
 import sys

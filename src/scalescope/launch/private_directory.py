@@ -12,6 +12,7 @@ from pathlib import Path
 from scalescope.errors import CannotRun
 
 _PREFIX = "scalescope-launch-"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - mkdtemp makes a directory there that only we can read
 _YOUNG_S = 60.0  # a directory this new may not be locked by its owner yet
 
 
@@ -29,7 +30,7 @@ def private_directory(fallback: Path) -> Iterator[Path]:
 
 
 def _make(fallback: Path) -> Path:
-    for parent in (Path("/dev/shm"), None, fallback):
+    for parent in (Path(_SHARED_MEMORY), None, fallback):
         with contextlib.suppress(OSError):
             place = Path(tempfile.gettempdir()) if parent is None else parent
             _remove_leftovers(place)

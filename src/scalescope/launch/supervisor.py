@@ -1,5 +1,6 @@
-"""Supervisor: watches the ranks of one launch, finds out which one is to blame, and leaves nothing running."""
+"""Supervisor: watches the ranks of one launch, finds the one to blame, and leaves nothing running."""
 
+import contextlib
 import json
 import os
 import signal
@@ -252,16 +253,12 @@ def _signal_name(number: int) -> str:
 
 
 def _signal_one(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _cap(log: Path) -> None:
     """Keep a rank that prints without end from filling the disk; it appends, so it writes on."""
-    try:
+    with contextlib.suppress(OSError):
         if log.stat().st_size > _LARGEST_LOG_BYTES:
             os.truncate(log, _LARGEST_LOG_BYTES // 2)
-    except OSError:
-        pass

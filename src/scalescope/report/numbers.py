@@ -30,6 +30,12 @@ def percent_with_interval(estimate: Estimate) -> str:
     return f"{percent(estimate.value)} [{estimate.low * 100:.0f}, {estimate.high * 100:.0f}]"
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 rank`, `2 ranks`, `5 launches`."""
+    ending = "" if number == 1 else "es" if thing.endswith("h") else "s"
+    return f"{number:,} {thing}{ending}"
+
+
 def duration(seconds: float) -> str:
     """`45 s`, `3 min`, `1.5 h`."""
     if seconds < 90:

@@ -51,7 +51,8 @@ def _device_name(run: Run) -> str | None:
     used = {result.settings["device"] for result in run.results}
     if "cuda" in used and gpus:
         return str(gpus[0]["name"])
-    return machine.get("cpu_model")
+    model = machine.get("cpu_model")
+    return None if model is None else str(model)
 
 
 def _training(one: Configuration) -> dict[str, Any]:

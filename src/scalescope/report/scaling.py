@@ -11,6 +11,7 @@ from scalescope.analysis.scaling import (
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.numbers import (
     MISSING,
+    counted,
     milliseconds,
     percent,
     percent_with_interval,
@@ -27,7 +28,7 @@ _COLUMNS = (
     "samples/s",
     "speedup",
     "efficiency [95 %]",
-    "of DDP×1",
+    "vs DDP×1",
     "exposed comm",
     "serial",
     "reading",
@@ -55,7 +56,7 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
             columns=_COLUMNS,
             rows=tuple(_cells(row) for row in rows),
             left=frozenset(("reading",)),
-            optional=("serial", "of DDP×1", "samples/s"),
+            optional=("serial", "vs DDP×1", "samples/s"),
         ),
         details=_details(rows),
     )
@@ -70,7 +71,7 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     launches = max(len(row.configuration.launches) for row in rows)
     return (
         f"{first.trial.mode} scaling · {settings['workload']} on {settings['device']} · {batch} · "
-        f"{launches} launch(es) each{base}{marks}"
+        f"{counted(launches, 'launch')} each{base}{marks}"
     )
 
 
@@ -84,11 +85,20 @@ def _cells(row: ScalingRow) -> tuple[str, ...]:
         significant(one.samples_per_s.value, 4),
         f"{row.speedup.value:.2f}×",
         MISSING if row.is_baseline else percent_with_interval(row.efficiency),
-        MISSING if row.efficiency_of_wrapped is None else percent(row.efficiency_of_wrapped.value),
+        _against_wrapped(row),
         _exposed(row),
         MISSING if serial is None else ("none" if serial < 0 else f"{serial:.2f}"),
         row.reading,
     )
+
+
+def _against_wrapped(row: ScalingRow) -> str:
+    """The other baseline: DDP's own step on one rank, and the efficiency against it above."""
+    if row.efficiency_of_wrapped is not None:
+        return percent(row.efficiency_of_wrapped.value)
+    if row.wrapped is not None and row.is_baseline:
+        return f"{milliseconds(row.wrapped.step_time_s.value)} ms"
+    return MISSING
 
 
 def _exposed(row: ScalingRow) -> str:
@@ -109,8 +119,7 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
     """One sentence: what the largest world size delivers, and from which batch on it is worth it."""
     scaled = [row for row in rows if not row.is_baseline]
     if not scaled:
-        ranks = rows[0].ranks
-        return f"Only {ranks} rank(s) could be measured: there is no scaling to see."
+        return f"Only {counted(rows[0].ranks, 'rank')} measured: there is no scaling to see."
     most = max(row.ranks for row in scaled)
     at_most = [row for row in scaled if row.ranks == most]
     best = max(at_most, key=lambda row: row.efficiency.value)
@@ -163,7 +172,7 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
     lines = []
     for row in rows:
         step = row.configuration.step_time_s
-        text = f"{row.ranks} ranks, batch {row.batch:,}: step {_ms(step)}, median {milliseconds(row.configuration.median_step_s)} ms"
+        text = f"{_name(row)}: step {_ms(step)}, median {milliseconds(row.configuration.median_step_s)} ms"
         if row.exposed_comm_s is not None:
             text += f", exposed communication {_ms(row.exposed_comm_s)}"
         if row.efficiency_of_wrapped is not None:
@@ -176,13 +185,14 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _name(row: ScalingRow) -> str:
+    return f"{counted(row.ranks, 'rank')}, batch {row.batch:,}"
+
+
 def _ms(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{milliseconds(estimate.value)} ms (no interval)"
-    return (
-        f"{milliseconds(estimate.value)} ms "
-        f"[{milliseconds(estimate.low)}, {milliseconds(estimate.high)}]"
-    )
+    return f"{milliseconds(estimate.value)} ms [{milliseconds(estimate.low)}, {milliseconds(estimate.high)}]"
 
 
 def _doubt_section(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
@@ -191,7 +201,5 @@ def _doubt_section(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
     if not doubted:
         return ()
     head = f"Unstable: {len(doubted)} of {len(rows)} rows are noisier than a calm machine gives; -v says why."
-    details = tuple(
-        f"{row.ranks} ranks, batch {row.batch:,}: {doubt}" for row, found in doubted for doubt in found
-    )
+    details = tuple(f"{_name(row)}: {doubt}" for row, found in doubted for doubt in found)
     return (Section(lines=(head,), details=details),)

@@ -53,8 +53,7 @@ def _interval(one: Configuration) -> str:
     if step.low is None or step.high is None:
         return "no interval: one launch"
     return (
-        f"{step.low * 1e3:.2f} to {step.high * 1e3:.2f} ms (average step, "
-        f"over {len(one.launches)} launches)"
+        f"{step.low * 1e3:.2f} to {step.high * 1e3:.2f} ms (average step, over {len(one.launches)} launches)"
     )
 
 
@@ -75,5 +74,3 @@ def _flops(rate: float) -> str:
         if rate >= size:
             return f"{significant(rate / size)} {unit}"
     return f"{significant(rate / 1e6)} MFLOP/s"
-
-

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import duration
+from scalescope.report.numbers import counted, duration
 from scalescope.report.section import Section, Table
 from scalescope.results.result import Result
 from scalescope.results.run import Run
@@ -23,13 +23,12 @@ def plan_section(trials: tuple[Trial, ...], repeats: int, seconds: float) -> Sec
         for trial in trials
     )
     columns = ("ranks", "strategy", "batch/rank", "global batch", "measures", "trial")
-    launches = len(trials) * repeats
+    count = f"{counted(len(trials), 'trial')} × {counted(repeats, 'launch')} = {len(trials) * repeats}"
     return Section(
         title="Trials",
         table=Table(columns=columns, rows=rows, left=frozenset(("strategy", "measures", "trial"))),
         lines=(
-            f"{len(trials)} trials × {repeats} launches = {launches}, roughly {duration(seconds)} "
-            "(counted from operations, not measured). Nothing was run.",
+            f"{count}, roughly {duration(seconds)} (counted from operations, not measured). Nothing was run.",
         ),
     )
 
@@ -58,7 +57,8 @@ def _first_failures(results: Iterable[Result]) -> Iterable[tuple[Result, int]]:
 
 def _failure_line(result: Result, count: int) -> str:
     trial = Trial(settings=result.settings)
-    name = f"{trial.settings['strategy']}, {trial.world_size} rank(s), batch {trial.rank_batch_size}"
+    ranks = counted(trial.world_size, "rank")
+    name = f"{trial.settings['strategy']}, {ranks}, batch {trial.rank_batch_size}"
     log = f"; log: {result.log}" if result.log else ""
-    times = f" ({count} launches)" if count > 1 else ""
+    times = f" ({counted(count, 'launch')})" if count > 1 else ""
     return f"{name}: {result.status}: {result.reason}{times}{log}"

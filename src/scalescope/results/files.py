@@ -19,7 +19,7 @@ def write_atomically(path: Path, text: str) -> None:
                 stream.flush()
                 os.fchmod(stream.fileno(), 0o644)
                 os.fsync(stream.fileno())
-            os.replace(temporary, path)
+            Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise

@@ -76,9 +76,7 @@ class Heartbeats:
         )
 
     def read(self, rank: int) -> Beat:
-        completed, begun, stage, phase, slowest = _SLOT.unpack_from(
-            self._memory, rank * _SLOT.size
-        )
+        completed, begun, stage, phase, slowest = _SLOT.unpack_from(self._memory, rank * _SLOT.size)
         return Beat(completed, begun, Stage(stage), Phase(phase), slowest)
 
     def write_position(self, rank: int, completed: int, begun: int, phase: int) -> None:

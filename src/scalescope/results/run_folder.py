@@ -85,7 +85,7 @@ def point_latest_at(path: Path) -> None:
     temporary = path.parent / f".latest-{os.getpid()}"
     try:
         temporary.symlink_to(path.name)
-        os.replace(temporary, link)
+        temporary.replace(link)
     except OSError:
         temporary.unlink(missing_ok=True)
 

@@ -14,6 +14,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher, Outcome, Watcher
+from scalescope.report.section import Section
 from scalescope.results.provenance import environment_id
 from scalescope.results.result import Result
 from scalescope.results.run import load_run
@@ -39,7 +40,7 @@ class Plan:
         Rounds keep the comparison fair when the machine changes over time, and balanced when a budget
         ends the run early.
         """
-        ordered = []
+        ordered: list[tuple[Trial, int]] = []
         for launch in range(self.experiment.measuring.repeats):
             round_of_trials = list(self.trials)
             random.Random(f"{self.experiment.measuring.order_seed}/{launch}").shuffle(round_of_trials)
@@ -54,6 +55,10 @@ class CampaignWatcher(Watcher, Protocol):
         """Something the person should know."""
         ...
 
+    def shown(self, sections: tuple[Section, ...]) -> None:
+        """Something worth reading before the measurement begins."""
+        ...
+
     def began(self, launches: int, done: int) -> None: ...
 
     def launching(self, trial: Trial, launch: int) -> None: ...
@@ -61,9 +66,7 @@ class CampaignWatcher(Watcher, Protocol):
     def ended(self, result: Result) -> None: ...
 
 
-def run_campaign(
-    plan: Plan, launcher: Launcher, folder: RunFolder, watcher: CampaignWatcher
-) -> list[str]:
+def run_campaign(plan: Plan, launcher: Launcher, folder: RunFolder, watcher: CampaignWatcher) -> list[str]:
     """Run what is not done yet; returns what has to be said about it."""
     notes: list[str] = []
     before = load_run(folder.path)
@@ -80,7 +83,9 @@ def run_campaign(
             continue
         budget = plan.experiment.measuring.budget
         if budget is not None and time.monotonic() - started + durations.expected(trial) > budget:
-            notes.append(f"The budget of {budget:g} s ended the run after {order} of {len(ordered)} launches.")
+            notes.append(
+                f"The budget of {budget:g} s ended the run after {order} of {len(ordered)} launches."
+            )
             break
         result = _launch_once(plan, launcher, folder, watcher, trial, launch, order)
         durations.add(result)

@@ -20,4 +20,4 @@ def _launch_s(trial: Trial) -> float:
     rate = _FLOPS_PER_S[trial.device] * threads
     step_s = workload.flops_per_sample() * trial.rank_batch_size / rate
     steps = settings["epochs"] * settings["steps_per_epoch"]
-    return _LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + steps * step_s
+    return float(_LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + steps * step_s)

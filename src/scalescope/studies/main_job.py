@@ -57,10 +57,6 @@ def _training_alone(plan: Plan) -> Plan:
     """Only the full training step on all ranks, at every batch."""
     most = _ranks(plan)
     kept = tuple(
-        trial
-        for trial in plan.trials
-        if trial.world_size == most and trial.settings["ablation"] == "none"
+        trial for trial in plan.trials if trial.world_size == most and trial.settings["ablation"] == "none"
     )
     return dataclasses.replace(plan, trials=kept)
-
-

@@ -44,9 +44,7 @@ def plan_scaling(
     )
 
 
-def _with_default_sweep(
-    experiment: Experiment, machine: Machine, most_ranks: int | None
-) -> Experiment:
+def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
     sweep: dict[str, tuple[object, ...]] = {}
     device = _device_of(experiment, machine)
     if "world_size" not in experiment.settings:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.record import to_yaml
 from scalescope.launch.launcher import Launcher
 from scalescope.report.results_json import results_json
@@ -52,14 +52,15 @@ def carry_out(
         watcher.noted(note)
     if request.dry_run:
         seconds = estimate_s(plan.trials, plan.experiment.measuring.repeats)
-        return StudyReport(
-            sections=(plan_section(plan.trials, plan.experiment.measuring.repeats, seconds),)
-        )
+        return StudyReport(sections=(plan_section(plan.trials, plan.experiment.measuring.repeats, seconds),))
     folder = _open_folder(request, plan)
     try:
         folder.write(EXPERIMENT, to_yaml(plan.experiment))
         folder.write(ENVIRONMENT, to_text(describe_environment(plan.machine, __version__)))
         notes = run_campaign(plan, launcher, folder, watcher)
+    except Interrupted as interruption:
+        interruption.kept = f"finished launches are kept in {folder.path}; --resume goes on"
+        raise
     finally:  # also a run that is stopped has a summary of what it finished
         run = load_run(folder.path)
         folder.write(RESULTS, to_text(results_json(run, plan.experiment)))
@@ -67,9 +68,7 @@ def carry_out(
     for note in (*notes, *run.warnings):
         watcher.noted(note)
     shown = (*sections(run), *failure_section(run))
-    return StudyReport(
-        sections=shown, path=folder.path, exit_code=_exit_code(run, request.strict), run=run
-    )
+    return StudyReport(sections=shown, path=folder.path, exit_code=_exit_code(run, request.strict), run=run)
 
 
 def _launched_once(plan: Plan) -> Plan:

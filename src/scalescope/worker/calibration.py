@@ -1,4 +1,4 @@
-"""Calibration: a fixed matrix product timed before and after the window, to see whether the machine changed."""
+"""Calibration: a fixed matrix product before and after the window shows whether the machine changed."""
 
 import statistics
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class Group:
 
 
 def join(
-    store: dist.Store,
+    store: Store,
     *,
     backend: str,
     rank: int,
@@ -53,7 +54,7 @@ def join(
     return Group(rank=rank, world_size=world_size, joined=True)
 
 
-def shared_device(store: dist.Store, rank: int, world_size: int, identity: str) -> str | None:
+def shared_device(store: Store, rank: int, world_size: int, identity: str) -> str | None:
     """Tell the peers which device this rank uses; names another rank that uses the same one."""
     store.set(f"device/{rank}", json.dumps(identity))
     for other in range(world_size):

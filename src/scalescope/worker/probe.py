@@ -1,4 +1,4 @@
-"""Probe: what torch and this host can do, told as JSON. It may touch the GPU, so it runs in a process of its own."""
+"""Probe: what torch and this host can do. It may touch the GPU, so it runs in a process of its own."""
 
 import json
 import os
@@ -69,9 +69,7 @@ def gpu_hardware_present(root: Path = Path("/")) -> bool:
     """Whether the system shows an NVIDIA GPU that nobody chose to hide."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
         return False
-    return any((root / "dev").glob("nvidia[0-9]*")) or any(
-        (root / "proc/driver/nvidia/gpus").glob("*")
-    )
+    return any((root / "dev").glob("nvidia[0-9]*")) or any((root / "proc/driver/nvidia/gpus").glob("*"))
 
 
 def _why_no_gpu(torch: Any) -> str:
@@ -113,10 +111,8 @@ def cpu_model() -> str:
 
 def usable_cores() -> int:
     """Cores this process may use: its affinity, and a container's quota where there is one."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    dealt_out = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if dealt_out else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -36,9 +36,7 @@ def run_rank(job: RankJob) -> int:
     return 0
 
 
-def perform(
-    job: RankJob, store: Any, position: Position, record: dict[str, Any], write: Any
-) -> Any:
+def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any], write: Any) -> Any:
     """Measure as the job says, filling and writing `record`; returns how to leave the group.
 
     The record is complete and on disk before leaving: a hang in teardown must not cost the result.

@@ -1,4 +1,4 @@
-"""Step: one optimizer step as three replaceable parts, so that strategies and levers can change each alone."""
+"""Step: one optimizer step as three parts that strategies and levers can replace one by one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def plain_step(
         return workload.loss(wrapped(inputs), targets)
 
     def backward(loss: Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def update() -> None:
         optimizer.step()

@@ -5,6 +5,7 @@ so measuring neither stops the queue nor waits for it.
 """
 
 import time
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -46,7 +47,7 @@ class CpuClock:
 
     def step_times_s(self) -> list[float]:
         marks = self._ticks[: self._count + 1]
-        return [(end - begin) / 1e9 for begin, end in zip(marks[:-1], marks[1:], strict=True)]
+        return [(end - begin) / 1e9 for begin, end in pairwise(marks)]
 
 
 class CudaClock:
@@ -77,9 +78,7 @@ class CudaClock:
 
     def step_times_s(self) -> list[float]:
         marks = self._events[: self._count + 1]
-        return [
-            begin.elapsed_time(end) / 1e3 for begin, end in zip(marks[:-1], marks[1:], strict=True)
-        ]
+        return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(marks)]
 
 
 def clock_for(device: torch.device, steps: int) -> Clock:

@@ -67,9 +67,7 @@ def serve(requests: int, answers: int) -> None:
                 _handle(json.loads(line), answers, children, requests)
 
 
-def _handle(
-    request: dict[str, Any], answers: int, children: dict[int, int], requests: int
-) -> None:
+def _handle(request: dict[str, Any], answers: int, children: dict[int, int], requests: int) -> None:
     zygote = os.getpid()
     pid = os.fork()
     if pid == 0:

@@ -1,6 +1,7 @@
 """Card of the `mlp` workload."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from scalescope.catalog.setting import PerDevice, setting
 
@@ -9,9 +10,7 @@ from scalescope.catalog.setting import PerDevice, setting
 class Mlp:
     """Equal linear layers with ReLU on random vectors: compute grows with the batch, gradients do not."""
 
-    input_dim: int = setting(
-        PerDevice(cpu=1024, cuda=4096), "Features of a sample.", low=1, high=2**20
-    )
+    input_dim: int = setting(PerDevice(cpu=1024, cuda=4096), "Features of a sample.", low=1, high=2**20)
     hidden_dim: int = setting(
         PerDevice(cpu=1024, cuda=4096),
         "Width of the hidden layers; gradients and compute grow with its square.",
@@ -32,7 +31,7 @@ class Mlp:
     def layer_widths(self) -> tuple[tuple[int, int], ...]:
         """(inputs, outputs) of every linear layer, first to last."""
         widths = [self.input_dim, *[self.hidden_dim] * self.num_layers, self.output_dim]
-        return tuple(zip(widths[:-1], widths[1:], strict=True))
+        return tuple(pairwise(widths))
 
     def flops_per_sample(self) -> int:
         """Floating-point operations of forward and backward for one sample.

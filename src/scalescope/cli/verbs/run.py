@@ -11,7 +11,9 @@ from scalescope.experiment.yaml_file import Entries, Given
 
 
 @measuring_verb("run", {"repeats": 5, "budget": 90.0})
-@click.option("--benchmark", metavar="PART[,...]", help="Parts to run: comm, training, memory, scaling. [default: all]")
+@click.option(
+    "--benchmark", metavar="PART[,...]", help="Parts to run: comm, training, memory, scaling. [default: all]"
+)
 @click.option("--warmup", type=click.IntRange(min=3), help="Warm-up iterations of the measuring parts.")
 @click.option("--iters", type=click.IntRange(min=1), help="Measured iterations of the measuring parts.")
 def command(**arguments: Any) -> None:

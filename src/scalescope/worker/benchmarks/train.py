@@ -44,18 +44,14 @@ def measure(
     warmup = clock_for(device, options.warmup_steps)
     run_steps(step, batches, options.warmup_steps, warmup, position, fault)
     found.samples["warmup_step_time_s"] = warmup.step_times_s()
-    found.counters["matmul_flops_per_s_before"] = matmul_flops_per_s(
-        device, trial.settings["precision"]
-    )
+    found.counters["matmul_flops_per_s_before"] = matmul_flops_per_s(device, trial.settings["precision"])
     group.barrier()
     position.enter(Stage.STEADY, slowest_warmup_s=max(warmup.step_times_s()))
     count = options.epochs * options.steps_per_epoch - options.warmup_steps
     clock = clock_for(device, count)
     losses = run_steps(step, batches, count, clock, position, fault)
     found.samples["step_time_s"] = clock.step_times_s()
-    found.counters["matmul_flops_per_s_after"] = matmul_flops_per_s(
-        device, trial.settings["precision"]
-    )
+    found.counters["matmul_flops_per_s_after"] = matmul_flops_per_s(device, trial.settings["precision"])
     _spoil(step, losses, fault)
     record_losses(found, losses)
     found.counters["parameter_checksum"] = parameter_checksum(step.module)

@@ -1,5 +1,6 @@
 """The `ddp` strategy: PyTorch's DistributedDataParallel with the settings of its card."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -18,19 +19,20 @@ def wrap(
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step whose backward averages gradients over the default process group."""
-    wrapped = DistributedDataParallel(
-        workload.model,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        bucket_cap_mb=options.bucket_cap_mb,
-        broadcast_buffers=options.broadcast_buffers,
-        static_graph=options.static_graph,
-        gradient_as_bucket_view=options.gradient_as_bucket_view,
-    )
+    with warnings.catch_warnings():
+        # torch 2.13 renames broadcast_buffers; the new name is unknown to the older ones we support
+        warnings.simplefilter("ignore", FutureWarning)
+        wrapped = DistributedDataParallel(
+            workload.model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            bucket_cap_mb=options.bucket_cap_mb,
+            broadcast_buffers=options.broadcast_buffers,
+            static_graph=options.static_graph,
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
+        )
     if ablation == "noop_comm":
         wrapped.register_comm_hook(device, _send_nothing)
-    return plain_step(
-        workload, wrapped, make_optimizer, keep_gradients=options.gradient_as_bucket_view
-    )
+    return plain_step(workload, wrapped, make_optimizer, keep_gradients=options.gradient_as_bucket_view)
 
 
 def _send_nothing(device: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
