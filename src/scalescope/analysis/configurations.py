@@ -1,6 +1,7 @@
 """A configuration: all launches of one trial together, with intervals and doubts about itself."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -67,22 +68,21 @@ class Configuration:
         rates = [one.matmul_flops_per_s for one in self.launches if one.matmul_flops_per_s]
         return statistics.median(rates) if rates else None
 
-    def doubts(self) -> list[str]:
+    def instabilities(self) -> list[str]:
         """Why this result is less sure than it looks; empty where nothing speaks against it."""
         found = []
         spread = coefficient_of_variation([one.samples_per_s for one in self.launches])
         if spread is not None and spread > _UNSTABLE_CV:
             found.append(f"launches differ by {spread:.1%} (CV; up to {_UNSTABLE_CV:.0%} is calm)")
-        found.extend(self._doubts_of_launches())
+        found.extend(self._instabilities_of_launches())
         if self._drifts():
             found.append("speed drifts over the launches")
         return found
 
-    def _doubts_of_launches(self) -> list[str]:
+    def _instabilities_of_launches(self) -> list[str]:
         total = len(self.launches)
         unsteady = sum(not one.steady for one in self.launches)
         changed = sum(bool(one.machine_changed) for one in self.launches)
-        outliers = sum(one.outliers for one in self.launches)
         found = []
         if unsteady:
             found.append(
@@ -92,9 +92,17 @@ class Configuration:
             found.append(
                 f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches"
             )
-        if outliers:
-            found.append(f"{outliers} steps far from the median")
         return found
+
+    def remarks(self) -> list[str]:
+        """What a reader should know without doubting the result."""
+        outliers = [place for one in self.launches for place in one.outliers]
+        if not outliers:
+            return []
+        steps = sum(len(one.step_times_s) for one in self.launches)
+        ranks = Counter(rank for rank, _ in outliers)
+        share = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(ranks.items()))
+        return [f"{len(outliers)} of {steps} steps lie far from the median ({share}); they are counted in"]
 
     def _drifts(self) -> bool:
         times = [one.started_s for one in self.launches]

@@ -22,7 +22,7 @@ class Launch:
     samples: int
     started_s: float
     steady: bool
-    outliers: int
+    outliers: tuple[tuple[int, int], ...]  # (rank, measured step)
     machine_changed: bool | None
     matmul_flops_per_s: float | None
 
@@ -55,7 +55,7 @@ def summarise(result: Result) -> Launch:
         samples=len(steps) * trial.rank_batch_size * trial.world_size,
         started_s=datetime.fromisoformat(result.started_at).timestamp(),
         steady=_is_steady(steps),
-        outliers=_count_outliers(steps),
+        outliers=_outliers(steps, per_rank),
         machine_changed=_machine_changed(result),
         matmul_flops_per_s=_matmul_rate(result),
     )
@@ -70,12 +70,14 @@ def _is_steady(steps: tuple[float, ...]) -> bool:
     return abs(second / first - 1.0) <= _HALVES_DIFFER
 
 
-def _count_outliers(steps: tuple[float, ...]) -> int:
+def _outliers(steps: tuple[float, ...], per_rank: list[list[float]]) -> tuple[tuple[int, int], ...]:
+    """Steps far from the median, each with the rank that was slowest in it; none is ever left out."""
     middle = statistics.median(steps)
     deviation = statistics.median(abs(step - middle) for step in steps)
     if deviation == 0.0:
-        return 0
-    return sum(abs(step - middle) > _OUTLIER_MADS * deviation for step in steps)
+        return ()
+    far = [n for n, step in enumerate(steps) if abs(step - middle) > _OUTLIER_MADS * deviation]
+    return tuple((max(range(len(per_rank)), key=lambda rank: per_rank[rank][n]), n) for n in far)
 
 
 def _machine_changed(result: Result) -> bool | None:

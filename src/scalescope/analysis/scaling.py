@@ -51,7 +51,8 @@ class ScalingRow:
     def serial_fraction(self) -> float | None:
         """The serial share Amdahl's law needs for this speedup (Karp and Flatt 1990).
 
-        Only against one rank; below 0 the speedup was more than linear and the law says nothing.
+        Only against one rank. Below 0 the speedup was more than linear, above 1 the ranks were slower than
+        one: the law covers neither.
         """
         if self.baseline_ranks != 1 or self.is_baseline:
             return None
@@ -61,7 +62,7 @@ class ScalingRow:
     def allowed_speedup(self, ranks: int) -> float | None:
         """The speedup Amdahl's law leaves at another number of ranks."""
         serial = self.serial_fraction
-        if serial is None or serial < 0.0:
+        if serial is None or not 0.0 <= serial <= 1.0:
             return None
         return 1.0 / (serial + (1.0 - serial) / ranks)
 
@@ -70,6 +71,8 @@ class ScalingRow:
         """The result in a word or two."""
         if self.is_baseline:
             return "baseline"
+        if self.trial.settings["oversubscribe"]:
+            return "shared GPU"
         if self.speedup.value < 1.0:
             return "negative scaling"
         for least, word in ((0.9, "excellent"), (0.8, "good"), (0.5, "fair")):
@@ -87,7 +90,7 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
         plain.setdefault(_kind(one.trial), []).append(one)
     rows = []
     for one in measured:
-        baseline = _baseline(plain[_kind(one.trial)])
+        baseline = _baseline(one.trial, plain[_kind(one.trial)])
         if _is_wrapped_single(one, measured):
             continue
         rows.append(_row(one, baseline, measured, all_of_them))
@@ -119,7 +122,7 @@ def _row(
 def _wrapped_one_rank(one: Configuration, measured: list[Configuration]) -> Configuration | None:
     """DDP on one rank with the same settings; beside a plain one-rank run, any of its kind."""
     if one.trial.settings["strategy"] != "single":
-        return _find(measured, one.trial.replace(world_size=1))
+        return _find(measured, one.trial.on_one_rank())
     kind = _kind(one.trial)
     same = (other for other in measured if other is not one and _kind(other.trial) == kind)
     return next((other for other in same if other.trial.world_size == 1), None)
@@ -148,17 +151,21 @@ def _is_wrapped_single(one: Configuration, measured: list[Configuration]) -> boo
     )
 
 
-def _baseline(same_kind: list[Configuration]) -> Configuration:
-    """The smallest world size; the plain run before the wrapped one."""
-    return min(
-        same_kind,
-        key=lambda one: (one.trial.world_size, one.trial.settings["strategy"] != "single"),
-    )
+def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
+    """The smallest world size; the plain run before the wrapped one, then the trial's own settings."""
+
+    def distance(one: Configuration) -> tuple[int, bool, bool]:
+        shares = one.trial.settings["oversubscribe"]
+        twin = trial.replace(world_size=one.trial.world_size, oversubscribe=shares)
+        own = twin.trial_id == one.trial.trial_id
+        return one.trial.world_size, one.trial.settings["strategy"] != "single", not own
+
+    return min(same_kind, key=distance)
 
 
 def _kind(trial: Trial) -> str:
     """What must be equal for two trials to be one job on different numbers of ranks."""
-    left_out = {"world_size", "strategy", "ablation", *_strategy_settings()}
+    left_out = {"world_size", "strategy", "ablation", "oversubscribe", *_strategy_settings()}
     kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
     return repr(sorted(kept.items(), key=lambda item: item[0]))
 

@@ -17,7 +17,7 @@ Kind = Literal["bool", "int", "float", "str", "duration", "env"]
 # (`no` is False, `0777` is 511, `1:30` is 90) never reach a measurement.
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(ms|s|m|h)?")
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _TRUE = {"true", "yes", "on"}
 _FALSE = {"false", "no", "off"}
@@ -132,9 +132,9 @@ def check_value(setting: Setting, value: Scalar, origin: str) -> Scalar:
         raise BadInput(f"{origin}: {value!r} is not one of {', '.join(setting.choices)}{hint}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if setting.low is not None and value < setting.low:
-            raise BadInput(f"{origin}: {value:g} is too small; the least is {setting.low:g}")
+            raise BadInput(f"{origin}: {value:.15g} is too small; the least is {setting.low:.15g}")
         if setting.high is not None and value > setting.high:
-            raise BadInput(f"{origin}: {value:g} is too large; the most is {setting.high:g}")
+            raise BadInput(f"{origin}: {value:.15g} is too large; the most is {setting.high:.15g}")
     return value
 
 
@@ -180,9 +180,10 @@ def _parse_str(text: str, origin: str) -> str:
 
 def _parse_duration(text: str, origin: str) -> float:
     match = _DURATION.fullmatch(text) if len(text) <= 40 else None
-    if match is None:
+    seconds = float(match[1]) * _DURATION_UNITS[match[2]] if match else math.inf
+    if not math.isfinite(seconds):
         raise BadInput(f"{origin}: expected a time such as 90s, 10m or 2h, got {_shown(text)}")
-    return float(match[1]) * _DURATION_UNITS[match[2]]
+    return seconds
 
 
 def _shown(text: str) -> str:

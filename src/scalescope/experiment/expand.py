@@ -1,6 +1,8 @@
 """Turns an Experiment into Trials: resolves defaults for the machine at hand and multiplies out the lists."""
 
+import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -50,16 +52,20 @@ def resolve_placement(experiment: Experiment, machine: Machine) -> tuple[Experim
     """Settle device, backend, threads and batch for the machine, or say why it cannot be done."""
     settings = dict(experiment.settings)
     notes: list[str] = []
-    settings["device"] = tuple(
-        _device(str(asked), machine, notes) for asked in settings.get("device", ("auto",))
-    )
+    devices = [_device(str(asked), machine, notes) for asked in settings.get("device", ("auto",))]
+    settings["device"] = tuple(dict.fromkeys(devices))
     worlds = settings.setdefault("world_size", (1,))
     _check_ranks_fit(settings, machine, notes)
-    if settings.get("threads_per_rank", (None,)) == (None,):
-        settings["threads_per_rank"] = (max(1, machine.cores // max(worlds)),)
-    elif any("OMP_NUM_THREADS" in (env or {}) for env in settings.get("env", ())):
+    threads = settings.get("threads_per_rank", (None,))
+    if threads != (None,) and _threads_by_variable(settings):
         raise BadInput("give either --threads-per-rank or --env OMP_NUM_THREADS, not both")
+    share = max(1, machine.cores // max(worlds))
+    settings["threads_per_rank"] = tuple(dict.fromkeys(share if one is None else one for one in threads))
     return experiment.with_settings(**settings), notes
+
+
+def _threads_by_variable(settings: Mapping[str, tuple[Value, ...]]) -> bool:
+    return any("OMP_NUM_THREADS" in (env or {}) for env in settings.get("env", ()))
 
 
 def _device(asked: str, machine: Machine, notes: list[str]) -> str:
@@ -116,9 +122,11 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
         for one in settings_of(owner):
             settings[one.name] = asked.get(one.name, one.default_for(asked["device"]))
     settings.update(workload=workload, strategy=strategy)
+    shares_gpu = asked["device"] == "cuda" and asked["world_size"] > len(machine.gpus)
+    settings["oversubscribe"] = bool(settings["oversubscribe"]) and shares_gpu
     settings["backend"] = _backend(str(settings["backend"]), asked["device"], machine)
     threads = (settings["env"] or {}).get("OMP_NUM_THREADS", "")
-    if threads.isdigit():  # the variable decides; the record must say the same
+    if re.fullmatch("[0-9]{1,9}", threads):  # the variable decides; the record must say the same
         settings["threads_per_rank"] = max(1, int(threads))
     if settings.get("global_batch_size") is not None:
         settings["batch_size"] = None
@@ -166,4 +174,6 @@ def _fill_from_trials(experiment: Experiment, trials: tuple[Trial, ...]) -> Expe
             continue
         if all(value == values[0] for value in values):
             filled[name] = (values[0],)
-    return experiment.with_settings(**filled)
+    if _threads_by_variable(filled):
+        del filled["threads_per_rank"]  # the variable alone repeats it; both together are refused
+    return dataclasses.replace(experiment, settings=filled)

@@ -1,6 +1,7 @@
 """Experiment: what was asked, lists allowed, read from flags and file and checked before anything starts."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Value
-from scalescope.experiment.yaml_file import Entries, Given
+from scalescope.experiment.yaml_file import Entries, Given, shown_key
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _OWN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MOST_ENV_COMBINATIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +54,12 @@ def build_experiment(
         elif name in known and not known[name][0].internal and known[name][0].kind != "env":
             settings[name] = _values(known[name], values)
         else:
-            raise _unknown_key(name, values[0].origin, (*run_options, *known))
+            public = [key for key, versions in known.items() if not versions[0].internal]
+            raise _unknown_key(name, values[0].origin, (*run_options, *public))
     if env:
         settings["env"] = _env_combinations(env)
-    _check_batch_is_given_once(settings, given)
+    _check_batch(settings, given)
+    _check_selection(settings, given)
     _check_name(measuring["name"], given)
     return Experiment(verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring))
 
@@ -86,6 +90,12 @@ def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]
             raise BadInput(f"{values[0].origin}: {name}: the same value is given twice")
         if any("\0" in text for text in texts):
             raise BadInput(f"{values[0].origin}: {name}: a value cannot hold a NUL character")
+    count = math.prod(len(values) for values in env.values())
+    if count > _MOST_ENV_COMBINATIONS:
+        origin = next(iter(env.values()))[0].origin
+        raise BadInput(
+            f"{origin}: the env lists multiply to {count:,}; the most is {_MOST_ENV_COMBINATIONS:,}"
+        )
     choices = [[(name, one.text) for one in values] for name, values in sorted(env.items())]
     return tuple(dict(combination) for combination in product(*choices))
 
@@ -98,12 +108,25 @@ def _drop_overridden_batch(file: Entries, flags: Entries, given: Entries) -> Non
             given.pop(other)
 
 
-def _check_batch_is_given_once(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
+def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
+    if None in settings.get("batch_size", ()):
+        raise BadInput(f"{given['batch_size'][0].origin}: none is no batch size")
     if "batch_size" in settings and "global_batch_size" in settings:
         raise BadInput(
             f"{given['global_batch_size'][0].origin}: give batch_size (per rank, weak scaling) or "
             "global_batch_size (all ranks, strong scaling), not both"
         )
+
+
+def _check_selection(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
+    """Refuse names that no card has while it is still known where they were written."""
+    for kind, name in (("workloads", "workload"), ("strategies", "strategy")):
+        for value, one in zip(settings.get(name, ()), given.get(name, ()), strict=True):
+            if (name, value) != ("strategy", "auto"):
+                try:
+                    cards.card(kind, value)
+                except BadInput as error:
+                    raise BadInput(f"{one.origin}: {error}") from None
 
 
 def _check_name(name: str | None, given: Entries) -> None:
@@ -113,6 +136,5 @@ def _check_name(name: str | None, given: Entries) -> None:
 
 
 def _unknown_key(name: str, origin: str, known: Iterable[str]) -> BadInput:
-    where = origin.rpartition(":")[0] if ":" in origin else origin
-    shown = name if name.isprintable() and len(name) <= 60 else repr(name)[:60]
-    return BadInput(f"{where}: unknown key {shown}{nearest(name, known)}")
+    where = origin.removesuffix(f": {shown_key(name)}")
+    return BadInput(f"{where}: unknown key {shown_key(name)}{nearest(name, known)}")

@@ -1,6 +1,7 @@
 """Writes an experiment as the YAML file that repeats it."""
 
 import dataclasses
+import math
 from typing import Any
 
 import yaml
@@ -24,15 +25,27 @@ def to_yaml(experiment: Experiment) -> str:
             written = [_NONE if value is None else value for value in values]
             body[name] = written[0] if len(written) == 1 else written
     for name, value in dataclasses.asdict(experiment.measuring).items():
-        if name not in _NOT_REPEATED and value is not None:
-            body[name] = value
+        if name not in _NOT_REPEATED:  # None is said too: a verb may have another default
+            body[name] = _NONE if value is None else value
     lines = [f"{name}: {_inline(value)}\n" for name, value in sorted(body.items())]
     return f"# scalescope {experiment.verb} FILE repeats this run.\n" + "".join(lines)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Escapes line breaks, which YAML would otherwise write as they are."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = None if value.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def _inline(value: Any) -> str:
     """A value on the line of its key, so that two files can be compared line by line."""
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").strip()
 
 

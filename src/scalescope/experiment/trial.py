@@ -51,6 +51,10 @@ class Trial:
     def device(self) -> str:
         return str(self.settings["device"])
 
+    def on_one_rank(self) -> "Trial":
+        """The same trial on one rank, which shares its device with nobody."""
+        return self.replace(world_size=1, oversubscribe=False)
+
     def replace(self, **changes: Value) -> "Trial":
         """The same trial with some settings changed."""
         return Trial(settings=dict(sorted({**self.settings, **changes}.items())))

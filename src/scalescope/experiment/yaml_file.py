@@ -44,25 +44,36 @@ def read_experiment_file(path: Path) -> Entries:
     return entries
 
 
+def shown_key(name: str) -> str:
+    """A key as messages print it: on one line, whatever it holds."""
+    return name if name and name.isprintable() and len(name) <= 60 else repr(name)[:60]
+
+
 def _read_mapping(path: Path, events: Iterator[yaml.Event], prefix: str, entries: Entries) -> None:
+    groups: set[str] = set()
     for key in events:
         if isinstance(key, yaml.MappingEndEvent):
             return
         if not isinstance(key, yaml.ScalarEvent):
             raise BadInput(f"{path}:{_line(key)}: a key must be a plain word")
         value = next(events)
+        where = f"{path}:{_line(key)}: {shown_key(key.value)}"
+        is_group = not prefix and key.value in (*_GROUPS, "env")
         if isinstance(value, yaml.MappingStartEvent):
-            if prefix or key.value not in (*_GROUPS, "env"):
+            if not is_group:
                 allowed = ", ".join((*_GROUPS, "env"))
-                raise BadInput(
-                    f"{path}:{_line(value)}: {key.value}: only {allowed} may hold keys of their own"
-                )
+                raise BadInput(f"{where}: only {allowed} may hold keys of their own")
+            if key.value in groups:
+                raise BadInput(f"{where}: given twice")
+            groups.add(key.value)
             _read_mapping(path, events, "env." if key.value == "env" else " ", entries)
             continue
+        if is_group:
+            raise BadInput(f"{where}: expected 'key: value' lines below it")
         name = prefix.strip() + key.value
         if name in entries:
             first = entries[name][0].origin
-            raise BadInput(f"{path}:{_line(key)}: {name}: given twice (first at {first})")
+            raise BadInput(f"{where}: given twice (first at {first})")
         entries[name] = _read_values(path, name, value, events)
 
 
@@ -74,17 +85,18 @@ def _read_values(path: Path, name: str, value: yaml.Event, events: Iterator[yaml
         if isinstance(item, yaml.SequenceEndEvent):
             break
         if not isinstance(item, yaml.ScalarEvent):
-            raise BadInput(f"{path}:{_line(item)}: {name}: a list holds plain values only")
+            raise BadInput(f"{path}:{_line(item)}: {shown_key(name)}: a list holds plain values only")
         found.append(_given(path, name, item))
     if not found:
-        raise BadInput(f"{path}:{_line(value)}: {name}: the list is empty")
+        raise BadInput(f"{path}:{_line(value)}: {shown_key(name)}: the list is empty")
     return tuple(found)
 
 
 def _given(path: Path, name: str, event: yaml.ScalarEvent) -> Given:
+    origin = f"{path}:{_line(event)}: {shown_key(name)}"
     if event.value == "" and event.style is None:
-        raise BadInput(f"{path}:{_line(event)}: {name}: has no value")
-    return Given(event.value, f"{path}:{_line(event)}: {name}")
+        raise BadInput(f"{origin}: has no value")
+    return Given(event.value, origin)
 
 
 def _events(path: Path) -> Iterator[yaml.Event]:
@@ -95,7 +107,7 @@ def _events(path: Path) -> Iterator[yaml.Event]:
             if documents > 1:
                 raise BadInput(f"{path}:{_line(event)}: a second document; expected one")
             if getattr(event, "tag", None) is not None:
-                raise BadInput(f"{path}:{_line(event)}: tags ({event.tag}) are not allowed")
+                raise BadInput(f"{path}:{_line(event)}: tags ({event.tag!r}) are not allowed")
             if getattr(event, "anchor", None) is not None:
                 raise BadInput(f"{path}:{_line(event)}: anchors and aliases are not allowed")
             if isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
@@ -106,6 +118,8 @@ def _events(path: Path) -> Iterator[yaml.Event]:
         raise BadInput(f"{where}: not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise BadInput(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
+    except (ValueError, OverflowError) as error:  # PyYAML lets escapes such as "\U00110000" through to chr()
+        raise BadInput(f"{path}: not valid YAML: {error}") from None
 
 
 def _text(path: Path) -> str:

@@ -99,8 +99,7 @@ class AttachedLauncher:
                 rank=first["rank"],
                 records=records,
             )
-        status, reason = judge(trial, records)
-        return Outcome(status=status, reason=reason, records=records)
+        return judge(trial, records)
 
     def _check(self, trial: Trial) -> None:
         if trial.settings["env"]:

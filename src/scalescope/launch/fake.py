@@ -80,8 +80,7 @@ class FakeLauncher:
         records = [self._record(trial, launch, rank) for rank in range(trial.world_size)]
         watcher.placed([record.placement for record in records])
         watcher.advanced(1.0)
-        status, reason = judge(trial, records)
-        return Outcome(status=status, reason=reason, records=records)
+        return judge(trial, records)
 
     def _record(self, trial: Trial, launch: int, rank: int) -> RankRecord:
         launch_noise = random.Random(f"{trial.trial_id}/{launch}").gauss(0, self._model.launch_noise)

@@ -55,16 +55,19 @@ class Launcher(Protocol):
         ...
 
 
-def judge(trial: Trial, records: list[RankRecord]) -> tuple[Status, str | None]:
+def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
     """Whether finished ranks trained correctly: finite losses, equal parameters."""
     for record in records:
         bad = record.counters.get("first_bad_loss_step")
         if bad is not None:
-            return "invalid", f"the loss of rank {record.rank} is not finite at measured step {bad}"
+            step = int(trial.settings["warmup_steps"]) + int(bad)
+            reason = f"the loss of rank {record.rank} is not finite at step {step}"
+            return Outcome(status="invalid", reason=reason, rank=record.rank, step=step, records=records)
     sums = {record.counters.get("parameter_checksum") for record in records}
     if len(sums) > 1 and trial.settings["ablation"] != "noop_comm":
-        return "invalid", "the ranks' parameters differ after training"
-    return "ok", None
+        reason = "the ranks' parameters differ after training"
+        return Outcome(status="invalid", reason=reason, records=records)
+    return Outcome(status="ok", records=records)
 
 
 def record_from(raw: dict[str, object]) -> RankRecord:

@@ -1,5 +1,6 @@
 """Local launcher: ranks as supervised child processes on this machine, without a listening port."""
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ from scalescope.launch.supervisor import SupervisedRank, Supervisor
 from scalescope.results.heartbeat import Heartbeats
 from scalescope.results.rank_job import RankJob
 from scalescope.results.run_folder import RunFolder
+
+# The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
+_GROUP_TIMEOUT_S = 24 * 3600.0
 
 
 class LocalLauncher:
@@ -42,8 +46,7 @@ class LocalLauncher:
             outcome = self._launch_in(directory, trial, launch, folder, limits, watcher)
         if outcome.status != "ok":
             return outcome
-        status, reason = judge(trial, outcome.records)
-        return Outcome(status=status, reason=reason, records=outcome.records, notes=outcome.notes)
+        return dataclasses.replace(judge(trial, outcome.records), notes=outcome.notes)
 
     def _launch_in(
         self,
@@ -68,7 +71,7 @@ class LocalLauncher:
                 log = folder.log_file(trial.trial_id, launch, rank).absolute()
                 for stale in (rank_file, log):
                     stale.unlink(missing_ok=True)
-                job = self._job(trial, launch, rank, directory, rank_file, limits)
+                job = self._job(trial, launch, rank, directory, rank_file)
                 process = spawner.start(job, self._environment(trial, rank), log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
         except BaseException:
@@ -83,7 +86,6 @@ class LocalLauncher:
         rank: int,
         directory: Path,
         rank_file: Path,
-        limits: Measuring,
     ) -> RankJob:
         return RankJob(
             settings=dict(trial.settings),
@@ -96,7 +98,7 @@ class LocalLauncher:
             heartbeat_file=str(directory / "beats"),
             rank_file=str(rank_file),
             cpus=cpus_for(trial, rank),
-            init_timeout_s=limits.init_timeout,
+            init_timeout_s=_GROUP_TIMEOUT_S,
         )
 
     def _environment(self, trial: Trial, rank: int) -> dict[str, str]:

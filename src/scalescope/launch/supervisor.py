@@ -18,6 +18,7 @@ from scalescope.results.heartbeat import Heartbeats, Stage
 _POLL_S = 0.1
 _SETTLE_S = 0.3  # after a first failure: lets the others say what they saw
 _TERM_GRACE_S = 1.0
+_KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
 _LARGEST_LOG_BYTES = 64 << 20
 # Errors a healthy rank reports because another one is gone.
 _ECHOES = ("closed by peer", "reset by peer", "broken pipe", "remote process", "connection refused")
@@ -180,28 +181,28 @@ class Supervisor:
         return Outcome(status="ok", records=self._records(), notes=[note])
 
     def _hang(self, now: float) -> Outcome:
-        self._dump_stacks()
         silent = now - min(one.seen_at for one in self._ranks)
         blamed, why = self._blame()
-        rank = blamed[0] if len(blamed) == 1 else None
         step = self._step(blamed[0])
         where = f"at step {step}" if step is not None else f"in {self._ranks[blamed[0]].stage.name.lower()}"
-        who = f"rank {rank}" if rank is not None else _group_name(blamed, len(self._ranks))
-        return Outcome(
+        outcome = Outcome(
             status="hang",
-            reason=f"{who} {why} {where}: no progress for {silent:.0f} s",
-            rank=rank,
+            reason=f"{_name(blamed, len(self._ranks))} {why} {where}: no progress for {silent:.0f} s",
+            rank=blamed[0] if len(blamed) == 1 else None,
             step=step,
             log=str(self._ranks[blamed[0]].log),
             records=self._records(),
         )
+        self._dump_stacks()  # last: it sets a stopped rank going, which changes all that was just read
+        return outcome
 
     def _blame(self) -> tuple[list[int], str]:
         stopped = [r for r, one in enumerate(self._ranks) if is_stopped(one.process.pid)]
         if stopped:
-            return stopped, "is stopped by a signal"
+            return stopped, "is stopped by a signal" if len(stopped) == 1 else "are stopped by a signal"
         lowest = min(one.seen for one in self._ranks)
-        return [r for r, one in enumerate(self._ranks) if one.seen == lowest], "hangs"
+        blamed = [r for r, one in enumerate(self._ranks) if one.seen == lowest]
+        return blamed, "hangs" if len(blamed) == 1 else "hang"
 
     def _step(self, rank: int) -> int | None:
         begun = self._beats.read(rank).begun
@@ -231,8 +232,11 @@ class Supervisor:
             self._wait(0.02)
         for one in self._ranks:
             signal_group(one.process.pid, signal.SIGKILL)
-        while self._alive():
+        deadline = time.monotonic() + _KILL_LIMIT_S
+        while self._alive() and time.monotonic() < deadline:
             self._wait(0.02)
+        for one in self._ranks:
+            _cap(one.log)
 
     def _alive(self) -> bool:
         for one in self._ranks:
@@ -241,8 +245,10 @@ class Supervisor:
         return any(one.exit_code is None for one in self._ranks)
 
 
-def _group_name(blamed: list[int], ranks: int) -> str:
-    return "all ranks:" if len(blamed) == ranks else f"ranks {', '.join(map(str, blamed))}:"
+def _name(blamed: list[int], ranks: int) -> str:
+    if len(blamed) == 1:
+        return f"rank {blamed[0]}"
+    return "all ranks" if len(blamed) == ranks else f"ranks {', '.join(map(str, blamed))}"
 
 
 def _signal_name(number: int) -> str:

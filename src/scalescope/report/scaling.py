@@ -87,9 +87,17 @@ def _cells(row: ScalingRow) -> tuple[str, ...]:
         MISSING if row.is_baseline else percent_with_interval(row.efficiency),
         _against_wrapped(row),
         _exposed(row),
-        MISSING if serial is None else ("none" if serial < 0 else f"{serial:.2f}"),
+        _serial(serial),
         row.reading,
     )
+
+
+def _serial(serial: float | None) -> str:
+    if serial is None:
+        return MISSING
+    if serial < 0:
+        return "none"
+    return f"{serial:.2f}" if serial <= 1 else "> 1"
 
 
 def _against_wrapped(row: ScalingRow) -> str:
@@ -128,8 +136,10 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
     text = f"{most} ranks deliver {_delivery(worst)}"
     if worst is not best:
         text += f" and {_delivery(best)}"
-    text += f" {ideal} ({best.trial.mode} scaling); {_reach_text(rows)}"
-    return text + "."
+    text += f" {ideal} ({best.trial.mode} scaling)"
+    if best.trial.settings["oversubscribe"]:
+        return f"{text}: the ranks share a GPU, so this is no scaling measurement."
+    return f"{text}; {_reach_text(rows)}."
 
 
 def _delivery(row: ScalingRow) -> str:
@@ -157,8 +167,9 @@ def _amdahl_section(rows: tuple[ScalingRow, ...]) -> Section:
         if row.ranks != most or row.serial_fraction is None:
             continue
         serial = row.serial_fraction
-        if serial < 0:
-            lines.append(f"Batch {row.batch:,}: more than linear, Amdahl's law sets no limit.")
+        if not 0 <= serial <= 1:
+            what = "more than linear" if serial < 0 else "slower than one rank"
+            lines.append(f"Batch {row.batch:,}: {what}, which Amdahl's law does not cover.")
             continue
         limits = ", ".join(
             f"{row.allowed_speedup(ranks):.2f}× on {ranks}" for ranks in next_world_sizes(rows)
@@ -196,10 +207,7 @@ def _ms(estimate: Estimate) -> str:
 
 
 def _doubt_section(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
-    doubted = [(row, warnings_of(row.configuration)) for row in rows]
-    doubted = [(row, found) for row, found in doubted if found]
-    if not doubted:
-        return ()
-    head = f"Unstable: {len(doubted)} of {len(rows)} rows are noisier than a calm machine gives; -v says why."
-    details = tuple(f"{_name(row)}: {doubt}" for row, found in doubted for doubt in found)
-    return (Section(lines=(head,), details=details),)
+    unstable = sum(bool(row.configuration.instabilities()) for row in rows)
+    head = f"Unstable: {unstable} of {len(rows)} rows are noisier than a calm machine gives; -v says why."
+    details = tuple(f"{_name(row)}: {warning}" for row in rows for warning in warnings_of(row.configuration))
+    return (Section(lines=(head,) if unstable else (), details=details),)

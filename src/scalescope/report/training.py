@@ -42,7 +42,7 @@ def summary_section(one: Configuration) -> Section:
 
 def warnings_of(one: Configuration) -> list[str]:
     """What a reader must know before believing this configuration."""
-    found = [f"unstable: {doubt}" for doubt in one.doubts()]
+    found = [f"unstable: {cause}" for cause in one.instabilities()] + one.remarks()
     if one.trial.settings["oversubscribe"]:
         found.insert(0, "ranks share a GPU: this is no scaling measurement")
     return found

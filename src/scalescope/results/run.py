@@ -64,5 +64,5 @@ def _what_is_wrong(line: bytes, error: ValueError) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         return "not a result"
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-        return f"schema {version} is not {SCHEMA_VERSION}; a newer scalescope wrote it"
+        return f"schema {version} is not {SCHEMA_VERSION}; another version of scalescope wrote it"
     return str(error).splitlines()[0]

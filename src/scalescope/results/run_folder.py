@@ -106,5 +106,5 @@ def read_json(path: Path) -> object:
     """A JSON file, or None where there is none or it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

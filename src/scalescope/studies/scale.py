@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from scalescope.catalog import cards
-from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.expand import expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
@@ -16,6 +15,7 @@ from scalescope.studies.request import Request
 from scalescope.studies.study import StudyReport, carry_out
 
 DEFAULTS = {"repeats": 5}
+_BATCHES = {"cpu": (32, 256), "cuda": (256, 4096)}  # one too small to scale, one that should
 _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
 
 
@@ -51,9 +51,7 @@ def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: in
         most = most_ranks or default_most_ranks(device, machine)
         sweep["world_size"] = tuple(powers_of_two_to(most))
     if not {"batch_size", "global_batch_size"} & set(experiment.settings):
-        usual = next(one for one in settings_of(Train) if one.name == "batch_size")
-        largest = int(usual.default_for(device) or 1)
-        sweep["batch_size"] = (max(1, largest // 8), largest)
+        sweep["batch_size"] = _BATCHES[device]
     return experiment.with_settings(**sweep)
 
 
@@ -90,9 +88,11 @@ def with_explanations(trials: Iterable[Trial]) -> tuple[Trial, ...]:
             continue
         extra = [trial.replace(ablation="noop_comm")] if trial.world_size > 1 else []
         if has_one_rank:
-            extra += [trial.replace(world_size=1), _plain_twin(trial)]
+            extra += [trial.on_one_rank(), _plain_twin(trial)]
         for one in extra:
             wanted.setdefault(one.trial_id, one)
+    if all(trial.settings["strategy"] == "single" for trial in asked):
+        wanted |= {twin.trial_id: twin for twin in map(_wrapped_twin, asked)}
     return tuple(wanted.values())
 
 
@@ -100,4 +100,11 @@ def _plain_twin(trial: Trial) -> Trial:
     """The same job on one rank without any wrapper."""
     wrapper = settings_of(cards.card("strategies", str(trial.settings["strategy"])))
     kept = {n: v for n, v in trial.settings.items() if n not in {one.name for one in wrapper}}
-    return Trial(settings={**kept, "strategy": "single", "world_size": 1})
+    return Trial(settings=kept).replace(strategy="single").on_one_rank()
+
+
+def _wrapped_twin(trial: Trial) -> Trial:
+    """The same job on one rank inside DDP, for machines where one rank is all there is."""
+    wrapper = settings_of(cards.card("strategies", "ddp"))
+    defaults = {one.name: one.default_for(trial.device) for one in wrapper}
+    return trial.replace(strategy="ddp", **defaults)

@@ -138,4 +138,4 @@ def _exit_code(run: Run, strict: bool) -> int:
 def _is_unstable(run: Run) -> bool:
     from scalescope.analysis.configurations import configurations
 
-    return any(one.doubts() for one in configurations(run.results))
+    return any(one.instabilities() for one in configurations(run.results))

@@ -64,10 +64,10 @@ def serve(requests: int, answers: int) -> None:
                 return
             *lines, buffer = (buffer + received).split(b"\n")
             for line in lines:
-                _handle(json.loads(line), answers, children, requests)
+                _handle(json.loads(line), answers, children)
 
 
-def _handle(request: dict[str, Any], answers: int, children: dict[int, int], requests: int) -> None:
+def _handle(request: dict[str, Any], answers: int, children: dict[int, int]) -> None:
     zygote = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -75,7 +75,6 @@ def _handle(request: dict[str, Any], answers: int, children: dict[int, int], req
         try:
             os.setsid()
             die_with_parent(zygote)
-            os.close(requests)
             code = _probe(answers) if "probe" in request else _become_rank(request, answers)
         finally:
             sys.stdout.flush()
@@ -92,9 +91,9 @@ def _handle(request: dict[str, Any], answers: int, children: dict[int, int], req
 
 def _become_rank(request: dict[str, Any], answers: int) -> int:
     os.close(answers)
-    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
+    os.dup2(null, 0)  # before the log is opened: were 0 free, the log would become it
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(request["env"])

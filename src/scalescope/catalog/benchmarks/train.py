@@ -15,7 +15,7 @@ class Train:
         "How the work is spread over ranks; auto is single on one rank and ddp above.",
     )
     batch_size: int | None = setting(
-        PerDevice(cpu=256, cuda=2048),
+        PerDevice(cpu=256, cuda=4096),
         "Samples per rank and step: the work grows with the ranks (weak scaling).",
         low=1,
         high=2**31,

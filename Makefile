@@ -1,0 +1,41 @@
+# Two commands do all the set-up: `make run` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# A site-installed torch is used with: make run VENV_FLAGS=--system-site-packages EXTRAS=dev
+VENV_FLAGS ?=
+EXTRAS ?= torch,dev
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+# The stamp is newer than what it was made from, so nothing is installed twice.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "scalescope needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@
+
+run: $(VENV)/.installed ## set up what is missing and run the main job on this machine
+	$(BIN)/scalescope run
+
+test: $(VENV)/.installed ## set up what is missing and run all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed ## format, lint, types, layers and tests: what CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) test
+
+format: $(VENV)/.installed ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,115 @@
+"""What the harness costs: a bare hand-written loop and ours, interleaved on one model in one process.
+
+    python benchmarks/overhead.py [--device cpu|cuda] [--blocks 40]
+
+Prints the ratio of the medians of the time per step, ours over bare, with a bootstrap interval over blocks.
+"""
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from scalescope.catalog import cards
+from scalescope.catalog.setting import settings_of
+from scalescope.experiment.trial import Trial
+from scalescope.results.heartbeat import Heartbeats
+from scalescope.worker.benchmarks.train import build_step
+from scalescope.worker.position import Position
+from scalescope.worker.step import Batches, Step, Workload, run_steps
+from scalescope.worker.timing import clock_for
+from scalescope.worker.workloads import mlp
+
+# CPU: a step of some 10 ms, where a cost of 0.1 ms would show. GPU: 1 to 3 ms, where launches matter.
+SIZES = {"cpu": {"width": 512, "batch": 128, "steps": 10}, "cuda": {"width": 4096, "batch": 256, "steps": 50}}
+
+
+def trial_for(device: str, width: int) -> Trial:
+    """A plain single-rank trial of the default workload."""
+    settings = {"benchmark": "train", "device": device, "world_size": 1}
+    chosen = cards.cards_of_trial("train", {"workloads": "mlp", "strategies": "single"})
+    for owner in chosen:
+        for one in settings_of(owner):
+            settings.setdefault(one.name, one.default_for(device))
+    settings |= {"strategy": "single", "hidden_dim": width, "input_dim": width}
+    return Trial(settings=settings)
+
+
+def bare_loop(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, steps: int) -> None:
+    """What a person would write."""
+    for _ in range(steps):
+        inputs, targets = next(batches)
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def time_block(device: torch.device, run: object, steps: int) -> float:
+    synchronise = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    synchronise()
+    begin = time.perf_counter()
+    run()  # type: ignore[operator]
+    synchronise()
+    return (time.perf_counter() - begin) / steps
+
+
+def measure(device: torch.device, blocks: int) -> dict[str, list[float]]:
+    """Seconds per step of every block, by loop; the two take turns in random order."""
+    size = SIZES[device.type]
+    trial = trial_for(device.type, size["width"])
+    workload: Workload = mlp.build(trial.options(cards.card("workloads", "mlp")), device)
+    step: Step = build_step(trial, workload, device)
+    batches = workload.batches(size["batch"], torch.Generator().manual_seed(0))
+    steps = size["steps"]
+    with tempfile.TemporaryDirectory() as directory:
+        beats = Path(directory) / "beats"
+        Heartbeats(beats, 1, create=True)
+        position = Position(beats, 0, 1)
+        loops = {
+            "bare": lambda: bare_loop(workload.model, step.optimizer, batches, steps),
+            "ours": lambda: run_steps(step, batches, steps, clock_for(device, steps), position),
+        }
+        for loop in loops.values():
+            time_block(device, loop, steps)
+        times: dict[str, list[float]] = {name: [] for name in loops}
+        for _ in range(blocks):
+            for name in random.sample(sorted(loops), k=2):
+                times[name].append(time_block(device, loops[name], steps))
+    return times
+
+
+def bootstrap(times: dict[str, list[float]], draws: int = 2000) -> tuple[float, float]:
+    """95 % interval of the ratio of medians, blocks drawn in pairs."""
+    pairs = list(zip(times["ours"], times["bare"], strict=True))
+    ratios = []
+    for _ in range(draws):
+        drawn = random.choices(pairs, k=len(pairs))
+        ratios.append(statistics.median(o for o, _ in drawn) / statistics.median(b for _, b in drawn))
+    ratios.sort()
+    return ratios[int(0.025 * draws)], ratios[int(0.975 * draws)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--blocks", type=int, default=60)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    random.seed(0)
+    times = measure(torch.device(arguments.device), arguments.blocks)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    low, high = bootstrap(times)
+    print(f"device {arguments.device}, {arguments.blocks} blocks each, torch {torch.__version__}")
+    for name, value in medians.items():
+        print(f"  {name}: {value * 1e3:.3f} ms a step (median of blocks)")
+    print(f"ratio ours/bare: {medians['ours'] / medians['bare']:.4f} [{low:.4f}, {high:.4f}]")
+
+
+if __name__ == "__main__":
+    main()

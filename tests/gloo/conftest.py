@@ -1,0 +1,34 @@
+"""Starts commands with real ranks, and ends what a failing test leaves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.gloo.real_runs import SCALESCOPE, StartedRun
+
+
+class Start(Protocol):
+    """Starts a command that writes to `folder`; keywords are environment variables."""
+
+    def __call__(
+        self, *arguments: str, folder: str = "run", command: tuple[str, ...] = SCALESCOPE, **extra: str
+    ) -> StartedRun: ...
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start `scalescope` in an empty directory without waiting for it."""
+    started: list[StartedRun] = []
+
+    def begin(
+        *arguments: str, folder: str = "run", command: tuple[str, ...] = SCALESCOPE, **extra: str
+    ) -> StartedRun:
+        whole = (*command, *arguments, f"--output-dir={folder}")
+        started.append(StartedRun(whole, tmp_path, tmp_path / folder, extra))
+        return started[-1]
+
+    yield begin
+    for run in started:
+        run.clean_up()

@@ -1,0 +1,133 @@
+"""Configurations: launches of one trial together, and what speaks against believing them."""
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from made_results import make_configuration, make_result, make_trial
+
+from scalescope.analysis.configurations import Configuration, configurations
+
+BEGIN = datetime(2026, 1, 15, 10, 30, tzinfo=UTC)
+
+
+def spread_over(seconds: float, *step_times_s: float) -> Configuration:
+    """Launches at equal distances over a span of time."""
+    gap = seconds / (len(step_times_s) - 1)
+    results = [
+        make_result(
+            make_trial(),
+            [[step] * 10],
+            launch=launch,
+            started_at=(BEGIN + timedelta(seconds=gap * launch)).isoformat(),
+        )
+        for launch, step in enumerate(step_times_s)
+    ]
+    (configuration,) = configurations(results)
+    return configuration
+
+
+def test_results_are_grouped_by_trial_in_order_of_appearance() -> None:
+    first, second = make_trial(batch_size=20), make_trial(batch_size=10)
+    results = [
+        make_result(first, [[0.01] * 5], launch=0),
+        make_result(second, [[0.02] * 5], launch=0),
+        make_result(first, [[0.03] * 5], launch=1),
+    ]
+    found = configurations(results)
+    assert [one.trial.trial_id for one in found] == [first.trial_id, second.trial_id]
+    assert [len(one.launches) for one in found] == [2, 1]
+    assert found[0].mean_steps_s == pytest.approx([0.01, 0.03])
+
+
+@pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])
+def test_only_launches_that_are_ok_count(status: str) -> None:
+    good = make_result(make_trial(), [[0.01] * 5], launch=0)
+    bad = dataclasses.replace(good, launch=1, status=status)  # type: ignore[arg-type]
+    (found,) = configurations([good, bad])
+    assert len(found.launches) == 1
+    assert configurations([bad]) == ()
+
+
+def test_step_time_and_throughput_come_from_the_same_logs() -> None:
+    one = make_configuration(make_trial(world_size=2), 0.010, 0.011, 0.012)
+    rate, step = one.samples_per_s, one.step_time_s
+    assert one.global_batch == 20
+    assert step.value == pytest.approx((0.010 * 0.011 * 0.012) ** (1 / 3))
+    assert step.value * rate.value == pytest.approx(20)
+    assert rate.low is not None and rate.high is not None
+    assert step.low == pytest.approx(20 / rate.high)
+    assert step.high == pytest.approx(20 / rate.low)
+
+
+def test_one_launch_has_no_interval() -> None:
+    one = make_configuration(make_trial(), 0.010)
+    assert one.step_time_s.value == pytest.approx(0.010)
+    assert not one.step_time_s.has_interval
+    assert one.measured_steps == 10
+    assert one.median_step_s == 0.010
+
+
+def test_equal_launches_raise_no_doubts() -> None:
+    assert make_configuration(make_trial(), *[0.010] * 5).instabilities() == []
+
+
+def test_launches_that_differ_by_more_than_three_percent_are_unstable() -> None:
+    wide = make_configuration(make_trial(), 0.0100, 0.0104, 0.0096, 0.0104, 0.0096)
+    narrow = make_configuration(make_trial(), 0.0100, 0.0102, 0.0098, 0.0102, 0.0098)
+    assert wide.instabilities() == ["launches differ by 4.0% (CV; up to 3% is calm)"]
+    assert narrow.instabilities() == []
+
+
+def test_every_kind_of_instability_says_in_how_many_launches() -> None:
+    trial = make_trial()
+    calm = [0.010, 0.0101, 0.0099, 0.0102, 0.0098] * 2
+    (one,) = configurations(
+        [
+            make_result(trial, [calm], launch=0, calibration=[(1e9, 1e9)]),
+            make_result(trial, [[0.0098] * 5 + [0.0102] * 5], launch=1, calibration=[(1e9, 1.1e9)]),
+            make_result(trial, [[*calm[:-1], 0.013]], launch=2, calibration=[(1e9, 0.9e9)]),
+        ]
+    )
+    assert one.instabilities() == [
+        "the halves of the window differ by more than 2 % in 1 of 3 launches",
+        "a bare matrix product changed speed by more than 2 % in 2 of 3 launches",
+    ]
+
+
+def test_outliers_are_a_remark_by_rank_and_no_instability() -> None:
+    trial = make_trial(world_size=2)
+    calm = [0.010, 0.0101, 0.0099, 0.0102, 0.0098] * 2
+    (one,) = configurations(
+        [
+            make_result(trial, [calm, [*calm[:-1], 5.0]], launch=0),
+            make_result(trial, [[5.0, *calm[1:]], [*calm[:-1], 5.0]], launch=1),
+        ]
+    )
+    assert one.remarks() == [
+        "3 of 20 steps lie far from the median (rank 0: 1, rank 1: 2); they are counted in"
+    ]
+    assert not any("median" in cause for cause in one.instabilities())
+    assert make_configuration(trial, 0.01, 0.01).remarks() == []
+
+
+FALLING = (0.01000, 0.01001, 0.01002, 0.01003, 0.01004)
+WAVERING = (0.01000, 0.01004, 0.01001, 0.01003, 0.01002)
+
+
+def test_drift_is_seen_over_two_minutes() -> None:
+    assert spread_over(120.0, *FALLING).instabilities() == ["speed drifts over the launches"]
+    assert spread_over(120.0, *reversed(FALLING)).instabilities() == ["speed drifts over the launches"]
+
+
+def test_no_drift_is_claimed_below_two_minutes() -> None:
+    assert spread_over(119.0, *FALLING).instabilities() == []
+
+
+def test_no_drift_is_claimed_where_the_interval_holds_zero() -> None:
+    assert spread_over(600.0, *WAVERING).instabilities() == []
+    assert spread_over(600.0, *[0.01] * 5).instabilities() == []
+
+
+def test_two_launches_far_apart_show_no_drift() -> None:
+    assert spread_over(600.0, 0.01000, 0.01004).instabilities() == []

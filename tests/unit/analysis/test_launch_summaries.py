@@ -1,0 +1,94 @@
+"""One launch: what its ranks' samples become, and which flags it carries."""
+
+import math
+
+import pytest
+from made_results import make_result, make_trial
+
+from scalescope.analysis.launches import summarise
+
+CALM = [0.010, 0.0101, 0.0099, 0.0102, 0.0098] * 2
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
+    launch = summarise(make_result(make_trial(world_size=2), [[1.0, 5.0, 2.0], [4.0, 3.0, 2.5]]))
+    assert launch.step_times_s == (4.0, 5.0, 2.5)
+    assert launch.median_step_s == 4.0
+
+
+def test_the_window_is_that_of_the_slowest_rank() -> None:
+    launch = summarise(make_result(make_trial(world_size=2), [[1.0, 5.0, 2.0], [4.0, 3.0, 2.5]]))
+    assert launch.window_s == 9.5
+    assert launch.samples == 3 * 2 * 10
+    assert launch.samples_per_s == pytest.approx(60 / 9.5)
+    assert launch.log_rate == pytest.approx(math.log(60 / 9.5))
+    assert launch.mean_step_s == pytest.approx(9.5 / 3)
+
+
+def test_strong_scaling_counts_the_global_batch() -> None:
+    trial = make_trial(world_size=4, global_batch_size=32)
+    assert summarise(make_result(trial, [[1.0] * 5] * 4)).samples == 5 * 32
+
+
+def test_ranks_with_different_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        summarise(make_result(make_trial(world_size=2), [[1.0, 1.0], [1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("second_half", "steady"), [(1.0, True), (1.019, True), (0.981, True), (1.021, False), (0.979, False)]
+)
+def test_steady_means_halves_within_two_percent(second_half: float, steady: bool) -> None:
+    times = [0.01] * 5 + [0.01 * second_half] * 5
+    assert summarise(make_result(make_trial(), [times])).steady is steady
+
+
+def test_one_step_cannot_be_called_steady() -> None:
+    assert not summarise(make_result(make_trial(), [[0.01]])).steady
+
+
+def test_outliers_are_counted_and_kept() -> None:
+    stalled = summarise(make_result(make_trial(), [[*CALM, 5.0]]))
+    assert summarise(make_result(make_trial(), [CALM])).outliers == ()
+    assert stalled.outliers == ((0, 10),)
+    assert 5.0 in stalled.step_times_s
+    assert stalled.window_s == pytest.approx(sum(CALM) + 5.0)
+
+
+@pytest.mark.parametrize(("deviations", "outliers"), [(14.0, 0), (15.0, 1)])
+def test_the_limit_for_outliers_is_ten_robust_deviations(deviations: float, outliers: int) -> None:
+    # Median 100 and MAD 1 by construction; 10 × 1.4826 MADs is the limit.
+    times = [99.0, 99.0, 99.0, 99.0, 100.0, 101.0, 101.0, 101.0, 100.0 + deviations]
+    assert len(summarise(make_result(make_trial(), [times])).outliers) == outliers
+
+
+def test_an_outlier_belongs_to_the_slowest_rank_of_its_step() -> None:
+    stalled = [[*CALM], [*CALM[:4], 3.0, *CALM[5:]], [*CALM[:4], 5.0, *CALM[5:]]]
+    assert summarise(make_result(make_trial(world_size=3), stalled)).outliers == ((2, 4),)
+
+
+@pytest.mark.parametrize(
+    ("after", "changed"), [(1.0e9, False), (1.019e9, False), (1.021e9, True), (0.979e9, True)]
+)
+def test_a_changed_calibration_is_seen_on_any_rank(after: float, changed: bool) -> None:
+    rates = [(1.0e9, 1.0e9), (1.0e9, after)]
+    result = make_result(make_trial(world_size=2), [CALM, CALM], calibration=rates)
+    assert summarise(result).machine_changed is changed
+
+
+def test_without_calibration_nothing_is_said_about_the_machine() -> None:
+    launch = summarise(make_result(make_trial(), [CALM]))
+    assert launch.machine_changed is None
+    assert launch.matmul_flops_per_s is None
+
+
+def test_the_matmul_rate_is_the_median_of_all_measurements() -> None:
+    rates = [(1.0e9, 3.0e9), (2.0e9, 9.0e9)]
+    result = make_result(make_trial(world_size=2), [CALM, CALM], calibration=rates)
+    assert summarise(result).matmul_flops_per_s == 2.5e9
+
+
+def test_the_start_is_a_moment_in_time_whatever_the_time_zone() -> None:
+    here = summarise(make_result(make_trial(), [CALM], started_at="2026-01-15T10:30:00+00:00"))
+    there = summarise(make_result(make_trial(), [CALM], started_at="2026-01-15T12:30:00+02:00"))
+    assert here.started_s == there.started_s

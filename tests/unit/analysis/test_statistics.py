@@ -1,0 +1,153 @@
+"""Intervals and quantiles, held against scipy and against simulated truth."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from scipy import stats
+
+from scalescope.analysis.statistics import (
+    Estimate,
+    coefficient_of_variation,
+    difference_of_means,
+    mean_of_logs,
+    ratio_of_logs,
+    slope,
+    t_quantile,
+)
+
+PROBABILITIES = (0.6, 0.8, 0.9, 0.95, 0.975, 0.99, 0.999)
+FRACTIONAL = (1.01, 1.5, 2.25, 3.7, 4.999, 7.31, 12.5, 33.3, 77.7, 150.25, 199.9)
+
+Pair = tuple[list[float], list[float]]
+
+
+def draw(seed: int, count: int, mean: float = 0.0, spread: float = 1.0) -> list[float]:
+    source = random.Random(seed)
+    return [source.gauss(mean, spread) for _ in range(count)]
+
+
+PAIRS: list[Pair] = [
+    (draw(1, 5, 3.0, 0.02), draw(2, 5, 3.0, 0.02)),
+    (draw(3, 5, 4.0, 0.30), draw(4, 9, 3.0, 0.01)),
+    (draw(5, 2, -1.0, 2.0), draw(6, 2, 1.0, 0.5)),
+    (draw(7, 40, 0.0, 1.0), draw(8, 3, 0.1, 5.0)),
+]
+
+
+@pytest.mark.parametrize("probability", PROBABILITIES)
+def test_t_quantile_agrees_with_scipy_for_whole_degrees(probability: float) -> None:
+    for freedom in range(1, 201):
+        expected = float(stats.t.ppf(probability, freedom))
+        assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-9, abs=0), freedom
+
+
+@pytest.mark.parametrize("freedom", FRACTIONAL)
+def test_t_quantile_agrees_with_scipy_for_fractional_degrees(freedom: float) -> None:
+    for probability in PROBABILITIES:
+        expected = float(stats.t.ppf(probability, freedom))
+        assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-9, abs=0), probability
+
+
+def test_t_quantile_nears_the_normal_quantile() -> None:
+    assert t_quantile(0.975, 1e7) == pytest.approx(1.959963985, rel=1e-6)
+
+
+@pytest.mark.parametrize("logs", [draw(9, 2), draw(10, 5, 7.0, 0.02), draw(11, 30, -2.0, 0.5)])
+def test_mean_of_logs_is_the_exponential_of_the_t_interval(logs: list[float]) -> None:
+    found = mean_of_logs(logs)
+    error = float(stats.sem(logs))
+    low, high = stats.t.interval(0.95, len(logs) - 1, loc=math.fsum(logs) / len(logs), scale=error)
+    assert found.value == pytest.approx(float(stats.gmean([math.exp(one) for one in logs])))
+    assert found.low == pytest.approx(math.exp(low))
+    assert found.high == pytest.approx(math.exp(high))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_difference_of_means_is_welchs_interval(pair: Pair) -> None:
+    left, right = pair
+    found = difference_of_means(left, right)
+    expected = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
+    assert found.value == pytest.approx(sum(left) / len(left) - sum(right) / len(right))
+    assert found.low == pytest.approx(float(expected.low))
+    assert found.high == pytest.approx(float(expected.high))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_ratio_of_logs_is_welchs_interval_exponentiated(pair: Pair) -> None:
+    left, right = pair
+    found = ratio_of_logs(left, right)
+    expected = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
+    assert found.value == pytest.approx(math.exp(sum(left) / len(left) - sum(right) / len(right)))
+    assert found.low == pytest.approx(math.exp(float(expected.low)))
+    assert found.high == pytest.approx(math.exp(float(expected.high)))
+
+
+def test_one_launch_has_a_value_and_no_interval() -> None:
+    several = draw(12, 5)
+    for found in (
+        mean_of_logs([1.0]),
+        difference_of_means([1.0], several),
+        difference_of_means(several, [1.0]),
+        ratio_of_logs([1.0], [2.0]),
+    ):
+        assert not found.has_interval
+    assert mean_of_logs([1.0]).value == pytest.approx(math.e)
+    assert ratio_of_logs([1.0], [2.0]).value == pytest.approx(1 / math.e)
+
+
+def test_equal_launches_have_an_interval_without_width() -> None:
+    assert difference_of_means([3.0] * 5, [1.0] * 5) == Estimate(2.0, 2.0, 2.0)
+    assert mean_of_logs([0.0] * 5) == Estimate(1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("count", "trend"), [(3, 0.5), (5, 0.0), (40, -2.0)])
+def test_slope_agrees_with_linregress(count: int, trend: float) -> None:
+    times = [13.0 * one + noise for one, noise in enumerate(draw(13, count))]
+    values = [trend * time + noise for time, noise in zip(times, draw(14, count), strict=True)]
+    found = slope(times, values)
+    expected = stats.linregress(times, values)
+    half = float(stats.t.ppf(0.975, count - 2)) * float(expected.stderr)
+    assert found is not None
+    assert found.value == pytest.approx(float(expected.slope))
+    assert found.low == pytest.approx(float(expected.slope) - half)
+    assert found.high == pytest.approx(float(expected.slope) + half)
+
+
+def test_slope_is_undefined_for_two_points_or_a_single_time() -> None:
+    assert slope([0.0, 1.0], [0.0, 1.0]) is None
+    assert slope([5.0, 5.0, 5.0], [0.0, 1.0, 2.0]) is None
+
+
+def test_coefficient_of_variation() -> None:
+    values = [99.0, 100.0, 101.0, 104.0]
+    expected = float(stats.variation(values, ddof=1))
+    assert coefficient_of_variation(values) == pytest.approx(expected)
+    assert coefficient_of_variation([3.0]) is None
+
+
+def of_one_sample(source: random.Random) -> tuple[Estimate, float]:
+    return mean_of_logs(launches(source, 6.0, 0.03)), math.exp(6.0)
+
+
+def of_a_ratio(source: random.Random) -> tuple[Estimate, float]:
+    ratio = ratio_of_logs(launches(source, 6.5, 0.03), launches(source, 6.0, 0.02))
+    return ratio, math.exp(0.5)
+
+
+def launches(source: random.Random, mean: float, spread: float, count: int = 5) -> Sequence[float]:
+    return [source.gauss(mean, spread) for _ in range(count)]
+
+
+@pytest.mark.parametrize("estimate", [of_one_sample, of_a_ratio])
+def test_intervals_of_five_launches_cover_the_truth(
+    estimate: Callable[[random.Random], tuple[Estimate, float]],
+) -> None:
+    source = random.Random("coverage")
+    covered = 0
+    for _ in range(2000):
+        found, truth = estimate(source)
+        assert found.low is not None and found.high is not None
+        covered += found.low <= truth <= found.high
+    assert 0.93 <= covered / 2000 <= 0.97

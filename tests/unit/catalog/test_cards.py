@@ -1,0 +1,116 @@
+"""Cards are discovered; each is complete and has its implementation."""
+
+from pathlib import Path
+
+import pytest
+
+import scalescope.catalog
+from scalescope.catalog import cards
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import Setting, check_value, settings_of
+from scalescope.errors import BadInput
+
+PACKAGE = Path(scalescope.catalog.__file__).parent.parent
+KINDS = ("benchmarks", "levers", "strategies", "workloads")
+EVERY_CARD = [(kind, name) for kind in KINDS for name in cards.names(kind)]
+EVERY_SETTING = [
+    one
+    for owner in (Placement, Measuring, *(cards.card(kind, name) for kind, name in EVERY_CARD))
+    for one in settings_of(owner)
+]
+
+
+def _label(one: Setting) -> str:
+    return f"{one.card}.{one.name}"
+
+
+def _modules(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_card_has_an_implementation_of_its_name_and_the_other_way_round(kind: str) -> None:
+    assert _modules(PACKAGE / "catalog" / kind) == _modules(PACKAGE / "worker" / kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_the_files_in_order(kind: str) -> None:
+    assert list(cards.names(kind)) == sorted(_modules(PACKAGE / "catalog" / kind))
+
+
+def test_no_kind_of_card_is_forgotten_here() -> None:
+    found = {path.name for path in (PACKAGE / "catalog").iterdir() if (path / "__init__.py").exists()}
+    assert found == set(KINDS)
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY_CARD)
+def test_a_card_says_what_it_is(kind: str, name: str) -> None:
+    card = cards.card(kind, name)
+    assert card.__name__.lower() == name.replace("_", "")
+    assert card.__doc__ is not None
+    assert not card.__doc__.startswith(f"{card.__name__}(")  # what a dataclass says without a docstring
+
+
+@pytest.mark.parametrize("one", EVERY_SETTING, ids=_label)
+def test_every_setting_has_help_that_is_a_sentence(one: Setting) -> None:
+    assert len(one.help) > 10
+    assert one.help.isprintable()
+    assert one.help.rstrip().endswith((".", ")"))
+
+
+@pytest.mark.parametrize("one", EVERY_SETTING, ids=_label)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_default_is_allowed(one: Setting, device: str) -> None:
+    default = one.default_for(device)
+    if default is None:
+        assert one.optional or one.kind == "env"
+    else:
+        assert check_value(one, default, one.name) == default
+
+
+@pytest.mark.parametrize("one", EVERY_SETTING, ids=_label)
+def test_every_number_has_a_lower_bound(one: Setting) -> None:
+    assert (one.low is not None) == (one.kind in ("int", "float", "duration"))
+
+
+@pytest.mark.parametrize("one", [one for one in EVERY_SETTING if one.kind == "int"], ids=_label)
+def test_every_whole_number_has_an_upper_bound(one: Setting) -> None:
+    assert one.high is not None
+
+
+@pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
+def test_cards_that_share_a_setting_share_its_kind(benchmark: str) -> None:
+    for name, versions in cards.all_settings(benchmark).items():
+        shapes = {(one.kind, one.optional, one.internal, one.sweep) for one in versions}
+        assert len(shapes) == 1, f"{name}: {shapes}"
+
+
+@pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
+def test_no_setting_of_a_trial_is_named_like_an_option_of_the_run(benchmark: str) -> None:
+    assert not {one.name for one in settings_of(Measuring)} & set(cards.all_settings(benchmark))
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("dpp", "ddp"), ("singel", "single")])
+def test_an_unknown_card_names_the_nearest(wrong: str, right: str) -> None:
+    with pytest.raises(BadInput, match=rf"^unknown strategy '{wrong}'; known: .*; did you mean {right}\?$"):
+        cards.card("strategies", wrong)
+
+
+@pytest.mark.parametrize("name", ["../mlp", "mlp.Mlp", "os", "__init__", ""])
+def test_a_card_is_found_by_its_name_alone(name: str) -> None:
+    with pytest.raises(BadInput, match=r"^unknown workload"):
+        cards.card("workloads", name)
+
+
+def test_a_trial_is_made_of_placement_benchmark_selection_and_levers() -> None:
+    found = cards.cards_of_trial("train", {"workloads": "mlp", "strategies": "ddp"})
+    assert [card.__name__ for card in found][:4] == ["Placement", "Train", "Mlp", "Ddp"]
+    assert [card.__name__.lower() for card in found][4:] == list(cards.names("levers"))
+
+
+def test_help_begins_with_training_and_names_every_card_once() -> None:
+    headings = [heading for heading, _ in cards.grouped_settings("train")]
+    assert headings[:2] == ["Training", "Placement"]
+    assert {"Workload mlp", "Strategy ddp", "Lever precision"} <= set(headings)
+    assert len(set(headings)) == len(headings)

@@ -1,0 +1,249 @@
+"""Experiment files: what is read, and the one line that refuses each kind of bad file."""
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.yaml_file import Entries, read_experiment_file, shown_key
+
+
+def read(folder: Path, content: str | bytes) -> Entries:
+    path = folder / "e.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_experiment_file(path)
+
+
+def texts(entries: Entries) -> dict[str, list[str]]:
+    return {name: [one.text for one in values] for name, values in entries.items()}
+
+
+def refusal(folder: Path, content: str | bytes) -> str:
+    """The refusal of a file without its folder; it is one printable line with exit code 2."""
+    with pytest.raises(BadInput) as caught:
+        build_experiment("train", "train", read(folder, content), {}, {})
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 500
+    assert caught.value.exit_code == 2
+    assert message.startswith(f"{folder}/")
+    return message.removeprefix(f"{folder}/")
+
+
+def test_scalars_and_lists_are_kept_as_text(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, "world_size: [1, 2]\nlr: 1e3\nname: no\nseed: 0777\nbudget: 1:30\nstrategy:\n- ddp\n"
+    )
+    assert texts(found) == {
+        "world_size": ["1", "2"],
+        "lr": ["1e3"],
+        "name": ["no"],
+        "seed": ["0777"],
+        "budget": ["1:30"],
+        "strategy": ["ddp"],
+    }
+
+
+def test_every_value_knows_its_file_line_and_key(tmp_path: Path) -> None:
+    found = read(tmp_path, "# a comment\nepochs: 3\nworld_size:\n  - 1\n  - 2\n")
+    assert [one.origin for one in found["epochs"]] == [f"{tmp_path}/e.yaml:2: epochs"]
+    assert [one.origin for one in found["world_size"]] == [
+        f"{tmp_path}/e.yaml:4: world_size",
+        f"{tmp_path}/e.yaml:5: world_size",
+    ]
+
+
+def test_groups_only_order_the_file(tmp_path: Path) -> None:
+    grouped = "model:\n  hidden_dim: 8\ntraining:\n  epochs: [1, 2]\ndata: {seed: 3}\nworld_size: 2\n"
+    flat = "hidden_dim: 8\nepochs: [1, 2]\nseed: 3\nworld_size: 2\n"
+    assert texts(read(tmp_path, grouped)) == texts(read(tmp_path, flat))
+
+
+def test_env_is_a_mapping_of_names(tmp_path: Path) -> None:
+    found = read(tmp_path, "env:\n  NCCL_ALGO: [Ring, Tree]\n  EMPTY: ''\n  model: x\n")
+    assert texts(found) == {"env.NCCL_ALGO": ["Ring", "Tree"], "env.EMPTY": [""], "env.model": ["x"]}
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_problem(tmp_path: Path) -> None:
+    assert texts(read(tmp_path, b"\xef\xbb\xbfepochs: 3\r\nseed: 1\r\n")) == {"epochs": ["3"], "seed": ["1"]}
+
+
+def test_quotes_are_no_part_of_a_value(tmp_path: Path) -> None:
+    assert texts(read(tmp_path, "name: 'no'\nworkload: \"mlp\"\n")) == {"name": ["no"], "workload": ["mlp"]}
+
+
+NESTED_BLOCKS = "".join(f"{' ' * depth}model:\n" for depth in range(1000))
+ALIAS_BOMB = "a: &a [x, x]\n" + "".join(
+    f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+BAD_FILES: dict[str, tuple[str | bytes, str]] = {
+    "malformed": ("epochs: 1\nseed: [1, 2\nlr: 3\n", r"e.yaml:\d: not valid YAML: .+"),
+    "malformed colon": ("epochs: 1\nseed: 1: 2\n", r"e.yaml:2: not valid YAML: .+"),
+    "tab indent": ("model:\n\thidden_dim: 8\n", r"e.yaml:2: not valid YAML: found character '\\t' .+"),
+    "empty": ("", r"e.yaml: the file is empty; expected lines such as 'world_size: \[1, 2\]'"),
+    "comments alone": ("# nothing\n", r"e.yaml: the file is empty; .+"),
+    "empty mapping": ("{}\n", r"e.yaml: the file sets nothing"),
+    "empty group": ("model: {}\n", r"e.yaml: the file sets nothing"),
+    "null root": ("null\n", r"e.yaml:1: expected 'key: value' lines at the top level"),
+    "scalar root": ("hello\n", r"e.yaml:1: expected 'key: value' lines at the top level"),
+    "list root": ("\n- 1\n- 2\n", r"e.yaml:2: expected 'key: value' lines at the top level"),
+    "not UTF-8": (b"name: caf\xe9\n", r"e.yaml: not UTF-8 text \(byte 9\)"),
+    "UTF-16": ("name: x\n".encode("utf-16"), r"e.yaml: not UTF-8 text \(byte 0\)"),
+    "control character": ("name: a\0b\n", r"e.yaml: not valid YAML: unacceptable character #x0000.*"),
+    "unknown key": (
+        "epochs: 1\nbatchsize: 3\n",
+        r"e.yaml:2: unknown key batchsize; did you mean batch_size\?",
+    ),
+    "unknown key in a group": (
+        "model:\n  hiden_dim: 3\n",
+        r"e.yaml:2: unknown key hiden_dim; did you mean hidden_dim\?",
+    ),
+    "unknown run option": ("repeat: 3\n", r"e.yaml:1: unknown key repeat; did you mean repeats\?"),
+    "unknown key far from all": ("zzz: 3\n", r"e.yaml:1: unknown key zzz"),
+    "unknown key with a colon": ("'a:b': 3\n", r"e.yaml:1: unknown key a:b"),
+    "empty key": ("'': 3\n", r"e.yaml:1: unknown key ''"),
+    "internal key": ("ablation: none\n", r"e.yaml:1: unknown key ablation"),
+    "nearly an internal key": ("ablatio: none\n", r"e.yaml:1: unknown key ablatio"),
+    "unknown group": (
+        "modle:\n  epochs: 1\n",
+        r"e.yaml:1: modle: only model, training, data, env may hold keys .+",
+    ),
+    "group in a group": ("model:\n  data:\n    seed: 1\n", r"e.yaml:2: data: only model, .+"),
+    "mapping in env": ("env:\n  A:\n    b: 1\n", r"e.yaml:2: A: only model, .+"),
+    "merge key": ("<<: {epochs: 1}\n", r"e.yaml:1: <<: only model, .+"),
+    "scalar as group": ("model: mlp\n", r"e.yaml:1: model: expected 'key: value' lines below it"),
+    "list as env": ("env: [A=1]\n", r"e.yaml:1: env: expected 'key: value' lines below it"),
+    "duplicate key": (
+        "seed: 1\nepochs: 1\nseed: 2\n",
+        r"e.yaml:3: seed: given twice \(first at .*e.yaml:1: seed\)",
+    ),
+    "duplicate key across groups": (
+        "seed: 1\ndata:\n  seed: 2\n",
+        r"e.yaml:3: seed: given twice \(first at .+\)",
+    ),
+    "duplicate env name": ("env:\n  A: 1\n  A: 2\n", r"e.yaml:3: A: given twice \(first at .+\)"),
+    "duplicate group": ("model: {hidden_dim: 8}\nmodel: {num_layers: 2}\n", r"e.yaml:2: model: given twice"),
+    "python object": (
+        "name: !!python/object/apply:os.system ['true']\n",
+        r"e.yaml:1: tags \('.*os.system'\) are not allowed",
+    ),
+    "harmless tag": ("name: !!str no\n", r"e.yaml:1: tags \(.+\) are not allowed"),
+    "tag on the root": ("!!map\nname: x\n", r"e.yaml:1: tags \(.+\) are not allowed"),
+    "escape codes in a tag": ("name: !%1B%5B31m%0Ax 3\n", r"e.yaml:1: tags \(.+\) are not allowed"),
+    "alias bomb": (ALIAS_BOMB, r"e.yaml:1: anchors and aliases are not allowed"),
+    "alias": ("name: *x\n", r"e.yaml:1: anchors and aliases are not allowed"),
+    "deep lists": ("seed: " + "[" * 5000 + "]" * 5000, r"e.yaml:1: seed: a list holds plain values only"),
+    "deep root list": ("[" * 5000, r"e.yaml:1: expected 'key: value' lines at the top level"),
+    "deep mappings": ("{model: " * 5000, r"e.yaml:1: model: only model, .+"),
+    "deep block lists": ("seed:\n" + "- " * 5000 + "x\n", r"e.yaml:2: seed: a list holds plain values only"),
+    "deep blocks": (NESTED_BLOCKS, r"e.yaml:2: model: only model, .+"),
+    "list as key": ("? [1, 2]\n: 3\n", r"e.yaml:1: a key must be a plain word"),
+    "mapping in a list": ("seed:\n- a: 1\n", r"e.yaml:2: seed: a list holds plain values only"),
+    "second document": ("seed: 1\n---\nseed: 2\n", r"e.yaml:2: a second document; expected one"),
+    "no value": ("seed:\nepochs: 1\n", r"e.yaml:1: seed: has no value"),
+    "no value in a list": ("seed: [1, ,2]\n", r"e.yaml:1: .+"),
+    "empty list": ("epochs: 1\nseed: []\n", r"e.yaml:2: seed: the list is empty"),
+    "duplicate values": ("seed:\n- 1\n- 2\n- 1e0\n", r"e.yaml:4: seed: 1 is given twice"),
+    "escape codes in a key": ('"\\e[31m\\nx":\n', r"e.yaml:1: '\\x1b\[31m\\nx': has no value"),
+    "escape codes in an unknown key": ('"\\e[31m\\nx": 1\n', r"e.yaml:1: unknown key '\\x1b\[31m\\nx'"),
+    "no such character": ('name: "\\U00110000"\n', r"e.yaml: not valid YAML: .+"),
+    "far too large character": ('name: "\\UFFFFFFFF"\n', r"e.yaml: not valid YAML: .+"),
+    "endless YAML version": (f"%YAML 1.{'9' * 5000}\n---\nseed: 1\n", r"e.yaml: not valid YAML: .+"),
+    "other YAML version": ("%YAML 2.0\n---\nseed: 1\n", r"e.yaml:1: not valid YAML: .+"),
+    "wrong type: word": ("epochs: many\n", r"e.yaml:1: epochs: expected a whole number, got 'many'"),
+    "wrong type: fraction": ("epochs: 1.5\n", r"e.yaml:1: epochs: expected a whole number, got '1.5'"),
+    "wrong type: no": ("epochs: no\n", r"e.yaml:1: epochs: expected a whole number, got 'no'"),
+    "wrong type: octal": ("epochs: 0777\n", r"e.yaml:1: epochs: expected a whole number, got '0777'"),
+    "wrong type: sexagesimal": ("epochs: 1:30\n", r"e.yaml:1: epochs: expected a whole number, got '1:30'"),
+    "wrong type: number for a switch": (
+        "static_graph: 1\n",
+        r"e.yaml:1: static_graph: expected true or false, got '1'",
+    ),
+    "null for a number": ("epochs: null\n", r"e.yaml:1: epochs: expected a whole number, got 'null'"),
+    "nan": ("lr: .nan\n", r"e.yaml:1: lr: expected a finite number, got '.nan'"),
+    "inf": ("lr: .inf\n", r"e.yaml:1: lr: expected a finite number, got '.inf'"),
+    "negative": ("batch_size: -1\n", r"e.yaml:1: batch_size: -1 is too small; the least is 1"),
+    "zero steps": ("steps_per_epoch: 0\n", r"e.yaml:1: steps_per_epoch: 0 is too small; the least is 1"),
+    "zero batch": ("batch_size: 0\n", r"e.yaml:1: batch_size: 0 is too small; the least is 1"),
+    "zero ranks": ("world_size: [1, 0]\n", r"e.yaml:1: world_size: 0 is too small; the least is 1"),
+    "a million ranks": (
+        "world_size: 1000000\n",
+        r"e.yaml:1: world_size: 1000000 is too large; the most is 65536",
+    ),
+    "huge batch": (
+        "batch_size: 1e18\n",
+        r"e.yaml:1: batch_size: 1e\+18 is too large; the most is 2147483648",
+    ),
+    "endless integer": ("seed: " + "9" * 5000 + "\n", r"e.yaml:1: seed: the value is 5000 characters long"),
+    "list for the run": ("repeats: [1, 2]\n", r"e.yaml:1: repeats: takes one value, not a list"),
+    "unknown backend": (
+        "backend: ncll\n",
+        r"e.yaml:1: backend: 'ncll' is not one of .+; did you mean nccl\?",
+    ),
+    "unknown workload": (
+        "seed: 1\nworkload: mpl\n",
+        r"e.yaml:2: workload: unknown workload 'mpl'; .+ did you mean mlp\?",
+    ),
+    "unknown strategy": (
+        "strategy:\n- auto\n- dpp\n",
+        r"e.yaml:3: strategy: unknown strategy 'dpp'; .+ did you mean ddp\?",
+    ),
+    "no batch": ("batch_size: [8, none]\n", r"e.yaml:1: batch_size: none is no batch size"),
+    "both batches": (
+        "batch_size: 8\nglobal_batch_size: 8\n",
+        r"e.yaml:2: global_batch_size: give batch_size .+ not both",
+    ),
+    "too large": (
+        "# " + "x" * (1 << 20) + "\nseed: 1\n",
+        r"e.yaml: \d+ bytes is too large for an experiment file",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "expected"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str | bytes, expected: str) -> None:
+    message = refusal(tmp_path, content)
+    assert re.fullmatch(expected, message), message
+
+
+def test_a_directory_is_no_experiment_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=rf"^{re.escape(str(tmp_path))}: not a regular file$"):
+        read_experiment_file(tmp_path)
+
+
+def test_a_fifo_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "fifo.yaml"
+    os.mkfifo(path)
+    with pytest.raises(BadInput, match=rf"^{re.escape(str(path))}: not a regular file$"):
+        read_experiment_file(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none.yaml"
+    with pytest.raises(BadInput, match=rf"^{re.escape(str(path))}: No such file or directory$"):
+        read_experiment_file(path)
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal of the system is made up, since file modes do not stop the superuser."""
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    path = tmp_path / "e.yaml"
+    path.write_text("seed: 1\n")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(BadInput, match=rf"^{re.escape(str(path))}: Permission denied$"):
+        read_experiment_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("seed", "seed"), ("", "''"), ("a\nb", r"'a\nb'"), ("x" * 61, "'" + "x" * 59)]
+)
+def test_keys_are_shown_on_one_short_line(name: str, shown: str) -> None:
+    assert shown_key(name) == shown

@@ -1,0 +1,95 @@
+"""Provenance: what is recorded of the machine, and what never is."""
+
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scalescope.experiment.machine import Gpu
+from scalescope.launch.fake import TWO_CORES
+from scalescope.results.provenance import (
+    describe_environment,
+    environment_id,
+    git_state,
+    recorded_variables,
+)
+
+GPU = Gpu(index=0, name="H100", memory_bytes=80 << 30, uuid="GPU-1")
+
+
+def test_secrets_are_never_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("SECRET_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PATH_TO_NCCL_", "MY_OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    text = json.dumps(describe_environment(TWO_CORES, "1.2.3"))
+    assert "hunter2" not in text
+    assert "SECRET_TOKEN" not in text
+    assert "NCCL_ALGO" in text
+
+
+def test_variables_that_change_measurements_are_recorded_in_order() -> None:
+    environment = {
+        "OMP_NUM_THREADS": "2",
+        "HOME": "/root",
+        "NCCL_ALGO": "Ring",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "TORCH_HOME": "/secret",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "SLURM_JOB_ID": "17",
+        "SLURM_JWT": "token",
+    }
+    recorded = recorded_variables(environment)
+    assert list(recorded) == sorted(set(environment) - {"HOME", "TORCH_HOME", "SLURM_JWT"})
+    assert recorded["OMP_NUM_THREADS"] == "2"
+
+
+def test_the_same_hardware_and_versions_are_the_same_environment() -> None:
+    here = dataclasses.replace(TWO_CORES, gpus=(GPU,))
+    there = dataclasses.replace(TWO_CORES, host="other", gpus=(dataclasses.replace(GPU, uuid="GPU-2"),))
+    assert environment_id(here) == environment_id(there)
+
+
+@pytest.mark.parametrize(
+    "change", [{"torch_version": "9.9"}, {"cores": 64}, {"gpus": (GPU,)}, {"cpu_model": "other"}]
+)
+def test_other_hardware_or_versions_are_another_environment(change: dict[str, object]) -> None:
+    assert environment_id(dataclasses.replace(TWO_CORES, **change)) != environment_id(TWO_CORES)  # type: ignore[arg-type]
+
+
+def test_the_environment_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = describe_environment(TWO_CORES, "1.2.3")
+    assert found["environment_id"] == environment_id(TWO_CORES)
+    assert found["scalescope_version"] == "1.2.3"
+    assert found["machine"]["cpu_model"] == "fake processor"
+    assert found["git"] is None
+
+
+def git(directory: Path, *arguments: str) -> str:
+    own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *own, *arguments], cwd=directory, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_state_of_the_code_is_recorded(tmp_path: Path) -> None:
+    assert git_state(tmp_path) is None
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "untracked").write_text("1")
+    assert git_state(tmp_path) == {"commit": commit, "changed": False}
+    (tmp_path / "file").write_text("2")
+    assert git_state(tmp_path) == {"commit": commit, "changed": True}
+
+
+def test_without_git_nothing_is_said_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(tmp_path) is None
