@@ -56,10 +56,12 @@ def measure(
         finally:
             launcher.close()
     show(report.sections, console(), verbose=arguments["verbose"])
-    _say_where(report.path)
+    _say_where(report.path, report.next_step)
     sys.exit(report.exit_code)
 
 
-def _say_where(path: Path | None) -> None:
+def _say_where(path: Path | None, next_step: str | None) -> None:
     if path is not None:
         click.echo(f"\nResults: {path / 'results.json'}")
+    if next_step is not None:
+        click.echo(f"Next: {next_step}")

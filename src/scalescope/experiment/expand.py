@@ -54,6 +54,8 @@ def resolve_placement(experiment: Experiment, machine: Machine) -> tuple[Experim
     notes: list[str] = []
     devices = [_device(str(asked), machine, notes) for asked in settings.get("device", ("auto",))]
     settings["device"] = tuple(dict.fromkeys(devices))
+    if machine.system == "Darwin":
+        notes.append("macOS: ranks cannot be pinned to cores, and every launch starts new processes.")
     worlds = settings.setdefault("world_size", (1,))
     _check_ranks_fit(settings, machine, notes)
     threads = settings.get("threads_per_rank", (None,))

@@ -66,9 +66,11 @@ def build_experiment(
 
 def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Value, ...]:
     values = tuple(parse_value(versions[0], one.text, one.origin) for one in given)
-    for position, value in enumerate(values):
-        if value in values[:position]:
-            raise BadInput(f"{given[position].origin}: {value} is given twice")
+    seen: set[Value] = set()
+    for value, one in zip(values, given, strict=True):
+        if value in seen:
+            raise BadInput(f"{one.origin}: {value} is given twice")
+        seen.add(value)
     return values
 
 

@@ -1,5 +1,7 @@
 """Numbers as people read them: sensible digits, units, intervals."""
 
+import math
+
 from scalescope.analysis.statistics import Estimate
 
 MISSING = "—"
@@ -12,7 +14,8 @@ def significant(value: float, digits: int = 3) -> str:
     magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
     if magnitude:
         return f"{value:,.{max(0, digits - magnitude)}f}"
-    return f"{value:.{digits}g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def milliseconds(seconds: float) -> str:

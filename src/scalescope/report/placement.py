@@ -20,4 +20,5 @@ def placement_lines(lines: list[str], hosts: list[str] | None = None) -> list[st
 def _node_line(host: str, members: list[str]) -> str:
     ranks = [int(match[1]) for line in members if (match := _RANK.search(line))]
     names = sorted({match[1] for line in members if (match := _NAME.search(line))})
-    return f"[Ranks {min(ranks)}-{max(ranks)}] {host}: {len(ranks)} ranks, name={' / '.join(names)}"
+    numbers = f"{min(ranks)}-{max(ranks)}" if ranks else "unknown"
+    return f"[Ranks {numbers}] {host}: {len(members)} ranks, name={' / '.join(names) or 'unknown'}"

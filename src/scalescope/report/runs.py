@@ -20,17 +20,19 @@ def runs_section(root: Path) -> Section:
 
 def _row(path: Path) -> tuple[str, ...]:
     summary: Any = read_json(path / RESULTS)
-    if not isinstance(summary, dict):
+    try:
+        training = summary["results"]["training"]
+        counts = Counter(str(one["status"]) for one in training)
+        device = summary["config"]["device"]
+    except (KeyError, IndexError, TypeError):
         return (str(path), "unknown", "", "", "", "no summary", "")
-    training = summary.get("results", {}).get("training", [])
-    counts = Counter(str(one.get("status")) for one in training)
     trials = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), reverse=True))
     return (
         str(path),
         str(summary.get("verb", "unknown")),
         str(summary.get("name", "")),
         str(summary.get("world_size") or ""),
-        str(summary.get("config", {}).get("device") or "unknown"),
+        str(device or "unknown"),
         trials or "none",
         str(summary.get("timestamp") or "")[:19],
     )

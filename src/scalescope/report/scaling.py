@@ -48,6 +48,24 @@ def scaling_sections(run: Run) -> tuple[Section, ...]:
     )
 
 
+def next_after_scaling(run: Run) -> str | None:
+    """What to do after `scale`: the first thing that would change the verdict."""
+    rows = scaling_rows(configurations(run.results))
+    scaled = [row for row in rows if not row.is_baseline]
+    if not scaled:
+        return "scalescope train measures one configuration; more ranks need more GPUs or --device cpu."
+    if any(row.efficiency.low is None for row in scaled):
+        return "--repeats 5 gives every figure an interval."
+    if smallest_batch_reaching(rows, 0.8).batch is None:
+        largest = max(row.batch for row in scaled)
+        flag = "--batch-size" if scaled[0].trial.mode == "weak" else "--global-batch-size"
+        return (
+            "more compute for the same gradients hides more communication: "
+            f"scalescope scale {flag} {largest * 2},{largest * 4}"
+        )
+    return "-v shows the interval of every figure and what makes it uncertain."
+
+
 def table_section(rows: tuple[ScalingRow, ...]) -> Section:
     """One line for each world size and batch."""
     return Section(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Cells as text. Columns are right-aligned unless named in `left`; those in `optional` may be left
-    out, last first, where the page is too narrow for all."""
+    out, one after another as named, where the page is too narrow for all."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

@@ -3,16 +3,18 @@
 import os
 import sys
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from scalescope.report.section import Section, Table
 
 _PIPED_WIDTH = 140  # a file has no width of its own; wide enough for every table
+_UNLIMITED = 100_000
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -30,30 +32,38 @@ def show(sections: Iterable[Section], target: Console, *, verbose: bool = False)
             continue
         target.print()
         if section.title:
-            target.print(Text(section.title, style="bold"))
+            target.print(Text(printable(section.title), style="bold"))
         if section.table is not None:
             target.print(_fitting(section.table, target))
         for line in lines:
-            target.print(Text(line), soft_wrap=True)
+            target.print(Text(printable(line)), soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """The text with control characters spelled out: names and messages must not drive the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _fitting(table: Table, target: Console) -> RichTable:
-    """The table, with optional columns left out one after another until it fits."""
-    left_out: set[str] = set()
-    for column in (None, *table.optional):
-        left_out |= {column} if column else set()
-        drawn = _draw(table, left_out)
-        if target.measure(drawn).minimum <= target.width:
-            break
-    return drawn
+    """The table, with optional columns left out one after another until it fits, or else wrapped."""
+    unlimited = target.options.update(width=_UNLIMITED)  # measured in the page itself, every table fits
+    for dropped in range(len(table.optional) + 1):
+        drawn = _draw(table, set(table.optional[:dropped]))
+        if Measurement.get(target, unlimited, drawn).maximum <= target.width:
+            return drawn
+    return _draw(table, set(table.optional), wrapped=True)
 
 
-def _draw(table: Table, left_out: set[str]) -> RichTable:
-    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+def _draw(table: Table, left_out: set[str], *, wrapped: bool = False) -> RichTable:
+    gap = (0, 1, 0, 0) if wrapped else (0, 1)
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=gap)
     kept = [number for number, name in enumerate(table.columns) if name not in left_out]
     for number in kept:
         name = table.columns[number]
-        drawn.add_column(name, justify="left" if name in table.left else "right", no_wrap=True)
+        side: Literal["left", "right"] = "left" if name in table.left else "right"
+        drawn.add_column(name, justify=side, no_wrap=not wrapped, overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(Text(row[number]) for number in kept))
+        drawn.add_row(*(Text(printable(row[number])) for number in kept))
     return drawn

@@ -16,6 +16,13 @@ def training_sections(run: Run) -> tuple[Section, ...]:
     return tuple(summary_section(one) for one in configurations(run.results))
 
 
+def next_after_training(run: Run) -> str | None:
+    """What to do after `train`."""
+    if not run.of_status("ok"):
+        return None
+    return "scalescope scale shows how this changes with the number of ranks; --repeats 5 gives an interval."
+
+
 def summary_section(one: Configuration) -> Section:
     """The benchmark's summary, in the words and columns its users know."""
     settings = one.trial.settings

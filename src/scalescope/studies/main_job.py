@@ -3,9 +3,10 @@
 import dataclasses
 
 from scalescope.errors import BadInput
+from scalescope.experiment.experiment import Experiment
 from scalescope.launch.launcher import Launcher
 from scalescope.report.machine import machine_section
-from scalescope.report.scaling import scaling_sections
+from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.report.section import Section
 from scalescope.report.training import training_sections
 from scalescope.results.run import Run
@@ -17,6 +18,7 @@ from scalescope.studies.study import StudyReport, carry_out
 PARTS = ("comm", "training", "memory", "scaling")
 NOT_BUILT = ("comm", "memory")
 DEFAULTS = {"repeats": 5, "budget": 90.0}
+_STEPS = 25
 
 
 def main_job(
@@ -33,7 +35,7 @@ def main_job(
     if len(missing) == len(parts):
         raise BadInput(f"--benchmark {','.join(parts)}: nothing is left; training and scaling are built")
     machine = launcher.machine()
-    plan = plan_scaling(request, request.experiment(DEFAULTS), machine, most_ranks)
+    plan = plan_scaling(request, _shortened(request.experiment(DEFAULTS)), machine, most_ranks)
     watcher.shown((machine_section(machine, _ranks(plan)),))
     if "scaling" not in parts:
         plan = _training_alone(plan)
@@ -46,7 +48,14 @@ def main_job(
             shown += scaling_sections(run)
         return shown
 
-    return carry_out(request, plan, launcher, watcher, sections)
+    return carry_out(request, plan, launcher, watcher, sections, next_after_scaling)
+
+
+def _shortened(experiment: Experiment) -> Experiment:
+    """The main job must not keep anybody waiting: fewer steps, unless the steps were chosen."""
+    if {"epochs", "steps_per_epoch", "warmup_steps"} & set(experiment.settings):
+        return experiment
+    return experiment.with_settings(steps_per_epoch=(_STEPS,))
 
 
 def _ranks(plan: Plan) -> int:

@@ -9,7 +9,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
-from scalescope.report.scaling import scaling_sections
+from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
 from scalescope.studies.study import StudyReport, carry_out
@@ -27,7 +27,7 @@ def scale(
 ) -> StudyReport:
     """Measure the sweep and show how it scales; `most_ranks` limits the default when attached."""
     plan = plan_scaling(request, request.experiment(DEFAULTS), launcher.machine(), most_ranks)
-    return carry_out(request, plan, launcher, watcher, scaling_sections)
+    return carry_out(request, plan, launcher, watcher, scaling_sections, next_after_scaling)
 
 
 def plan_scaling(

@@ -35,6 +35,7 @@ class StudyReport:
 
     sections: tuple[Section, ...]
     path: Path | None = None
+    next_step: str | None = None
     exit_code: int = 0
     run: Run | None = field(default=None, repr=False)
 
@@ -45,8 +46,9 @@ def carry_out(
     launcher: Launcher,
     watcher: CampaignWatcher,
     sections: Callable[[Run], tuple[Section, ...]],
+    next_step: Callable[[Run], str | None],
 ) -> StudyReport:
-    """Measure a plan, write the summary, and show `sections` of it."""
+    """Measure a plan, write the summary, and show `sections` of it and what to do next."""
     plan = _launched_once(plan) if not launcher.repeatable else plan
     for note in plan.notes:
         watcher.noted(note)
@@ -68,7 +70,13 @@ def carry_out(
     for note in (*notes, *run.warnings):
         watcher.noted(note)
     shown = (*sections(run), *failure_section(run))
-    return StudyReport(sections=shown, path=folder.path, exit_code=_exit_code(run, request.strict), run=run)
+    return StudyReport(
+        sections=shown,
+        path=folder.path,
+        next_step=next_step(run),
+        exit_code=_exit_code(run, request.strict),
+        run=run,
+    )
 
 
 def _launched_once(plan: Plan) -> Plan:

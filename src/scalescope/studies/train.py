@@ -2,7 +2,7 @@
 
 from scalescope.experiment.expand import expand
 from scalescope.launch.launcher import Launcher
-from scalescope.report.training import training_sections
+from scalescope.report.training import next_after_training, training_sections
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
 from scalescope.studies.study import StudyReport, carry_out
@@ -25,4 +25,4 @@ def train(
         machine=machine,
         notes=expansion.notes,
     )
-    return carry_out(request, plan, launcher, watcher, training_sections)
+    return carry_out(request, plan, launcher, watcher, training_sections, next_after_training)

@@ -25,7 +25,7 @@ def main() -> None:
     try:
         preload()
     except ImportError as error:
-        _answer(answers, {"error": f"torch cannot be imported: {error}"})
+        _answer(answers, {"error": f"torch cannot be imported ({error}): pip install 'scalescope[torch]'"})
         return
     _answer(answers, {"ready": True})
     serve(0, answers)

@@ -4,7 +4,7 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from made_results import make_configuration, make_result, make_trial
+from .made_results import make_configuration, make_result, make_trial
 
 from scalescope.analysis.configurations import Configuration, configurations
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from made_results import make_result, make_trial
+from .made_results import make_result, make_trial
 
 from scalescope.analysis.launches import summarise
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from made_results import make_configuration, make_trial
+from .made_results import make_configuration, make_trial
 from scipy import stats
 
 from scalescope.analysis.configurations import Configuration

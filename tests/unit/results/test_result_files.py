@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_lines import make_result
+from .made_lines import make_result
 
 from scalescope.errors import StorageError
 from scalescope.results.files import append_line, to_text, write_atomically

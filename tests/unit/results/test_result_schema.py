@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from made_lines import line_of, make_result
+from .made_lines import line_of, make_result
 
 from scalescope.results.result import SCHEMA_VERSION, to_json
 from scalescope.results.schema import parse_result, result_schema, schema_text

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_lines import make_result
+from .made_lines import make_result
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.results.run import load_run

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from made_lines import line_of, make_result, write_lines
+from .made_lines import line_of, make_result, write_lines
 
 from scalescope.errors import BadInput
 from scalescope.results.result import to_json

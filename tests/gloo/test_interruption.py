@@ -1,0 +1,129 @@
+"""Signals to the command itself: what is finished is kept, nothing is left running, a resume goes on."""
+
+import re
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from tests.conftest import TINY
+from tests.gloo.conftest import Start
+from tests.gloo.real_runs import StartedRun, read_results
+
+pytestmark = pytest.mark.gloo
+
+# The order begins with the trial on one rank, which no fault on rank 1 touches.
+_ONE_RANK_FIRST = ("--world-size=1,2", "--order-seed=0")
+_STUCK = "stall:600@1:5"
+
+
+def _start_and_wait(start: Start, *arguments: str, fault: str = _STUCK) -> StartedRun:
+    """A run that has finished its first launch and is stuck in its second."""
+    run = start("train", *TINY, *_ONE_RANK_FIRST, *arguments, SCALESCOPE_FAULT=fault)
+    run.wait_for_ranks(2)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [
+        (signal.SIGINT, ()),
+        (signal.SIGTERM, ()),
+        (signal.SIGHUP, ()),
+        pytest.param(signal.SIGINT, ("--env=X=1",), marks=pytest.mark.slow),
+    ],
+    ids=["SIGINT", "SIGTERM", "SIGHUP", "SIGINT-fresh"],
+)
+def test_a_signal_ends_the_run_cleanly(start: Start, number: signal.Signals, arguments: tuple[str, ...]) -> None:
+    run = _start_and_wait(start, *arguments)
+    sent = time.monotonic()
+    run.send(number)
+    finished = run.finish(timeout=20)
+    assert time.monotonic() - sent < 5.0
+    assert run.leftovers() == []
+    assert finished.returncode == 128 + number
+    (line,) = finished.stderr.splitlines()
+    assert line.startswith(f"scalescope: stopped by {number.name}; finished launches are kept in run;")
+    done, stopped = finished.results
+    assert (done["status"], done["settings"]["world_size"]) == ("ok", 1)
+    assert (stopped["status"], stopped["settings"]["world_size"]) == ("failed", 2)
+    assert stopped["reason"] == f"interrupted by {number.name}"
+    assert [one["status"] for one in finished.summary["results"]["training"]] == ["ok", "failed"]
+
+
+def test_a_second_signal_ends_at_once(start: Start) -> None:
+    run = _start_and_wait(start, fault="ignore-term@1:5")
+    time.sleep(0.5)  # the rank has come to the step at which it turns deaf
+    run.send(signal.SIGINT)
+    time.sleep(0.3)  # within the second that a deaf rank is given
+    run.send(signal.SIGINT)
+    sent = time.monotonic()
+    finished = run.finish(timeout=20)
+    assert time.monotonic() - sent < 1.0
+    assert finished.returncode == 130
+    assert finished.stderr == ""  # it did not wait to say anything
+    assert run.leftovers(within_s=2.0) == []
+    assert [one["status"] for one in finished.results] == ["ok"]
+
+
+def test_a_signal_while_torch_starts(start: Start) -> None:
+    run = start("train", *TINY)
+    run.wait_until(lambda: len(run.processes()) > 1, "process that imports torch")
+    run.send(signal.SIGINT)
+    finished = run.finish(timeout=20)
+    assert finished.returncode == 130
+    assert finished.stderr.splitlines() == ["scalescope: stopped by SIGINT; nothing was measured yet"]
+    assert run.leftovers() == []
+    assert not run.folder.exists()
+
+
+def test_a_killed_run_is_resumed_without_repeating_what_is_done(start: Start) -> None:
+    arguments = ("train", *TINY, "--world-size=1,2", "--repeats=3")
+    run = start(*arguments, SCALESCOPE_FAULT="slow@1:0")
+    run.wait_until(lambda: len(read_results(run.folder)) >= 3, "third result")
+    run.wait_until(lambda: len(run.processes()) >= 3, "rank in the middle of its steps")
+    run.send(signal.SIGKILL)
+    killed = run.finish(timeout=20)
+    assert killed.returncode == -signal.SIGKILL
+    assert run.leftovers(within_s=2.0) == []
+    before = (run.folder / "trials.jsonl").read_bytes()
+    assert 3 <= len(killed.results) < 6
+
+    resumed = start(*arguments, "--resume", SCALESCOPE_FAULT="slow@1:0").finish()
+    assert resumed.returncode == 0
+    assert (run.folder / "trials.jsonl").read_bytes().startswith(before)
+    launches = Counter((one["trial_id"], one["launch"]) for one in resumed.results if one["status"] == "ok")
+    assert len(launches) == 6
+    assert set(launches.values()) == {1}
+    assert [one["launches"] for one in resumed.summary["results"]["training"]] == [3, 3]
+
+
+@pytest.mark.slow
+def test_fresh_ranks_die_with_a_killed_command(start: Start) -> None:
+    run = _start_and_wait(start, "--env=X=1")
+    assert len(run.processes()) >= 3
+    run.send(signal.SIGKILL)
+    run.finish(timeout=20)
+    assert run.leftovers(within_s=2.0) == []
+    assert [one["status"] for one in read_results(run.folder)] == ["ok"]
+
+
+def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(start: Start) -> None:
+    holder = _start_and_wait(start)
+    second = start("train", *TINY)
+    blocked = start("train", *TINY, folder="run/experiment.yaml/below")
+    refused = second.finish()
+    assert refused.returncode == 3
+    assert re.fullmatch(
+        rf"scalescope: run is in use by process {holder.pid} on \S+\n", refused.stderr
+    )
+    refused = blocked.finish()
+    assert refused.returncode == 3
+    assert refused.stderr == "scalescope: run/experiment.yaml/below: cannot be written: Not a directory\n"
+    assert second.leftovers() == blocked.leftovers() == []
+
+    holder.send(signal.SIGTERM)
+    finished = holder.finish(timeout=20)
+    assert finished.returncode == 143
+    assert [one["status"] for one in finished.results] == ["ok", "failed"]  # both are the holder's

@@ -1,0 +1,239 @@
+"""The command line as a whole: help, hints, one line and an exit code for what is wrong."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import scalescope.cli.verbs
+from scalescope.catalog import cards
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.setting import settings_of
+from scalescope.cli import app
+from scalescope.errors import (
+    BadInput,
+    CannotRun,
+    Hang,
+    Interrupted,
+    InvalidResult,
+    ScalescopeError,
+    StorageError,
+    WorkerFailed,
+)
+
+VERBS = sorted(path.stem for path in Path(scalescope.cli.verbs.__path__[0]).glob("[a-z]*.py"))
+MEASURING = ("run", "scale", "train")
+Run = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call `main` in an empty directory; returns code, out and err."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> SimpleNamespace:
+        with pytest.raises(SystemExit) as leaving:
+            app.main(list(arguments))
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=leaving.value.code, out=out, err=err)
+
+    return call
+
+
+def refusal(run: Run, *arguments: str) -> str:
+    """The one line that refuses a command, which leaves nothing behind and ends with exit code 2."""
+    ended = run(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("scalescope: ")
+    assert ended.err.endswith("\n")
+    assert ended.err.removesuffix("\n").isprintable()
+    assert list(Path.cwd().iterdir()) == []
+    return str(ended.err).removeprefix("scalescope: ").removesuffix("\n")
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_lists_every_verb_and_the_exit_codes(run: Run, flag: str) -> None:
+    ended = run(flag)
+    assert (ended.code, ended.err) == (0, "")
+    listed = [
+        line.split()[0] for line in ended.out.partition("Commands:")[2].splitlines()[1:] if line[:3].strip()
+    ]
+    assert sorted(set(listed) & set(VERBS)) == VERBS
+    assert "Exit codes: 0 ok, 2 bad input" in ended.out
+
+
+def test_help_shows_the_main_job_first(run: Run) -> None:
+    commands = run("--help").out.partition("Commands:")[2].split()
+    assert commands[0] == "run"
+    assert commands.index("run") < commands.index("train") < commands.index("scale") < commands.index("list")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(run: Run, verb: str) -> None:
+    ended = run(verb, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    usage, blank, purpose, *_ = ended.out.splitlines()
+    assert usage.startswith(f"Usage: scalescope {verb} ")
+    assert (blank, purpose[:2]) == ("", "  ")
+    assert purpose.strip()
+
+
+@pytest.mark.parametrize("verb", MEASURING)
+def test_the_help_of_a_measuring_verb_has_every_setting_and_nothing_internal(run: Run, verb: str) -> None:
+    words = set(run(verb, "--help").out.replace("/", " ").replace(",", " ").split())
+    settings = [versions[0] for versions in cards.all_settings("train").values()] + list(
+        settings_of(Measuring)
+    )
+    assert {one.flag for one in settings if not one.internal} <= words
+    assert not {one.flag for one in settings if one.internal} & words
+    assert {"--dry-run", "--resume", "--strict", "--yes", "--verbose"} <= words
+
+
+def test_the_help_of_a_measuring_verb_is_grouped_by_card(run: Run) -> None:
+    lines = run("train", "--help").out.splitlines()
+    headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings[0] == "Training" or headings[1] == "Training"
+    assert {"Placement", "Workload mlp", "Strategy ddp", "Lever precision", "Run"} <= set(headings)
+
+
+@pytest.mark.parametrize(("verb", "repeats"), [("run", 5), ("scale", 5), ("train", 1)])
+def test_help_shows_the_defaults_of_the_verb(run: Run, verb: str, repeats: int) -> None:
+    text = " ".join(run(verb, "--help").out.split())
+    assert f"a claim 5. [default: {repeats}]" in text
+
+
+def test_nothing_typed_shows_the_help_as_it_is_meant_to_be_read(run: Run) -> None:
+    ended = run()
+    lines = (ended.out + ended.err).splitlines()
+    assert lines[0].startswith("Usage: scalescope ")
+    assert "Commands:" in lines
+
+
+def test_version(run: Run) -> None:
+    ended = run("--version")
+    assert ended.code == 0
+    assert ended.out.startswith("scalescope, version ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "no such verb 'trian'; did you mean train? (see scalescope --help)"),
+        (["tune", "--yes"], "no such verb 'tune'"),
+        (["--verison"], "no such option --verison; did you mean --version? (see scalescope --help)"),
+        (["-x"], "no such option -x (see scalescope --help)"),
+        (
+            ["train", "--batchsize", "3"],
+            "no such option --batchsize; did you mean --batch-size? (see scalescope train --help)",
+        ),
+        (
+            ["scale", "--worldsize=3"],
+            "no such option --worldsize; did you mean --world-size? (see scalescope scale --help)",
+        ),
+        (
+            ["train", "--no-static-grph"],
+            "no such option --no-static-grph; did you mean --no-static-graph? (see scalescope train --help)",
+        ),
+        (["train", "--ablation", "noop_comm"], "no such option --ablation"),
+        (["train", "a.yaml", "b.yaml"], "got unexpected extra argument (b.yaml) (see scalescope train --help)"),
+        (["train", "--batch-size"], "option '--batch-size' requires an argument (see scalescope train --help)"),
+        (["train", "--env", "A"], "--env A: expected NAME=VALUE"),
+        (["train", "--env", "=1"], "--env : '' is not a name of an environment variable"),
+        (["train", "none.yaml"], "none.yaml: No such file or directory"),
+        (["train", "."], ".: not a regular file"),
+        (["train", "--batch-size", ""], "--batch-size: expected a whole number, got ''"),
+        (["train", "--batch-size", "8,"], "--batch-size: expected a whole number, got ''"),
+        (["train", "--batch-size", "8,8"], "--batch-size: 8 is given twice"),
+        (["train", "--batch-size", "8", "--global-batch-size", "8"], "--global-batch-size: give batch_size"),
+        (["train", "--world-size", "0"], "--world-size: 0 is too small; the least is 1"),
+        (["train", "--backend", "ncll"], "--backend: 'ncll' is not one of gloo, nccl, auto; did you mean nccl?"),
+        (["train", "--strategy", "dpp"], "--strategy: unknown strategy 'dpp'; known: "),
+        (["train", "--repeats", "1,2"], "--repeats: expected a whole number, got '1,2'"),
+        (["train", "--name", "../x"], "--name: a name is 1 to 64 letters"),
+        (["train", "--name", "\x1b[31m"], "--name: expected a printable word, got '\\x1b[31m'"),
+        (["run", "--benchmark", "trainig"], "--benchmark: 'trainig' is not one of comm, training"),
+        (["run", "--warmup", "1"], "invalid value for '--warmup': 1 is not in the range x>=3 (see scalescope run"),
+        (["completion", "tcsh"], "invalid value for "),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_bad_input_is_one_line_with_a_hint(run: Run, arguments: list[str], message: str) -> None:
+    found = refusal(run, *arguments)
+    assert found.startswith(message), found
+
+
+def test_a_verb_far_from_all_gets_the_list(run: Run) -> None:
+    assert refusal(run, "xyzzy") == (
+        f"no such verb 'xyzzy'; known: run, train, scale, "
+        f"{', '.join(sorted(set(VERBS) - set(MEASURING)))} (see scalescope --help)"
+    )
+
+
+def test_a_bad_file_is_named_with_its_line(run: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("elsewhere") / "e.yaml"
+    path.write_text("epochs: 1\nbatchsize: 3\n")
+    assert refusal(run, "train", str(path)) == f"{path}:2: unknown key batchsize; did you mean batch_size?"
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_scripts_are_printed(run: Run, shell: str) -> None:
+    ended = run("completion", shell)
+    assert ended.code == 0
+    assert "_SCALESCOPE_COMPLETE" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ScalescopeError("x"), 1, "scalescope: x\n"),
+        (BadInput("x"), 2, "scalescope: x\n"),
+        (CannotRun("x"), 3, "scalescope: x\n"),
+        (WorkerFailed("x"), 4, "scalescope: x\n"),
+        (Hang("x"), 5, "scalescope: x\n"),
+        (InvalidResult("x"), 6, "scalescope: x\n"),
+        (StorageError("x"), 7, "scalescope: x\n"),
+        (Interrupted(1), 129, "scalescope: stopped by SIGHUP; nothing was measured yet\n"),
+        (Interrupted(2), 130, "scalescope: stopped by SIGINT; nothing was measured yet\n"),
+        (Interrupted(15), 143, "scalescope: stopped by SIGTERM; nothing was measured yet\n"),
+        (KeyboardInterrupt(), 130, "scalescope: stopped by SIGINT\n"),
+    ],
+    ids=repr,
+)
+def test_every_error_has_its_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+) -> None:
+    def fail(context: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app.app, "invoke", fail)
+    ended = run("list")
+    assert (ended.code, ended.out) == (code, "")
+    assert ended.err.lstrip() == said  # a terminal's ^C is given a line of its own first
+
+
+def test_an_error_that_nobody_foresaw_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(context: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(app.app, "invoke", fail)
+    with pytest.raises(ZeroDivisionError):
+        app.main(["list"])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["train", "none.yaml"]], ids=" ".join)
+def test_what_needs_no_measurement_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "scalescope", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == (0 if "--help" in arguments else 2)
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("import time:")]
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert {"scalescope", "click"} <= loaded
+    assert not {"torch", "pydantic", "rich", "numpy"} & loaded

@@ -1,0 +1,116 @@
+"""Flags are made from the cards, and what is typed becomes the same entries as a file's lines."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from scalescope.catalog import cards
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.setting import settings_of
+from scalescope.cli.options import given_flags, measuring_verb
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.yaml_file import Entries, Given
+
+
+@measuring_verb("example", {"repeats": 3, "budget": 90.0})
+@click.option("--own", help="An option of this verb alone.")
+def example(**arguments: object) -> None:
+    """An example."""
+
+
+def typed(*arguments: str) -> Entries:
+    return given_flags(example.make_context("example", list(arguments)))
+
+
+def help_of(name: str) -> str:
+    (option,) = [one for one in example.params if one.name == name]
+    assert isinstance(option, click.Option)
+    assert option.help is not None
+    return option.help
+
+
+def test_nothing_typed_is_nothing_given() -> None:
+    assert typed() == {}
+
+
+def test_a_comma_separates_the_values_of_a_sweep() -> None:
+    assert typed("--world-size", "1,2") == {
+        "world_size": (Given("1", "--world-size"), Given("2", "--world-size"))
+    }
+
+
+def test_a_setting_that_cannot_be_swept_keeps_its_commas() -> None:
+    assert typed("--output-dir", "a,b") == {"output_dir": (Given("a,b", "--output-dir"),)}
+
+
+@pytest.mark.parametrize(("flag", "text"), [("--static-graph", "true"), ("--no-static-graph", "false")])
+def test_a_switch_has_two_forms(flag: str, text: str) -> None:
+    assert typed(flag) == {"static_graph": (Given(text, "--static-graph"),)}
+
+
+def test_an_alias_is_the_same_setting() -> None:
+    assert typed("--nproc-per-node", "2") == typed("--world-size", "2")
+
+
+def test_env_is_swept_by_repeating_the_flag() -> None:
+    assert typed("--env", "A=1,2", "--env", "A=3", "--env", "B==x", "--env", "C=") == {
+        "env.A": (Given("1,2", "--env A"), Given("3", "--env A")),
+        "env.B": (Given("=x", "--env B"),),
+        "env.C": (Given("", "--env C"),),
+    }
+
+
+def test_env_without_a_value_is_refused() -> None:
+    with pytest.raises(click.UsageError, match=r"^--env A: expected NAME=VALUE$"):
+        typed("--env", "A")
+
+
+def test_switches_of_the_run_and_own_options_are_no_settings() -> None:
+    assert typed("--resume", "--dry-run", "--strict", "--yes", "-v", "--own", "x", "e.yaml") == {}
+
+
+def test_the_experiment_file_is_a_path() -> None:
+    context = example.make_context("example", ["e.yaml", "--seed", "1"])
+    assert context.params["experiment"] == Path("e.yaml")
+
+
+def test_every_setting_is_one_flag() -> None:
+    options = [one.name for one in example.params]
+    assert len(set(options)) == len(options)
+    flags = [flag for one in example.params for flag in (*one.opts, *one.secondary_opts)]
+    assert len(set(flags)) == len(flags)
+    public = {name for name, versions in cards.all_settings("train").items() if not versions[0].internal}
+    assert public | {one.name for one in settings_of(Measuring)} <= set(options)
+    assert "ablation" not in options
+
+
+@pytest.mark.parametrize(
+    "name", sorted({one.name for one in settings_of(Measuring)} | {"lr", "device", "backend"})
+)
+def test_every_flag_is_accepted_by_the_request(name: str) -> None:
+    """The name a flag gives its value is the name the request knows."""
+    text = {"device": "cpu", "backend": "gloo"}.get(name, "5")
+    built = build_experiment("train", "train", {}, typed(f"--{name.replace('_', '-')}={text}"), {})
+    assert name in built.settings or str(getattr(built.measuring, name)).startswith("5")
+
+
+def test_help_says_the_default_in_words() -> None:
+    assert help_of("repeats").endswith("[default: 3]")  # the verb's own
+    assert help_of("budget").endswith("[default: 90]")
+    assert help_of("threads_per_rank").endswith("[default: auto]")
+    assert help_of("global_batch_size").endswith("(strong scaling).")  # none: nothing to say
+    assert help_of("oversubscribe").endswith("[default: off]")
+    assert help_of("static_graph").endswith("[default: on]")
+    (batch,) = cards.all_settings("train")["batch_size"]
+    on_cpu, on_gpu = batch.default_for("cpu"), batch.default_for("cuda")
+    assert help_of("batch_size").endswith(f"[default: {on_cpu} on CPU, {on_gpu} on GPU]")
+
+
+def test_help_says_what_a_flag_takes() -> None:
+    text = " ".join(example.get_help(click.Context(example)).split())
+    assert "--world-size, --nproc-per-node INT[,...]" in text
+    assert "--backend gloo|nccl|auto[,...]" in text
+    assert "--budget TIME " in text
+    assert "--env NAME=VALUE" in text
+    assert "--static-graph / --no-static-graph" in text

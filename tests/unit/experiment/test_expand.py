@@ -1,0 +1,306 @@
+"""Expansion: lists multiply out, `auto` is settled for the machine, what cannot be measured is refused."""
+
+import dataclasses
+
+import pytest
+
+from scalescope.catalog import cards
+from scalescope.catalog.setting import settings_of
+from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.expand import expand, resolve_placement
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import TWO_CORES
+
+from .asking import ask, with_gpus
+
+(BATCH,) = cards.all_settings("train")["batch_size"]
+(BUCKET,) = cards.all_settings("train")["bucket_cap_mb"]
+BROKEN_GPU = dataclasses.replace(TWO_CORES, gpu_problem="the driver is too old")
+
+
+def only_trial(machine: Machine = TWO_CORES, **texts: str) -> Trial:
+    (trial,) = expand(ask(**texts), machine).trials
+    return trial
+
+
+@pytest.mark.parametrize(("device", "machine"), [("cpu", TWO_CORES), ("cuda", with_gpus(1))])
+def test_nothing_asked_is_one_trial_with_every_default_of_its_device(device: str, machine: Machine) -> None:
+    trial = only_trial(machine)
+    chosen = cards.cards_of_trial("train", {"workloads": "mlp", "strategies": "single"})
+    defaults = {one.name: one.default_for(device) for card in chosen for one in settings_of(card)}
+    settled = {
+        "benchmark": "train",
+        "device": device,
+        "backend": {"cpu": "gloo", "cuda": "nccl"}[device],
+        "strategy": "single",
+        "threads_per_rank": machine.cores,
+    }
+    assert trial.settings == {**defaults, **settled}
+    assert list(trial.settings) == sorted(trial.settings)
+
+
+def test_device_cpu_is_obeyed_where_there_are_gpus() -> None:
+    settings = only_trial(with_gpus(2), device="cpu").settings
+    assert (settings["device"], settings["backend"]) == ("cpu", "gloo")
+    assert settings["batch_size"] == BATCH.default_for("cpu")
+
+
+def test_both_devices_get_their_own_defaults() -> None:
+    trials = expand(ask(device="cpu,cuda"), with_gpus(1)).trials
+    found = {one.device: one.settings["batch_size"] for one in trials}
+    assert found == {"cpu": BATCH.default_for("cpu"), "cuda": BATCH.default_for("cuda")}
+    assert found["cpu"] != found["cuda"]
+
+
+def test_no_gpu_is_said() -> None:
+    assert expand(ask(), TWO_CORES).notes == ("No GPU found: measuring on the CPU.",)
+    assert expand(ask(device="cpu"), TWO_CORES).notes == ()
+
+
+def test_what_macos_cannot_do_is_said() -> None:
+    (note,) = expand(ask(device="cpu"), dataclasses.replace(TWO_CORES, system="Darwin")).notes
+    assert note.startswith("macOS: ranks cannot be pinned")
+
+
+def test_lists_multiply_out_in_the_order_given() -> None:
+    trials = expand(ask(batch_size="8,4", seed="1,2"), TWO_CORES).trials
+    assert [(one.settings["batch_size"], one.settings["seed"]) for one in trials] == [
+        (8, 1),
+        (8, 2),
+        (4, 1),
+        (4, 2),
+    ]
+
+
+def test_auto_is_single_on_one_rank_and_ddp_above() -> None:
+    trials = expand(ask(world_size="1,2"), TWO_CORES).trials
+    assert [(one.world_size, one.settings["strategy"]) for one in trials] == [(1, "single"), (2, "ddp")]
+
+
+def test_only_the_chosen_strategy_brings_its_settings() -> None:
+    single, ddp = expand(ask(world_size="1,2"), TWO_CORES).trials
+    assert "bucket_cap_mb" not in single.settings
+    assert ddp.settings["bucket_cap_mb"] == BUCKET.default_for("cpu")
+
+
+def test_ddp_on_one_rank_is_a_trial_of_its_own() -> None:
+    trials = expand(ask(strategy="single,ddp"), TWO_CORES).trials
+    assert len({one.trial_id for one in trials}) == 2
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"strategy": "auto,single"},
+        {"strategy": "auto,ddp", "world_size": "2"},
+        {"device": "auto,cpu"},
+        {"backend": "auto,gloo"},
+        {"threads_per_rank": "auto,2"},
+    ],
+)
+def test_two_ways_to_ask_for_the_same_trial_are_one_trial(texts: dict[str, str]) -> None:
+    assert len(expand(ask(**texts), TWO_CORES).trials) == 1
+
+
+def test_single_above_one_rank_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"^strategy single runs on one rank; 2 ranks need ddp$"):
+        expand(ask(strategy="single", world_size="1,2"), TWO_CORES)
+
+
+def test_ten_thousand_trials_are_allowed_and_one_more_row_is_not() -> None:
+    hundred = ",".join(str(number) for number in range(100))
+    more = ",".join(str(number) for number in range(101))
+    with pytest.raises(BadInput, match=r"^the lists multiply to 10,100 trials; --yes runs more than 10,000$"):
+        expand(ask(seed=hundred, lr=more), TWO_CORES)
+    assert len(expand(ask(seed=hundred, lr=hundred), TWO_CORES).trials) == 10_000
+
+
+def test_many_trials_are_run_when_they_are_wanted() -> None:
+    many = ",".join(str(number) for number in range(10_001))
+    assert len(expand(ask(seed=many), TWO_CORES, many=True).trials) == 10_001
+
+
+def test_a_huge_sweep_is_refused_before_it_is_multiplied_out() -> None:
+    thousand = ",".join(str(number) for number in range(1, 1001))
+    with pytest.raises(BadInput, match=r"multiply to 1,000,000,000,000 trials"):
+        expand(ask(seed=thousand, lr=thousand, input_dim=thousand, output_dim=thousand), TWO_CORES)
+
+
+def test_a_global_batch_is_shared_and_makes_the_mode_strong() -> None:
+    trials = expand(ask(global_batch_size="64", world_size="1,2"), TWO_CORES).trials
+    assert [one.rank_batch_size for one in trials] == [64, 32]
+    assert {one.mode for one in trials} == {"strong"}
+    assert {one.settings["batch_size"] for one in trials} == {None}
+
+
+@pytest.mark.parametrize(("total", "near"), [("65", 64), ("1", 2), ("127", 126)])
+def test_a_global_batch_that_does_not_divide_is_refused_with_one_that_does(total: str, near: int) -> None:
+    with pytest.raises(
+        BadInput, match=rf"^global_batch_size {total} does not divide over 2 ranks; {near} would$"
+    ):
+        expand(ask(global_batch_size=total, world_size="2"), TWO_CORES)
+
+
+@pytest.mark.parametrize(("warmup", "steps", "epochs"), [("5", "5", "1"), ("9", "5", "1"), ("10", "5", "2")])
+def test_warmup_must_leave_steps_to_measure(warmup: str, steps: str, epochs: str) -> None:
+    total = int(steps) * int(epochs)
+    with pytest.raises(
+        BadInput, match=rf"^warmup_steps {warmup} leaves nothing of {total} steps to measure; "
+    ):
+        expand(ask(warmup_steps=warmup, steps_per_epoch=steps, epochs=epochs), TWO_CORES)
+
+
+def test_epochs_count_towards_the_steps() -> None:
+    assert only_trial(warmup_steps="5", steps_per_epoch="5", epochs="2").settings["epochs"] == 2
+
+
+def test_more_ranks_than_gpus_are_refused_with_the_count() -> None:
+    with pytest.raises(CannotRun, match=r"^4 ranks on 2 GPU\(s\): .*--oversubscribe") as caught:
+        expand(ask(world_size="2,4"), with_gpus(2))
+    assert caught.value.exit_code == 3
+
+
+def test_oversubscribing_is_obeyed_and_said() -> None:
+    expansion = expand(ask(world_size="4", oversubscribe="true"), with_gpus(2))
+    assert [one.world_size for one in expansion.trials] == [4]
+    assert expansion.notes == ("4 ranks share 2 GPU(s): no scaling measurement.",)
+
+
+def test_oversubscribing_in_half_of_the_trials_is_not_enough() -> None:
+    with pytest.raises(CannotRun, match="--oversubscribe"):
+        expand(ask(world_size="4", oversubscribe="true,false"), with_gpus(2))
+
+
+def test_as_many_ranks_as_gpus_need_no_word() -> None:
+    assert expand(ask(world_size="1,2"), with_gpus(2)).notes == ()
+
+
+def test_more_ranks_than_cores_are_allowed_and_said() -> None:
+    (note,) = expand(ask(world_size="3", device="cpu"), TWO_CORES).notes
+    assert note.startswith("3 ranks on 2 cores: ranks compete for cores")
+
+
+def test_nccl_without_cuda_suggests_gloo() -> None:
+    with pytest.raises(CannotRun, match=r"^--backend nccl needs CUDA GPUs; use --backend gloo$"):
+        expand(ask(backend="nccl"), TWO_CORES)
+
+
+def test_nccl_on_the_cpu_of_a_machine_with_gpus_suggests_gloo() -> None:
+    with pytest.raises(CannotRun, match=r"use --backend gloo$"):
+        expand(ask(backend="nccl", device="cpu"), with_gpus(1))
+
+
+def test_a_torch_without_nccl_takes_gloo_by_itself_and_refuses_nccl() -> None:
+    machine = dataclasses.replace(with_gpus(1), backends=("gloo",))
+    assert only_trial(machine).settings["backend"] == "gloo"
+    with pytest.raises(CannotRun, match=r"^--backend nccl: this torch has only gloo$"):
+        expand(ask(backend="nccl"), machine)
+
+
+def test_a_torch_without_any_backend_is_refused() -> None:
+    with pytest.raises(CannotRun, match=r"^--backend gloo: this torch has only none$"):
+        expand(ask(), dataclasses.replace(TWO_CORES, backends=()))
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_gpu_that_torch_cannot_use_is_not_passed_over(device: str) -> None:
+    with pytest.raises(CannotRun, match=r"the driver is too old; --device cpu measures the CPU") as caught:
+        expand(ask(device=device), BROKEN_GPU)
+    assert caught.value.exit_code == 3
+
+
+def test_a_gpu_that_torch_cannot_use_does_not_keep_the_cpu_from_being_measured() -> None:
+    assert only_trial(BROKEN_GPU, device="cpu").device == "cpu"
+
+
+def test_cuda_without_a_gpu_cannot_run() -> None:
+    with pytest.raises(CannotRun, match=r"^--device cuda: torch sees no GPU here"):
+        expand(ask(device="cuda"), TWO_CORES)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+def test_gpu_precisions_cannot_run_on_the_cpu(precision: str) -> None:
+    with pytest.raises(CannotRun, match=rf"^precision {precision} needs a CUDA GPU; bf16 works on the CPU$"):
+        expand(ask(precision=precision), TWO_CORES)
+    assert only_trial(with_gpus(1), precision=precision).settings["precision"] == precision
+
+
+@pytest.mark.parametrize(
+    ("cores", "worlds", "threads"), [(8, "1,2,4", 2), (8, "3", 2), (8, "1", 8), (2, "4", 1), (16, "1,8", 2)]
+)
+def test_threads_are_the_share_of_the_largest_world_for_every_world(
+    cores: int, worlds: str, threads: int
+) -> None:
+    trials = expand(ask(world_size=worlds), dataclasses.replace(TWO_CORES, cores=cores)).trials
+    assert {one.settings["threads_per_rank"] for one in trials} == {threads}
+
+
+def test_threads_that_were_asked_for_are_taken() -> None:
+    trials = expand(ask(world_size="2", threads_per_rank="1,3"), TWO_CORES).trials
+    assert [one.settings["threads_per_rank"] for one in trials] == [1, 3]
+
+
+def test_auto_in_a_list_of_threads_is_settled_too() -> None:
+    trials = expand(ask(world_size="2", threads_per_rank="auto,3"), TWO_CORES).trials
+    assert [one.settings["threads_per_rank"] for one in trials] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "threads"), [("3", 3), ("0", 1), ("2,1", 2), ("²", 2), ("", 2), ("9" * 5000, 2)]
+)
+def test_the_record_says_the_threads_that_the_variable_sets(value: str, threads: int) -> None:
+    """A value that is no plain number leaves the share of the cores, which is 2 on one rank here."""
+    experiment = ask().with_settings(env=({"OMP_NUM_THREADS": value},))
+    (trial,) = expand(experiment, TWO_CORES).trials
+    assert trial.settings["threads_per_rank"] == threads
+    assert trial.settings["env"] == {"OMP_NUM_THREADS": value}
+
+
+def test_threads_given_twice_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"--threads-per-rank or --env OMP_NUM_THREADS, not both"):
+        expand(ask(threads_per_rank="2", env__OMP_NUM_THREADS="2"), TWO_CORES)
+
+
+def test_each_value_of_a_variable_is_a_trial() -> None:
+    trials = expand(ask(env__A="x,y"), TWO_CORES).trials
+    assert [one.settings["env"] for one in trials] == [{"A": "x"}, {"A": "y"}]
+    assert len({one.trial_id for one in trials}) == 2
+
+
+def test_a_setting_that_no_trial_uses_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"^bucket_cap_mb belongs to ddp, which no trial here uses$"):
+        expand(ask(bucket_cap_mb="10", world_size="1"), TWO_CORES)
+
+
+def test_a_setting_that_some_trials_use_is_fine() -> None:
+    single, ddp = expand(ask(bucket_cap_mb="10", world_size="1,2"), TWO_CORES).trials
+    assert "bucket_cap_mb" not in single.settings
+    assert ddp.settings["bucket_cap_mb"] == 10.0
+
+
+def test_the_filled_request_says_every_default_but_nothing_internal() -> None:
+    filled = expand(ask(world_size="1,2"), TWO_CORES).experiment.settings
+    assert filled["world_size"] == (1, 2)
+    assert filled["batch_size"] == (BATCH.default_for("cpu"),)
+    assert filled["bucket_cap_mb"] == (BUCKET.default_for("cpu"),)
+    assert filled["threads_per_rank"] == (1,)
+    assert not {"ablation", "benchmark", "strategy"} & set(filled)
+
+
+def test_the_filled_request_leaves_out_defaults_that_differ_between_trials() -> None:
+    filled = expand(ask(device="cpu,cuda"), with_gpus(1)).experiment.settings
+    assert "batch_size" not in filled
+    assert filled["device"] == ("cpu", "cuda")
+    assert "lr" in filled
+
+
+def test_placement_alone_changes_nothing_else() -> None:
+    resolved, notes = resolve_placement(ask(seed="1,2"), TWO_CORES)
+    assert resolved.settings == {
+        "seed": (1, 2),
+        "device": ("cpu",),
+        "world_size": (1,),
+        "threads_per_rank": (2,),
+    }
+    assert notes == ["No GPU found: measuring on the CPU."]

@@ -1,0 +1,168 @@
+"""The experiment file a run leaves behind repeats that run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from scalescope.catalog import cards
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.setting import Setting, settings_of
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import RUN_NAME, Experiment, build_experiment
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.record import to_yaml
+from scalescope.experiment.yaml_file import Entries, Given, read_experiment_file
+from scalescope.launch.fake import TWO_CORES
+
+from .asking import ask, with_gpus
+
+NAMES = {"workload": cards.names("workloads"), "strategy": ("auto", *cards.names("strategies"))}
+BATCHES = ("batch_size", "global_batch_size")
+WORDS_FOR_NONE = ("none", "null")
+OPTIONS = {one.name: one for one in settings_of(Measuring)}
+SWEPT = {
+    name: versions[0]
+    for name, versions in cards.all_settings("train").items()
+    if not versions[0].internal and versions[0].kind != "env"
+}
+
+
+def texts_of(one: Setting) -> st.SearchStrategy[str]:
+    """Any value of a setting as a person may write it."""
+    words = NAMES.get(one.name, one.choices)
+    low, high = one.low, 1e20 if one.high is None else one.high
+    if one.kind == "bool":
+        found: st.SearchStrategy[str] = st.sampled_from(("true", "false"))
+    elif one.name == "name":
+        found = st.from_regex(RUN_NAME, fullmatch=True).filter(
+            lambda text: text.lower() not in WORDS_FOR_NONE
+        )
+    elif one.kind == "str":
+        assert words, f"{one.name}: what may it be?"
+        found = st.sampled_from(words)
+    elif one.kind == "int":
+        assert low is not None
+        found = st.integers(int(low), int(high)).map(str)
+    else:
+        found = st.floats(low, high).map(repr)
+    return found
+
+
+def values_of(one: Setting) -> st.SearchStrategy[list[str]]:
+    """One value or a sweep; None stands in sweeps only, where leaving the key out says something else."""
+    several = st.lists(texts_of(one), min_size=1, max_size=4, unique_by=lambda text: text.lower())
+    if one.optional and one.name != "batch_size":
+        return several | several.map(lambda texts: [*texts, one.none_word])
+    return several
+
+
+VARIABLES = st.dictionaries(
+    st.from_regex("X[A-Za-z0-9_]{0,5}", fullmatch=True),
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
+        min_size=1,
+        max_size=3,
+        unique=True,
+    ),
+    max_size=3,
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Entries:
+    """Flags of any settings: values, sweeps, variables and options of the run."""
+    texts: dict[str, list[str]] = {}
+    for name in draw(st.sets(st.sampled_from(sorted(SWEPT)), max_size=6)):
+        texts[name] = draw(values_of(SWEPT[name]))
+    if set(BATCHES) <= set(texts):
+        del texts[draw(st.sampled_from(BATCHES))]
+    for name, values in draw(VARIABLES).items():
+        texts[f"env.{name}"] = values
+    for one in OPTIONS.values():
+        if one.name != "output_dir" and draw(st.booleans()):
+            none = [one.none_word] if one.optional and draw(st.booleans()) else []
+            texts[one.name] = none or [draw(texts_of(one))]
+    return {name: tuple(Given(text, f"--{name}") for text in values) for name, values in texts.items()}
+
+
+def reread(text: str, path: Path, **defaults: Any) -> Experiment:
+    path.write_bytes(text.encode())
+    return build_experiment("train", "train", read_experiment_file(path), {}, defaults)
+
+
+def env_of(*values: str) -> Entries:
+    return {"env.X": tuple(Given(value, "--env X") for value in values)}
+
+
+@given(requests())
+@example(env_of("a\nb", " a ", "---\nx: 1", "\x85\u2028", "\ufeff", "#", "'\"\\", "", "\U0001f600"))
+@example(env_of("word " * 5000))
+@example({"budget": (Given("99999999999999999999", "--budget"),)})
+@example({"name": (Given("0777", "--name"),)})
+@settings(deadline=None, max_examples=150)
+def test_a_request_survives_its_file(tmp_path_factory: pytest.TempPathFactory, flags: Entries) -> None:
+    """Also where the verb that reads it has other defaults for the run."""
+    asked = build_experiment("train", "train", {}, flags, {})
+    text = to_yaml(asked)
+    found = reread(text, tmp_path_factory.getbasetemp() / "e.yaml", repeats=7, budget=90.0, stall_timeout=1.0)
+    assert found.settings == asked.settings
+    assert found.measuring == asked.measuring
+    assert to_yaml(found) == text
+    keys = [line.partition(":")[0] for line in text.splitlines()[1:]]
+    assert keys == sorted(set(keys))  # every value on the line of its key
+
+
+@pytest.mark.parametrize("machine", [TWO_CORES, with_gpus(2)], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {},
+        {"world_size": "1,2", "batch_size": "8,16"},
+        {"world_size": "1,2", "global_batch_size": "64"},
+        {"global_batch_size": "none,64"},
+        {"world_size": "2", "bucket_cap_mb": "none"},
+        {"world_size": "2", "bucket_cap_mb": "none,1e-3", "static_graph": "false,true"},
+        {"device": "auto,cpu"},
+        {"strategy": "auto,ddp", "world_size": "1,2"},
+        {"threads_per_rank": "auto,1"},
+        {"env__OMP_NUM_THREADS": "1,2"},
+        {"env__A": "x,y", "env__B": "1"},
+        {"lr": "1e-5", "budget": "none", "name": "no"},
+    ],
+    ids=str,
+)
+def test_the_filled_file_makes_the_same_trials_again(
+    texts: dict[str, str], machine: Machine, tmp_path: Path
+) -> None:
+    first = expand(ask(**texts), machine)
+    text = to_yaml(first.experiment)
+    again = expand(reread(text, tmp_path / "e.yaml"), machine)
+    assert {one.trial_id for one in again.trials} == {one.trial_id for one in first.trials}
+    assert to_yaml(again.experiment) == text
+
+
+def test_a_repeat_gets_a_folder_of_its_own() -> None:
+    assert "output_dir" not in to_yaml(ask(output_dir="runs/here", epochs="2"))
+
+
+def test_the_file_is_plain_sorted_lines_that_say_how_to_use_it() -> None:
+    limits = {name: one.default for name, one in OPTIONS.items() if name.endswith("_timeout")}
+    text = to_yaml(ask(world_size="1,2", epochs="3", env__A="x,y", bucket_cap_mb="none", name="first"))
+    assert text == (
+        "# scalescope train FILE repeats this run.\n"
+        "bucket_cap_mb: 'null'\n"
+        "budget: 'null'\n"
+        "env: {A: [x, y]}\n"
+        "epochs: 3\n"
+        f"init_timeout: {limits['init_timeout']}\n"
+        "name: first\n"
+        "order_seed: 0\n"
+        "repeats: 1\n"
+        "stall_timeout: 'null'\n"
+        f"teardown_timeout: {limits['teardown_timeout']}\n"
+        f"warmup_timeout: {limits['warmup_timeout']}\n"
+        "world_size: [1, 2]\n"
+    )

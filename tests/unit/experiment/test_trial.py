@@ -1,0 +1,127 @@
+"""A trial's identity: what tells trials apart, and what must never change it."""
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.experiment.trial import Trial, identity
+
+# Written out in full, so that a changed default does not reach it.
+FIXED: dict[str, Any] = {
+    "ablation": "none",
+    "backend": "gloo",
+    "batch_size": 32,
+    "benchmark": "train",
+    "broadcast_buffers": False,
+    "bucket_cap_mb": 25.0,
+    "device": "cpu",
+    "env": None,
+    "epochs": 1,
+    "global_batch_size": None,
+    "gradient_as_bucket_view": True,
+    "hidden_dim": 64,
+    "input_dim": 64,
+    "lr": 0.01,
+    "num_layers": 2,
+    "optimizer": "sgd",
+    "output_dim": 8,
+    "oversubscribe": False,
+    "precision": "fp32",
+    "seed": 0,
+    "static_graph": True,
+    "steps_per_epoch": 20,
+    "strategy": "ddp",
+    "threads_per_rank": 1,
+    "warmup_steps": 5,
+    "workload": "mlp",
+    "world_size": 2,
+}
+NEUTRAL = {"ablation": "none", "env": None, "global_batch_size": None, "oversubscribe": False}
+OTHER = {"ablation": "noop_comm", "env": {"A": "1"}, "global_batch_size": 64, "oversubscribe": True}
+
+
+def test_the_identity_of_a_fixed_trial_never_changes() -> None:
+    """A new id here orphans every result measured so far; a new setting needs a neutral value instead."""
+    assert Trial(settings=FIXED).trial_id == "946eaa595a25"
+
+
+def test_neutral_values_are_left_out() -> None:
+    assert identity(FIXED) == {name: value for name, value in FIXED.items() if name not in NEUTRAL}
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_a_run_from_before_a_setting_existed_keeps_its_identity(name: str) -> None:
+    older = {key: value for key, value in FIXED.items() if key != name}
+    assert Trial(settings=older).trial_id == Trial(settings=FIXED).trial_id
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_value_that_is_not_neutral_counts(name: str) -> None:
+    trial = Trial(settings=FIXED)
+    assert trial.replace(**{name: OTHER[name]}).trial_id != trial.trial_id
+
+
+@pytest.mark.parametrize("name", sorted(set(FIXED) - set(NEUTRAL) - {"benchmark"}))
+def test_every_other_setting_counts(name: str) -> None:
+    trial = Trial(settings=FIXED)
+    assert trial.replace(**{name: "another"}).trial_id != trial.trial_id
+
+
+def test_a_default_counts_although_it_is_the_default() -> None:
+    """Otherwise a changed default would give an old result a new meaning."""
+    assert identity(FIXED)["optimizer"] == "sgd"
+    assert identity(FIXED)["seed"] == 0
+
+
+def test_a_setting_this_version_does_not_know_counts() -> None:
+    trial = Trial(settings=FIXED)
+    assert trial.replace(from_the_future=1).trial_id != trial.trial_id
+
+
+@given(st.permutations(sorted(FIXED)))
+def test_the_order_of_settings_does_not_count(names: list[str]) -> None:
+    shuffled = Trial(settings={name: FIXED[name] for name in names})
+    assert shuffled.trial_id == Trial(settings=FIXED).trial_id
+
+
+def test_the_order_of_variables_does_not_count() -> None:
+    trial = Trial(settings=FIXED)
+    one, other = {"A": "1", "B": "2"}, {"B": "2", "A": "1"}
+    assert trial.replace(env=one).trial_id == trial.replace(env=other).trial_id
+
+
+def test_an_id_is_fit_for_a_file_name() -> None:
+    assert re.fullmatch("[0-9a-f]{12}", Trial(settings=FIXED).trial_id)
+
+
+def test_the_batch_of_a_rank() -> None:
+    weak = Trial(settings=FIXED)
+    strong = weak.replace(batch_size=None, global_batch_size=64)
+    assert (weak.mode, weak.rank_batch_size) == ("weak", 32)
+    assert (strong.mode, strong.rank_batch_size) == ("strong", 32)
+    assert strong.replace(world_size=4).rank_batch_size == 16
+
+
+def test_options_are_the_settings_of_a_card() -> None:
+    trial = Trial(settings=FIXED)
+    assert dataclasses.asdict(trial.options(Ddp)) == {
+        "bucket_cap_mb": 25.0,
+        "broadcast_buffers": False,
+        "static_graph": True,
+        "gradient_as_bucket_view": True,
+    }
+    assert trial.options(Placement).world_size == trial.world_size == 2
+    assert trial.device == "cpu"
+
+
+def test_a_replaced_trial_is_sorted_and_leaves_the_first_as_it_was() -> None:
+    trial = Trial(settings={"benchmark": "train", "world_size": 2})
+    changed = trial.replace(world_size=4, backend="gloo")
+    assert list(changed.settings.items()) == [("backend", "gloo"), ("benchmark", "train"), ("world_size", 4)]
+    assert trial.settings == {"benchmark": "train", "world_size": 2}
