@@ -59,6 +59,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = app.main(args=arguments, prog_name="scalescope", standalone_mode=False)
     except click.exceptions.Exit as leaving:
         code = leaving.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        code = 0
     except click.ClickException as error:
         code = _report(_one_line(error), 2)
     except ScalescopeError as error:
@@ -78,7 +81,8 @@ def _one_line(error: click.ClickException) -> str:
     message = error.format_message().replace("\n", " ")
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context is not None:
-        flags = [flag for parameter in context.command.params for flag in parameter.opts]
+        parameters = context.command.params
+        flags = [flag for one in parameters for flag in (*one.opts, *one.secondary_opts)]
         message = f"no such option {error.option_name}{nearest(error.option_name, flags)}"
     if context is None:
         return message

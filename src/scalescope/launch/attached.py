@@ -93,10 +93,13 @@ class AttachedLauncher:
         failed = [one for one in raw if one["state"] != "done"]
         if failed:
             first = min(failed, key=lambda one: float(one["error"]["at_wall_s"]))
+            step = first["error"]["step"]
+            where = "" if step is None else f" at step {step}"
             return Outcome(
                 status="oom" if first["error"]["out_of_memory"] else "failed",
-                reason=f"rank {first['rank']} failed: {first['error']['message']}",
+                reason=f"rank {first['rank']} failed{where}: {first['error']['message']}",
                 rank=first["rank"],
+                step=step,
                 records=records,
             )
         return judge(trial, records)

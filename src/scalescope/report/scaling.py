@@ -21,18 +21,8 @@ from scalescope.report.section import Section, Table
 from scalescope.report.training import warnings_of
 from scalescope.results.run import Run
 
-_COLUMNS = (
-    "ranks",
-    "batch",
-    "step ms",
-    "samples/s",
-    "speedup",
-    "efficiency [95 %]",
-    "vs DDP×1",
-    "exposed comm",
-    "serial",
-    "reading",
-)
+# Left out one after another where the page is too narrow; the title, -v and results.json still tell.
+_OPTIONAL = ("mode", "Amdahl allows", "serial", "vs DDP×1", "samples/s")
 
 
 def scaling_sections(run: Run) -> tuple[Section, ...]:
@@ -40,12 +30,7 @@ def scaling_sections(run: Run) -> tuple[Section, ...]:
     rows = scaling_rows(configurations(run.results))
     if not rows:
         return ()
-    return (
-        Section(lines=(verdict(rows),)),
-        table_section(rows),
-        _amdahl_section(rows),
-        *_doubt_section(rows),
-    )
+    return (Section(lines=(verdict(rows),)), table_section(rows), *_doubt_section(rows))
 
 
 def next_after_scaling(run: Run) -> str | None:
@@ -68,13 +53,18 @@ def next_after_scaling(run: Run) -> str | None:
 
 def table_section(rows: tuple[ScalingRow, ...]) -> Section:
     """One line for each world size and batch."""
+    next_sizes = next_world_sizes(rows)
+    cells = [_cells(row, next_sizes) for row in rows]
     return Section(
         title=_title(rows),
         table=Table(
-            columns=_COLUMNS,
-            rows=tuple(_cells(row) for row in rows),
-            left=frozenset(("reading",)),
-            optional=("serial", "vs DDP×1", "samples/s"),
+            columns=tuple(cells[0]),
+            rows=tuple(tuple(row.values()) for row in cells),
+            left=frozenset(("mode", "reading")),
+            optional=_OPTIONAL,
+        ),
+        lines=(
+            f"Efficiency with its 95 % interval; Amdahl's law at {next_sizes[0]} and {next_sizes[1]} ranks.",
         ),
         details=_details(rows),
     )
@@ -84,30 +74,40 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     first = rows[0]
     settings = first.trial.settings
     batch = "batch per rank" if first.trial.mode == "weak" else "global batch"
-    base = "" if first.baseline_ranks == 1 else f" · relative to {first.baseline_ranks} ranks"
+    bases = {row.baseline_ranks for row in rows}
+    base = "" if bases == {1} else f" · relative to {counted(first.baseline_ranks, 'rank')}"
+    if len(bases) > 1:
+        base = " · each batch relative to the fewest ranks measured"
     marks = " · GPU shared by ranks: no scaling measurement" if settings["oversubscribe"] else ""
-    launches = max(len(row.configuration.launches) for row in rows)
+    counts = sorted({len(row.configuration.launches) for row in rows})
+    launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (
         f"{first.trial.mode} scaling · {settings['workload']} on {settings['device']} · {batch} · "
-        f"{counted(launches, 'launch')} each{base}{marks}"
+        f"{launches} each{base}{marks}"
     )
 
 
-def _cells(row: ScalingRow) -> tuple[str, ...]:
+def _cells(row: ScalingRow, next_sizes: tuple[int, ...]) -> dict[str, str]:
     one = row.configuration
-    serial = row.serial_fraction
-    return (
-        f"{row.ranks}",
-        f"{row.batch:,}",
-        milliseconds(one.step_time_s.value),
-        significant(one.samples_per_s.value, 4),
-        f"{row.speedup.value:.2f}×",
-        MISSING if row.is_baseline else percent_with_interval(row.efficiency),
-        _against_wrapped(row),
-        _exposed(row),
-        _serial(serial),
-        row.reading,
-    )
+    return {
+        "ranks": f"{row.ranks}",
+        "batch": f"{row.batch:,}",
+        "step ms": milliseconds(one.step_time_s.value),
+        "samples/s": significant(one.samples_per_s.value, 4),
+        "speedup": f"{row.speedup.value:.2f}×",
+        "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
+        "vs DDP×1": _against_wrapped(row),
+        "exposed comm": _exposed(row),
+        "serial": _serial(row.serial_fraction),
+        "Amdahl allows": _allowed(row, next_sizes),
+        "mode": row.trial.mode,
+        "reading": row.reading,
+    }
+
+
+def _allowed(row: ScalingRow, sizes: tuple[int, ...]) -> str:
+    limits = [row.allowed_speedup(size) for size in sizes]
+    return ", ".join(MISSING if limit is None else f"{limit:.1f}×" for limit in dict.fromkeys(limits))
 
 
 def _serial(serial: float | None) -> str:
@@ -147,10 +147,11 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
     if not scaled:
         return f"Only {counted(rows[0].ranks, 'rank')} measured: there is no scaling to see."
     most = max(row.ranks for row in scaled)
-    at_most = [row for row in scaled if row.ranks == most]
+    base = min(row.baseline_ranks for row in scaled if row.ranks == most)
+    at_most = [row for row in scaled if row.ranks == most and row.baseline_ranks == base]
     best = max(at_most, key=lambda row: row.efficiency.value)
     worst = min(at_most, key=lambda row: row.efficiency.value)
-    ideal = f"of {most / best.baseline_ranks:g}"
+    ideal = f"of {most / base:g}"
     text = f"{most} ranks deliver {_delivery(worst)}"
     if worst is not best:
         text += f" and {_delivery(best)}"
@@ -176,24 +177,6 @@ def _reach_words(reach: Reach) -> str:
         return "by no batch measured"
     sure = "" if reach.certain else " (not certain)"
     return f"from batch {reach.batch:,}{sure}"
-
-
-def _amdahl_section(rows: tuple[ScalingRow, ...]) -> Section:
-    lines = []
-    most = max(row.ranks for row in rows)
-    for row in rows:
-        if row.ranks != most or row.serial_fraction is None:
-            continue
-        serial = row.serial_fraction
-        if not 0 <= serial <= 1:
-            what = "more than linear" if serial < 0 else "slower than one rank"
-            lines.append(f"Batch {row.batch:,}: {what}, which Amdahl's law does not cover.")
-            continue
-        limits = ", ".join(
-            f"{row.allowed_speedup(ranks):.2f}× on {ranks}" for ranks in next_world_sizes(rows)
-        )
-        lines.append(f"Batch {row.batch:,}: Amdahl's serial fraction {serial:.2f} allows {limits}.")
-    return Section(lines=tuple(lines))
 
 
 def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:

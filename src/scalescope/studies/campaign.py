@@ -42,7 +42,7 @@ class Plan:
         """
         ordered: list[tuple[Trial, int]] = []
         for launch in range(self.experiment.measuring.repeats):
-            round_of_trials = list(self.trials)
+            round_of_trials = sorted(self.trials, key=lambda trial: trial.trial_id)
             random.Random(f"{self.experiment.measuring.order_seed}/{launch}").shuffle(round_of_trials)
             ordered.extend((trial, launch) for trial in round_of_trials)
         return ordered

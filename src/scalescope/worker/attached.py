@@ -96,12 +96,14 @@ def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> d
         init_timeout_s=request["init_timeout_s"],
     )
     prefix = dist.PrefixStore(f"scalescope/trial/{number}", store)
+    position = Position(None, rank, job.world_size)
     try:
-        leave = perform(job, prefix, Position(None, rank, job.world_size), record, lambda: None)
+        leave = perform(job, prefix, position, record, lambda: None)
         leave()
     except Exception as error:
         traceback.print_exc()
-        record.update(state="failed", error=describe_error(error))
+        step = position.begun - 1 if position.begun else None
+        record.update(state="failed", error={**describe_error(error), "step": step})
         if dist.is_initialized():
             dist.destroy_process_group()
     return record

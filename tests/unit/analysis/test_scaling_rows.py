@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from .made_results import make_configuration, make_trial
 from scipy import stats
 
 from scalescope.analysis.configurations import Configuration
@@ -15,6 +14,8 @@ from scalescope.analysis.scaling import (
 )
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
+
+from .made_results import make_configuration, make_trial
 
 ONE = (0.0100, 0.0101, 0.0099, 0.0102, 0.0098)
 FOUR = (0.0120, 0.0123, 0.0118, 0.0121, 0.0119)

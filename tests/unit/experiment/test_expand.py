@@ -179,6 +179,7 @@ def test_as_many_ranks_as_gpus_need_no_word() -> None:
 def test_more_ranks_than_cores_are_allowed_and_said() -> None:
     (note,) = expand(ask(world_size="3", device="cpu"), TWO_CORES).notes
     assert note.startswith("3 ranks on 2 cores: ranks compete for cores")
+    assert expand(ask(world_size="2", device="cpu"), TWO_CORES).notes == ()
 
 
 def test_nccl_without_cuda_suggests_gloo() -> None:

@@ -108,6 +108,11 @@ def test_the_batch_of_a_rank() -> None:
     assert strong.replace(world_size=4).rank_batch_size == 16
 
 
+def test_a_trial_on_one_rank_shares_its_device_with_nobody() -> None:
+    alone = Trial(settings=FIXED).replace(world_size=4, oversubscribe=True).on_one_rank()
+    assert alone == Trial(settings=FIXED).replace(world_size=1)
+
+
 def test_options_are_the_settings_of_a_card() -> None:
     trial = Trial(settings=FIXED)
     assert dataclasses.asdict(trial.options(Ddp)) == {

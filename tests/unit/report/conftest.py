@@ -40,6 +40,7 @@ def golden() -> Golden:
 
     def compare(name: str, text: str) -> None:
         path = GOLDEN / name
+        text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
         if os.environ.get("UPDATE_GOLDEN") == "1":
             path.write_text(text, encoding="utf-8")
         assert path.is_file(), f"{path} is missing; UPDATE_GOLDEN=1 pytest {__file__} writes it"

@@ -72,7 +72,9 @@ def test_the_environment_says_what_it_is(tmp_path: Path, monkeypatch: pytest.Mon
 
 def git(directory: Path, *arguments: str) -> str:
     own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", *own, *arguments], cwd=directory, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", *own, *arguments], cwd=directory, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from .made_lines import make_result
 
 from scalescope.errors import StorageError
 from scalescope.results.files import append_line, to_text, write_atomically
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import read_json
+
+from .made_lines import make_result
 
 SOURCE = Path(__file__).parents[3] / "src"
 

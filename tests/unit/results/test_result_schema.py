@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from .made_lines import line_of, make_result
 
 from scalescope.results.result import SCHEMA_VERSION, to_json
 from scalescope.results.schema import parse_result, result_schema, schema_text
+
+from .made_lines import line_of, make_result
 
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -26,15 +27,19 @@ def problems(value: Any, schema: Any, whole: dict[str, Any], where: str = "recor
         return []
     if "$ref" in schema:
         return problems(value, whole["$defs"][schema["$ref"].removeprefix("#/$defs/")], whole, where)
-    unknown = set(schema) - SAYS_NOTHING - {
-        "type",
-        "anyOf",
-        "enum",
-        "properties",
-        "required",
-        "items",
-        "additionalProperties",
-    }
+    unknown = (
+        set(schema)
+        - SAYS_NOTHING
+        - {
+            "type",
+            "anyOf",
+            "enum",
+            "properties",
+            "required",
+            "items",
+            "additionalProperties",
+        }
+    )
     assert not unknown, f"{where}: this check does not know {unknown}"
     found = []
     if "type" in schema and (not isinstance(value, TYPES[schema["type"]]) or isinstance(value, bool)):

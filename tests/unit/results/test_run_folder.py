@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from .made_lines import make_result
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.results.run import load_run
@@ -18,6 +17,8 @@ from scalescope.results.run_folder import (
     point_latest_at,
     read_json,
 )
+
+from .made_lines import make_result
 
 HOLD = """
 import sys, time
@@ -149,7 +150,9 @@ def test_links_are_not_followed_round_and_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 5_000], ids=["empty", "cut", "bytes", "deep", "long"]
+    "raw",
+    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 5_000],
+    ids=["empty", "cut", "bytes", "deep", "long"],
 )
 def test_a_json_file_that_cannot_be_read_is_none(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "results.json").write_bytes(raw)

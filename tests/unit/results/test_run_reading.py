@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from .made_lines import line_of, make_result, write_lines
 
 from scalescope.errors import BadInput
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
+
+from .made_lines import line_of, make_result, write_lines
 
 
 def launches(folder: Path) -> list[int]:
@@ -86,13 +87,9 @@ def test_a_setting_that_is_no_finite_number_is_left_out(tmp_path: Path, value: s
     assert len(load_run(tmp_path).warnings) == 1
 
 
-@pytest.mark.parametrize(
-    "times", [[-0.25, 0.5], [0.0, 0.5], []], ids=["negative", "zero", "none"]
-)
+@pytest.mark.parametrize("times", [[-0.25, 0.5], [0.0, 0.5], []], ids=["negative", "zero", "none"])
 def test_a_good_launch_has_times_above_zero(tmp_path: Path, times: list[float]) -> None:
-    write_lines(
-        tmp_path, line_of(launch=1), line_of(launch=2).replace("[0.25, 0.5]", json.dumps(times))
-    )
+    write_lines(tmp_path, line_of(launch=1), line_of(launch=2).replace("[0.25, 0.5]", json.dumps(times)))
     assert launches(tmp_path) == [1]
     assert len(load_run(tmp_path).warnings) == 1
 
@@ -156,7 +153,9 @@ def test_of_a_repeated_launch_the_newest_record_counts(tmp_path: Path) -> None:
 
 
 def test_results_are_told_apart_by_status(tmp_path: Path) -> None:
-    write_lines(tmp_path, line_of(launch=0), line_of(launch=1, status="oom"), line_of(launch=2, status="hang"))
+    write_lines(
+        tmp_path, line_of(launch=0), line_of(launch=1, status="oom"), line_of(launch=2, status="hang")
+    )
     run = load_run(tmp_path)
     assert [one.launch for one in run.of_status("oom", "hang")] == [1, 2]
 

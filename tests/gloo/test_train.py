@@ -1,0 +1,199 @@
+"""Training end to end on real CPU ranks: what is shown, what is stored, and that the training is right."""
+
+import json
+import math
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from tests.conftest import TINY
+from tests.gloo.conftest import Start
+from tests.gloo.real_runs import FinishedRun
+
+pytestmark = pytest.mark.gloo
+
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "scalescope")
+_NO_BATCH = [flag for flag in TINY if not flag.startswith("--batch-size")]
+_SUMMARY_KEYS = {"schema_version", "name", "world_size", "timestamp", "config", "results"}
+
+
+def _assert_summary_of_two_ranks(run: FinishedRun) -> None:
+    """The two placement lines, the labels of the summary and the folder that a launch on two ranks leaves."""
+    assert run.returncode == 0
+    placements = [line for line in run.stdout.splitlines() if line.startswith("[Rank ")]
+    assert [line.split(",")[:2] for line in placements] == [
+        [f"[Rank {rank}] CUDA_VISIBLE_DEVICES=unset", f" LOCAL_RANK={rank}"] for rank in (0, 1)
+    ]
+    shown = dict(re.findall(r"^(\w[\w %]*?) *: (.*)$", run.stdout, re.MULTILINE))
+    assert shown["World size"] == "2"
+    assert shown["Device"] == "cpu"
+    assert json.loads(shown["Config"])["hidden_dim"] == 16
+    assert shown["Warmup steps"] == "3"
+    assert shown["Measured steps"] == "5 / 8"
+    assert re.fullmatch(r"[\d.]+ ms", shown["Avg step time"])
+    assert re.fullmatch(r"[\d,]+ samples/s", shown["Throughput"])
+    assert shown["Measured samples"] == "40"
+    assert shown["95 % interval"] == "no interval: one launch"
+
+    (result,) = run.results
+    assert (result["status"], result["launch"]) == ("ok", 0)
+    assert [rank["rank"] for rank in result["ranks"]] == [0, 1]
+    for rank in result["ranks"]:
+        assert len(rank["samples"]["warmup_step_time_s"]) == 3
+        assert len(rank["samples"]["step_time_s"]) == 5
+        assert all(0 < time_s < 60 for time_s in rank["samples"]["step_time_s"])
+    _assert_summary_file(run, result)
+
+
+def _assert_summary_file(run: FinishedRun, result: dict[str, Any]) -> None:
+    summary = run.summary
+    assert set(summary) >= _SUMMARY_KEYS
+    assert (summary["schema_version"], summary["world_size"]) == ("1.0", 2)
+    assert (summary["config"]["warmup_iters"], summary["config"]["benchmark_iters"]) == (3, 5)
+    assert set(summary["results"]) >= {"communication", "training", "memory", "scaling", "findings"}
+    (training,) = summary["results"]["training"]
+    facts = {"workload": "mlp", "strategy": "ddp", "world_size": 2, "batch_size": 4, "status": "ok"}
+    assert facts.items() <= training.items()
+    assert training["step_time_s"]["ci95"] is None
+    times = [rank["samples"]["step_time_s"] for rank in result["ranks"]]
+    longest = max(math.fsum(one) for one in times)
+    assert training["samples_per_s"] == pytest.approx(40 / longest)
+
+
+def test_train_on_two_ranks(start: Start) -> None:
+    _assert_summary_of_two_ranks(start("train", *TINY, "--world-size=2").finish())
+
+
+def test_train_under_torchrun_shows_and_stores_the_same(start: Start) -> None:
+    run = start("train", *TINY, command=_TORCHRUN)
+    _assert_summary_of_two_ranks(run.finish())
+    assert run.leftovers() == []
+
+
+def test_two_ranks_train_like_one_that_averages_gradients(start: Start) -> None:
+    run = start("train", *TINY, "--world-size=2", "--repeats=2").finish()
+    assert run.returncode == 0
+    first, second = run.results
+    expected = _losses_of_averaged_training(steps=8)
+    for result in (first, second):
+        measured = [rank["samples"]["loss"] for rank in result["ranks"]]
+        assert measured == [pytest.approx(losses[3:], rel=1e-4) for losses in expected]
+        assert len({rank["counters"]["parameter_checksum"] for rank in result["ranks"]}) == 1
+    assert first["ranks"][0]["counters"]["parameter_checksum"] == second["ranks"][1]["counters"][
+        "parameter_checksum"
+    ]
+
+
+def _losses_of_averaged_training(steps: int) -> list[list[float]]:
+    """Losses of two ranks, worked out in one process: each its own batch, one averaged update."""
+    import torch
+
+    from scalescope.catalog.workloads.mlp import Mlp
+    from scalescope.worker.workloads.mlp import build
+
+    torch.manual_seed(0)
+    options = Mlp(input_dim=16, hidden_dim=16, num_layers=2, output_dim=4)
+    workload = build(options, torch.device("cpu"))
+    optimizer = torch.optim.SGD(workload.model.parameters(), lr=0.01)
+    batches = [workload.batches(4, torch.Generator().manual_seed(rank + 1)) for rank in (0, 1)]
+    losses: list[list[float]] = [[], []]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for rank in (0, 1):
+            inputs, targets = next(batches[rank])
+            loss = workload.loss(workload.model(inputs), targets)
+            (loss / 2).backward()
+            losses[rank].append(loss.item())
+        optimizer.step()
+    return losses
+
+
+def test_scale_measures_weak_scaling_and_explains_it(start: Start) -> None:
+    flags = ("--world-size=1,2", "--batch-size=4,8", "--repeats=2")
+    run = start("scale", *_NO_BATCH, *flags).finish()
+    assert run.returncode == 0
+    assert "weak scaling" in run.stdout
+    assert "strong scaling" not in run.stdout
+    rows = run.summary["results"]["scaling"]
+    assert {(row["world_size"], row["batch_size"], row["mode"]) for row in rows} == {
+        (ranks, batch, "weak") for ranks in (1, 2) for batch in (4, 8)
+    }
+    assert len(rows) == 4
+    for row in rows:
+        assert row["efficiency"] == pytest.approx(row["speedup"] / row["world_size"])
+        assert (row["exposed_comm_s"] is None) == (row["world_size"] == 1)
+    ablated = [one for one in run.results if one["settings"]["ablation"] == "noop_comm"]
+    assert len(ablated) == 2 * 2  # two batches, two launches
+    for one in ablated:
+        assert one["status"] == "ok"
+        assert len({rank["counters"]["parameter_checksum"] for rank in one["ranks"]}) == 2
+
+
+def test_scale_with_a_global_batch_is_strong_scaling(start: Start) -> None:
+    flags = ("--world-size=1,2", "--global-batch-size=8", "--repeats=1")
+    run = start("scale", *_NO_BATCH, *flags).finish()
+    assert run.returncode == 0
+    assert "strong scaling" in run.stdout
+    assert "weak scaling" not in run.stdout
+    rows = run.summary["results"]["scaling"]
+    assert [(row["world_size"], row["mode"]) for row in rows] == [(1, "strong"), (2, "strong")]
+    training = run.summary["results"]["training"]
+    assert {(one["world_size"], one["batch_size"]) for one in training} == {(1, 8), (2, 4)}
+
+
+def test_scale_under_torchrun_uses_all_its_ranks_once(start: Start) -> None:
+    run = start("scale", *TINY, command=_TORCHRUN)
+    finished = run.finish()
+    assert finished.returncode == 0
+    assert run.leftovers() == []
+    assert "weak scaling" in finished.stdout
+    assert "Attached ranks make one launch" in finished.stdout
+    rows = finished.summary["results"]["scaling"]
+    assert [(row["world_size"], row["ci95_efficiency"]) for row in rows] == [(1, None), (2, None)]
+    assert {(one["launch"], one["status"]) for one in finished.results} == {(0, "ok")}
+
+
+def test_a_rank_that_fails_under_torchrun_is_named(start: Start) -> None:
+    flags = ("--init-timeout=3s",)  # there, the group's limit frees a rank whose peer has given up
+    run = start("train", *TINY, *flags, command=_TORCHRUN, SCALESCOPE_FAULT="raise@1:5")
+    finished = run.finish()
+    assert finished.returncode == 1  # torchrun's own; it shows ours
+    assert "exitcode  : 4" in finished.stderr
+    assert "failed: rank 1 failed at step 5: RuntimeError: injected fault" in finished.stdout
+    (result,) = finished.results
+    assert (result["status"], result["rank"], result["step"]) == ("failed", 1, 5)
+    assert run.leftovers() == []
+
+
+def test_precisions_of_the_cpu_with_ddp_on_one_rank(start: Start) -> None:
+    able = start("train", *TINY, "--strategy=ddp", "--precision=fp32,bf16", "--optimizer=sgd,adamw")
+    unable = start("train", *TINY, "--precision=fp16", folder="unable")
+    run = able.finish()
+    assert run.returncode == 0
+    found = {(one["settings"]["precision"], one["settings"]["optimizer"]) for one in run.results}
+    assert found == {(p, o) for p in ("fp32", "bf16") for o in ("sgd", "adamw")}
+    for one in run.results:
+        assert (one["status"], one["settings"]["strategy"], len(one["ranks"])) == ("ok", "ddp", 1)
+    losses = {
+        one["settings"]["precision"]: one["ranks"][0]["samples"]["loss"]
+        for one in run.results
+        if one["settings"]["optimizer"] == "sgd"
+    }
+    assert losses["bf16"] != losses["fp32"]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
+
+    refused = unable.finish()
+    assert refused.returncode == 3
+    assert "precision fp16 needs a CUDA GPU" in refused.stderr
+
+
+def test_the_same_variable_twice_is_a_sweep(start: Start) -> None:
+    run = start("train", *TINY, "--env=OMP_NUM_THREADS=1", "--env=OMP_NUM_THREADS=2").finish()
+    assert run.returncode == 0
+    assert len({one["trial_id"] for one in run.results}) == 2
+    for threads in (1, 2):
+        one = run.only(env={"OMP_NUM_THREADS": str(threads)})
+        assert one["status"] == "ok"
+        assert one["ranks"][0]["placement"].endswith(f"threads={threads}")

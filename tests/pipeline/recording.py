@@ -1,0 +1,67 @@
+"""What the pipeline tests share: requests as a person makes them, and a watcher that remembers."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.yaml_file import Given
+from scalescope.report.section import Section
+from scalescope.results.result import Result
+from scalescope.studies.request import Request
+
+SMALL = {"steps_per_epoch": 8, "warmup_steps": 3}
+
+
+@dataclass
+class RecordingWatcher:
+    """Remembers everything a campaign says."""
+
+    notes: list[str] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    begun: list[tuple[int, int]] = field(default_factory=list)
+    launched: list[tuple[Trial, int]] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    placements: list[list[str]] = field(default_factory=list)
+    fractions: list[float] = field(default_factory=list)
+
+    def noted(self, line: str) -> None:
+        self.notes.append(line)
+
+    def shown(self, sections: tuple[Section, ...]) -> None:
+        self.sections.extend(sections)
+
+    def began(self, launches: int, done: int) -> None:
+        self.begun.append((launches, done))
+
+    def launching(self, trial: Trial, launch: int) -> None:
+        self.launched.append((trial, launch))
+
+    def ended(self, result: Result) -> None:
+        self.results.append(result)
+
+    def placed(self, lines: list[str]) -> None:
+        self.placements.append(lines)
+
+    def advanced(self, fraction: float) -> None:
+        self.fractions.append(fraction)
+
+
+def ask(verb: str, *, output_dir: str | None = "run", **asked: Any) -> Request:
+    """A request by flags; lists are sweeps; `resume`, `strict` and so on are the switches."""
+    switches = {name: asked.pop(name) for name in ("resume", "strict", "dry_run", "file") if name in asked}
+    settings = asked if "file" in switches else {**SMALL, **asked}
+    if output_dir is not None:
+        settings = {**settings, "output_dir": output_dir}
+    values = {name: one if isinstance(one, list) else [one] for name, one in settings.items()}
+    flags = {name: tuple(Given(str(one), f"--{name}") for one in found) for name, found in values.items()}
+    return Request(verb=verb, flags=flags, **switches)
+
+
+def summary_of(path: Path | None) -> dict[str, Any]:
+    """results.json of a run."""
+    assert path is not None
+    summary = json.loads((path / "results.json").read_text(encoding="utf-8"))
+    assert isinstance(summary, dict)
+    return summary

@@ -1,0 +1,174 @@
+"""Failure is data: a sweep goes on, and the exit code says what happened."""
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scalescope.errors import Interrupted, StorageError
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
+from scalescope.results.result import Status
+from scalescope.results.run import load_run
+from scalescope.studies.main_job import main_job
+from scalescope.studies.scale import scale
+from scalescope.studies.train import train
+
+from .recording import RecordingWatcher, ask, summary_of
+
+MODEL = CostModel(exposed_comm_s={2: 0.004, 4: 0.012})
+CODES: list[tuple[Status, int]] = [("failed", 4), ("oom", 4), ("hang", 5), ("invalid", 6)]
+
+
+def failing(status: Status, ranks: int = 2) -> Callable[[Trial, int], Outcome | None]:
+    """Every launch on that many ranks ends so."""
+
+    def outcome(trial: Trial, launch: int) -> Outcome | None:
+        if trial.world_size != ranks:
+            return None
+        return Outcome(status=status, reason="made up", rank=1, step=7, log="logs/x.log")
+
+    return outcome
+
+
+@pytest.mark.parametrize(("status", "code"), CODES)
+def test_a_sweep_with_failures_finishes_and_says_so(status: Status, code: int) -> None:
+    watcher = RecordingWatcher()
+    launcher = FakeLauncher(MODEL, outcomes=failing(status))
+    report = scale(ask("scale", world_size=[1, 2, 4], batch_size=50), launcher, watcher)
+    assert report.exit_code == code
+    training = summary_of(report.path)["results"]["training"]
+    assert {one["world_size"] for one in training if one["status"] == "ok"} == {1, 4}
+    failed = [one for one in training if one["status"] != "ok"]
+    assert {
+        (one["world_size"], one["status"], one["reason"], one["rank"], one["step"]) for one in failed
+    } == {(2, status, "made up", 1, 7)}
+    assert [row["world_size"] for row in summary_of(report.path)["results"]["scaling"]] == [1, 4]
+    (section,) = [section for section in report.sections if section.title == "Failed"]
+    assert all(f"ddp, 2 ranks, batch 50: {status}: made up" in line for line in section.lines)
+    assert all(line.endswith("; log: logs/x.log") for line in section.lines)
+
+
+@pytest.mark.parametrize(("status", "tries"), [("failed", 2), ("hang", 2), ("oom", 1), ("invalid", 1)])
+def test_a_trial_that_keeps_failing_is_given_up(status: Status, tries: int) -> None:
+    watcher = RecordingWatcher()
+    train(ask("train", world_size=[1, 2], repeats=5), FakeLauncher(MODEL, outcomes=failing(status)), watcher)
+    ranks = [trial.world_size for trial, _ in watcher.launched]
+    assert (ranks.count(1), ranks.count(2)) == (5, tries)
+
+
+def test_one_failure_does_not_cost_the_other_launches() -> None:
+    def once(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status="failed", reason="once") if launch == 1 else None
+
+    report = train(ask("train", repeats=5), FakeLauncher(MODEL, outcomes=once), RecordingWatcher())
+    assert report.exit_code == 4
+    assert [result.status for result in load_run("run").results] == ["ok", "failed", "ok", "ok", "ok"]
+
+
+def test_a_run_in_which_everything_failed_still_has_a_summary() -> None:
+    report = train(
+        ask("train", world_size=2), FakeLauncher(MODEL, outcomes=failing("failed")), RecordingWatcher()
+    )
+    assert report.exit_code == 4
+    assert [one["status"] for one in summary_of(report.path)["results"]["training"]] == ["failed"]
+    report = scale(
+        ask("scale", output_dir="other", world_size=2),
+        FakeLauncher(MODEL, outcomes=failing("failed")),
+        RecordingWatcher(),
+    )
+    assert report.exit_code == 4
+    assert summary_of(report.path)["results"]["scaling"] == []
+
+
+def test_a_calm_run_ends_0_also_when_strict() -> None:
+    report = train(ask("train", repeats=5, strict=True), FakeLauncher(MODEL), RecordingWatcher())
+    assert report.exit_code == 0
+
+
+def test_an_unstable_run_ends_6_only_when_strict() -> None:
+    noisy = FakeLauncher(CostModel(launch_noise=0.2))
+    calm = train(ask("train", repeats=5, output_dir="a"), noisy, RecordingWatcher())
+    strict = train(ask("train", repeats=5, output_dir="b", strict=True), noisy, RecordingWatcher())
+    assert (calm.exit_code, strict.exit_code) == (0, 6)
+    assert any("unstable: launches differ by" in line for line in calm.sections[0].lines)
+    (training,) = summary_of(calm.path)["results"]["training"]
+    assert training["warnings"][0].startswith("unstable: launches differ by")
+
+
+@pytest.mark.parametrize("study", [train, scale, main_job])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_is_recorded_and_raised_again(
+    study: Callable[..., object], signum: signal.Signals
+) -> None:
+    calls: list[int] = []
+
+    def interrupt(trial: Trial, launch: int) -> Outcome | None:
+        calls.append(launch)
+        if len(calls) == 4:
+            raise Interrupted(signum)
+        return None
+
+    launcher = FakeLauncher(MODEL, outcomes=interrupt)
+    with pytest.raises(Interrupted) as caught:
+        study(ask("train", world_size=[1, 2], batch_size=50, repeats=5), launcher, RecordingWatcher())
+    assert caught.value.exit_code == 128 + signum
+    assert "finished launches are kept in run; --resume goes on" in caught.value.kept
+    results = load_run("run").results
+    assert [result.status for result in results] == ["ok", "ok", "ok", "failed"]
+    assert results[-1].reason == f"interrupted by {signum.name}"
+    summary = summary_of(Path("run"))
+    statuses = [one["status"] for one in summary["results"]["training"]]
+    assert statuses.count("failed") == 1
+    assert "ok" in statuses
+
+
+def test_an_interrupted_run_can_be_resumed() -> None:
+    def interrupt(trial: Trial, launch: int) -> Outcome | None:
+        if launch == 2:
+            raise Interrupted(signal.SIGINT)
+        return None
+
+    with pytest.raises(Interrupted):
+        train(ask("train", repeats=4), FakeLauncher(MODEL, outcomes=interrupt), RecordingWatcher())
+    launcher = FakeLauncher(MODEL)
+    report = train(ask("train", repeats=4, resume=True), launcher, RecordingWatcher())
+    assert report.exit_code == 0
+    assert [launch for _, launch in launcher.launched] == [2, 3]
+    assert sorted(result.launch for result in load_run("run").of_status("ok")) == [0, 1, 2, 3]
+
+
+def test_a_full_disk_ends_7_and_keeps_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_write = os.write
+
+    def fill_the_disk(trial: Trial, launch: int) -> Outcome | None:
+        if launch == 2:
+            monkeypatch.setattr(os, "write", lambda descriptor, line: whole_write(descriptor, line[:9]))
+        return None
+
+    with pytest.raises(StorageError) as caught:
+        train(ask("train", repeats=5), FakeLauncher(MODEL, outcomes=fill_the_disk), RecordingWatcher())
+    monkeypatch.setattr(os, "write", whole_write)
+    assert [result.launch for result in load_run("run").results] == [0, 1]
+    assert caught.value.exit_code == 7
+    assert str(caught.value) == "run/trials.jsonl: could not be written: No space left on device"
+
+
+def test_a_disk_too_full_for_the_summary_frees_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill_the_disk(trial: Trial, launch: int) -> Outcome | None:
+        monkeypatch.setattr(os, "fchmod", refuse)
+        return None
+
+    with pytest.raises(StorageError) as caught:
+        train(ask("train"), FakeLauncher(MODEL, outcomes=fill_the_disk), RecordingWatcher())
+    monkeypatch.setattr(os, "fchmod", lambda *arguments: None)
+    assert caught.value.exit_code == 7
+    report = train(ask("train", resume=True), FakeLauncher(MODEL), RecordingWatcher())
+    assert report.exit_code == 0

@@ -1,0 +1,267 @@
+"""The order of launches, the budget, and taking up a run that was stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
+from scalescope.results.run import load_run
+from scalescope.studies import campaign
+from scalescope.studies.main_job import main_job
+from scalescope.studies.scale import scale
+from scalescope.studies.train import train
+
+from .recording import RecordingWatcher, ask, summary_of
+
+MODEL = CostModel(exposed_comm_s={2: 0.004, 4: 0.012})
+SWEEP = {"batch_size": [10, 20, 30, 40, 50, 60], "repeats": 4}
+
+Order = list[tuple[str, int]]
+
+
+def order_of(**asked: object) -> Order:
+    launcher = FakeLauncher(MODEL)
+    train(ask("train", **asked), launcher, RecordingWatcher())
+    return launcher.launched
+
+
+def test_launches_come_in_rounds_each_in_an_order_of_its_own() -> None:
+    order = order_of(**SWEEP)
+    rounds = [order[start : start + 6] for start in range(0, 24, 6)]
+    for number, members in enumerate(rounds):
+        assert {launch for _, launch in members} == {number}
+        assert len({trial for trial, _ in members}) == 6
+    assert len({tuple(trial for trial, _ in members) for members in rounds}) > 1
+
+
+def test_the_order_is_that_of_its_seed() -> None:
+    first = order_of(**SWEEP, order_seed=7, output_dir="a")
+    again = order_of(**SWEEP, order_seed=7, output_dir="b")
+    other = order_of(**SWEEP, order_seed=8, output_dir="c")
+    assert first == again
+    assert first != other
+    assert sorted(first) == sorted(other)
+    assert "order_seed: 7\n" in Path("a/experiment.yaml").read_text()
+
+
+def test_the_place_in_the_order_is_recorded() -> None:
+    order = order_of(**SWEEP)
+    assert [result.key for result in sorted(load_run("run").results, key=lambda one: one.order)] == order
+
+
+class Clock:
+    """A clock that moves only when a launch runs."""
+
+    def __init__(self, launch_s: float) -> None:
+        self.now_s = 1000.0
+        self._launch_s = launch_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def launch(self, trial: Trial, launch: int) -> Outcome | None:
+        self.now_s += self._launch_s
+        return None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(launch_s=10.0)
+    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def test_the_budget_stops_between_launches_and_leaves_whole_rounds_but_the_last(clock: Clock) -> None:
+    launcher = FakeLauncher(MODEL, outcomes=clock.launch)
+    watcher = RecordingWatcher()
+    report = train(ask("train", batch_size=[10, 20, 30], repeats=5, budget="75s"), launcher, watcher)
+    assert len(launcher.launched) == 7
+    counts = Counter(trial for trial, _ in launcher.launched)
+    assert sorted(counts.values()) == [2, 2, 3]
+    assert "The budget of 75 s ended the run after 7 of 15 launches." in watcher.notes
+    assert report.exit_code == 0
+
+
+def test_a_budget_that_suffices_is_not_mentioned(clock: Clock) -> None:
+    launcher = FakeLauncher(MODEL, outcomes=clock.launch)
+    watcher = RecordingWatcher()
+    train(ask("train", batch_size=[10, 20], repeats=2, budget="40s"), launcher, watcher)
+    assert len(launcher.launched) == 4
+    assert not any("budget" in note for note in watcher.notes)
+
+
+def test_a_run_ended_by_its_budget_is_resumed_with_a_larger_one(clock: Clock) -> None:
+    first = FakeLauncher(MODEL, outcomes=clock.launch)
+    train(ask("train", batch_size=[10, 20], repeats=3, budget="30s"), first, RecordingWatcher())
+    second = FakeLauncher(MODEL, outcomes=clock.launch)
+    train(ask("train", batch_size=[10, 20], repeats=3, budget="1h", resume=True), second, RecordingWatcher())
+    assert len(first.launched) == 3
+    assert len(second.launched) == 3
+    assert len(set(first.launched + second.launched)) == 6
+
+
+def test_resume_runs_only_what_is_missing() -> None:
+    def fail_some(trial: Trial, launch: int) -> Outcome | None:
+        failed = trial.rank_batch_size == 10 and launch == 1
+        return Outcome(status="failed", reason="lost") if failed else None
+
+    first = FakeLauncher(MODEL, outcomes=fail_some)
+    assert train(ask("train", batch_size=[10, 20], repeats=3), first, RecordingWatcher()).exit_code == 4
+    second, watcher = FakeLauncher(MODEL), RecordingWatcher()
+    report = train(ask("train", batch_size=[10, 20], repeats=3, resume=True), second, watcher)
+    assert watcher.begun == [(6, 5)]
+    assert [(trial.rank_batch_size, launch) for trial, launch in watcher.launched] == [(10, 1)]
+    assert report.exit_code == 0
+    assert {one["status"] for one in summary_of(report.path)["results"]["training"]} == {"ok"}
+
+
+def test_resuming_a_finished_run_launches_nothing() -> None:
+    train(ask("train", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
+    before = Path("run/trials.jsonl").read_bytes()
+    launcher = FakeLauncher(MODEL)
+    report = train(ask("train", **SWEEP, resume=True), launcher, RecordingWatcher())
+    assert launcher.launched == []
+    assert Path("run/trials.jsonl").read_bytes() == before
+    assert report.exit_code == 0
+
+
+@pytest.mark.parametrize("status", ["oom", "invalid"])
+def test_resume_does_not_ask_again_what_was_answered(status: str) -> None:
+    def answer(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status=status, reason="answer") if trial.world_size == 2 else None  # type: ignore[arg-type]
+
+    asked = {"world_size": [1, 2], "repeats": 4}
+    train(ask("train", **asked), FakeLauncher(MODEL, outcomes=answer), RecordingWatcher())
+    launcher = FakeLauncher(MODEL, outcomes=answer)
+    train(ask("train", **asked, resume=True), launcher, RecordingWatcher())
+    assert launcher.launched == []
+
+
+def test_resume_may_add_repeats() -> None:
+    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    launcher = FakeLauncher(MODEL)
+    train(ask("train", repeats=5, resume=True), launcher, RecordingWatcher())
+    assert [launch for _, launch in launcher.launched] == [2, 3, 4]
+    assert "repeats: 5\n" in Path("run/experiment.yaml").read_text()
+
+
+def test_resume_with_other_settings_is_refused() -> None:
+    train(ask("train", batch_size=10), FakeLauncher(MODEL), RecordingWatcher())
+    files = {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}
+    launcher = FakeLauncher(MODEL)
+    for other in ({"batch_size": 20}, {"batch_size": 10, "order_seed": 3}, {"batch_size": [10, 20]}):
+        with pytest.raises(BadInput) as caught:
+            train(ask("train", **other, resume=True), launcher, RecordingWatcher())
+        assert caught.value.exit_code == 2
+        changed = "order_seed" if "order_seed" in other else "batch_size"
+        assert str(caught.value).endswith(f"these differ: {changed}")
+    assert launcher.launched == []
+    assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
+
+
+def test_an_existing_run_without_resume_is_refused() -> None:
+    train(ask("train"), FakeLauncher(MODEL), RecordingWatcher())
+    before = Path("run/trials.jsonl").read_bytes()
+    launcher = FakeLauncher(MODEL)
+    with pytest.raises(BadInput, match="--resume continues it") as caught:
+        train(ask("train"), launcher, RecordingWatcher())
+    assert caught.value.exit_code == 2
+    assert launcher.launched == []
+    assert Path("run/trials.jsonl").read_bytes() == before
+
+
+def test_resume_without_a_run_is_refused() -> None:
+    for output_dir in ("nowhere", None):
+        with pytest.raises(BadInput, match="--resume") as caught:
+            train(ask("train", output_dir=output_dir, resume=True), FakeLauncher(MODEL), RecordingWatcher())
+        assert caught.value.exit_code == 2
+    assert list(Path().iterdir()) == []
+
+
+def test_resume_without_a_folder_takes_the_latest_run() -> None:
+    first = train(ask("train", output_dir=None, repeats=1), FakeLauncher(MODEL), RecordingWatcher())
+    launcher = FakeLauncher(MODEL)
+    again = train(ask("train", output_dir=None, repeats=2, resume=True), launcher, RecordingWatcher())
+    assert first.path is not None and again.path is not None
+    assert again.path.resolve() == first.path.resolve()
+    assert [launch for _, launch in launcher.launched] == [1]
+
+
+def test_a_line_that_was_cut_off_is_measured_again() -> None:
+    train(ask("train", repeats=3), FakeLauncher(MODEL), RecordingWatcher())
+    path = Path("run/trials.jsonl")
+    path.write_bytes(path.read_bytes()[:-50])
+    launcher, watcher = FakeLauncher(MODEL), RecordingWatcher()
+    report = train(ask("train", repeats=3, resume=True), launcher, watcher)
+    assert [launch for _, launch in launcher.launched] == [2]
+    assert report.exit_code == 0
+    assert any("trials.jsonl:3: left out" in note for note in watcher.notes)
+    assert sorted(result.launch for result in load_run("run").results) == [0, 1, 2]
+
+
+KILLED = """
+import os, signal
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.studies.train import train
+from tests.pipeline.recording import RecordingWatcher, ask
+count = []
+def kill(trial, launch):
+    count.append(launch)
+    if len(count) == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+train(ask("train", batch_size=[10, 20, 30], repeats=4), FakeLauncher(CostModel(), outcomes=kill), RecordingWatcher())
+"""
+
+
+def test_after_a_kill_resume_loses_and_repeats_nothing() -> None:
+    root = Path(__file__).parents[2]
+    killed = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "PYTHONPATH": str(root)})
+    assert killed.returncode == -signal.SIGKILL
+    before = {result.key for result in load_run("run").results}
+    assert len(before) == 5
+    launcher = FakeLauncher(CostModel())
+    report = train(
+        ask("train", batch_size=[10, 20, 30], repeats=4, resume=True), launcher, RecordingWatcher()
+    )
+    assert report.exit_code == 0
+    assert len(launcher.launched) == 7
+    assert not before & set(launcher.launched)
+    assert len(Path("run/trials.jsonl").read_text().splitlines()) == 12
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"world_size": [1, 2], "batch_size": [10, 20], "repeats": 2},
+        {"world_size": [1, 2, 4], "global_batch_size": [40, 80], "bucket_cap_mb": "none"},
+        {"world_size": [2, 4], "precision": "bf16", "lr": "1e-3", "bucket_cap_mb": [1, 25]},
+        {"env.OMP_NUM_THREADS": [1, 2], "name": "null", "budget": "2h"},
+    ],
+)
+@pytest.mark.parametrize("study", [train, scale, main_job])
+def test_the_experiment_file_repeats_the_run(study: object, asked: dict[str, object]) -> None:
+    assert callable(study)
+    verb = {"train": "train", "scale": "scale", "main_job": "run"}[study.__name__]
+    first, second = FakeLauncher(MODEL), FakeLauncher(MODEL)
+    one = study(ask(verb, output_dir="a", **asked), first, RecordingWatcher())
+    other = study(ask(verb, output_dir="b", file=Path("a/experiment.yaml")), second, RecordingWatcher())
+    assert first.launched == second.launched
+    assert Path("a/experiment.yaml").read_text() == Path("b/experiment.yaml").read_text()
+    ids = [{result.trial_id for result in load_run(report.path).results} for report in (one, other)]
+    assert ids[0] == ids[1]
+
+
+def test_the_experiment_file_repeats_the_order_too() -> None:
+    first, second = FakeLauncher(MODEL), FakeLauncher(MODEL)
+    train(ask("train", world_size=[1, 2], batch_size=[10, 20, 30], output_dir="a"), first, RecordingWatcher())
+    train(ask("train", file=Path("a/experiment.yaml"), output_dir="b"), second, RecordingWatcher())
+    assert first.launched == second.launched

@@ -1,0 +1,187 @@
+"""`scale` recovers the truth of a known cost model."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.scaling import scaling_rows
+from scalescope.analysis.statistics import Estimate
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
+from scalescope.results.result import Result
+from scalescope.results.run_folder import RunFolder
+from scalescope.studies.campaign import Plan
+from scalescope.studies.scale import plan_scaling, powers_of_two_to, scale
+
+from .recording import RecordingWatcher, ask, summary_of
+
+MODEL = CostModel(fixed_s=0.010, per_sample_s=0.0002, wrapper_s=0.001, exposed_comm_s={2: 0.004, 4: 0.012})
+SWEEP = {"world_size": [1, 2, 4], "batch_size": [50, 500]}
+
+
+def true_step_s(ranks: int, batch: int) -> float:
+    wrapper = MODEL.wrapper_s if ranks > 1 else 0.0
+    return MODEL.fixed_s + MODEL.per_sample_s * batch + wrapper + MODEL.exposed_comm_s.get(ranks, 0.0)
+
+
+def plan_of(**settings: object) -> Plan:
+    request = ask("scale", **settings)
+    return plan_scaling(request, request.experiment({"repeats": 5}), TWO_CORES)
+
+
+def test_without_noise_the_numbers_are_exact() -> None:
+    report = scale(ask("scale", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
+    assert report.exit_code == 0
+    rows = summary_of(report.path)["results"]["scaling"]
+    assert [(row["world_size"], row["batch_size"]) for row in rows] == [
+        (ranks, batch) for batch in (50, 500) for ranks in (1, 2, 4)
+    ]
+    for row in rows:
+        ranks, batch = row["world_size"], row["batch_size"]
+        speedup = ranks * true_step_s(1, batch) / true_step_s(ranks, batch)
+        assert row["mode"] == "weak"
+        assert row["baseline_world_size"] == 1
+        assert row["speedup"] == pytest.approx(speedup)
+        assert row["efficiency"] == pytest.approx(speedup / ranks)
+        if ranks == 1:
+            assert row["reading"] == "baseline"
+            assert row["exposed_comm_s"] is None
+            continue
+        assert row["exposed_comm_s"] == pytest.approx(MODEL.exposed_comm_s[ranks])
+        assert row["ci95_efficiency"] == pytest.approx([speedup / ranks] * 2)
+        wrapped = true_step_s(1, batch) + MODEL.wrapper_s
+        assert row["efficiency_of_wrapped_one_rank"] == pytest.approx(wrapped / true_step_s(ranks, batch))
+
+
+def results_of(trials: tuple[Trial, ...], model: CostModel, seed: int) -> list[Result]:
+    """Five launches of every trial; another seed is another draw of the noise."""
+    launcher, folder, watcher = FakeLauncher(model), RunFolder(Path("unused")), RecordingWatcher()
+    results = []
+    for trial in (one.replace(seed=seed) for one in trials):
+        for launch in range(5):
+            outcome = launcher.launch(trial, launch, folder, None, watcher)  # type: ignore[arg-type]
+            results.append(
+                Result(
+                    trial_id=trial.trial_id,
+                    launch=launch,
+                    order=0,
+                    status=outcome.status,
+                    settings=dict(trial.settings),
+                    started_at="2026-01-15T10:30:00+00:00",
+                    duration_s=1.0,
+                    environment_id="fake",
+                    ranks=outcome.records,
+                )
+            )
+    return results
+
+
+def covers(estimate: Estimate | None, truth: float) -> bool:
+    assert estimate is not None and estimate.low is not None and estimate.high is not None
+    return estimate.low <= truth <= estimate.high
+
+
+def test_the_truth_lies_in_the_intervals_of_noisy_runs() -> None:
+    noisy = dataclasses.replace(MODEL, launch_noise=0.02)
+    trials = plan_of(world_size=[1, 2, 4], batch_size=50, steps_per_epoch=5).trials
+    hits: dict[tuple[str, int], list[bool]] = {}
+    for seed in range(200):
+        for row in scaling_rows(configurations(results_of(trials, noisy, seed))):
+            if row.is_baseline:
+                continue
+            efficiency = true_step_s(1, 50) / true_step_s(row.ranks, 50)
+            truths = {
+                "speedup": (row.speedup, efficiency * row.ranks),
+                "efficiency": (row.efficiency, efficiency),
+                "exposed": (row.exposed_comm_s, MODEL.exposed_comm_s[row.ranks]),
+            }
+            for name, (estimate, truth) in truths.items():
+                hits.setdefault((name, row.ranks), []).append(covers(estimate, truth))
+    assert {key: len(found) for key, found in hits.items()} == {
+        (name, ranks): 200 for name in ("speedup", "efficiency", "exposed") for ranks in (2, 4)
+    }
+    for key, found in hits.items():
+        assert 0.92 <= sum(found) / 200 <= 0.995, key  # one quantity alone scatters by 1.5 %
+    everything = [hit for found in hits.values() for hit in found]
+    assert 0.93 <= sum(everything) / len(everything) <= 0.97
+
+
+def test_strong_scaling_is_labelled_strong() -> None:
+    report = scale(
+        ask("scale", world_size=[1, 2, 4], global_batch_size=400), FakeLauncher(MODEL), RecordingWatcher()
+    )
+    rows = summary_of(report.path)["results"]["scaling"]
+    assert {row["mode"] for row in rows} == {"strong"}
+    assert {row["batch_size"] for row in rows} == {400}
+    for row in rows:
+        truth = true_step_s(1, 400) / true_step_s(row["world_size"], 400 // row["world_size"])
+        assert row["speedup"] == pytest.approx(truth)
+        assert row["efficiency"] == pytest.approx(truth / row["world_size"])
+    titles = [section.title for section in report.sections if section.title]
+    assert titles[0].startswith("strong scaling · mlp on cpu · global batch · 5 launches each")
+    assert "(strong scaling)" in report.sections[0].lines[0]
+
+
+def test_weak_scaling_is_labelled_weak() -> None:
+    report = scale(ask("scale", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
+    titles = [section.title for section in report.sections if section.title]
+    assert titles == ["weak scaling · mlp on cpu · batch per rank · 5 launches each"]
+    assert "(weak scaling)" in report.sections[0].lines[0]
+
+
+def test_world_sizes_without_one_are_labelled_relative() -> None:
+    report = scale(ask("scale", world_size=[2, 4], batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
+    rows = summary_of(report.path)["results"]["scaling"]
+    assert [row["baseline_world_size"] for row in rows] == [2, 2]
+    assert rows[1]["speedup"] == pytest.approx(2 * true_step_s(2, 50) / true_step_s(4, 50))
+    assert rows[1]["efficiency"] == pytest.approx(true_step_s(2, 50) / true_step_s(4, 50))
+    assert rows[1]["serial_fraction"] is None
+    titles = [section.title for section in report.sections if section.title]
+    assert titles[0].endswith(" · relative to 2 ranks")
+    assert " of 2 (weak scaling)" in report.sections[0].lines[0]
+    assert not any(trial.world_size == 1 for trial in plan_of(world_size=[2, 4]).trials)
+
+
+def test_every_number_is_explained_by_baselines_and_silent_runs() -> None:
+    trials = plan_of(world_size=[1, 2], batch_size=50).trials
+    found = {(one.world_size, one.settings["strategy"], one.settings["ablation"]) for one in trials}
+    assert found == {
+        (1, "single", "none"),
+        (1, "ddp", "none"),
+        (2, "ddp", "none"),
+        (2, "ddp", "noop_comm"),
+    }
+    assert len(trials) == 4
+
+
+def test_the_default_sweep_covers_the_machine() -> None:
+    many = dataclasses.replace(TWO_CORES, cores=64)
+    request = ask("scale")
+    trials = plan_scaling(request, request.experiment({}), many).trials
+    assert {one.world_size for one in trials} == {1, 2, 4}
+    assert len({one.rank_batch_size for one in trials}) == 2
+    assert {one.world_size for one in plan_of().trials} == {1, 2}
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
+def test_world_sizes_double_up_to_the_most(most: int, sizes: list[int]) -> None:
+    assert powers_of_two_to(most) == sizes
+
+
+def test_a_batch_that_lost_its_one_rank_run_is_not_held_against_the_wrong_ideal() -> None:
+    from scalescope.launch.launcher import Outcome
+
+    def lose_one_rank(trial: Trial, launch: int) -> Outcome | None:
+        lost = trial.world_size == 1 and trial.rank_batch_size == 50
+        return Outcome(status="failed", reason="lost") if lost else None
+
+    report = scale(ask("scale", **SWEEP), FakeLauncher(MODEL, outcomes=lose_one_rank), RecordingWatcher())
+    assert report.exit_code == 4
+    rows = summary_of(report.path)["results"]["scaling"]
+    assert {(row["batch_size"], row["baseline_world_size"]) for row in rows} == {(50, 2), (500, 1)}
+    verdict = report.sections[0].lines[0]
+    assert "batch 500" in verdict and "batch 50 " not in verdict
+    titles = [section.title for section in report.sections if section.title]
+    assert "relative to" in titles[0]

@@ -1,0 +1,126 @@
+"""`train` from request to summary."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scalescope.errors import CannotRun
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.results.result import to_json
+from scalescope.results.run import load_run
+from scalescope.studies.train import train
+
+from .recording import RecordingWatcher, ask, summary_of
+
+MODEL = CostModel(fixed_s=0.010, per_sample_s=0.001, wrapper_s=0.002, exposed_comm_s={2: 0.005})
+
+
+def test_the_summary_holds_the_true_numbers() -> None:
+    report = train(
+        ask("train", world_size=[1, 2], batch_size=[10, 20]), FakeLauncher(MODEL), RecordingWatcher()
+    )
+    assert report.exit_code == 0
+    summary = summary_of(report.path)
+    found = {
+        (one["world_size"], one["batch_size"]): one["step_time_s"]["mean"]
+        for one in summary["results"]["training"]
+    }
+    assert found == pytest.approx({(1, 10): 0.020, (1, 20): 0.030, (2, 10): 0.027, (2, 20): 0.037})
+    for one in summary["results"]["training"]:
+        samples = one["batch_size"] * one["world_size"]
+        assert one["samples_per_s"] == pytest.approx(samples / one["step_time_s"]["mean"])
+        assert one["step_time_s"]["ci95"] is None
+        assert one["status"] == "ok"
+
+
+def test_the_summary_says_what_was_run() -> None:
+    report = train(ask("train", world_size=2, name="my-run"), FakeLauncher(MODEL), RecordingWatcher())
+    summary = summary_of(report.path)
+    assert summary["schema_version"] == "1.0"
+    assert summary["name"] == "my-run"
+    assert summary["verb"] == "train"
+    assert summary["world_size"] == 2
+    assert summary["config"] == {"warmup_iters": 3, "benchmark_iters": 5, "device": "fake processor"}
+    assert summary["results"]["scaling"] == []
+
+
+def test_a_summary_section_for_every_configuration() -> None:
+    report = train(ask("train", world_size=[1, 2]), FakeLauncher(MODEL), RecordingWatcher())
+    assert [section.title for section in report.sections] == ["=== DDP Scaling Benchmark ==="] * 2
+    assert report.sections[0].lines[0] == "World size       : 1"
+    assert report.sections[1].lines[0] == "World size       : 2"
+
+
+def test_the_run_folder_holds_everything() -> None:
+    report = train(ask("train", repeats=3), FakeLauncher(MODEL), RecordingWatcher())
+    assert report.path == Path("run")
+    names = {path.name for path in Path("run").iterdir()}
+    assert {"experiment.yaml", "environment.json", "trials.jsonl", "results.json", "ranks", "logs"} <= names
+    assert load_run("run").environment["machine"]["cpu_model"] == "fake processor"
+    run = load_run("run")
+    assert [result.launch for result in run.results] == [0, 1, 2]
+    assert [result.order for result in run.results] == [0, 1, 2]
+    assert {result.environment_id for result in run.results} == {run.environment["environment_id"]}
+
+
+def test_each_launch_is_on_disk_before_the_next_begins() -> None:
+    seen: list[int] = []
+
+    class Watcher(RecordingWatcher):
+        def launching(self, trial: object, launch: int) -> None:
+            seen.append(len(load_run("run").results))
+
+    train(ask("train", repeats=4), FakeLauncher(MODEL), Watcher())
+    assert seen == [0, 1, 2, 3]
+
+
+def test_the_watcher_hears_everything() -> None:
+    watcher = RecordingWatcher()
+    train(ask("train", world_size=2, repeats=2), FakeLauncher(MODEL), watcher)
+    assert watcher.begun == [(2, 0)]
+    assert [launch for _, launch in watcher.launched] == [0, 1]
+    assert [[line.split()[1] for line in lines] for lines in watcher.placements] == [["0]", "1]"]] * 2
+    assert watcher.fractions == [1.0, 1.0]
+    assert [to_json(result) for result in watcher.results] == [
+        json.loads(line) for line in Path("run/trials.jsonl").read_text().splitlines()
+    ]
+
+
+def test_without_a_folder_the_run_goes_below_runs_and_latest_points_at_it() -> None:
+    first = train(ask("train", output_dir=None), FakeLauncher(MODEL), RecordingWatcher())
+    second = train(ask("train", output_dir=None), FakeLauncher(MODEL), RecordingWatcher())
+    assert first.path is not None and second.path is not None
+    assert first.path != second.path
+    assert first.path.parent == Path("runs")
+    assert Path("runs/latest").resolve() == second.path.resolve()
+
+
+def test_a_dry_run_launches_and_writes_nothing() -> None:
+    launcher = FakeLauncher(MODEL)
+    report = train(ask("train", world_size=[1, 2], repeats=5, dry_run=True), launcher, RecordingWatcher())
+    assert launcher.launched == []
+    assert list(Path().iterdir()) == []
+    (section,) = report.sections
+    assert section.table is not None
+    assert len(section.table.rows) == 2
+    assert section.lines[0].startswith("2 trials × 5 launches = 10, ")
+
+
+def test_attached_ranks_are_launched_once_and_that_is_said() -> None:
+    launcher = FakeLauncher(MODEL)
+    launcher.repeatable = False
+    watcher = RecordingWatcher()
+    train(ask("train", repeats=5), launcher, watcher, most_ranks=4)
+    assert len(launcher.launched) == 1
+    assert watcher.launched[0][0].world_size == 4
+    assert any(note.startswith("Attached ranks make one launch: no interval.") for note in watcher.notes)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_launching() -> None:
+    Path("file").write_text("in the way")
+    launcher = FakeLauncher(MODEL)
+    with pytest.raises(CannotRun) as caught:
+        train(ask("train", output_dir="file/run"), launcher, RecordingWatcher())
+    assert caught.value.exit_code == 3
+    assert launcher.launched == []
