@@ -53,7 +53,9 @@ class FinishedRun:
 class StartedRun:
     """A command that runs; everything it starts carries its mark in the environment."""
 
-    def __init__(self, command: tuple[str, ...], directory: Path, folder: Path, extra: dict[str, str]) -> None:
+    def __init__(
+        self, command: tuple[str, ...], directory: Path, folder: Path, extra: dict[str, str]
+    ) -> None:
         self.folder = folder
         self._mark = uuid.uuid4().hex
         self._out = directory / f"{self._mark}.out"

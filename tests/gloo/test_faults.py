@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gloo
 _START_UP_S = 4.0  # fork, join and first steps, on a busy machine
 
 _CRASHES = {
-    "raise@1:5": (5, "rank 1 failed at step 5: RuntimeError: injected fault"),
+    "raise@1:3": (3, "rank 1 failed at step 3: RuntimeError: injected fault"),
     "exit@1:6": (6, "rank 1 left at step 6 with exit code 0"),
     "exit:7@1:5": (5, "rank 1 exited with code 7 at step 5"),
     "kill@1:1": (1, "rank 1 was killed by SIGKILL at step 1"),
@@ -23,6 +23,11 @@ _CRASHES = {
     "abort@1:4": (4, "rank 1 was killed by SIGABRT at step 4"),
     "grandchild@1:5": (5, "rank 1 failed at step 5: RuntimeError: injected fault with a grandchild"),
 }
+
+
+def _two_at_a_time(faults: list[str]) -> list[list[str]]:
+    """Starting torch takes one core for seconds; two runs share the wait."""
+    return [faults[first : first + 2] for first in range(0, len(faults), 2)]
 
 
 def _finish(run: StartedRun) -> FinishedRun:
@@ -36,10 +41,8 @@ def _verdict(result: dict[str, Any]) -> tuple[str, int | None, int | None]:
     return result["status"], result["rank"], result["step"]
 
 
-@pytest.mark.parametrize("fault", _CRASHES)
-def test_a_rank_that_crashes_is_named_and_other_trials_are_kept(start: Start, fault: str) -> None:
+def _assert_crash_named(run: FinishedRun, fault: str) -> None:
     step, reason = _CRASHES[fault]
-    run = _finish(start("train", *TINY, "--world-size=1,2", SCALESCOPE_FAULT=fault))
     assert run.returncode == 4
     failed = run.only(world_size=2)
     assert _verdict(failed) == ("failed", 1, step)
@@ -51,6 +54,14 @@ def test_a_rank_that_crashes_is_named_and_other_trials_are_kept(start: Start, fa
     assert kept["status"] == "ok"
     assert len(kept["ranks"][0]["samples"]["step_time_s"]) == 5
     assert {one["status"] for one in run.summary["results"]["training"]} == {"ok", "failed"}
+
+
+@pytest.mark.parametrize("faults", _two_at_a_time(list(_CRASHES)), ids=" ".join)
+def test_a_rank_that_crashes_is_named_and_other_trials_are_kept(start: Start, faults: list[str]) -> None:
+    flags = ("train", *TINY, "--world-size=1,2")
+    runs = [start(*flags, folder=fault, SCALESCOPE_FAULT=fault) for fault in faults]
+    for run, fault in zip(runs, faults, strict=True):
+        _assert_crash_named(_finish(run), fault)
 
 
 def test_a_raising_rank_ends_the_command_within_two_seconds_and_logs_its_traceback(start: Start) -> None:
@@ -88,9 +99,7 @@ def test_a_stopped_rank_is_named_before_and_after_warm_up(start: Start) -> None:
 def test_deadlocked_ranks_are_named_one_or_all(start: Start) -> None:
     limits = ("--stall-timeout=2s", "--init-timeout=1s")  # a group's own limit must not speak first
     one = start("train", *TINY, "--world-size=2", *limits, SCALESCOPE_FAULT="deadlock@1:5")
-    both = start(
-        "train", *TINY, "--world-size=2", *limits, folder="both", SCALESCOPE_FAULT="deadlock@all:4"
-    )
+    both = start("train", *TINY, "--world-size=2", *limits, folder="both", SCALESCOPE_FAULT="deadlock@all:4")
     expected = (
         (_finish(one), ("hang", 1, 5), "rank 1 hangs at step 5: no progress for "),
         (_finish(both), ("hang", None, 4), "all ranks hang at step 4: no progress for "),
@@ -105,9 +114,7 @@ def test_deadlocked_ranks_are_named_one_or_all(start: Start) -> None:
 
 
 def test_hang_in_initialisation_and_a_rank_that_ignores_sigterm(start: Start) -> None:
-    beginning = start(
-        "train", *TINY, "--world-size=2", "--init-timeout=2s", SCALESCOPE_FAULT="init-hang@1:0"
-    )
+    beginning = start("train", *TINY, "--world-size=2", "--init-timeout=2s", SCALESCOPE_FAULT="init-hang@1:0")
     deaf = start(
         "train",
         *TINY,
@@ -178,9 +185,7 @@ def test_hang_in_teardown_costs_no_result_and_a_flood_of_output_is_capped(start:
 
 def test_wrong_training_is_invalid(start: Start) -> None:
     nan = start("train", *TINY, "--world-size=1,2", SCALESCOPE_FAULT="nan@1:0")
-    diverged = start(
-        "train", *TINY, "--world-size=1,2", folder="diverged", SCALESCOPE_FAULT="diverge@1:0"
-    )
+    diverged = start("train", *TINY, "--world-size=1,2", folder="diverged", SCALESCOPE_FAULT="diverge@1:0")
     expected = (
         (_finish(nan), ("invalid", 1, 7), "the loss of rank 1 is not finite at step 7"),
         (_finish(diverged), ("invalid", None, None), "the ranks' parameters differ after training"),

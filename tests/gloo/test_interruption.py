@@ -18,25 +18,13 @@ _ONE_RANK_FIRST = ("--world-size=1,2", "--order-seed=0")
 _STUCK = "stall:600@1:5"
 
 
-def _start_and_wait(start: Start, *arguments: str, fault: str = _STUCK) -> StartedRun:
-    """A run that has finished its first launch and is stuck in its second."""
-    run = start("train", *TINY, *_ONE_RANK_FIRST, *arguments, SCALESCOPE_FAULT=fault)
+def _start(start: Start, *arguments: str, folder: str = "run", fault: str = _STUCK) -> StartedRun:
+    """A run that finishes its first launch and is stuck in its second."""
+    return start("train", *TINY, *_ONE_RANK_FIRST, *arguments, folder=folder, SCALESCOPE_FAULT=fault)
+
+
+def _assert_ends_cleanly(run: StartedRun, number: signal.Signals) -> None:
     run.wait_for_ranks(2)
-    return run
-
-
-@pytest.mark.parametrize(
-    ("number", "arguments"),
-    [
-        (signal.SIGINT, ()),
-        (signal.SIGTERM, ()),
-        (signal.SIGHUP, ()),
-        pytest.param(signal.SIGINT, ("--env=X=1",), marks=pytest.mark.slow),
-    ],
-    ids=["SIGINT", "SIGTERM", "SIGHUP", "SIGINT-fresh"],
-)
-def test_a_signal_ends_the_run_cleanly(start: Start, number: signal.Signals, arguments: tuple[str, ...]) -> None:
-    run = _start_and_wait(start, *arguments)
     sent = time.monotonic()
     run.send(number)
     finished = run.finish(timeout=20)
@@ -44,7 +32,7 @@ def test_a_signal_ends_the_run_cleanly(start: Start, number: signal.Signals, arg
     assert run.leftovers() == []
     assert finished.returncode == 128 + number
     (line,) = finished.stderr.splitlines()
-    assert line.startswith(f"scalescope: stopped by {number.name}; finished launches are kept in run;")
+    assert line.startswith(f"scalescope: stopped by {number.name}; finished launches are kept in ")
     done, stopped = finished.results
     assert (done["status"], done["settings"]["world_size"]) == ("ok", 1)
     assert (stopped["status"], stopped["settings"]["world_size"]) == ("failed", 2)
@@ -52,8 +40,24 @@ def test_a_signal_ends_the_run_cleanly(start: Start, number: signal.Signals, arg
     assert [one["status"] for one in finished.summary["results"]["training"]] == ["ok", "failed"]
 
 
+def test_sigint_ends_the_run_cleanly(start: Start) -> None:
+    _assert_ends_cleanly(_start(start), signal.SIGINT)
+
+
+def test_sigterm_and_sighup_end_the_run_cleanly(start: Start) -> None:
+    runs = [_start(start, folder=name) for name in ("terminated", "hung-up")]
+    _assert_ends_cleanly(runs[0], signal.SIGTERM)
+    _assert_ends_cleanly(runs[1], signal.SIGHUP)
+
+
+@pytest.mark.slow
+def test_sigint_ends_fresh_ranks_cleanly(start: Start) -> None:
+    _assert_ends_cleanly(_start(start, "--env=X=1"), signal.SIGINT)
+
+
 def test_a_second_signal_ends_at_once(start: Start) -> None:
-    run = _start_and_wait(start, fault="ignore-term@1:5")
+    run = _start(start, fault="ignore-term@1:5")
+    run.wait_for_ranks(2)
     time.sleep(0.5)  # the rank has come to the step at which it turns deaf
     run.send(signal.SIGINT)
     time.sleep(0.3)  # within the second that a deaf rank is given
@@ -101,23 +105,23 @@ def test_a_killed_run_is_resumed_without_repeating_what_is_done(start: Start) ->
 
 @pytest.mark.slow
 def test_fresh_ranks_die_with_a_killed_command(start: Start) -> None:
-    run = _start_and_wait(start, "--env=X=1")
+    run = start("train", *TINY, "--world-size=2", "--env=X=1", SCALESCOPE_FAULT=_STUCK)
+    run.wait_for_ranks(2)
     assert len(run.processes()) >= 3
     run.send(signal.SIGKILL)
     run.finish(timeout=20)
     assert run.leftovers(within_s=2.0) == []
-    assert [one["status"] for one in read_results(run.folder)] == ["ok"]
+    assert read_results(run.folder) == []
 
 
 def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(start: Start) -> None:
-    holder = _start_and_wait(start)
+    holder = _start(start)
+    holder.wait_for_ranks(2)
     second = start("train", *TINY)
     blocked = start("train", *TINY, folder="run/experiment.yaml/below")
     refused = second.finish()
     assert refused.returncode == 3
-    assert re.fullmatch(
-        rf"scalescope: run is in use by process {holder.pid} on \S+\n", refused.stderr
-    )
+    assert re.fullmatch(rf"scalescope: run is in use by process {holder.pid} on \S+\n", refused.stderr)
     refused = blocked.finish()
     assert refused.returncode == 3
     assert refused.stderr == "scalescope: run/experiment.yaml/below: cannot be written: Not a directory\n"

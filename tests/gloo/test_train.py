@@ -81,9 +81,10 @@ def test_two_ranks_train_like_one_that_averages_gradients(start: Start) -> None:
         measured = [rank["samples"]["loss"] for rank in result["ranks"]]
         assert measured == [pytest.approx(losses[3:], rel=1e-4) for losses in expected]
         assert len({rank["counters"]["parameter_checksum"] for rank in result["ranks"]}) == 1
-    assert first["ranks"][0]["counters"]["parameter_checksum"] == second["ranks"][1]["counters"][
-        "parameter_checksum"
-    ]
+    assert (
+        first["ranks"][0]["counters"]["parameter_checksum"]
+        == second["ranks"][1]["counters"]["parameter_checksum"]
+    )
 
 
 def _losses_of_averaged_training(steps: int) -> list[list[float]]:

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,17 +20,18 @@ from scalescope.results.run import load_run
 from scalescope.studies import campaign
 from scalescope.studies.main_job import main_job
 from scalescope.studies.scale import scale
+from scalescope.studies.study import StudyReport
 from scalescope.studies.train import train
 
 from .recording import RecordingWatcher, ask, summary_of
 
 MODEL = CostModel(exposed_comm_s={2: 0.004, 4: 0.012})
-SWEEP = {"batch_size": [10, 20, 30, 40, 50, 60], "repeats": 4}
+SWEEP: dict[str, Any] = {"batch_size": [10, 20, 30, 40, 50, 60], "repeats": 4}
 
 Order = list[tuple[str, int]]
 
 
-def order_of(**asked: object) -> Order:
+def order_of(**asked: Any) -> Order:
     launcher = FakeLauncher(MODEL)
     train(ask("train", **asked), launcher, RecordingWatcher())
     return launcher.launched
@@ -139,7 +142,7 @@ def test_resume_does_not_ask_again_what_was_answered(status: str) -> None:
     def answer(trial: Trial, launch: int) -> Outcome | None:
         return Outcome(status=status, reason="answer") if trial.world_size == 2 else None  # type: ignore[arg-type]
 
-    asked = {"world_size": [1, 2], "repeats": 4}
+    asked: dict[str, Any] = {"world_size": [1, 2], "repeats": 4}
     train(ask("train", **asked), FakeLauncher(MODEL, outcomes=answer), RecordingWatcher())
     launcher = FakeLauncher(MODEL, outcomes=answer)
     train(ask("train", **asked, resume=True), launcher, RecordingWatcher())
@@ -218,7 +221,8 @@ def kill(trial, launch):
     count.append(launch)
     if len(count) == 6:
         os.kill(os.getpid(), signal.SIGKILL)
-train(ask("train", batch_size=[10, 20, 30], repeats=4), FakeLauncher(CostModel(), outcomes=kill), RecordingWatcher())
+launcher = FakeLauncher(CostModel(), outcomes=kill)
+train(ask("train", batch_size=[10, 20, 30], repeats=4), launcher, RecordingWatcher())
 """
 
 
@@ -248,15 +252,16 @@ def test_after_a_kill_resume_loses_and_repeats_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("study", [train, scale, main_job])
-def test_the_experiment_file_repeats_the_run(study: object, asked: dict[str, object]) -> None:
-    assert callable(study)
-    verb = {"train": "train", "scale": "scale", "main_job": "run"}[study.__name__]
+def test_the_experiment_file_repeats_the_run(
+    study: Callable[..., StudyReport], asked: dict[str, Any]
+) -> None:
+    verb = "run" if study is main_job else "scale" if study is scale else "train"
     first, second = FakeLauncher(MODEL), FakeLauncher(MODEL)
     one = study(ask(verb, output_dir="a", **asked), first, RecordingWatcher())
     other = study(ask(verb, output_dir="b", file=Path("a/experiment.yaml")), second, RecordingWatcher())
     assert first.launched == second.launched
     assert Path("a/experiment.yaml").read_text() == Path("b/experiment.yaml").read_text()
-    ids = [{result.trial_id for result in load_run(report.path).results} for report in (one, other)]
+    ids = [{result.trial_id for result in load_run(str(report.path)).results} for report in (one, other)]
     assert ids[0] == ids[1]
 
 

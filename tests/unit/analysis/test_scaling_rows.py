@@ -1,6 +1,7 @@
 """Scaling: speedup, efficiency, baselines, exposed communication, Amdahl and the words for them."""
 
 import math
+from typing import Any
 
 import pytest
 from scipy import stats
@@ -21,11 +22,11 @@ ONE = (0.0100, 0.0101, 0.0099, 0.0102, 0.0098)
 FOUR = (0.0120, 0.0123, 0.0118, 0.0121, 0.0119)
 
 
-def plain(**settings: object) -> Trial:
+def plain(**settings: Any) -> Trial:
     return make_trial(world_size=1, **settings)
 
 
-def ddp(ranks: int, *, ablation: str = "none", **settings: object) -> Trial:
+def ddp(ranks: int, *, ablation: str = "none", **settings: Any) -> Trial:
     return make_trial(world_size=ranks, strategy="ddp", ablation=ablation, **settings)
 
 

@@ -1,7 +1,10 @@
 """Rendering in a terminal and into files: widths, colours and hostile text."""
 
 import io
+import json
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -9,7 +12,7 @@ from rich.cells import cell_len
 from scalescope.report.runs import runs_section
 from scalescope.report.scaling import scaling_sections
 from scalescope.report.section import Section, Table
-from scalescope.report.terminal import console
+from scalescope.report.terminal import console, show
 from scalescope.report.trials import plan_section
 
 from .conftest import Render
@@ -52,8 +55,9 @@ def plan_tables() -> list[Section]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("sections", [scaling_tables, plan_tables])
-def test_tables_never_exceed_the_width(render: Render, width: int, sections: object) -> None:
-    assert callable(sections)
+def test_tables_never_exceed_the_width(
+    render: Render, width: int, sections: Callable[[], list[Section]]
+) -> None:
     lines = render(sections(), width=width).splitlines()
     assert len(lines) > 5
     assert max(cell_len(line) for line in lines) <= width
@@ -106,8 +110,6 @@ def test_a_file_gets_no_escape_codes(render: Render) -> None:
 
 
 def test_a_terminal_gets_a_bold_title(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scalescope.report.terminal import show
-
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
@@ -149,12 +151,9 @@ def test_markup_stays_literal(render: Render, name: str) -> None:
 
 
 def test_hostile_summaries_of_runs_are_listed_harmlessly(
-    render: Render, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+    render: Render, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import json
-    from pathlib import Path
-
-    root = Path(str(tmp_path))
+    root = tmp_path
     monkeypatch.chdir(root)
     summary = {
         "verb": "train",
@@ -195,7 +194,5 @@ def test_hostile_summaries_of_runs_are_listed_harmlessly(
     assert "\x1b" not in text
 
 
-def test_an_empty_place_says_so(render: Render, tmp_path: object) -> None:
-    from pathlib import Path
-
-    assert f"No runs below {tmp_path}." in render([runs_section(Path(str(tmp_path)))])
+def test_an_empty_place_says_so(render: Render, tmp_path: Path) -> None:
+    assert f"No runs below {tmp_path}." in render([runs_section(tmp_path)])

@@ -91,7 +91,8 @@ from scalescope.results.files import append_line, write_atomically
 append_line(Path(sys.argv[1]), {"a": "x" * 100})
 write_atomically(Path(sys.argv[2]), "old")
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
-for write, path, what in ((append_line, sys.argv[1], {"b": "y" * 300}), (write_atomically, sys.argv[2], "z" * 300)):
+too_much = ((append_line, sys.argv[1], {"b": "y" * 300}), (write_atomically, sys.argv[2], "z" * 300))
+for write, path, what in too_much:
     try:
         write(Path(path), what)
     except StorageError as error:

@@ -1,0 +1,53 @@
+"""Finished ranks are held against what right training looks like."""
+
+from typing import Any
+
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import judge, record_from
+from scalescope.results.result import RankRecord
+
+
+def _trial(ablation: str = "none") -> Trial:
+    return Trial(settings={"ablation": ablation, "warmup_steps": 3})
+
+
+def _records(*counters: dict[str, Any]) -> list[RankRecord]:
+    return [
+        RankRecord(rank=rank, host="h", device="cpu", placement="", counters=one)
+        for rank, one in enumerate(counters)
+    ]
+
+
+def test_equal_parameters_are_ok_and_the_records_are_kept() -> None:
+    records = _records({"parameter_checksum": "a"}, {"parameter_checksum": "a"})
+    outcome = judge(_trial(), records)
+    assert (outcome.status, outcome.reason, outcome.rank, outcome.step) == ("ok", None, None, None)
+    assert outcome.records == records
+
+
+def test_a_loss_that_is_no_number_names_rank_and_step_with_the_warm_up_counted() -> None:
+    bad = {"parameter_checksum": "a", "first_bad_loss_step": 4}
+    outcome = judge(_trial(), _records({"parameter_checksum": "a"}, bad))
+    assert (outcome.status, outcome.rank, outcome.step) == ("invalid", 1, 7)
+    assert outcome.reason == "the loss of rank 1 is not finite at step 7"
+
+
+def test_the_first_measured_step_can_be_the_bad_one() -> None:
+    assert judge(_trial(), _records({"first_bad_loss_step": 0})).step == 3
+
+
+def test_different_parameters_are_invalid() -> None:
+    outcome = judge(_trial(), _records({"parameter_checksum": "a"}, {"parameter_checksum": "b"}))
+    assert outcome.status == "invalid"
+    assert outcome.reason == "the ranks' parameters differ after training"
+
+
+def test_without_communication_parameters_may_differ_but_losses_must_be_finite() -> None:
+    apart = _records({"parameter_checksum": "a"}, {"parameter_checksum": "b"})
+    assert judge(_trial("noop_comm"), apart).status == "ok"
+    assert judge(_trial("noop_comm"), _records({"first_bad_loss_step": 1})).status == "invalid"
+
+
+def test_a_rank_file_that_says_little_becomes_a_record_that_says_so() -> None:
+    record = record_from({"rank": 1})
+    assert (record.rank, record.host, record.samples, record.counters) == (1, "unknown", {}, {})

@@ -1,0 +1,112 @@
+"""The ranks' shared directory: readable by us alone, gone afterwards, leftovers of the dead removed."""
+
+import fcntl
+import os
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from scalescope.errors import CannotRun
+from scalescope.launch import private_directory as module
+from scalescope.launch.private_directory import private_directory
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that stands for /dev/shm."""
+    place = tmp_path / "shm"
+    place.mkdir()
+    monkeypatch.setattr(module, "_SHARED_MEMORY", str(place))
+    return place
+
+
+def _leave(parent: Path) -> Path:
+    left = parent / "scalescope-launch-left"
+    left.mkdir()
+    (left / "beats").write_bytes(b"\0")
+    return left
+
+
+def _let_time_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = time.time() + 120
+    monkeypatch.setattr(module.time, "time", lambda: later)
+
+
+def test_it_is_private_and_gone_afterwards(memory: Path, tmp_path: Path) -> None:
+    with private_directory(tmp_path) as path:
+        assert path.parent == memory
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        (path / "store").write_text("x")
+    assert list(memory.iterdir()) == []
+
+
+def test_it_is_gone_after_an_error(memory: Path, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), private_directory(tmp_path):
+        raise ZeroDivisionError
+    assert list(memory.iterdir()) == []
+
+
+def test_what_a_killed_launcher_left_is_removed(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = _leave(memory)
+    _let_time_pass(monkeypatch)
+    with private_directory(tmp_path) as path:
+        assert not left.exists()
+        assert path.is_dir()
+
+
+def test_a_young_directory_may_not_be_locked_yet_and_stays(memory: Path, tmp_path: Path) -> None:
+    left = _leave(memory)
+    with private_directory(tmp_path):
+        assert left.exists()
+
+
+def test_a_directory_in_use_stays_however_old(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = _leave(memory)
+    _let_time_pass(monkeypatch)
+    lock = os.open(left, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with private_directory(tmp_path) as path:
+            assert left.exists()
+            with private_directory(tmp_path) as other:
+                assert path.exists()
+                assert other != path
+    finally:
+        os.close(lock)
+
+
+def test_directories_of_others_are_never_touched(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = memory / "something-else"
+    foreign.mkdir()
+    _let_time_pass(monkeypatch)
+    with private_directory(tmp_path):
+        pass
+    assert foreign.is_dir()
+
+
+def test_without_shared_memory_tmpdir_and_then_the_run_folder_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = tmp_path / "file" / "below"
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(module, "_SHARED_MEMORY", str(refused))
+    temporary, fallback = tmp_path / "temporary", tmp_path / "run"
+    temporary.mkdir()
+    fallback.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with private_directory(fallback) as path:
+        assert path.parent == temporary
+    monkeypatch.setattr(tempfile, "tempdir", str(refused))
+    with private_directory(fallback) as path:
+        assert path.parent == fallback
+    with pytest.raises(CannotRun, match="no place for temporary files"), private_directory(refused):
+        pass
