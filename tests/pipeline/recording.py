@@ -41,7 +41,7 @@ class RecordingWatcher:
     def ended(self, result: Result) -> None:
         self.results.append(result)
 
-    def placed(self, lines: list[str]) -> None:
+    def placed(self, lines: list[str], hosts: list[str]) -> None:
         self.placements.append(lines)
 
     def advanced(self, fraction: float) -> None:

@@ -9,6 +9,8 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
 _OUTLIER_MADS = 10 * 1.4826  # MAD times 1.4826 estimates a standard deviation
+# A calm GPU repeats steps to 0.01 %; without a floor every second launch would have "outliers" of 0.2 %.
+_LEAST_DEVIATION = 0.001
 _HALVES_DIFFER = 0.02
 _CALIBRATION_DIFFERS = 0.02
 
@@ -74,9 +76,8 @@ def _outliers(steps: tuple[float, ...], per_rank: list[list[float]]) -> tuple[tu
     """Steps far from the median, each with the rank that was slowest in it; none is ever left out."""
     middle = statistics.median(steps)
     deviation = statistics.median(abs(step - middle) for step in steps)
-    if deviation == 0.0:
-        return ()
-    far = [n for n, step in enumerate(steps) if abs(step - middle) > _OUTLIER_MADS * deviation]
+    far_s = _OUTLIER_MADS * max(deviation, _LEAST_DEVIATION * middle)
+    far = [n for n, step in enumerate(steps) if abs(step - middle) > far_s]
     return tuple((max(range(len(per_rank)), key=lambda rank: per_rank[rank][n]), n) for n in far)
 
 

@@ -19,6 +19,7 @@ def measure(
     *,
     every_placement: bool = False,
     extra_flags: Any = None,
+    words: tuple[str, ...] = (),
     **options: Any,
 ) -> None:
     """Run a study and show what it found; under torchrun, ranks other than 0 only follow."""
@@ -30,6 +31,7 @@ def measure(
         verb=verb,
         file=arguments["experiment"],
         flags={**given_flags(click.get_current_context()), **(extra_flags or {})},
+        words=words,
         resume=arguments["resume"],
         dry_run=arguments["dry_run"],
         strict=arguments["strict"],

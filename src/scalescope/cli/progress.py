@@ -7,7 +7,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import counted
 from scalescope.report.placement import placement_lines
 from scalescope.report.section import Section
-from scalescope.report.terminal import console, show
+from scalescope.report.terminal import console, printable, show
 from scalescope.results.result import Result
 
 
@@ -69,13 +69,13 @@ class TerminalWatcher:
         name = f"{counted(trial.world_size, 'rank')}, batch {trial.rank_batch_size}"
         self._bar.update(self._task, description=name)
 
-    def placed(self, lines: list[str]) -> None:
-        """Print where the ranks are: once for each placement, or only when the world grows."""
+    def placed(self, lines: list[str], hosts: list[str]) -> None:
+        """Print where the ranks are, once for each placement."""
         key = tuple(lines)
         if key in self._placed or not (self._every_placement or self._verbose):
             return
         self._placed.add(key)
-        for line in placement_lines(lines):
+        for line in placement_lines(lines, hosts):
             self._print(line)
 
     def advanced(self, fraction: float) -> None:
@@ -93,4 +93,4 @@ class TerminalWatcher:
     def _print(self, line: str) -> None:
         from rich.text import Text
 
-        self._out.print(Text(line), soft_wrap=True)
+        self._out.print(Text(printable(line)), soft_wrap=True)

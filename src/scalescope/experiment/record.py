@@ -15,7 +15,7 @@ _NOT_REPEATED = ("output_dir",)
 _NONE = "null"
 
 
-def to_yaml(experiment: Experiment) -> str:
+def to_yaml(experiment: Experiment, words: tuple[str, ...] = ()) -> str:
     """The experiment file: `scalescope VERB` on it makes the same run again."""
     body: dict[str, Any] = {}
     for name, values in sorted(experiment.settings.items()):
@@ -28,7 +28,8 @@ def to_yaml(experiment: Experiment) -> str:
         if name not in _NOT_REPEATED:  # None is said too: a verb may have another default
             body[name] = _NONE if value is None else value
     lines = [f"{name}: {_inline(value)}\n" for name, value in sorted(body.items())]
-    return f"# scalescope {experiment.verb} FILE repeats this run.\n" + "".join(lines)
+    command = " ".join(("scalescope", experiment.verb, *words, "FILE"))
+    return f"# {command} repeats this run.\n" + "".join(lines)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -89,7 +89,7 @@ class AttachedLauncher:
             path = folder.rank_file(trial.trial_id, launch, one["rank"])
             write_atomically(path, json.dumps(one))
         records = [record_from(one) for one in raw]
-        watcher.placed([record.placement for record in records])
+        watcher.placed([one.placement for one in records], [one.host for one in records])
         failed = [one for one in raw if one["state"] != "done"]
         if failed:
             first = min(failed, key=lambda one: float(one["error"]["at_wall_s"]))

@@ -78,7 +78,7 @@ class FakeLauncher:
         if given is not None:
             return given
         records = [self._record(trial, launch, rank) for rank in range(trial.world_size)]
-        watcher.placed([record.placement for record in records])
+        watcher.placed([record.placement for record in records], ["fake"] * len(records))
         watcher.advanced(1.0)
         return judge(trial, records)
 

@@ -26,8 +26,8 @@ class Outcome:
 class Watcher(Protocol):
     """Told what happens while a launch runs."""
 
-    def placed(self, lines: list[str]) -> None:
-        """All ranks have their place; one line a rank."""
+    def placed(self, lines: list[str], hosts: list[str]) -> None:
+        """All ranks have their place: one line and one host name a rank."""
         ...
 
     def advanced(self, fraction: float) -> None:

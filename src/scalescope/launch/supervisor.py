@@ -99,7 +99,9 @@ class Supervisor:
             _cap(one.log)
         if not self._placed and all(one.stage >= Stage.WARMUP for one in self._ranks):
             self._placed = True
-            self._watcher.placed([str(one.record().get("placement")) for one in self._ranks])
+            records = [one.record() for one in self._ranks]
+            lines = [str(record.get("placement")) for record in records]
+            self._watcher.placed(lines, [str(record.get("host")) for record in records])
         done = min(self._beats.read(rank).completed for rank in range(len(self._ranks)))
         self._watcher.advanced(min(1.0, done / self._steps))
 

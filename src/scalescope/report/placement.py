@@ -7,13 +7,13 @@ _RANK = re.compile(r"\[Rank (\d+)\]")
 _NAME = re.compile(r"name=([^,]*)")
 
 
-def placement_lines(lines: list[str], hosts: list[str] | None = None) -> list[str]:
+def placement_lines(lines: list[str], hosts: list[str]) -> list[str]:
     """The ranks' own lines, or a summary by node where they are too many to read."""
     if len(lines) <= _MOST_SINGLE_LINES:
         return lines
     grouped: dict[str, list[str]] = {}
     for number, line in enumerate(lines):
-        grouped.setdefault(hosts[number] if hosts else "this node", []).append(line)
+        grouped.setdefault(hosts[number], []).append(line)
     return [_node_line(host, members) for host, members in grouped.items()]
 
 

@@ -21,9 +21,6 @@ from scalescope.report.section import Section, Table
 from scalescope.report.training import warnings_of
 from scalescope.results.run import Run
 
-# Left out one after another where the page is too narrow; the title, -v and results.json still tell.
-_OPTIONAL = ("mode", "Amdahl allows", "serial", "vs DDP×1", "samples/s")
-
 
 def scaling_sections(run: Run) -> tuple[Section, ...]:
     """Verdict first, then the table, then what limits more ranks and what to doubt."""
@@ -61,10 +58,8 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
             columns=tuple(cells[0]),
             rows=tuple(tuple(row.values()) for row in cells),
             left=frozenset(("mode", "reading")),
-            optional=_OPTIONAL,
-        ),
-        lines=(
-            f"Efficiency with its 95 % interval; Amdahl's law at {next_sizes[0]} and {next_sizes[1]} ranks.",
+            # The title, -v and results.json still tell what a narrow page leaves out.
+            optional=("mode", _amdahl_heading(next_sizes), "serial", "vs DDP×1", "samples/s"),
         ),
         details=_details(rows),
     )
@@ -79,11 +74,12 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     if len(bases) > 1:
         base = " · each batch relative to the fewest ranks measured"
     marks = " · GPU shared by ranks: no scaling measurement" if settings["oversubscribe"] else ""
+    brackets = ", 95 % intervals in brackets" if any(row.efficiency.has_interval for row in rows) else ""
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (
         f"{first.trial.mode} scaling · {settings['workload']} on {settings['device']} · {batch} · "
-        f"{launches} each{base}{marks}"
+        f"{launches} each{brackets}{base}{marks}"
     )
 
 
@@ -99,10 +95,14 @@ def _cells(row: ScalingRow, next_sizes: tuple[int, ...]) -> dict[str, str]:
         "vs DDP×1": _against_wrapped(row),
         "exposed comm": _exposed(row),
         "serial": _serial(row.serial_fraction),
-        "Amdahl allows": _allowed(row, next_sizes),
+        _amdahl_heading(next_sizes): _allowed(row, next_sizes),
         "mode": row.trial.mode,
         "reading": row.reading,
     }
+
+
+def _amdahl_heading(sizes: tuple[int, ...]) -> str:
+    return f"Amdahl at {', '.join(map(str, sizes))}"
 
 
 def _allowed(row: ScalingRow, sizes: tuple[int, ...]) -> str:

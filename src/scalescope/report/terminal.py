@@ -13,7 +13,7 @@ from rich.text import Text
 
 from scalescope.report.section import Section, Table
 
-_PIPED_WIDTH = 140  # a file has no width of its own; wide enough for every table
+_PIPED_WIDTH = 160  # a file has no width of its own; wide enough for every table
 _UNLIMITED = 100_000
 
 

@@ -73,7 +73,7 @@ def run_campaign(plan: Plan, launcher: Launcher, folder: RunFolder, watcher: Cam
     finished = {result.key for result in before.of_status(*KEPT)}
     ordered = plan.launches()
     durations = _Durations(before.results)
-    failures: Counter[str] = Counter()
+    failures = Counter({one.trial_id: _weight(one) for one in before.of_status("oom", "invalid")})
     watcher.began(len(ordered), sum((trial.trial_id, n) in finished for trial, n in ordered))
     started = time.monotonic()
     for order, (trial, launch) in enumerate(ordered):

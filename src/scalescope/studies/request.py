@@ -16,6 +16,7 @@ class Request:
     verb: str
     file: Path | None = None
     flags: Entries = field(default_factory=dict)
+    words: tuple[str, ...] = ()  # flags of the verb alone, needed to repeat the run
     resume: bool = False
     dry_run: bool = False
     strict: bool = False

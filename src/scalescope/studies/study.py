@@ -1,11 +1,12 @@
 """The path every measuring verb takes: request, plan, campaign, summary."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scalescope.errors import BadInput, CannotRun, Interrupted
+from scalescope.errors import BadInput, CannotRun, Interrupted, ScalescopeError
 from scalescope.experiment.record import to_yaml
 from scalescope.launch.launcher import Launcher
 from scalescope.report.results_json import results_json
@@ -57,15 +58,17 @@ def carry_out(
         return StudyReport(sections=(plan_section(plan.trials, plan.experiment.measuring.repeats, seconds),))
     folder = _open_folder(request, plan)
     try:
-        folder.write(EXPERIMENT, to_yaml(plan.experiment))
+        folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
         folder.write(ENVIRONMENT, to_text(describe_environment(plan.machine, __version__)))
         notes = run_campaign(plan, launcher, folder, watcher)
-    except Interrupted as interruption:
-        interruption.kept = f"finished launches are kept in {folder.path}; --resume goes on"
+        run = _write_summary(folder, plan)
+    except BaseException as error:
+        if isinstance(error, Interrupted):
+            error.kept = f"finished launches are kept in {folder.path}; --resume goes on"
+        with contextlib.suppress(ScalescopeError):  # what stopped us is what the person must hear of
+            _write_summary(folder, plan)
         raise
-    finally:  # also a run that is stopped has a summary of what it finished
-        run = load_run(folder.path)
-        folder.write(RESULTS, to_text(results_json(run, plan.experiment)))
+    finally:
         folder.close()
     for note in (*notes, *run.warnings):
         watcher.noted(note)
@@ -77,6 +80,13 @@ def carry_out(
         exit_code=_exit_code(run, request.strict),
         run=run,
     )
+
+
+def _write_summary(folder: RunFolder, plan: Plan) -> Run:
+    """Rebuild results.json from what is there; a run that is stopped has a summary too."""
+    run = load_run(folder.path)
+    folder.write(RESULTS, to_text(results_json(run, plan.experiment)))
+    return run
 
 
 def _launched_once(plan: Plan) -> Plan:
@@ -98,7 +108,7 @@ def _open_folder(request: Request, plan: Plan) -> RunFolder:
     if request.resume and not (path / EXPERIMENT).is_file():
         raise BadInput(f"--resume: {path} holds no run to continue")
     if request.resume:
-        _check_same_request(path, plan)
+        _check_same_request(path, to_yaml(plan.experiment, request.words))
     folder = RunFolder.open(path, resume=request.resume)
     if not given:
         point_latest_at(path)
@@ -114,20 +124,18 @@ def _default_path(request: Request) -> Path:
     return latest.resolve()
 
 
-def _check_same_request(path: Path, plan: Plan) -> None:
+def _check_same_request(path: Path, wanted: str) -> None:
     """A run is continued by the request that began it; only the number of repeats may grow."""
     before = _comparable((path / EXPERIMENT).read_text(encoding="utf-8"))
-    now = _comparable(to_yaml(plan.experiment))
+    now = _comparable(wanted)
     if before != now:
-        changed = sorted(line.partition(":")[0] for line in before ^ now)
-        raise BadInput(
-            f"--resume: {path} was asked for otherwise; these differ: {', '.join(sorted(set(changed)))}"
-        )
+        keys = {"the verb" if line.startswith("#") else line.partition(":")[0] for line in before ^ now}
+        raise BadInput(f"--resume: {path} was asked for otherwise; these differ: {', '.join(sorted(keys))}")
 
 
 def _comparable(text: str) -> set[str]:
     free = ("repeats:", "budget:", "name:", "init_timeout:", "warmup_timeout:", "stall_timeout:")
-    return {line for line in text.splitlines() if not line.startswith((*free, "#", "teardown"))}
+    return {line for line in text.splitlines() if not line.startswith((*free, "teardown"))}
 
 
 def _exit_code(run: Run, strict: bool) -> int:

@@ -30,7 +30,7 @@ class _PlayedProcess:
 class _Silent:
     """A watcher that does nothing."""
 
-    def placed(self, lines: list[str]) -> None:
+    def placed(self, lines: list[str], hosts: list[str]) -> None:
         pass
 
     def advanced(self, fraction: float) -> None:

@@ -15,11 +15,11 @@ def lines_of(ranks: int, name: str = "H100") -> list[str]:
 
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_few_ranks_are_shown_one_by_one(ranks: int) -> None:
-    assert placement_lines(lines_of(ranks)) == lines_of(ranks)
+    assert placement_lines(lines_of(ranks), ["node"] * ranks) == lines_of(ranks)
 
 
 def test_more_than_eight_ranks_are_grouped() -> None:
-    assert placement_lines(lines_of(9)) == ["[Ranks 0-8] this node: 9 ranks, name=H100"]
+    assert placement_lines(lines_of(9), ["node"] * 9) == ["[Ranks 0-8] node: 9 ranks, name=H100"]
 
 
 def test_more_than_eight_ranks_are_grouped_by_node() -> None:
@@ -32,8 +32,8 @@ def test_more_than_eight_ranks_are_grouped_by_node() -> None:
 
 def test_different_devices_of_a_node_are_all_named() -> None:
     lines = lines_of(8, "H200") + lines_of(12, "H100")[8:]
-    assert placement_lines(lines) == ["[Ranks 0-11] this node: 12 ranks, name=H100 / H200"]
+    assert placement_lines(lines, ["node"] * 12) == ["[Ranks 0-11] node: 12 ranks, name=H100 / H200"]
 
 
 def test_ranks_that_could_not_say_where_they_are_do_no_harm() -> None:
-    assert placement_lines(["unknown"] * 9) == ["[Ranks unknown] this node: 9 ranks, name=unknown"]
+    assert placement_lines(["unknown"] * 9, ["node"] * 9) == ["[Ranks unknown] node: 9 ranks, name=unknown"]

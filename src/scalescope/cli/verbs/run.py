@@ -28,7 +28,8 @@ def command(**arguments: Any) -> None:
         if part not in PARTS:
             raise BadInput(f"--benchmark: {part!r} is not one of {', '.join(PARTS)}")
     flags = _iteration_flags(arguments["warmup"], arguments["iters"])
-    measure("run", main_job, arguments, extra_flags=flags, parts=parts)
+    words = ("--benchmark", ",".join(parts)) if parts != PARTS else ()
+    measure("run", main_job, arguments, extra_flags=flags, words=words, parts=parts)
 
 
 def _iteration_flags(warmup: int | None, iters: int | None) -> Entries:
