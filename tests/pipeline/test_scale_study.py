@@ -129,7 +129,8 @@ def test_strong_scaling_is_labelled_strong() -> None:
 def test_weak_scaling_is_labelled_weak() -> None:
     report = scale(ask("scale", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
     titles = [section.title for section in report.sections if section.title]
-    assert titles == ["weak scaling · mlp on cpu · batch per rank · 5 launches each"]
+    brackets = "95 % intervals in brackets"
+    assert titles == [f"weak scaling · mlp on cpu · batch per rank · 5 launches each, {brackets}"]
     assert "(weak scaling)" in report.sections[0].lines[0]
 
 

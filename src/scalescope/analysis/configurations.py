@@ -100,8 +100,8 @@ class Configuration:
         if not outliers:
             return []
         steps = sum(len(one.step_times_s) for one in self.launches)
-        ranks = Counter(rank for rank, _ in outliers)
-        share = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(ranks.items()))
+        names = ["shared by ranks" if rank is None else f"rank {rank}" for rank, _ in outliers]
+        share = ", ".join(f"{name}: {count}" for name, count in sorted(Counter(names).items()))
         return [f"{len(outliers)} of {steps} steps lie far from the median ({share}); they are counted in"]
 
     def _drifts(self) -> bool:

@@ -24,7 +24,7 @@ class Launch:
     samples: int
     started_s: float
     steady: bool
-    outliers: tuple[tuple[int, int], ...]  # (rank, measured step)
+    outliers: tuple[tuple[int | None, int], ...]  # (rank, measured step); no rank where several share it
     machine_changed: bool | None
     matmul_flops_per_s: float | None
 
@@ -72,13 +72,20 @@ def _is_steady(steps: tuple[float, ...]) -> bool:
     return abs(second / first - 1.0) <= _HALVES_DIFFER
 
 
-def _outliers(steps: tuple[float, ...], per_rank: list[list[float]]) -> tuple[tuple[int, int], ...]:
-    """Steps far from the median, each with the rank that was slowest in it; none is ever left out."""
+def _outliers(steps: tuple[float, ...], per_rank: list[list[float]]) -> tuple[tuple[int | None, int], ...]:
+    """Steps far from the median, each with its rank; none is ever left out.
+
+    Ranks that synchronise share a stall, and step times alone cannot tell whose it was.
+    """
     middle = statistics.median(steps)
     deviation = statistics.median(abs(step - middle) for step in steps)
     far_s = _OUTLIER_MADS * max(deviation, _LEAST_DEVIATION * middle)
     far = [n for n, step in enumerate(steps) if abs(step - middle) > far_s]
-    return tuple((max(range(len(per_rank)), key=lambda rank: per_rank[rank][n]), n) for n in far)
+    return tuple((_only_rank([abs(times[n] - middle) > far_s for times in per_rank]), n) for n in far)
+
+
+def _only_rank(is_far: list[bool]) -> int | None:
+    return is_far.index(True) if sum(is_far) == 1 else None
 
 
 def _machine_changed(result: Result) -> bool | None:

@@ -81,7 +81,7 @@ class AttachedLauncher:
             {
                 "settings": dict(trial.settings),
                 "launch": launch,
-                "init_timeout_s": limits.init_timeout,
+                "group_timeout_s": limits.init_timeout,
             }
         )
         raw: list[dict[str, Any]] = answer["records"]

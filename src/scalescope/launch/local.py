@@ -98,7 +98,7 @@ class LocalLauncher:
             heartbeat_file=str(directory / "beats"),
             rank_file=str(rank_file),
             cpus=cpus_for(trial, rank),
-            init_timeout_s=_GROUP_TIMEOUT_S,
+            group_timeout_s=_GROUP_TIMEOUT_S,
         )
 
     def _environment(self, trial: Trial, rank: int) -> dict[str, str]:

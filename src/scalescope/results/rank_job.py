@@ -20,7 +20,7 @@ class RankJob:
     heartbeat_file: str
     rank_file: str
     cpus: list[int]
-    init_timeout_s: float
+    group_timeout_s: float
 
     def to_text(self) -> str:
         return json.dumps(dataclasses.asdict(self))

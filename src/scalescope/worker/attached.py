@@ -93,7 +93,7 @@ def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> d
         heartbeat_file="",
         rank_file="",
         cpus=_own_cores(settings),
-        init_timeout_s=request["init_timeout_s"],
+        group_timeout_s=request["group_timeout_s"],
     )
     prefix = dist.PrefixStore(f"scalescope/trial/{number}", store)
     position = Position(None, rank, job.world_size)

@@ -73,7 +73,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
             rank=job.rank,
             world_size=job.world_size,
             device=device,
-            timeout_s=job.init_timeout_s,
+            timeout_s=job.group_timeout_s,
         )
     write()
     found = measure(trial, group, device, position, fault)

@@ -63,9 +63,14 @@ def test_the_limit_for_outliers_is_ten_robust_deviations(deviations: float, outl
     assert len(summarise(make_result(make_trial(), [times])).outliers) == outliers
 
 
-def test_an_outlier_belongs_to_the_slowest_rank_of_its_step() -> None:
-    stalled = [[*CALM], [*CALM[:4], 3.0, *CALM[5:]], [*CALM[:4], 5.0, *CALM[5:]]]
+def test_an_outlier_belongs_to_the_only_rank_that_has_it() -> None:
+    stalled = [[*CALM], [*CALM], [*CALM[:4], 5.0, *CALM[5:]]]
     assert summarise(make_result(make_trial(world_size=3), stalled)).outliers == ((2, 4),)
+
+
+def test_an_outlier_that_ranks_share_is_nobodys() -> None:
+    stalled = [[*CALM[:4], 4.9, *CALM[5:]], [*CALM], [*CALM[:4], 5.0, *CALM[5:]]]
+    assert summarise(make_result(make_trial(world_size=3), stalled)).outliers == ((None, 4),)
 
 
 @pytest.mark.parametrize(
