@@ -116,7 +116,7 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
     """Group the results that are ok by trial, in the order in which trials first appear."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
-        if result.status == "ok":
+        if result.status == "ok" and result.settings["benchmark"] == "train":
             grouped.setdefault(result.trial_id, []).append(result)
     return tuple(
         Configuration(

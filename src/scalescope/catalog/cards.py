@@ -17,6 +17,7 @@ _SINGULAR = {
     "strategies": "strategy",
     "levers": "lever",
     "benchmarks": "benchmark",
+    "collectives": "collective",
 }
 
 
@@ -49,10 +50,11 @@ def _card_in(module: ModuleType) -> type[Any]:
 
 def cards_of_trial(benchmark: str, selection: dict[str, str]) -> tuple[type[Any], ...]:
     """The cards whose settings make up a trial of `benchmark`, given what it selects."""
-    chosen: list[type[Any]] = [Placement, card("benchmarks", benchmark)]
-    for kind, name in selection.items():
-        chosen.append(card(kind, name))
-    chosen.extend(card("levers", lever) for lever in names("levers"))
+    owner = card("benchmarks", benchmark)
+    chosen: list[type[Any]] = [Placement, owner]
+    chosen += [card(kind, name) for kind, name in selection.items()]
+    if "levers" in owner.selects:
+        chosen += [card("levers", lever) for lever in names("levers")]
     return tuple(chosen)
 
 
@@ -68,9 +70,10 @@ def all_settings(benchmark: str) -> dict[str, tuple[Setting, ...]]:
 
 def grouped_settings(benchmark: str) -> Iterable[tuple[str, type[Any]]]:
     """(heading, card) for every card, in the order in which help shows them."""
-    yield "Training", card("benchmarks", benchmark)
+    owner = card("benchmarks", benchmark)
+    yield owner.heading, owner
     yield "Placement", Placement
-    for kind in ("workloads", "strategies", "levers"):
+    for kind in owner.selects:
         for name in names(kind):
             yield f"{_SINGULAR[kind].capitalize()} {name}", card(kind, name)
 

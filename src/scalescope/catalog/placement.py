@@ -1,8 +1,12 @@
 """Where ranks run: settings shared by every benchmark that starts ranks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from scalescope.catalog.link import rates_of
 from scalescope.catalog.setting import setting
+from scalescope.errors import BadInput, CannotRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,21 @@ class Placement:
         "scaling measurement.",
         neutral=False,
     )
+    link: str | None = setting(
+        None,
+        "Run every rank in a network namespace of its own behind a link of this rate: 100mbit, 1gbit, or "
+        "0:1gbit,1:100mbit for each rank. Needs Linux and root; repeat for a sweep.",
+        kind="link",
+        neutral=None,
+    )
+    split_gpu: int | None = setting(
+        None,
+        "Give every rank 1/N of one GPU's multiprocessors (CUDA MPS), with real NCCL between them. Memory "
+        "bandwidth, cache and power stay shared.",
+        low=2,
+        high=48,
+        neutral=None,
+    )
     seed: int = setting(
         0, "Seed of parameters and data; every launch of a trial uses the same.", low=0, high=2**31
     )
@@ -50,3 +69,20 @@ class Placement:
         kind="env",
         neutral=None,
     )
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Refuse links and shares that these ranks cannot have."""
+        if values["link"] is not None:
+            rates_of(values["link"], values["world_size"])
+            if values["backend"] == "nccl":
+                raise CannotRun(
+                    "--link shapes sockets, which NCCL does not use on one host; add --backend gloo"
+                )
+        parts = values["split_gpu"]
+        if parts is None:
+            return
+        if values["device"] != "cuda":
+            raise CannotRun("--split-gpu needs a CUDA GPU")
+        if values["world_size"] > parts:
+            raise BadInput(f"{values['world_size']} ranks do not fit a GPU split in {parts}")

@@ -8,10 +8,11 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scalescope.catalog.link import parse_link
 from scalescope.errors import BadInput
 
 Scalar = bool | int | float | str | None
-Kind = Literal["bool", "int", "float", "str", "duration", "env"]
+Kind = Literal["bool", "int", "float", "str", "duration", "bytes", "env", "link"]
 
 # Every value a flag or a file gives is text first and parsed here, so that YAML's own guesses
 # (`no` is False, `0777` is 511, `1:30` is 90) never reach a measurement.
@@ -19,6 +20,7 @@ _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(ms|s|m|h)?")
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_BYTES = re.compile(r"([0-9]+)(?:([kKmMgGtT])(?:i?[bB])?|[bB])?")  # 1024 a step, as in nccl-tests
 _TRUE = {"true", "yes", "on"}
 _FALSE = {"false", "no", "off"}
 _LONGEST_VALUE = 4096
@@ -60,6 +62,7 @@ class Setting:
     sweep: bool = True
     internal: bool = False
     aliases: tuple[str, ...] = ()
+    opposite: str | None = None
 
     @property
     def flag(self) -> str:
@@ -85,6 +88,7 @@ def setting(
     sweep: bool = True,
     internal: bool = False,
     aliases: tuple[str, ...] = (),
+    opposite: str | None = None,
 ) -> Any:
     """Declare a card's field; the arguments are those of `Setting`."""
     details = dict(locals())
@@ -186,6 +190,14 @@ def _parse_duration(text: str, origin: str) -> float:
     return seconds
 
 
+def _parse_bytes(text: str, origin: str) -> int:
+    match = _BYTES.fullmatch(text) if len(text) <= 40 else None
+    if match is None:
+        raise BadInput(f"{origin}: expected a size such as 8, 64K, 32M or 1GiB, got {_shown(text)}")
+    power = " KMGT".index((match[2] or " ").upper())
+    return int(match[1]) << (10 * power)
+
+
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
@@ -196,4 +208,6 @@ _PARSERS: dict[str, typing.Callable[[str, str], Scalar]] = {
     "bool": _parse_bool,
     "str": _parse_str,
     "duration": _parse_duration,
+    "bytes": _parse_bytes,
+    "link": parse_link,
 }

@@ -11,7 +11,7 @@ from scalescope.catalog.setting import nearest
 from scalescope.errors import Interrupted, ScalescopeError
 from scalescope.version import __version__
 
-_FIRST = ("run", "train", "scale")  # what most people come for; the rest follows by name
+_FIRST = ("run", "train", "scale", "comm")  # what most people come for; the rest follows by name
 
 
 class Verbs(click.Group):

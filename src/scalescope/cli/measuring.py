@@ -18,6 +18,7 @@ def measure(
     arguments: dict[str, Any],
     *,
     every_placement: bool = False,
+    benchmark: str = "train",
     extra_flags: Any = None,
     words: tuple[str, ...] = (),
     **options: Any,
@@ -29,6 +30,7 @@ def measure(
 
     request = Request(
         verb=verb,
+        benchmark=benchmark,
         file=arguments["experiment"],
         flags={**given_flags(click.get_current_context()), **(extra_flags or {})},
         words=words,

@@ -11,7 +11,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import PerDevice, Setting, settings_of
 from scalescope.experiment.yaml_file import Entries, Given
 
-_METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME"}
+_METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
 _SWITCHES = {
     "resume": "Continue a run that was stopped: the same command with this flag added.",
     "dry_run": "Show the trials and roughly how long they take; run nothing.",
@@ -44,7 +44,9 @@ class MeasuringCommand(click.Command):
                 formatter.write_dl(records)
 
 
-def measuring_verb(name: str, defaults: dict[str, Any]) -> Callable[[Any], click.Command]:
+def measuring_verb(
+    name: str, defaults: dict[str, Any], benchmark: str = "train"
+) -> Callable[[Any], click.Command]:
     """Decorator: a verb with every setting as a flag, an experiment file and the run's switches."""
 
     def decorate(function: Any) -> click.Command:
@@ -55,7 +57,7 @@ def measuring_verb(name: str, defaults: dict[str, Any]) -> Callable[[Any], click
                 ["experiment"], required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.yaml]"
             ),
             *own,
-            *_setting_options("train"),
+            *_setting_options(benchmark),
             *_run_options(defaults),
             *_switch_options(),
         ]
@@ -99,10 +101,13 @@ def _option(setting: Setting, heading: str, defaults: dict[str, Any]) -> click.O
         "default": None,
     }
     if setting.kind == "bool":
-        flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
+        opposite = setting.opposite or f"--no-{setting.flag.removeprefix('--')}"
+        flags = f"{setting.flag}/{opposite}"
         return SettingOption([flags, setting.name], **common)
     if setting.kind == "env":
         return SettingOption([setting.flag, setting.name], multiple=True, metavar="NAME=VALUE", **common)
+    if setting.kind == "link":
+        return SettingOption([setting.flag, setting.name], multiple=True, metavar="RATE", **common)
     metavar = "|".join(setting.choices) or _METAVARS[setting.kind]
     if setting.sweep:
         metavar += "[,...]"
@@ -132,6 +137,8 @@ def given_flags(context: click.Context) -> Entries:
             entries.update(_env_entries(value))
         elif setting.kind == "bool":
             entries[setting.name] = (Given("true" if value else "false", setting.flag),)
+        elif setting.kind == "link":
+            entries[setting.name] = tuple(Given(text, setting.flag) for text in value)
         elif setting.sweep:
             pieces = str(value).split(",")
             entries[setting.name] = tuple(Given(piece, setting.flag) for piece in pieces)

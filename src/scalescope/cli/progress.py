@@ -4,7 +4,6 @@ import sys
 from types import TracebackType
 
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import counted
 from scalescope.report.placement import placement_lines
 from scalescope.report.section import Section
 from scalescope.report.terminal import console, printable, show
@@ -66,8 +65,7 @@ class TerminalWatcher:
         self._bar.update(self._task, total=launches, completed=done)
 
     def launching(self, trial: Trial, launch: int) -> None:
-        name = f"{counted(trial.world_size, 'rank')}, batch {trial.rank_batch_size}"
-        self._bar.update(self._task, description=name)
+        self._bar.update(self._task, description=trial.label)
 
     def placed(self, lines: list[str], hosts: list[str]) -> None:
         """Print where the ranks are, once for each placement."""

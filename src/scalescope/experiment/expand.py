@@ -16,6 +16,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
 
 MOST_TRIALS = 10_000
+_CHOOSERS = {"workloads": "workload", "strategies": "strategy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,6 @@ def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> E
     for combination in product(*resolved.settings.values()):
         asked = dict(zip(names, combination, strict=True))
         trial = _trial(experiment.benchmark, asked, machine)
-        _check_trial(trial)
         used.update(trial.settings)
         trials.setdefault(trial.trial_id, trial)
     _check_all_used(experiment, used)
@@ -99,7 +99,13 @@ def _backend(asked: str, device: str, machine: Machine) -> str:
 
 def _check_ranks_fit(settings: Mapping[str, tuple[Value, ...]], machine: Machine, notes: list[str]) -> None:
     most = max(settings["world_size"])
-    if "cuda" in settings["device"] and most > len(machine.gpus):
+    split = settings.get("split_gpu", (None,))
+    if "cuda" in settings["device"] and None not in split and machine.gpus:
+        notes.append(
+            f"One GPU split in {split[0]}: ranks share its memory bandwidth, cache and power, "
+            "so this is not the scaling of separate GPUs."
+        )
+    elif "cuda" in settings["device"] and most > len(machine.gpus):
         if not all(settings.get("oversubscribe", (False,))):
             raise CannotRun(
                 f"{most} ranks on {len(machine.gpus)} GPU(s): ranks would share a GPU; "
@@ -114,17 +120,15 @@ def _check_ranks_fit(settings: Mapping[str, tuple[Value, ...]], machine: Machine
 
 
 def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
-    workload = str(asked.get("workload", "mlp"))
-    strategy = str(asked.get("strategy", "auto"))
-    if strategy == "auto":
-        strategy = "single" if asked["world_size"] == 1 else "ddp"
-    selection = {"workloads": workload, "strategies": strategy}
+    selection = _selection(cards.card("benchmarks", benchmark), asked)
+    owners = cards.cards_of_trial(benchmark, selection)
     settings: dict[str, Value] = {"benchmark": benchmark}
-    for owner in cards.cards_of_trial(benchmark, selection):
+    for owner in owners:
         for one in settings_of(owner):
             settings[one.name] = asked.get(one.name, one.default_for(asked["device"]))
-    settings.update(workload=workload, strategy=strategy)
-    shares_gpu = asked["device"] == "cuda" and asked["world_size"] > len(machine.gpus)
+    settings |= {_CHOOSERS[kind]: name for kind, name in selection.items()}
+    alone = asked["device"] != "cuda" or settings["split_gpu"] is not None
+    shares_gpu = not alone and asked["world_size"] > len(machine.gpus)
     settings["oversubscribe"] = bool(settings["oversubscribe"]) and shares_gpu
     settings["backend"] = _backend(str(settings["backend"]), asked["device"], machine)
     threads = (settings["env"] or {}).get("OMP_NUM_THREADS", "")
@@ -132,29 +136,23 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
         settings["threads_per_rank"] = max(1, int(threads))
     if settings.get("global_batch_size") is not None:
         settings["batch_size"] = None
+    for owner in owners:
+        if hasattr(owner, "check"):
+            owner.check(settings)
     return Trial(settings=dict(sorted(settings.items())))
 
 
-def _check_trial(trial: Trial) -> None:
-    """Refuse combinations that cannot be measured."""
-    values = trial.settings
-    card = cards.card("strategies", values["strategy"])
-    world = trial.world_size
-    if card.most_ranks is not None and world > card.most_ranks:
-        raise BadInput(f"strategy {values['strategy']} runs on one rank; {world} ranks need ddp")
-    total = values["global_batch_size"]
-    if total is not None and total % world:
-        near = max(world, total - total % world)
-        raise BadInput(f"global_batch_size {total} does not divide over {world} ranks; {near} would")
-    steps = values["epochs"] * values["steps_per_epoch"]
-    if values["warmup_steps"] >= steps:
-        raise BadInput(
-            f"warmup_steps {values['warmup_steps']} leaves nothing of {steps} steps to measure; "
-            f"steps_per_epoch {values['warmup_steps'] + 10} would measure 10"
-        )
-    precision = cards.card("levers", "precision")
-    if values["device"] == "cpu" and values["precision"] in precision.needs_cuda:
-        raise CannotRun(f"precision {values['precision']} needs a CUDA GPU; bf16 works on the CPU")
+def _selection(benchmark: Any, asked: dict[str, Value]) -> dict[str, str]:
+    """Which workload and strategy a trial uses, where its benchmark has any."""
+    defaults = {one.name: one.default for one in settings_of(benchmark)}
+    chosen = {
+        kind: str(asked.get(name, defaults[name]))
+        for kind, name in _CHOOSERS.items()
+        if kind in benchmark.selects
+    }
+    if chosen.get("strategies") == "auto":
+        chosen["strategies"] = "single" if asked["world_size"] == 1 else "ddp"
+    return chosen
 
 
 def _check_all_used(experiment: Experiment, used: set[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scalescope.catalog.cards import all_settings
+from scalescope.catalog.cards import all_settings, card
 from scalescope.catalog.setting import settings_of
 
 Card = TypeVar("Card")
@@ -26,9 +26,9 @@ class Trial:
         text = json.dumps(identity(self.settings), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def options(self, card: type[Card]) -> Card:
+    def options(self, owner: type[Card]) -> Card:
         """This trial's values of a card's settings, as an instance of the card."""
-        return card(**{one.name: self.settings[one.name] for one in settings_of(card)})
+        return owner(**{one.name: self.settings[one.name] for one in settings_of(owner)})
 
     @property
     def world_size(self) -> int:
@@ -46,6 +46,19 @@ class Trial:
     def mode(self) -> str:
         """`strong` when the global batch was given, `weak` when the batch per rank was."""
         return "weak" if self.settings.get("global_batch_size") is None else "strong"
+
+    @property
+    def steps(self) -> int:
+        """How many steps a launch makes, for progress."""
+        return int(self.options(card("benchmarks", str(self.settings["benchmark"]))).steps())
+
+    @property
+    def label(self) -> str:
+        """What tells this trial from its neighbours, in a few words."""
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        if self.settings["benchmark"] == "train":
+            return f"{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}"
+        return f"{self.settings['benchmark']}, {ranks}, {self.settings['dtype']}"
 
     @property
     def device(self) -> str:

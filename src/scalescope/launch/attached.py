@@ -107,6 +107,8 @@ class AttachedLauncher:
     def _check(self, trial: Trial) -> None:
         if trial.settings["env"]:
             raise BadInput("--env cannot change ranks that run already; export it before torchrun")
+        if trial.settings["link"] or trial.settings["split_gpu"]:
+            raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun")
         if trial.world_size > self._place.world_size:
             raise CannotRun(f"{trial.world_size} ranks were asked for, {self._place.world_size} are running")
 

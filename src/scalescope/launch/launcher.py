@@ -56,7 +56,12 @@ class Launcher(Protocol):
 
 
 def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Whether finished ranks trained correctly: finite losses, equal parameters."""
+    """Whether finished ranks computed the right thing."""
+    return _JUDGES[str(trial.settings["benchmark"])](trial, records)
+
+
+def _judge_training(trial: Trial, records: list[RankRecord]) -> Outcome:
+    """Losses must be finite, and parameters equal on all ranks."""
     for record in records:
         bad = record.counters.get("first_bad_loss_step")
         if bad is not None:
@@ -68,6 +73,20 @@ def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
         reason = "the ranks' parameters differ after training"
         return Outcome(status="invalid", reason=reason, records=records)
     return Outcome(status="ok", records=records)
+
+
+def _judge_communication(trial: Trial, records: list[RankRecord]) -> Outcome:
+    """Every element of every result must be the predicted one."""
+    for record in records:
+        for name, count in record.counters.items():
+            if name.endswith("/wrong") and count:
+                case = name.removesuffix("/wrong")
+                reason = f"{count} wrong elements in {case} on rank {record.rank}"
+                return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
+    return Outcome(status="ok", records=records)
+
+
+_JUDGES = {"train": _judge_training, "comm": _judge_communication}
 
 
 def record_from(raw: dict[str, object]) -> RankRecord:

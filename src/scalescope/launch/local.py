@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.network import ShapedNetwork
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.processes import FreshSpawner, Spawner, Zygote
+from scalescope.launch.split_gpu import SplitGpu
 from scalescope.launch.supervisor import SupervisedRank, Supervisor
 from scalescope.results.heartbeat import Heartbeats
 from scalescope.results.rank_job import RankJob
@@ -32,6 +35,8 @@ class LocalLauncher:
         can_fork = sys.platform == "linux" and hasattr(os, "pidfd_open")
         self._zygote = Zygote() if (can_fork if fork is None else fork) else None
         self._machine: Machine | None = None
+        self._networks: dict[tuple[str, int], ShapedNetwork] = {}
+        self._splits: dict[int, SplitGpu] = {}
 
     def machine(self) -> Machine:
         if self._machine is None:
@@ -62,9 +67,8 @@ class LocalLauncher:
         spawner: Spawner = FreshSpawner(directory)
         if self._zygote is not None and not trial.settings["env"]:
             spawner = self._zygote
-        steps = trial.settings["epochs"] * trial.settings["steps_per_epoch"]
         ranks: list[SupervisedRank] = []
-        supervisor = Supervisor(ranks, beats, limits, steps, watcher, spawner.wait)
+        supervisor = Supervisor(ranks, beats, limits, trial.steps, watcher, spawner.wait)
         try:
             for rank in range(world):
                 rank_file = folder.rank_file(trial.trial_id, launch, rank).absolute()
@@ -87,6 +91,7 @@ class LocalLauncher:
         directory: Path,
         rank_file: Path,
     ) -> RankJob:
+        network = self._network_of(trial)
         return RankJob(
             settings=dict(trial.settings),
             launch=launch,
@@ -98,6 +103,7 @@ class LocalLauncher:
             heartbeat_file=str(directory / "beats"),
             rank_file=str(rank_file),
             cpus=cpus_for(trial, rank),
+            namespace=network.namespace_of(rank) if network else "",
             group_timeout_s=_GROUP_TIMEOUT_S,
         )
 
@@ -114,9 +120,37 @@ class LocalLauncher:
         if trial.settings["oversubscribe"]:
             # NCCL refuses two ranks of one host on one GPU; told of different hosts, it takes sockets.
             own |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
-        return {name: str(value) for name, value in own.items()} | (trial.settings["env"] or {})
+        environment = {name: str(value) for name, value in own.items()}
+        if network := self._network_of(trial):
+            environment |= network.environment_of(rank)
+        if split := self._split_of(trial):
+            environment |= split.environment_of(rank)
+        return environment | (trial.settings["env"] or {})
+
+    def _network_of(self, trial: Trial) -> ShapedNetwork | None:
+        """The network of a trial's link, built once and kept for the trials to come."""
+        link, world = trial.settings["link"], trial.world_size
+        if link is None:
+            return None
+        if (link, world) not in self._networks:
+            self._networks[link, world] = ShapedNetwork(rates_of(link, world))
+        return self._networks[link, world]
+
+    def _split_of(self, trial: Trial) -> SplitGpu | None:
+        parts = trial.settings["split_gpu"]
+        if parts is None:
+            return None
+        if parts not in self._splits:
+            self._splits[parts] = SplitGpu(parts)
+        return self._splits[parts]
 
     def close(self) -> None:
+        for network in self._networks.values():
+            network.close()
+        for split in self._splits.values():
+            split.close()
+        self._networks.clear()
+        self._splits.clear()
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None

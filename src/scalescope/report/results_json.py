@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.scaling import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
+from scalescope.report.communication import communication_json
 from scalescope.report.training import warnings_of
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
@@ -25,12 +27,12 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
         "world_size": max((result.settings["world_size"] for result in run.results), default=None),
         "timestamp": min((result.started_at for result in run.results), default=None),
         "config": {
-            "warmup_iters": settings.get("warmup_steps"),
+            "warmup_iters": settings.get("warmup_steps", settings.get("warmup")),
             "benchmark_iters": _benchmark_iters(settings),
             "device": _device_name(run),
         },
         "results": {
-            "communication": {},
+            "communication": communication_json(collective_rows(run.results)),
             "training": [*map(_training, full), *_failures(run)],
             "memory": [],
             "scaling": [_scaling(row) for row in rows],
@@ -40,8 +42,8 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
 
 
 def _benchmark_iters(settings: dict[str, Any]) -> int | None:
-    if not settings:
-        return None
+    if "steps_per_epoch" not in settings:
+        return settings.get("iters")
     return int(settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"])
 
 
@@ -86,7 +88,9 @@ def _description(trial: Trial) -> dict[str, Any]:
 
 
 def _failures(run: Run) -> list[dict[str, Any]]:
-    return [_failure(result) for result in run.results if result.status != "ok"]
+    return [
+        _failure(one) for one in run.results if one.status != "ok" and one.settings["benchmark"] == "train"
+    ]
 
 
 def _failure(result: Result) -> dict[str, Any]:

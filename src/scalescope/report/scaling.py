@@ -18,7 +18,7 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.section import Section, Table
-from scalescope.report.training import warnings_of
+from scalescope.report.training import surroundings, warnings_of
 from scalescope.results.run import Run
 
 
@@ -75,11 +75,12 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
         base = " · each batch relative to the fewest ranks measured"
     marks = " · GPU shared by ranks: no scaling measurement" if settings["oversubscribe"] else ""
     brackets = ", 95 % intervals in brackets" if any(row.efficiency.has_interval for row in rows) else ""
+    made = "".join(f" · {one}" for one in surroundings(first.trial))
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (
         f"{first.trial.mode} scaling · {settings['workload']} on {settings['device']} · {batch} · "
-        f"{launches} each{brackets}{base}{marks}"
+        f"{launches} each{brackets}{base}{made}{marks}"
     )
 
 

@@ -4,6 +4,7 @@ import json
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.catalog import cards
+from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import percent, significant
 from scalescope.report.section import Section
 from scalescope.results.run import Run
@@ -47,9 +48,20 @@ def summary_section(one: Configuration) -> Section:
     return Section(title="=== DDP Scaling Benchmark ===", lines=tuple(lines))
 
 
+def surroundings(trial: Trial) -> list[str]:
+    """What was made for this trial: a result from a shaped link or a split GPU must say so."""
+    found = []
+    if trial.settings.get("link"):
+        found.append(f"link shaped to {trial.settings['link']}")
+    if trial.settings.get("split_gpu"):
+        found.append(f"one GPU split in {trial.settings['split_gpu']}: memory bandwidth and power are shared")
+    return found
+
+
 def warnings_of(one: Configuration) -> list[str]:
     """What a reader must know before believing this configuration."""
     found = [f"unstable: {cause}" for cause in one.instabilities()] + one.remarks()
+    found[:0] = surroundings(one.trial)
     if one.trial.settings["oversubscribe"]:
         found.insert(0, "ranks share a GPU: this is no scaling measurement")
     return found

@@ -11,22 +11,12 @@ from scalescope.results.run import Run
 
 def plan_section(trials: tuple[Trial, ...], repeats: int, seconds: float) -> Section:
     """What --dry-run shows."""
-    rows = tuple(
-        (
-            str(trial.world_size),
-            str(trial.settings["strategy"]),
-            f"{trial.rank_batch_size:,}",
-            f"{trial.rank_batch_size * trial.world_size:,}",
-            _purpose(trial),
-            trial.trial_id,
-        )
-        for trial in trials
-    )
-    columns = ("ranks", "strategy", "batch/rank", "global batch", "measures", "trial")
+    rows = tuple((trial.label, _purpose(trial), trial.trial_id) for trial in trials)
+    columns = ("trial", "measures", "id")
     count = f"{counted(len(trials), 'trial')} × {counted(repeats, 'launch')} = {len(trials) * repeats}"
     return Section(
         title="Trials",
-        table=Table(columns=columns, rows=rows, left=frozenset(("strategy", "measures", "trial"))),
+        table=Table(columns=columns, rows=rows, left=frozenset(columns)),
         lines=(
             f"{count}, roughly {duration(seconds)} (counted from operations, not measured). Nothing was run.",
         ),
@@ -34,7 +24,9 @@ def plan_section(trials: tuple[Trial, ...], repeats: int, seconds: float) -> Sec
 
 
 def _purpose(trial: Trial) -> str:
-    return "without communication" if trial.settings["ablation"] == "noop_comm" else "training"
+    if trial.settings.get("ablation") == "noop_comm":
+        return "training without communication"
+    return "training" if trial.settings["benchmark"] == "train" else "collectives"
 
 
 def failure_section(run: Run) -> tuple[Section, ...]:
@@ -57,8 +49,6 @@ def _first_failures(results: Iterable[Result]) -> Iterable[tuple[Result, int]]:
 
 def _failure_line(result: Result, count: int) -> str:
     trial = Trial(settings=result.settings)
-    ranks = counted(trial.world_size, "rank")
-    name = f"{trial.settings['strategy']}, {ranks}, batch {trial.rank_batch_size}"
     log = f"; log: {result.log}" if result.log else ""
     times = f" ({counted(count, 'launch')})" if count > 1 else ""
-    return f"{name}: {result.status}: {result.reason}{times}{log}"
+    return f"{trial.label}: {result.status}: {result.reason}{times}{log}"

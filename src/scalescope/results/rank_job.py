@@ -20,6 +20,7 @@ class RankJob:
     heartbeat_file: str
     rank_file: str
     cpus: list[int]
+    namespace: str
     group_timeout_s: float
 
     def to_text(self) -> str:

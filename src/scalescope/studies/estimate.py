@@ -15,6 +15,8 @@ def estimate_s(trials: tuple[Trial, ...], repeats: int) -> float:
 
 def _launch_s(trial: Trial) -> float:
     settings = trial.settings
+    if settings["benchmark"] == "comm":
+        return _LAUNCH_S[trial.device] + trial.steps * float(settings["time_per_size"])
     workload = trial.options(cards.card("workloads", settings["workload"]))
     threads = settings["threads_per_rank"] if trial.device == "cpu" else 1
     rate = _FLOPS_PER_S[trial.device] * threads

@@ -14,6 +14,7 @@ class Request:
     """Flags, the experiment file and the switches that every measuring verb has."""
 
     verb: str
+    benchmark: str = "train"
     file: Path | None = None
     flags: Entries = field(default_factory=dict)
     words: tuple[str, ...] = ()  # flags of the verb alone, needed to repeat the run
@@ -25,4 +26,4 @@ class Request:
     def experiment(self, defaults: Mapping[str, Any]) -> Experiment:
         """The checked request; `defaults` are the verb's own for the run's options."""
         file = read_experiment_file(self.file) if self.file else {}
-        return build_experiment(self.verb, "train", file, self.flags, defaults)
+        return build_experiment(self.verb, self.benchmark, file, self.flags, defaults)

@@ -46,7 +46,7 @@ def plan_scaling(
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
     sweep: dict[str, tuple[object, ...]] = {}
-    device = _device_of(experiment, machine)
+    device = chosen_device(experiment, machine)
     if "world_size" not in experiment.settings:
         most = most_ranks or default_most_ranks(device, machine)
         sweep["world_size"] = tuple(powers_of_two_to(most))
@@ -55,7 +55,8 @@ def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: in
     return experiment.with_settings(**sweep)
 
 
-def _device_of(experiment: Experiment, machine: Machine) -> str:
+def chosen_device(experiment: Experiment, machine: Machine) -> str:
+    """What `auto` means for this experiment on this machine."""
     one_rank = experiment.with_settings(world_size=(1,))
     resolved, _ = resolve_placement(one_rank, machine)
     return str(resolved.settings["device"][0])

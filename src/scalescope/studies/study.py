@@ -48,6 +48,7 @@ def carry_out(
     watcher: CampaignWatcher,
     sections: Callable[[Run], tuple[Section, ...]],
     next_step: Callable[[Run], str | None],
+    files: Callable[[Run], dict[str, str]] = lambda run: {},
 ) -> StudyReport:
     """Measure a plan, write the summary, and show `sections` of it and what to do next."""
     plan = _launched_once(plan) if not launcher.repeatable else plan
@@ -62,6 +63,8 @@ def carry_out(
         folder.write(ENVIRONMENT, to_text(describe_environment(plan.machine, __version__)))
         notes = run_campaign(plan, launcher, folder, watcher)
         run = _write_summary(folder, plan)
+        for name, text in files(run).items():
+            folder.write(name, text)
     except BaseException as error:
         if isinstance(error, Interrupted):
             error.kept = f"finished launches are kept in {folder.path}; --resume goes on"

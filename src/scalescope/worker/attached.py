@@ -15,8 +15,8 @@ import time
 import traceback
 from typing import Any
 
+from scalescope.lifeline import die_with_parent
 from scalescope.results.rank_job import RankJob
-from scalescope.worker.parent import die_with_parent
 from scalescope.worker.position import Position
 
 _PATIENCE = datetime.timedelta(seconds=60)
@@ -93,6 +93,7 @@ def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> d
         heartbeat_file="",
         rank_file="",
         cpus=_own_cores(settings),
+        namespace="",
         group_timeout_s=request["group_timeout_s"],
     )
     prefix = dist.PrefixStore(f"scalescope/trial/{number}", store)

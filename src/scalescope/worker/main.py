@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from scalescope.lifeline import die_with_parent
 from scalescope.results.rank_job import RankJob
-from scalescope.worker.parent import die_with_parent
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """One rank's life: take its place, join, measure, write its file, leave."""
 
+import ctypes
+import importlib
 import json
 import os
 import socket
@@ -14,6 +16,8 @@ from scalescope.results.files import write_atomically
 from scalescope.results.heartbeat import Stage
 from scalescope.results.rank_job import RankJob
 from scalescope.worker.position import Position
+
+_CLONE_NEWNET = 0x40000000
 
 
 def run_rank(job: RankJob) -> int:
@@ -41,11 +45,11 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
 
     The record is complete and on disk before leaving: a hang in teardown must not cost the result.
     """
+    enter_network(job.namespace)
     pin_to(job.cpus)
     import torch
     import torch.distributed as dist
 
-    from scalescope.worker.benchmarks.train import measure
     from scalescope.worker.device import choose_device, describe_placement, device_identity
     from scalescope.worker.faults import fault_of
     from scalescope.worker.group import Group, join, shared_device
@@ -61,11 +65,11 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         fault.at_stage("init")
     position.enter(Stage.JOINING)
     group = Group(rank=job.rank, world_size=job.world_size, joined=False)
-    if job.settings["strategy"] != "single":
+    if job.settings.get("strategy") != "single":
         store = store or dist.FileStore(job.store_file, job.world_size)
         identity = device_identity(device)
         clash = identity and shared_device(store, job.rank, job.world_size, identity)
-        if clash and not job.settings["oversubscribe"]:
+        if clash and not (job.settings["oversubscribe"] or job.settings["split_gpu"]):
             raise RuntimeError(f"{clash}; --oversubscribe runs that all the same")
         group = join(
             store,
@@ -76,7 +80,8 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
             timeout_s=job.group_timeout_s,
         )
     write()
-    found = measure(trial, group, device, position, fault)
+    benchmark = importlib.import_module(f"scalescope.worker.benchmarks.{job.settings['benchmark']}")
+    found = benchmark.measure(trial, group, device, position, fault)
     record.update(state="done", samples=found.samples, counters=found.counters)
     write()
     position.enter(Stage.TEARDOWN)
@@ -87,6 +92,15 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         group.leave()
 
     return leave
+
+
+def enter_network(namespace: str) -> None:
+    """Move this rank into the network namespace of that file; the empty name is the host's own."""
+    if namespace:
+        with Path(namespace).open("rb") as place:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(place.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
 
 
 def pin_to(cpus: list[int]) -> None:

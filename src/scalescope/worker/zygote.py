@@ -13,9 +13,9 @@ import select
 import sys
 from typing import Any
 
+from scalescope.lifeline import die_with_parent
 from scalescope.results.rank_job import RankJob
 from scalescope.worker.main import enable_stack_dumps
-from scalescope.worker.parent import die_with_parent
 
 
 def main() -> None:

@@ -1,13 +1,19 @@
 """Card of the training benchmark: what is trained, for how long, by which optimizer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scalescope.catalog.setting import PerDevice, setting
+from scalescope.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
     """Training steps: forward, backward, gradient exchange, optimizer."""
+
+    heading = "Training"
+    selects = ("workloads", "strategies", "levers")
 
     workload: str = setting("mlp", "Model and data to train.")
     strategy: str = setting(
@@ -54,3 +60,21 @@ class Train:
         neutral="none",
         internal=True,
     )
+
+    def steps(self) -> int:
+        """How many steps a launch takes, warm-up included."""
+        return self.epochs * self.steps_per_epoch
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Refuse a batch that cannot be shared and a warm-up that leaves nothing."""
+        total, world = values["global_batch_size"], values["world_size"]
+        if total is not None and total % world:
+            near = max(world, total - total % world)
+            raise BadInput(f"global_batch_size {total} does not divide over {world} ranks; {near} would")
+        steps = values["epochs"] * values["steps_per_epoch"]
+        if values["warmup_steps"] >= steps:
+            raise BadInput(
+                f"warmup_steps {values['warmup_steps']} leaves nothing of {steps} steps to measure; "
+                f"steps_per_epoch {values['warmup_steps'] + 10} would measure 10"
+            )

@@ -1,8 +1,11 @@
 """Card of the `precision` lever."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scalescope.catalog.setting import setting
+from scalescope.errors import CannotRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,4 +19,8 @@ class Precision:
         choices=("fp32", "tf32", "bf16", "fp16"),
     )
 
-    needs_cuda = ("tf32", "fp16")
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """tf32 is a mode of NVIDIA's matrix units, and fp16 needs their range of gradient scaling."""
+        if values["device"] == "cpu" and values["precision"] in ("tf32", "fp16"):
+            raise CannotRun(f"precision {values['precision']} needs a CUDA GPU; bf16 works on the CPU")

@@ -9,9 +9,6 @@ from scalescope.catalog.setting import setting
 class Ddp:
     """PyTorch's DistributedDataParallel: every rank a replica, gradients averaged in buckets."""
 
-    least_ranks = 1
-    most_ranks = None
-
     bucket_cap_mb: float | None = setting(
         50.0,
         "Size at which a gradient bucket is closed and sent, in MiB. Large buckets use the network "

@@ -1,11 +1,18 @@
 """Card of the `single` strategy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from scalescope.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Single:
     """One rank, no wrapper, no process group: the plain baseline."""
 
-    least_ranks = 1
-    most_ranks = 1
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """There is nothing in a plain loop that would keep two ranks together."""
+        if values["world_size"] > 1:
+            raise BadInput(f"strategy single runs on one rank; {values['world_size']} ranks need ddp")

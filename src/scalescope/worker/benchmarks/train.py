@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -15,17 +14,10 @@ from scalescope.worker.calibration import matmul_flops_per_s
 from scalescope.worker.checksum import parameter_checksum
 from scalescope.worker.faults import Fault
 from scalescope.worker.group import Group
+from scalescope.worker.measurements import Measurements
 from scalescope.worker.position import Position
 from scalescope.worker.step import OptimizerFactory, Step, Workload, run_steps
 from scalescope.worker.timing import clock_for
-
-
-@dataclass(kw_only=True)
-class Measurements:
-    """Raw samples and single facts of one rank."""
-
-    samples: dict[str, list[float]] = field(default_factory=dict)
-    counters: dict[str, float | int | str | None] = field(default_factory=dict)
 
 
 def measure(

@@ -1,4 +1,7 @@
-"""Ties a rank's life to its launcher's, so that a killed launcher leaves nothing running."""
+"""Ties a process's life to its parent's, so that a killed launcher leaves nothing running.
+
+`python -m scalescope.lifeline PARENT COMMAND …` does so for a program that is not ours.
+"""
 
 import ctypes
 import os
@@ -24,3 +27,8 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606 - the signal stays armed over exec

@@ -1,0 +1,278 @@
+"""Checks: what a person looks at by hand before trusting a run, each ok, warn or fail with what to do."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scalescope.experiment.machine import Machine
+
+Level = Literal["ok", "warn", "fail"]
+_LEAST_SHARED_MEMORY = 1 << 30
+_LEAST_OPEN_FILES = 4096
+_IDLE_REASONS = 0x1  # the GPU is idle, so its clocks are low
+_BENIGN_REASONS = 0x1 | 0x2 | 0x10 | 0x100  # idle, clocks set by application, sync boost, display
+
+# What each variable does, and whether it spoils a measurement.
+_VARIABLES: tuple[tuple[str, str, Level, str], ...] = (
+    ("NCCL_ALGO", "", "warn", "forces one algorithm; on NVSwitch machines Ring gives up NVLS"),
+    ("NCCL_PROTO", "", "warn", "forces one protocol at every size"),
+    ("NCCL_P2P_DISABLE", "1", "warn", "GPUs talk through host memory instead of NVLink or PCIe"),
+    ("NCCL_SHM_DISABLE", "1", "warn", "ranks of one host talk through sockets"),
+    ("NCCL_IB_DISABLE", "1", "warn", "InfiniBand and RoCE are not used"),
+    ("NCCL_DEBUG", "INFO", "warn", "logs while it measures; use WARN"),
+    ("NCCL_DEBUG", "TRACE", "warn", "logs while it measures; use WARN"),
+    ("NCCL_SOCKET_IFNAME", "", "ok", "network interface of NCCL's sockets"),
+    ("CUDA_LAUNCH_BLOCKING", "1", "fail", "every kernel waits for the one before: nothing overlaps"),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "warn", "checks every collective, which costs time"),
+    ("TORCH_NCCL_BLOCKING_WAIT", "1", "warn", "the host waits for every collective"),
+    ("OMP_NUM_THREADS", "", "ok", "CPU threads of each rank"),
+    ("CUDA_VISIBLE_DEVICES", "", "ok", "GPUs that ranks can see"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of `scalescope check`."""
+
+    level: Level
+    subject: str
+    text: str
+    advice: str = ""
+
+
+def all_checks(
+    machine: Machine, system: Mapping[str, Any], variables: Mapping[str, str], world_size: int
+) -> tuple[Check, ...]:
+    """Everything there is to say, grouped by subject."""
+    return (
+        *_software(machine),
+        *_gpus(machine, system),
+        *_topology(system),
+        *_host(machine, system),
+        *_network(system),
+        *_variables(variables),
+        *_mapping(machine, world_size),
+    )
+
+
+def _software(machine: Machine) -> Iterator[Check]:
+    cuda = machine.cuda_version or "none"
+    yield Check(
+        level="ok",
+        subject="torch",
+        text=f"{machine.torch_version}, CUDA {cuda}, NCCL {machine.nccl_version or 'none'}, "
+        f"Python {machine.python_version}",
+    )
+    if machine.backends:
+        yield Check(level="ok", subject="backends", text=", ".join(machine.backends))
+    else:
+        yield Check(
+            level="fail",
+            subject="backends",
+            text="none: this torch has no distributed support",
+            advice="install a torch built with distributed support",
+        )
+
+
+def _gpus(machine: Machine, system: Mapping[str, Any]) -> Iterator[Check]:
+    if machine.gpu_problem:
+        yield Check(
+            level="fail", subject="GPU", text=machine.gpu_problem, advice="mend the driver or the build"
+        )
+    elif not machine.gpus:
+        yield Check(level="ok", subject="GPU", text="none: runs measure the CPU")
+    for facts in system.get("gpus", ()):
+        yield from _one_gpu(facts)
+    for process in system.get("gpu_processes", ()):
+        yield Check(
+            level="warn",
+            subject="GPU process",
+            text=process,
+            advice="another process shares the GPU; stop it or measure later",
+        )
+
+
+def _one_gpu(facts: Mapping[str, str]) -> Iterator[Check]:
+    subject = f"GPU {facts.get('index', '?')}"
+    yield Check(
+        level="ok",
+        subject=subject,
+        text=f"{facts.get('name')}, {facts.get('memory.total')} MiB, driver {facts.get('driver_version')}, "
+        f"SM clock {facts.get('clocks.sm')} of {facts.get('clocks.max.sm')} MHz, "
+        f"{facts.get('power.limit')} W, {facts.get('temperature.gpu')} °C, "
+        f"ECC {facts.get('ecc.mode.current')}, MIG {facts.get('mig.mode.current')}",
+    )
+    reasons = _hexadecimal(facts.get("clocks_event_reasons.active"))
+    if reasons is not None and reasons & ~_BENIGN_REASONS:
+        yield Check(
+            level="warn",
+            subject=subject,
+            text=f"clocks are held down (reasons {reasons:#x})",
+            advice="look at power, temperature and clock limits: nvidia-smi -q -d PERFORMANCE",
+        )
+    if facts.get("mig.mode.current") == "Enabled":
+        yield Check(level="warn", subject=subject, text="MIG is on", advice="ranks see slices, not GPUs")
+    width, most = facts.get("pcie.link.width.current"), facts.get("pcie.link.width.max")
+    if width and most and width.isdigit() and most.isdigit() and int(width) < int(most):
+        yield Check(
+            level="warn",
+            subject=subject,
+            text=f"PCIe ×{width} of ×{most}",
+            advice="reseat the card, or look at the slot and the risers",
+        )
+    busy = reasons is None or not reasons & _IDLE_REASONS
+    generation, best = facts.get("pcie.link.gen.current"), facts.get("pcie.link.gen.max")
+    if busy and generation and best and generation < best:
+        yield Check(
+            level="warn",
+            subject=subject,
+            text=f"PCIe generation {generation} of {best}",
+            advice="look at the firmware's settings",
+        )
+
+
+def _hexadecimal(text: str | None) -> int | None:
+    try:
+        return int(text or "", 16)
+    except ValueError:
+        return None
+
+
+def _topology(system: Mapping[str, Any]) -> Iterator[Check]:
+    text = system.get("topology")
+    links = links_of(text) if text else {}
+    if links:
+        kinds = sorted(set(links.values()))
+        yield Check(
+            level=_level_of(kinds), subject="links", text=_reading_of(kinds), advice=_advice_for(kinds)
+        )
+
+
+def links_of(text: str) -> dict[tuple[int, int], str]:
+    """(GPU, GPU) → NV18, PIX, PXB, PHB, NODE or SYS, from `nvidia-smi topo -m`."""
+    found = {}
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    for line in plain.splitlines():
+        cells = line.split("\t") if "\t" in line else line.split()
+        cells = [cell.strip() for cell in cells]
+        match = re.fullmatch(r"GPU(\d+)", cells[0]) if cells else None
+        if match is None:
+            continue
+        for other, cell in enumerate(cells[1:]):
+            if re.fullmatch(r"NV\d+|PIX|PXB|PHB|NODE|SYS", cell):
+                found[int(match[1]), other] = cell
+            elif cell != "X":
+                break
+    return found
+
+
+def _level_of(kinds: list[str]) -> Level:
+    return "warn" if len({kind[:2] == "NV" for kind in kinds}) > 1 or "SYS" in kinds else "ok"
+
+
+def _reading_of(kinds: list[str]) -> str:
+    if all(kind.startswith("NV") for kind in kinds):
+        return f"every pair of GPUs is joined by NVLink ({', '.join(kinds)})"
+    if any(kind.startswith("NV") for kind in kinds):
+        return f"some pairs have NVLink and some do not ({', '.join(kinds)})"
+    return f"no NVLink: pairs are joined by {', '.join(kinds)}"
+
+
+def _advice_for(kinds: list[str]) -> str:
+    if "SYS" in kinds:
+        return "SYS crosses CPU sockets: keep ranks that talk most on one socket"
+    return ""
+
+
+def _host(machine: Machine, system: Mapping[str, Any]) -> Iterator[Check]:
+    memory = "unknown" if machine.memory_bytes is None else f"{machine.memory_bytes / 2**30:.0f} GiB"
+    nodes = system.get("numa_nodes") or "unknown"
+    yield Check(
+        level="ok",
+        subject="host",
+        text=f"{machine.cpu_model}, {machine.cores} cores, {memory}, NUMA nodes {nodes}",
+    )
+    governor = system.get("governor")
+    if governor and governor != "performance":
+        yield Check(
+            level="warn",
+            subject="governor",
+            text=f"CPU frequency governor {governor}",
+            advice="performance keeps clocks steady: cpupower frequency-set -g performance",
+        )
+    shared = system.get("shared_memory_bytes")
+    if shared is not None and shared < _LEAST_SHARED_MEMORY:
+        yield Check(
+            level="warn",
+            subject="shared memory",
+            text=f"{shared >> 20} MiB in /dev/shm",
+            advice="data loaders and NCCL need more: docker run --shm-size=8g or --ipc=host",
+        )
+    files = system.get("open_files_limit")
+    if files is not None and 0 < files < _LEAST_OPEN_FILES:
+        yield Check(
+            level="warn",
+            subject="ulimit",
+            text=f"{files} open files",
+            advice=f"ulimit -n {_LEAST_OPEN_FILES}",
+        )
+    limit = system.get("cgroup_cpus")
+    if limit is not None:
+        yield Check(level="ok", subject="container", text=f"limited to {limit:g} CPUs")
+    load = system.get("load_average")
+    if load is not None and load > 0.5 * machine.cores + 0.5:
+        yield Check(
+            level="warn",
+            subject="load",
+            text=f"load average {load:.1f} on {machine.cores} cores",
+            advice="other work runs here: results will be noisy",
+        )
+
+
+def _network(system: Mapping[str, Any]) -> Iterator[Check]:
+    shown = []
+    for one in system.get("interfaces", ()):
+        speed = f" {one['speed_mbit']} Mbit/s" if one["speed_mbit"] else ""
+        shown.append(f"{one['name']} {one['state']}{speed}")
+    if shown:
+        yield Check(level="ok", subject="network", text=", ".join(shown))
+    for port in system.get("infiniband", ()):
+        active = "ACTIVE" in (port["state"] or "")
+        yield Check(
+            level="ok" if active else "warn",
+            subject="InfiniBand",
+            text=f"{port['name']} {port['state']} {port['rate']}",
+            advice="" if active else "the port is down: NCCL will not use it",
+        )
+
+
+def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
+    for name, bad, level, what in _VARIABLES:
+        value = variables.get(name)
+        if value is not None and (not bad or value.upper() == bad):
+            advice = f"unset {name} unless it is meant" if level != "ok" else ""
+            yield Check(level=level, subject=name, text=f"{value}: {what}", advice=advice)
+
+
+def _mapping(machine: Machine, world_size: int) -> Iterator[Check]:
+    if not machine.gpus:
+        level: Level = "ok" if world_size <= machine.cores else "warn"
+        text = f"{world_size} ranks on {machine.cores} cores"
+        yield Check(
+            level=level,
+            subject="ranks",
+            text=text,
+            advice="" if level == "ok" else "ranks will compete for cores",
+        )
+        return
+    for rank in range(min(world_size, len(machine.gpus))):
+        gpu = machine.gpus[rank]
+        yield Check(level="ok", subject=f"rank {rank}", text=f"cuda:{gpu.index} {gpu.name}")
+    if world_size > len(machine.gpus):
+        yield Check(
+            level="fail",
+            subject="ranks",
+            text=f"{world_size} ranks on {len(machine.gpus)} GPU(s)",
+            advice="--split-gpu shares one GPU out, --oversubscribe only exercises the code",
+        )

@@ -1,0 +1,169 @@
+"""Collectives: one row for each size, with what the ranks' own times say about transfer and waiting."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
+from scalescope.results.result import RankRecord, Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow:
+    """One collective at one size, in or out of place, over all iterations and ranks of its launches."""
+
+    collective: str
+    dtype: str
+    ranks: int
+    in_place: bool
+    size_bytes: int
+    times_s: tuple[float, ...]  # every iteration, as long as its slowest rank took
+    transfers_s: tuple[float, ...]  # every iteration, as long as its fastest rank took
+    last_rank: int | None
+    wrong: int
+
+    @property
+    def count(self) -> int:
+        return self.size_bytes // DTYPE_BYTES[self.dtype]
+
+    @property
+    def time_s(self) -> float:
+        """Mean over iterations: what a loop of them takes, divided by their number."""
+        return statistics.fmean(self.times_s)
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.times_s)
+
+    def quantile_s(self, share: float) -> float:
+        ordered = sorted(self.times_s)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    @property
+    def variation(self) -> float | None:
+        """Standard deviation over mean; None for a single iteration."""
+        if len(self.times_s) < 2:
+            return None
+        return statistics.stdev(self.times_s) / self.time_s
+
+    @property
+    def transfer_s(self) -> float:
+        """A rank that comes last waits for nobody: the shortest time over ranks is the transfer."""
+        return statistics.median(self.transfers_s)
+
+    @property
+    def wait_s(self) -> float:
+        return max(0.0, self.median_s - self.transfer_s)
+
+    @property
+    def algbw_bytes_per_s(self) -> float:
+        return self.size_bytes / self.time_s
+
+    @property
+    def busbw_bytes_per_s(self) -> float:
+        """Algorithm bandwidth times nccl-tests' factor, comparable over collectives and rank counts."""
+        factor = cards.card("collectives", self.collective).bus_factor(self.ranks)
+        return self.algbw_bytes_per_s * float(factor)
+
+
+def collective_rows(results: Iterable[Result]) -> tuple[CollectiveRow, ...]:
+    """All rows of the communication results that are ok, launches of one trial taken together."""
+    grouped: dict[tuple[str, str, int, str], list[Result]] = {}
+    for result in results:
+        if result.status == "ok" and result.settings["benchmark"] == "comm":
+            world = int(result.settings["world_size"])
+            for key in result.ranks[0].samples:
+                if not key.startswith("pair/"):
+                    grouped.setdefault((result.trial_id, result.settings["dtype"], world, key), []).append(
+                        result
+                    )
+    return tuple(_row(dtype, world, key, members) for (_, dtype, world, key), members in grouped.items())
+
+
+def _row(dtype: str, world: int, key: str, members: list[Result]) -> CollectiveRow:
+    name, placement, size = key.split("/")
+    per_iteration = [
+        iteration
+        for member in members
+        for iteration in zip(*(record.samples[key] for record in member.ranks), strict=True)
+    ]
+    return CollectiveRow(
+        collective=name,
+        dtype=dtype,
+        ranks=world,
+        in_place=placement == "in",
+        size_bytes=int(size),
+        times_s=tuple(max(times) for times in per_iteration),
+        transfers_s=tuple(min(times) for times in per_iteration),
+        last_rank=_usually_last(per_iteration),
+        wrong=sum(_wrong(record, key) for member in members for record in member.ranks),
+    )
+
+
+def _usually_last(per_iteration: list[tuple[float, ...]]) -> int | None:
+    """The rank that arrives last in most iterations, hence waits least; None where no rank stands out."""
+    last = [times.index(min(times)) for times in per_iteration]
+    rank = statistics.mode(last)
+    return rank if last.count(rank) > 0.7 * len(last) else None
+
+
+def _wrong(record: RankRecord, key: str) -> int:
+    count = record.counters.get(f"{key}/wrong")
+    return count if isinstance(count, int) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRow:
+    """Both directions between two ranks at once."""
+
+    low: int
+    high: int
+    size_bytes: int
+    time_s: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """In each direction."""
+        return self.size_bytes / self.time_s
+
+
+def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
+    """The largest size of every pair, the slower end's median."""
+    found: dict[tuple[int, int, int], list[float]] = {}
+    for result in results:
+        for record in result.ranks:
+            for key, times in record.samples.items():
+                if key.startswith("pair/") and times:
+                    _, pair, size = key.split("/")
+                    low, high = map(int, pair.split("-"))
+                    found.setdefault((low, high, int(size)), []).append(statistics.median(times))
+    largest = max((size for _, _, size in found), default=0)
+    return tuple(
+        PairRow(low=low, high=high, size_bytes=size, time_s=max(times))
+        for (low, high, size), times in sorted(found.items())
+        if size == largest
+    )
+
+
+def slow_ranks(pairs: tuple[PairRow, ...], share: float = 0.5) -> tuple[int, ...]:
+    """Ranks whose best pair is below `share` of the median rank's best: their own link is slow."""
+    best: dict[int, float] = {}
+    for pair in pairs:
+        for rank in (pair.low, pair.high):
+            best[rank] = max(best.get(rank, 0.0), pair.bytes_per_s)
+    if len(best) < 3:  # with two ranks nobody can say whose link it is
+        return ()
+    usual = statistics.median(best.values())
+    return tuple(rank for rank, rate in sorted(best.items()) if rate < share * usual)
+
+
+def slow_pairs(pairs: tuple[PairRow, ...], share: float = 0.5) -> tuple[PairRow, ...]:
+    """Pairs below `share` of the median pair that no slow rank explains."""
+    if len(pairs) < 3:
+        return ()
+    usual = statistics.median(pair.bytes_per_s for pair in pairs)
+    explained = set(slow_ranks(pairs, share))
+    return tuple(
+        pair for pair in pairs if pair.bytes_per_s < share * usual and not explained & {pair.low, pair.high}
+    )

@@ -1,0 +1,41 @@
+"""Expectation: what the hardware should give, so that a number can be called good or bad."""
+
+from dataclasses import dataclass
+
+from scalescope.analysis.collectives import CollectiveRow
+from scalescope.analysis.curve import Curve
+from scalescope.catalog.link import rates_of
+from scalescope.hardware.published import curve_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A measured bus bandwidth as a share of what was to be expected, and where that comes from."""
+
+    share: float
+    of_what: str
+    source: str
+
+
+def expectation_of(row: CollectiveRow, gpu_name: str | None, link: str | None) -> Expectation | None:
+    """Hold a row against the shaped link, or against a published curve; None where neither fits."""
+    if not row.size_bytes:
+        return None
+    if link is not None:
+        slowest = min(rates_of(link, row.ranks)) / 8
+        return Expectation(
+            share=row.busbw_bytes_per_s / slowest, of_what=f"the link of {link}", source="the link we set"
+        )
+    if gpu_name is None or row.collective != "all_reduce":
+        return None
+    published = curve_for(gpu_name, row.ranks)
+    if published is None:
+        return None
+    curve = Curve.through([(size, time_s) for size, time_s, _ in published.points])
+    if not curve.points[0][0] <= row.size_bytes <= curve.points[-1][0]:
+        return None
+    return Expectation(
+        share=curve.time_s(row.size_bytes) / row.time_s,
+        of_what=f"{published.gpus}×{published.gpu}",
+        source=published.source,
+    )

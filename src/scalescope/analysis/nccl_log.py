@@ -1,0 +1,52 @@
+"""Reads NCCL's own INFO log: which transport, algorithm, protocol and channels it really chose."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_TRANSPORT = re.compile(r"\bvia ([A-Z0-9]+(?:/[A-Za-z0-9]+)*)")
+_CHANNELS = re.compile(r"(\d+) coll channels")
+_CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
+_NVLS = re.compile(r"NVLS multicast support is (available|not available)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclChoices:
+    """What NCCL said it uses; empty where it said nothing."""
+
+    transports: tuple[str, ...]
+    network: str | None
+    channels: int | None
+    algorithms: tuple[str, ...]
+    nvls: bool | None
+
+    @property
+    def uses_sockets(self) -> bool:
+        return any(one.startswith("NET/Socket") for one in self.transports)
+
+
+def read_choices(lines: Iterable[str]) -> NcclChoices:
+    """Collect from the INFO lines of one or more ranks."""
+    transports: dict[str, None] = {}
+    algorithms: dict[str, None] = {}
+    network, channels, nvls = None, None, None
+    for line in lines:
+        if "NCCL INFO" not in line:
+            continue
+        if found := _TRANSPORT.search(line):
+            transports[re.sub(r"/\d+$", "", found[1])] = None
+        if (found := re.search(r"Using network (\S+)", line)) is not None:
+            network = found[1]
+        if found := _CHANNELS.search(line):
+            channels = int(found[1])
+        if found := _CHOICE.search(line):
+            algorithms[f"{found[1]} {found[3]}/{found[4]}"] = None
+        if found := _NVLS.search(line):
+            nvls = found[1] == "available"
+    return NcclChoices(
+        transports=tuple(transports),
+        network=network,
+        channels=channels,
+        algorithms=tuple(algorithms),
+        nvls=nvls,
+    )

@@ -1,0 +1,18 @@
+"""Card of the `reduce` collective."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce:
+    """Sum over all ranks, the result on one."""
+
+    redop = "sum"
+    root = 0
+    shares_array = False  # whether the size counts the whole array, of which a rank holds a part
+    has_data = True
+
+    @staticmethod
+    def bus_factor(ranks: int) -> float:
+        """Bus over algorithm bandwidth: every byte crosses each link once."""
+        return 1.0

@@ -1,0 +1,68 @@
+"""`scalescope comm`: how fast the network is."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scalescope.cli.measuring import measure
+from scalescope.cli.options import measuring_verb
+from scalescope.errors import BadInput
+
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMgGtT]?)[bB](?:/s)?")
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+@measuring_verb("comm", {"repeats": 1}, benchmark="comm")
+@click.option(
+    "--min-busbw", metavar="RATE", help="Exit 8 when a collective's best bus bandwidth is below (10GB/s)."
+)
+@click.option(
+    "--json-nccl", type=click.Path(path_type=Path), help="Also write the results in nccl-tests' JSON layout."
+)
+@click.option(
+    "--import",
+    "import_file",
+    type=click.Path(path_type=Path),
+    help="Read what nccl-tests wrote (JSON or table) instead of measuring.",
+)
+def command(**arguments: Any) -> None:
+    """Measure the collectives that training uses, as nccl-tests does.
+
+    Every result is checked element by element. Example:
+
+      scalescope comm --world-size 2 --collective all_reduce -e 32M
+    """
+    if arguments["import_file"] is not None:
+        _import(arguments)
+        return
+    from scalescope.studies.comm import comm
+
+    gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
+    measure("comm", comm, arguments, benchmark="comm", least_busbw=gate, nccl_json=arguments["json_nccl"])
+
+
+def _import(arguments: dict[str, Any]) -> None:
+    from scalescope.report.terminal import console, show
+    from scalescope.studies.nccl_import import import_nccl
+
+    ranks = arguments["world_size"]
+    if ranks is not None and not ranks.isdigit():
+        raise BadInput(f"--world-size: expected the number of ranks the file was made on, got {ranks!r}")
+    report = import_nccl(
+        arguments["import_file"],
+        arguments["output_dir"],
+        int(ranks) if ranks else None,
+        arguments["collective"],
+    )
+    show(report.sections, console(), verbose=arguments["verbose"])
+    assert report.path is not None
+    click.echo(f"\nResults: {report.path / 'results.json'}")
+
+
+def _rate(text: str) -> float:
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise BadInput(f"--min-busbw: expected a rate such as 10GB/s, got {text!r}")
+    return float(match[1]) * _SCALES[match[2].lower()]

@@ -1,0 +1,117 @@
+"""Inspection: what the system says of itself (/proc, /sys, nvidia-smi); nothing is judged here."""
+
+import os
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_GPU_FIELDS = (
+    "index",
+    "name",
+    "memory.total",
+    "memory.used",
+    "driver_version",
+    "clocks.sm",
+    "clocks.max.sm",
+    "clocks_event_reasons.active",
+    "ecc.mode.current",
+    "mig.mode.current",
+    "pcie.link.gen.current",
+    "pcie.link.gen.max",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
+    "power.limit",
+    "temperature.gpu",
+)
+_LIMIT_S = 20
+
+
+def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
+    """All facts that a check looks at; what cannot be read is None or missing."""
+    return {
+        "gpus": _gpus(),
+        "topology": _output("nvidia-smi", "topo", "-m"),
+        "gpu_processes": _gpu_processes(),
+        "interfaces": _interfaces(root / "sys/class/net"),
+        "infiniband": _infiniband(root / "sys/class/infiniband"),
+        "numa_nodes": len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None,
+        "governor": _read(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "shared_memory_bytes": _free_bytes(root / "dev/shm"),
+        "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "locked_memory_limit": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "cgroup_cpus": _cgroup_cpus(root / "sys/fs/cgroup/cpu.max"),
+        "cgroup_memory_bytes": _cgroup_memory(root / "sys/fs/cgroup/memory.max"),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _gpus() -> list[dict[str, str]]:
+    text = _output("nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits")
+    lines = (text or "").strip().splitlines()
+    return [dict(zip(_GPU_FIELDS, map(str.strip, line.split(",")), strict=False)) for line in lines if line]
+
+
+def _gpu_processes() -> list[str]:
+    text = _output("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
+    return [line for line in (text or "").strip().splitlines() if line[:1].isdigit()]
+
+
+def _output(program: str, *arguments: str) -> str | None:
+    """What a program prints; None where it is missing or fails."""
+    path = shutil.which(program)
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(
+            [path, *arguments], capture_output=True, text=True, timeout=_LIMIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _interfaces(folder: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(folder.glob("*")):
+        speed = _read(path / "speed")
+        found.append(
+            {
+                "name": path.name,
+                "state": _read(path / "operstate"),
+                "speed_mbit": int(speed) if speed and speed.isdigit() else None,
+            }
+        )
+    return found
+
+
+def _infiniband(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {"name": port.parent.parent.name, "state": _read(port / "state"), "rate": _read(port / "rate")}
+        for port in sorted(folder.glob("*/ports/*"))
+    ]
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _free_bytes(path: Path) -> int | None:
+    try:
+        return shutil.disk_usage(path).total
+    except OSError:
+        return None
+
+
+def _cgroup_cpus(path: Path) -> float | None:
+    words = (_read(path) or "").split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
+
+
+def _cgroup_memory(path: Path) -> int | None:
+    text = _read(path)
+    return int(text) if text and text.isdigit() else None

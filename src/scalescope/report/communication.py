@@ -1,0 +1,221 @@
+"""The sections of `comm`: nccl-tests' table, a sentence, the pairs, and the curves as data."""
+
+from typing import Any
+
+from scalescope.analysis.collectives import (
+    CollectiveRow,
+    PairRow,
+    collective_rows,
+    pair_rows,
+    slow_pairs,
+    slow_ranks,
+)
+from scalescope.analysis.curve import ALPHA_BETA, WITH_ROOT, Curve, fit
+from scalescope.analysis.expectation import expectation_of
+from scalescope.analysis.nccl_log import NcclChoices, read_choices
+from scalescope.catalog import cards
+from scalescope.experiment.trial import Trial
+from scalescope.report.nccl_tests import table_text
+from scalescope.report.numbers import percent, significant
+from scalescope.report.section import Section, Table
+from scalescope.report.training import surroundings
+from scalescope.results.result import SCHEMA_VERSION, Result
+from scalescope.results.run import Run
+
+
+def communication_sections(run: Run) -> tuple[Section, ...]:
+    """A sentence, then the table its users know, then what the pairs say."""
+    rows = collective_rows(run.results)
+    pairs = pair_rows(run.results)
+    shown = []
+    if rows:
+        made = surroundings(Trial(settings=run.results[0].settings))
+        lines = (verdict(rows), *_goodness(rows, run), *(f"Note: {one}." for one in made))
+        shown.append(Section(lines=lines))
+        shown.append(Section(lines=tuple(table_text(rows).splitlines()), details=_details(rows)))
+    shown += [_nccl_section(run, result) for result in run.of_status("ok") if _is_listener(result)]
+    if pairs:
+        shown.append(_pair_section(pairs))
+    return tuple(shown)
+
+
+def verdict(rows: tuple[CollectiveRow, ...]) -> str:
+    """The best bandwidth and the latency of the collective that training leans on most."""
+    name = "all_reduce" if any(row.collective == "all_reduce" for row in rows) else rows[0].collective
+    own = [row for row in rows if row.collective == name]
+    best = max(own, key=lambda row: row.busbw_bytes_per_s)
+    small = min(own, key=lambda row: row.size_bytes)
+    text = f"{name} over {best.ranks} ranks takes {_micro(small.median_s)} at {_bytes(small.size_bytes)}"
+    if best.size_bytes:
+        text += f" and reaches {_rate(best.busbw_bytes_per_s)} bus bandwidth at {_bytes(best.size_bytes)}"
+    waits = [row for row in own if row.wait_s > 0.2 * row.median_s and row.last_rank is not None]
+    if len(waits) > len(own) / 2:
+        text += f"; ranks wait for rank {waits[-1].last_rank}"
+    return text + "."
+
+
+def _is_listener(result: Result) -> bool:
+    return bool(result.settings.get("purpose") == "listen")
+
+
+def nccl_choices(run: Run, result: Result) -> NcclChoices:
+    """What the ranks' logs of an untimed launch say."""
+    logs = sorted((run.path / "logs").glob(f"{result.trial_id}-{result.launch}-*.log"))
+    return read_choices(line for log in logs for line in log.read_text(errors="replace").splitlines())
+
+
+def _nccl_section(run: Run, result: Result) -> Section:
+    choices = nccl_choices(run, result)
+    lines = [
+        f"Transport  : {', '.join(choices.transports) or 'unknown'}",
+        f"Network    : {choices.network or 'unknown'}",
+        f"Channels   : {choices.channels or 'unknown'}",
+        f"Algorithms : {', '.join(choices.algorithms) or 'unknown'}",
+    ]
+    if choices.uses_sockets:
+        lines.append("NCCL talks through sockets: slower than NVLink, PCIe or InfiniBand by far.")
+    return Section(title=f"What NCCL chose on {result.settings['world_size']} ranks", lines=tuple(lines))
+
+
+def _goodness(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
+    """Is the best all-reduce, or whatever there is, what this hardware should give?"""
+    own = [row for row in rows if row.collective == "all_reduce"] or list(rows)
+    best = max(own, key=lambda row: row.busbw_bytes_per_s)
+    gpus = run.environment.get("machine", {}).get("gpus") or []
+    settings = run.results[0].settings
+    on_gpu = settings["device"] == "cuda" and settings["split_gpu"] is None and gpus
+    found = expectation_of(best, str(gpus[0]["name"]) if on_gpu else None, settings["link"])
+    if found is None:
+        if not on_gpu:
+            return ()
+        return (f"Nobody has published figures of {best.ranks}×{gpus[0]['name']} that we know of.",)
+    size = _bytes(best.size_bytes)
+    return (f"That is {percent(found.share)} of {found.of_what} at {size} (source: {found.source}).",)
+
+
+def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section, bool]:
+    """Whether every collective's best bus bandwidth reaches `least` bytes per second."""
+    best: dict[str, float] = {}
+    for row in rows:
+        if cards.card("collectives", row.collective).has_data:
+            best[row.collective] = max(best.get(row.collective, 0.0), row.busbw_bytes_per_s)
+    missed = {name: rate for name, rate in best.items() if rate < least}
+    if not missed:
+        return Section(lines=(f"Gate: every collective reaches {_rate(least)}.",)), False
+    names = ", ".join(f"{name} {_rate(rate)}" for name, rate in missed.items())
+    return Section(lines=(f"Gate missed: below {_rate(least)}: {names}.",)), True
+
+
+def next_after_communication(run: Run) -> str | None:
+    """What to do after `comm`."""
+    if not run.of_status("ok"):
+        return None
+    return "scalescope scale shows what this network does to training."
+
+
+def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[str, Any]]]:
+    """results.json → communication."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row.collective, []).append(
+            {
+                "size_bytes": row.size_bytes,
+                "time_s": row.time_s,
+                "algbw_bytes_per_s": row.algbw_bytes_per_s,
+                "busbw_bytes_per_s": row.busbw_bytes_per_s,
+                "wrong": row.wrong,
+                "dtype": row.dtype,
+                "world_size": row.ranks,
+                "in_place": row.in_place,
+                "iterations": len(row.times_s),
+                "median_s": row.median_s,
+                "p95_s": row.quantile_s(0.95),
+                "p99_s": row.quantile_s(0.99),
+                "cv": row.variation,
+                "transfer_s": row.transfer_s,
+                "wait_s": row.wait_s,
+                "last_rank": row.last_rank,
+            }
+        )
+    return found
+
+
+def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
+    """curve.json: one curve for each collective, type and number of ranks, with fits beside it."""
+    grouped: dict[tuple[str, str, int], list[tuple[int, float]]] = {}
+    for row in rows:
+        if row.size_bytes:
+            key = (row.collective, row.dtype, row.ranks)
+            grouped.setdefault(key, []).append((row.size_bytes, row.median_s))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "curves": [
+            {"collective": name, "dtype": dtype, "world_size": ranks, **_curve(points)}
+            for (name, dtype, ranks), points in grouped.items()
+        ],
+    }
+
+
+def _curve(points: list[tuple[int, float]]) -> dict[str, Any]:
+    curve = Curve.through(points)
+    fits = {"a+bS": fit(curve.points, ALPHA_BETA), "a+bS+c*sqrt(S)": fit(curve.points, WITH_ROOT)}
+    return {
+        "points": [[size, time_s] for size, time_s in curve.points],
+        "fits": {
+            name: None
+            if one is None
+            else {"coefficients": list(one.coefficients), "median_relative_error": one.median_error}
+            for name, one in fits.items()
+        },
+    }
+
+
+def _pair_section(pairs: tuple[PairRow, ...]) -> Section:
+    rows = tuple((f"{pair.low} ↔ {pair.high}", _rate(pair.bytes_per_s)) for pair in pairs)
+    slow = slow_ranks(pairs)
+    lines = [f"Rank {rank} is slow to every other rank: look at its link." for rank in slow]
+    lines += [
+        f"Ranks {pair.low} and {pair.high} are slow to each other only: look at the link between them."
+        for pair in slow_pairs(pairs)
+    ]
+    if not lines:
+        lines = [
+            "No pair stands out." if len(pairs) > 2 else "Two ranks make one pair: nothing to compare with."
+        ]
+    return Section(
+        title="Pairs, both directions at once",
+        table=Table(columns=("ranks", "each direction"), rows=rows),
+        lines=tuple(lines),
+    )
+
+
+def _details(rows: tuple[CollectiveRow, ...]) -> tuple[str, ...]:
+    lines = []
+    for row in rows:
+        place = "in place" if row.in_place else "out of place"
+        spread = "unknown" if row.variation is None else percent(row.variation)
+        last = "" if row.last_rank is None else f", rank {row.last_rank} usually last"
+        lines.append(
+            f"{row.collective} {_bytes(row.size_bytes)} {place}: median {_micro(row.median_s)}, "
+            f"p95 {_micro(row.quantile_s(0.95))}, p99 {_micro(row.quantile_s(0.99))}, CV {spread}, "
+            f"transfer {_micro(row.transfer_s)}, wait {_micro(row.wait_s)}{last}"
+        )
+    return tuple(lines)
+
+
+def _micro(seconds: float) -> str:
+    return f"{significant(seconds * 1e6)} µs" if seconds < 0.01 else f"{significant(seconds * 1e3)} ms"
+
+
+def _bytes(size: int) -> str:
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << power:
+            return f"{significant(size / (1 << power))} {unit}"
+    return f"{size} B"
+
+
+def _rate(bytes_per_s: float) -> str:
+    for scale, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if bytes_per_s >= scale:
+            return f"{significant(bytes_per_s / scale)} {unit}"
+    return f"{significant(bytes_per_s)} B/s"

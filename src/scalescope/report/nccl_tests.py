@@ -1,0 +1,184 @@
+"""nccl-tests' own output, written and read: its users know the table, and their measurements feed ours."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.analysis.collectives import CollectiveRow
+from scalescope.catalog import cards
+from scalescope.errors import BadInput
+
+_TYPES = {
+    "float64": "double",
+    "float32": "float",
+    "float16": "half",
+    "bfloat16": "bfloat16",
+    "int64": "int64",
+    "int32": "int32",
+    "int8": "int8",
+    "uint8": "uint8",
+}
+_NAMES = {short: name for name, short in _TYPES.items()}
+_HEADER = (
+    "#",
+    f"#{'out-of-place':>72}{'in-place':>34}",
+    "#       size         count      type   redop    root"
+    "     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
+    "#        (B)    (elements)                          "
+    "     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+)
+_STARTING = re.compile(r"Collective test starting: (\w+?)(?:_perf)?\s*$")
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
+
+
+def table_text(rows: Iterable[CollectiveRow]) -> str:
+    """The table of nccl-tests, one block for each collective and type."""
+    blocks: dict[tuple[str, str, int], list[CollectiveRow]] = {}
+    for row in rows:
+        blocks.setdefault((row.collective, row.dtype, row.ranks), []).append(row)
+    return "\n".join(_block(name, ranks, members) for (name, _, ranks), members in blocks.items())
+
+
+def _block(name: str, ranks: int, rows: list[CollectiveRow]) -> str:
+    lines = [f"# Collective test starting: {name}_perf", f"# ranks {ranks}", *_HEADER]
+    sizes = sorted({row.size_bytes for row in rows})
+    for size in sizes:
+        out = next((row for row in rows if row.size_bytes == size and not row.in_place), None)
+        inside = next((row for row in rows if row.size_bytes == size and row.in_place), None)
+        lines.append(_line(out or inside, out, inside))
+    wrong = sum(row.wrong for row in rows)
+    busy = [row.busbw_bytes_per_s / 1e9 for row in rows]
+    lines += [
+        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
+        f"# Avg bus bandwidth    : {sum(busy) / len(busy):g}",
+        "#",
+        f"# Collective test concluded: {name}_perf",
+    ]
+    return "\n".join(lines)
+
+
+def _line(any_row: CollectiveRow | None, out: CollectiveRow | None, inside: CollectiveRow | None) -> str:
+    assert any_row is not None
+    card = cards.card("collectives", any_row.collective)
+    numbers = f"{any_row.size_bytes:>12}  {any_row.count:>12}"
+    head = f"{numbers}  {_TYPES[any_row.dtype]:>8}  {card.redop:>6}  {card.root:>6}"
+    return f"{head}{_half(out)}{_half(inside)}"
+
+
+def _half(row: CollectiveRow | None) -> str:
+    if row is None:  # torch does not offer it this way
+        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>5}"
+    micro = row.time_s * 1e6
+    time = f"{micro:.2f}" if micro < 10_000 else f"{micro:.0f}"
+    algorithm, bus = row.algbw_bytes_per_s / 1e9, row.busbw_bytes_per_s / 1e9
+    return f"  {time:>7}  {algorithm:>6.2f}  {bus:>6.2f}  {row.wrong:>5}"
+
+
+def to_json(rows: Iterable[CollectiveRow]) -> dict[str, Any]:
+    """nccl-tests' JSON layout, one file for all collectives."""
+    found: dict[tuple[str, str, int, int], dict[str, Any]] = {}
+    for row in rows:
+        card = cards.card("collectives", row.collective)
+        entry = found.setdefault(
+            (row.collective, row.dtype, row.ranks, row.size_bytes),
+            {
+                "collective": row.collective,
+                "ranks": row.ranks,
+                "size": row.size_bytes,
+                "count": row.count,
+                "type": _TYPES[row.dtype],
+                "redop": card.redop,
+                "root": card.root,
+            },
+        )
+        entry["in_place" if row.in_place else "out_of_place"] = {
+            "time": row.time_s * 1e6,
+            "alg_bw": row.algbw_bytes_per_s / 1e9,
+            "bus_bw": row.busbw_bytes_per_s / 1e9,
+            "nwrong": row.wrong,
+        }
+    return {"results": list(found.values())}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRow:
+    """A line of somebody's nccl-tests output."""
+
+    collective: str
+    ranks: int | None
+    dtype: str
+    size_bytes: int
+    in_place: bool
+    time_s: float
+    wrong: int
+
+
+def parse(text: str, origin: str, collective: str | None = None) -> tuple[ImportedRow, ...]:
+    """Read nccl-tests' JSON or its printed table."""
+    found = (
+        _parse_json(text, origin, collective)
+        if text.lstrip().startswith("{")
+        else _parse_table(text, collective)
+    )
+    if not found:
+        raise BadInput(f"{origin}: holds neither nccl-tests' table nor its JSON")
+    return tuple(found)
+
+
+def _parse_table(text: str, collective: str | None) -> list[ImportedRow]:
+    name, ranks, found = collective or "all_reduce", 0, []
+    for line in text.splitlines():
+        starting = _STARTING.search(line)
+        if starting:
+            name = starting[1]
+        if _RANK.match(line):
+            ranks += 1
+        if stated := re.match(r"# ranks (\d+)$", line):
+            ranks = int(stated[1])
+        cells = line.split()
+        if len(cells) == 13 and cells[0].isdigit() and cells[2] in _NAMES:
+            found += _halves(name, ranks or None, cells)
+    return found
+
+
+def _halves(name: str, ranks: int | None, cells: list[str]) -> list[ImportedRow]:
+    rows = []
+    for begin, in_place in ((5, False), (9, True)):
+        time, wrong = cells[begin], cells[begin + 3]
+        if time == "N/A":
+            continue
+        rows.append(
+            ImportedRow(
+                collective=name,
+                ranks=ranks,
+                dtype=_NAMES[cells[2]],
+                size_bytes=int(cells[0]),
+                in_place=in_place,
+                time_s=float(time) / 1e6,
+                wrong=int(wrong) if wrong.isdigit() else 0,
+            )
+        )
+    return rows
+
+
+def _parse_json(text: str, origin: str, collective: str | None) -> list[ImportedRow]:
+    try:
+        entries = json.loads(text)["results"]
+        return [
+            ImportedRow(
+                collective=str(entry.get("collective", collective or "all_reduce")),
+                ranks=entry.get("ranks"),
+                dtype=_NAMES[entry["type"]],
+                size_bytes=int(entry["size"]),
+                in_place=place == "in_place",
+                time_s=float(entry[place]["time"]) / 1e6,
+                wrong=int(entry[place].get("nwrong", 0)),
+            )
+            for entry in entries
+            for place in ("out_of_place", "in_place")
+            if place in entry
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadInput(f"{origin}: not nccl-tests' JSON: {type(error).__name__} {error}") from None

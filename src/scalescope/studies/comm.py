@@ -1,0 +1,89 @@
+"""`comm`: how fast the network carries the collectives that training uses."""
+
+import dataclasses
+from pathlib import Path
+
+from scalescope.analysis.collectives import CollectiveRow, collective_rows
+from scalescope.errors import CannotRun
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Launcher
+from scalescope.report.communication import (
+    communication_sections,
+    curves_json,
+    gate_section,
+    next_after_communication,
+)
+from scalescope.report.nccl_tests import to_json
+from scalescope.results.files import to_text, write_atomically
+from scalescope.results.run import Run
+from scalescope.studies.campaign import CampaignWatcher, Plan
+from scalescope.studies.request import Request
+from scalescope.studies.scale import chosen_device
+from scalescope.studies.study import StudyReport, carry_out
+
+DEFAULTS = {"repeats": 1}
+GATE_MISSED = 8
+
+
+def comm(
+    request: Request,
+    launcher: Launcher,
+    watcher: CampaignWatcher,
+    most_ranks: int | None = None,
+    least_busbw: float | None = None,
+    nccl_json: Path | None = None,
+) -> StudyReport:
+    """Measure the collectives; below `least_busbw` bytes per second the exit code says so."""
+    machine = launcher.machine()
+    experiment = _with_world_size(request.experiment(DEFAULTS), machine, most_ranks)
+    expansion = expand(experiment, machine, many=request.yes)
+    plan = Plan(
+        experiment=expansion.experiment,
+        trials=(*expansion.trials, *_listeners(expansion.trials)),
+        machine=machine,
+        notes=expansion.notes,
+    )
+
+    def files(run: Run) -> dict[str, str]:
+        return {"curve.json": to_text(curves_json(collective_rows(run.results)))}
+
+    report = carry_out(
+        request, plan, launcher, watcher, communication_sections, next_after_communication, files
+    )
+    rows = collective_rows(report.run.results) if report.run else ()
+    if nccl_json is not None:
+        write_atomically(nccl_json, to_text(to_json(rows)))
+    return _gated(report, rows, least_busbw)
+
+
+def _listeners(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """An untimed launch for every world size on NCCL, in which it logs what it chooses."""
+    variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,TUNING"}
+    found: dict[int, Trial] = {}
+    for trial in trials:
+        if trial.settings["backend"] == "nccl":
+            env = {**(trial.settings["env"] or {}), **variables}
+            found.setdefault(trial.world_size, trial.replace(purpose="listen", env=env))
+    return tuple(found.values())
+
+
+def _gated(report: StudyReport, rows: tuple[CollectiveRow, ...], least_busbw: float | None) -> StudyReport:
+    if least_busbw is None or report.exit_code:
+        return report
+    section, missed = gate_section(rows, least_busbw)
+    code = GATE_MISSED if missed else 0
+    return dataclasses.replace(report, sections=(*report.sections, section), exit_code=code)
+
+
+def _with_world_size(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
+    if "world_size" in experiment.settings:
+        return experiment
+    ranks = most_ranks or (len(machine.gpus) if chosen_device(experiment, machine) == "cuda" else 2)
+    if ranks < 2:
+        raise CannotRun(
+            "one GPU has nobody to talk to; --split-gpu 2 makes two ranks of it, --device cpu uses gloo"
+        )
+    return experiment.with_settings(world_size=(ranks,))

@@ -1,0 +1,149 @@
+"""The communication benchmark: every collective at every size, checked, and timed one by one."""
+
+import importlib
+
+import torch
+import torch.distributed as dist
+
+from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, Comm
+from scalescope.experiment.trial import Trial
+from scalescope.results.heartbeat import Stage
+from scalescope.worker.faults import Fault
+from scalescope.worker.group import Group
+from scalescope.worker.measurements import Measurements
+from scalescope.worker.operation import Operation, Shape
+from scalescope.worker.position import Position
+from scalescope.worker.timing import clock_for
+
+_MOST_ITERATIONS = 300
+_LEAST_ITERATIONS = 5
+_LISTEN_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
+_PAIR_SIZES = (1 << 16, 1 << 22)
+
+
+def measure(
+    trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
+) -> Measurements:
+    """Raw times of every iteration, by collective, placement and size."""
+    options = trial.options(Comm)
+    found = Measurements()
+    position.enter(Stage.STEADY, slowest_warmup_s=60.0)  # one size may take long on a slow link
+    if options.purpose == "listen":
+        _let_nccl_choose(device, position)
+        return found
+    if options.pairs:
+        _measure_pairs(options, group, device, position, found)
+        return found
+    for name in options.collectives():
+        sizes = options.sizes() if cards.card("collectives", name).has_data else (0,)
+        for size in sizes:
+            for in_place in (False, True):
+                if options.in_place in (None, in_place):
+                    _measure_one(options, name, size, in_place, group, device, found)
+            position.begin_step()
+            if fault is not None:
+                fault.at_step(position.begun - 1)
+            position.completed += 1
+    return found
+
+
+def _let_nccl_choose(device: torch.device, position: Position) -> None:
+    """One all-reduce a size, untimed: NCCL writes into the log how it carries each."""
+    for size in _LISTEN_SIZES:
+        dist.all_reduce(torch.ones(size // 4, device=device))
+        position.begin_step()
+    _finish(device)
+
+
+def _measure_one(
+    options: Comm,
+    name: str,
+    size: int,
+    in_place: bool,
+    group: Group,
+    device: torch.device,
+    found: Measurements,
+) -> None:
+    shape = Shape(
+        rank=group.rank,
+        ranks=group.world_size,
+        count=size // DTYPE_BYTES[options.dtype],
+        dtype=getattr(torch, options.dtype),
+        device=device,
+        in_place=in_place,
+    )
+    if size and shape.count == 0:
+        return
+    operation = importlib.import_module(f"scalescope.worker.collectives.{name}").prepare(shape)
+    if operation is None:  # torch does not offer it this way
+        return
+    key = f"{name}/{'in' if in_place else 'out'}/{size}"
+    operation.reset()
+    operation.run()
+    _finish(device)
+    found.counters[f"{key}/wrong"] = operation.wrong()
+    found.samples[key] = _time(options, operation, group, device)
+
+
+def _time(options: Comm, operation: Operation, group: Group, device: torch.device) -> list[float]:
+    first = _iterate(operation, 1, group, device)[0]
+    warmups, iterations = _agree(options, first, device)
+    _iterate(operation, warmups, group, device)
+    return [round(time_s, 9) for time_s in _iterate(operation, iterations, group, device)]
+
+
+def _iterate(operation: Operation, count: int, group: Group, device: torch.device) -> list[float]:
+    clock = clock_for(device, count)
+    group.barrier()
+    clock.start()
+    for _ in range(count):
+        operation.run()
+        clock.tick()
+    clock.finish()
+    return clock.step_times_s()
+
+
+def _agree(options: Comm, first_s: float, device: torch.device) -> tuple[int, int]:
+    """Warm-ups and iterations, decided by rank 0: ranks that count by themselves would not meet."""
+    fitting = int(options.time_per_size / max(first_s, 1e-9))
+    iterations = options.iters or min(max(fitting, _LEAST_ITERATIONS), _MOST_ITERATIONS)
+    warmups = max(1, min(options.warmup, fitting // 2))
+    decision = torch.tensor([warmups, iterations], device=device)
+    dist.broadcast(decision, src=0)
+    return int(decision[0]), int(decision[1])
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _measure_pairs(
+    options: Comm, group: Group, device: torch.device, position: Position, found: Measurements
+) -> None:
+    """Both directions between every two ranks, pair after pair, while the others wait."""
+    for low in range(group.world_size):
+        for high in range(low + 1, group.world_size):
+            if group.rank in (low, high):
+                other = high if group.rank == low else low
+                for size in _PAIR_SIZES:
+                    found.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)
+            group.barrier()
+            position.begin_step()
+            position.completed += 1
+
+
+def _time_pair(size: int, other: int, device: torch.device, options: Comm) -> list[float]:
+    sent = torch.ones(size // 4, device=device)
+    received = torch.empty_like(sent)
+    count = options.iters or 6
+    clock = clock_for(device, count)
+    clock.start()
+    for _ in range(count):
+        transfers = [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, received, other)]
+        for transfer in dist.batch_isend_irecv(transfers):
+            transfer.wait()
+        clock.tick()
+    clock.finish()
+    return [round(time_s, 9) for time_s in clock.step_times_s()][1:]  # the first one opens the connection

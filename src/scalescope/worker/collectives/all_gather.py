@@ -1,0 +1,31 @@
+"""`all_gather`: in place, the own part lies inside the result."""
+
+import torch
+import torch.distributed as dist
+
+from scalescope.worker.operation import Operation, Shape
+from scalescope.worker.pattern import count_wrong, values_of
+
+
+def prepare(shape: Shape) -> Operation | None:
+    """Every rank's part into one array on every rank."""
+    if shape.part == 0:
+        return None
+    whole = torch.empty(shape.part * shape.ranks, dtype=shape.dtype, device=shape.device)
+    begin = shape.rank * shape.part
+    own = whole[begin : begin + shape.part] if shape.in_place else torch.empty_like(whole[: shape.part])
+
+    def part_of(rank: int) -> torch.Tensor:
+        return values_of(rank, shape.ranks, rank * shape.part, shape.part, shape.dtype, shape.device)
+
+    def reset() -> None:
+        whole.zero_()
+        own.copy_(part_of(shape.rank))
+
+    def run() -> None:
+        dist.all_gather_into_tensor(whole, own)
+
+    def wrong() -> int:
+        return count_wrong(whole, torch.cat([part_of(rank) for rank in range(shape.ranks)]))
+
+    return Operation(reset=reset, run=run, wrong=wrong)

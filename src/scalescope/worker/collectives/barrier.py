@@ -1,0 +1,16 @@
+"""`barrier`: nothing is sent, so there is nothing to be wrong."""
+
+import torch.distributed as dist
+
+from scalescope.worker.operation import Operation, Shape
+
+
+def prepare(shape: Shape) -> Operation | None:
+    """All ranks wait for each other."""
+    if shape.in_place:
+        return None
+
+    def run() -> None:
+        dist.barrier()
+
+    return Operation(reset=lambda: None, run=run, wrong=lambda: 0)

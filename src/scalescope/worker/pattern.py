@@ -1,0 +1,30 @@
+"""Inputs whose result is exactly predictable in every element type, whatever the order of the sums."""
+
+import torch
+from torch import Tensor
+
+# Largest whole number up to which every whole number is exact.
+_EXACT = {torch.bfloat16: 256, torch.float16: 2048, torch.int8: 127, torch.uint8: 255}
+
+
+def values_of(
+    rank: int, ranks: int, begin: int, count: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """What `rank` contributes to elements begin … begin + count of the whole array."""
+    places = torch.arange(begin, begin + count, device=device)
+    if 3 * ranks <= _EXACT.get(dtype, 1 << 24):
+        return ((places + rank) % 4).to(dtype)
+    return ((places + rank) % ranks == 0).to(dtype)  # so many ranks that only ones and zeros stay exact
+
+
+def sum_of(ranks: int, begin: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The exact sum of all ranks' contributions."""
+    total = torch.zeros(count, dtype=torch.int64, device=device)
+    for rank in range(ranks):
+        total += values_of(rank, ranks, begin, count, dtype, device).to(torch.int64)
+    return total.to(dtype)
+
+
+def count_wrong(found: Tensor, expected: Tensor) -> int:
+    """How many elements differ; NaN differs from everything."""
+    return int((found != expected).sum().item())
