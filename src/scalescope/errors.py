@@ -1,46 +1,43 @@
-"""Errors that end a command: each carries the exit code that DESIGN and the help text promise."""
+"""Exit codes, and the errors that end a command with one of them."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command's exit code says; signals add 128 to their number."""
+
+    OK = 0
+    BAD_INPUT = 2
+    CANNOT_RUN = 3
+    WORKER_FAILED = 4
+    HANG = 5
+    INVALID = 6
+    STORAGE = 7
+    GATE_MISSED = 8
 
 
 class ScalescopeError(Exception):
     """A problem a person can act on: its message is one line, printed without a traceback."""
 
-    exit_code = 1
+    exit_code: int = 1
 
 
 class BadInput(ScalescopeError):
     """A flag, an experiment file or an argument is wrong; nothing was launched."""
 
-    exit_code = 2
+    exit_code = ExitCode.BAD_INPUT
 
 
 class CannotRun(ScalescopeError):
     """This machine or environment cannot do what was asked."""
 
-    exit_code = 3
-
-
-class WorkerFailed(ScalescopeError):
-    """At least one launch failed."""
-
-    exit_code = 4
-
-
-class Hang(ScalescopeError):
-    """Ranks stopped making progress and were ended."""
-
-    exit_code = 5
-
-
-class InvalidResult(ScalescopeError):
-    """A result cannot be used: wrong numbers, a broken file, or instability under --strict."""
-
-    exit_code = 6
+    exit_code = ExitCode.CANNOT_RUN
 
 
 class StorageError(ScalescopeError):
     """Reading or writing the run folder failed."""
 
-    exit_code = 7
+    exit_code = ExitCode.STORAGE
 
 
 class Interrupted(BaseException):

@@ -41,10 +41,6 @@ class Launch:
     def mean_step_s(self) -> float:
         return self.window_s / len(self.step_times_s)
 
-    @property
-    def median_step_s(self) -> float:
-        return statistics.median(self.step_times_s)
-
 
 def summarise(result: Result) -> Launch:
     """Combine the ranks: a step takes as long as its slowest rank."""

@@ -48,22 +48,32 @@ class ScalingRow:
         return self.exposed_comm_s.value / self.configuration.step_time_s.value
 
     @property
-    def serial_fraction(self) -> float | None:
+    def amdahl_fraction(self) -> float | None:
         """The serial share Amdahl's law needs for this speedup (Karp and Flatt 1990).
 
-        Only against one rank. Below 0 the speedup was more than linear, above 1 the ranks were slower than
-        one: the law covers neither.
+        The law is about fixed total work. Only against one rank; below 0 the speedup was more than linear,
+        above 1 the ranks were slower than one: it covers neither.
         """
         if self.baseline_ranks != 1 or self.is_baseline:
             return None
         ranks = self.ranks
         return (1.0 / self.speedup.value - 1.0 / ranks) / (1.0 - 1.0 / ranks)
 
+    @property
+    def serial_fraction(self) -> float | None:
+        """The serial share by the law that fits: Amdahl's when strong, Gustafson's (1988) when weak."""
+        amdahl = self.amdahl_fraction
+        if amdahl is None or self.trial.mode == "strong":
+            return amdahl
+        return (self.ranks - self.speedup.value) / (self.ranks - 1.0)
+
     def allowed_speedup(self, ranks: int) -> float | None:
-        """The speedup Amdahl's law leaves at another number of ranks."""
+        """The speedup that law leaves at another number of ranks."""
         serial = self.serial_fraction
         if serial is None or not 0.0 <= serial <= 1.0:
             return None
+        if self.trial.mode == "weak":
+            return ranks - serial * (ranks - 1.0)
         return 1.0 / (serial + (1.0 - serial) / ranks)
 
     @property

@@ -55,6 +55,9 @@ def app() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a verb and leave with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a Latin-1 terminal must not cost a finished measurement
+            stream.reconfigure(errors="replace")
     try:
         code = app.main(args=arguments, prog_name="scalescope", standalone_mode=False)
     except click.exceptions.Exit as leaving:

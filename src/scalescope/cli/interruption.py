@@ -3,11 +3,13 @@
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
 
 from scalescope.errors import Interrupted
 
+_SHOW_CURSOR = b"\x1b[?25h"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -18,11 +20,14 @@ def interruptible() -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if caught:  # ranks and zygote are bound to our life and go with us
+            if sys.stderr.isatty():
+                os.write(2, _SHOW_CURSOR)  # the progress bar hides it
             os._exit(128 + number)
         caught.append(number)
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield
     finally:

@@ -19,7 +19,6 @@ def measure(
     *,
     every_placement: bool = False,
     benchmark: str = "train",
-    extra_flags: Any = None,
     words: tuple[str, ...] = (),
     **options: Any,
 ) -> None:
@@ -32,7 +31,7 @@ def measure(
         verb=verb,
         benchmark=benchmark,
         file=arguments["experiment"],
-        flags={**given_flags(click.get_current_context()), **(extra_flags or {})},
+        flags=given_flags(click.get_current_context()),
         words=words,
         resume=arguments["resume"],
         dry_run=arguments["dry_run"],

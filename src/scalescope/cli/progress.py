@@ -2,12 +2,16 @@
 
 import sys
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from scalescope.experiment.trial import Trial
 from scalescope.report.placement import placement_lines
 from scalescope.report.section import Section
 from scalescope.report.terminal import console, printable, show
 from scalescope.results.result import Result
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class TerminalWatcher:
@@ -35,7 +39,7 @@ class TerminalWatcher:
             MofNCompleteColumn(),
             TextColumn("launches, left"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=Console(stderr=True, highlight=False),
             transient=True,
             disable=not sys.stderr.isatty(),
             refresh_per_second=2,
@@ -58,7 +62,7 @@ class TerminalWatcher:
         self._print(line)
 
     def shown(self, sections: tuple[Section, ...]) -> None:
-        show(sections, self._out, verbose=self._verbose)
+        show(sections, self._page(), verbose=self._verbose)
 
     def began(self, launches: int, done: int) -> None:
         self._done = done
@@ -91,4 +95,8 @@ class TerminalWatcher:
     def _print(self, line: str) -> None:
         from rich.text import Text
 
-        self._out.print(Text(printable(line)), soft_wrap=True)
+        self._page().print(Text(printable(line)), soft_wrap=True)
+
+    def _page(self) -> "Console":
+        """Where lines go: above the bar when both share a terminal, or they would run into it."""
+        return self._bar.console if not self._bar.disable and sys.stdout.isatty() else self._out

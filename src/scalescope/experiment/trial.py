@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scalescope.catalog.cards import all_settings, card
-from scalescope.catalog.setting import settings_of
+from scalescope.catalog.setting import Setting, Unset, settings_of
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
@@ -28,7 +28,13 @@ class Trial:
 
     def options(self, owner: type[Card]) -> Card:
         """This trial's values of a card's settings, as an instance of the card."""
-        return owner(**{one.name: self.settings[one.name] for one in settings_of(owner)})
+        return owner(**{one.name: self.value(one) for one in settings_of(owner)})
+
+    def value(self, one: Setting) -> Value:
+        """A setting's value; what a run from before the setting existed did is its neutral value."""
+        if one.name in self.settings or isinstance(one.neutral, Unset):
+            return self.settings[one.name]
+        return one.neutral
 
     @property
     def world_size(self) -> int:

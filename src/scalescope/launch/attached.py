@@ -76,7 +76,6 @@ class AttachedLauncher:
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
     ) -> Outcome:
-        self._check(trial)
         answer = self._ask(
             {
                 "settings": dict(trial.settings),
@@ -104,7 +103,8 @@ class AttachedLauncher:
             )
         return judge(trial, records)
 
-    def _check(self, trial: Trial) -> None:
+    def check(self, trial: Trial) -> None:
+        """What runs already cannot be changed: not its number, its variables or its surroundings."""
         if trial.settings["env"]:
             raise BadInput("--env cannot change ranks that run already; export it before torchrun")
         if trial.settings["link"] or trial.settings["split_gpu"]:

@@ -70,6 +70,9 @@ class FakeLauncher:
     def machine(self) -> Machine:
         return self._machine
 
+    def check(self, trial: Trial) -> None:
+        pass
+
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
     ) -> Outcome:

@@ -44,6 +44,10 @@ class Launcher(Protocol):
         """What the machine can do."""
         ...
 
+    def check(self, trial: Trial) -> None:
+        """Refuse, before anything runs, a trial this launcher can never start."""
+        ...
+
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
     ) -> Outcome:

@@ -1,20 +1,20 @@
 """Local launcher: ranks as supervised child processes on this machine, without a listening port."""
 
 import dataclasses
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
+from scalescope.cores import own_cores, share_of
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.network import ShapedNetwork
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
-from scalescope.launch.processes import FreshSpawner, Spawner, Zygote
+from scalescope.launch.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
 from scalescope.launch.split_gpu import SplitGpu
 from scalescope.launch.supervisor import SupervisedRank, Supervisor
 from scalescope.results.heartbeat import Heartbeats
@@ -31,9 +31,7 @@ class LocalLauncher:
     repeatable = True
 
     def __init__(self, *, fork: bool | None = None) -> None:
-        # macOS can fork, but its system libraries do not survive it.
-        can_fork = sys.platform == "linux" and hasattr(os, "pidfd_open")
-        self._zygote = Zygote() if (can_fork if fork is None else fork) else None
+        self._zygote = Zygote() if (can_fork() if fork is None else fork) else None
         self._machine: Machine | None = None
         self._networks: dict[tuple[str, int], ShapedNetwork] = {}
         self._splits: dict[int, SplitGpu] = {}
@@ -44,14 +42,27 @@ class LocalLauncher:
             self._machine = machine_from_probe(raw)
         return self._machine
 
+    def check(self, trial: Trial) -> None:
+        """Everything a plan may ask for can be started here."""
+
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
     ) -> Outcome:
         with private_directory(folder.path) as directory:
-            outcome = self._launch_in(directory, trial, launch, folder, limits, watcher)
+            try:
+                outcome = self._launch_in(directory, trial, launch, folder, limits, watcher)
+            except SpawnFailed as error:
+                self._replace_zygote()
+                return Outcome(status="failed", reason=str(error))
         if outcome.status != "ok":
             return outcome
         return dataclasses.replace(judge(trial, outcome.records), notes=outcome.notes)
+
+    def _replace_zygote(self) -> None:
+        """One that died or cannot fork costs a launch, not the sweep."""
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = Zygote()
 
     def _launch_in(
         self,
@@ -164,10 +175,6 @@ def _loopback() -> dict[str, str]:
 
 def cpus_for(trial: Trial, rank: int) -> list[int]:
     """The cores a CPU rank is pinned to; none where there are not enough for all, or for GPU ranks."""
-    if trial.device != "cpu" or not hasattr(os, "sched_getaffinity"):
+    if trial.device != "cpu":
         return []
-    threads = int(trial.settings["threads_per_rank"])
-    cores = sorted(os.sched_getaffinity(0))
-    if threads * trial.world_size > len(cores):
-        return []
-    return cores[rank * threads : (rank + 1) * threads]
+    return share_of(own_cores(), int(trial.settings["threads_per_rank"]), trial.world_size, rank)

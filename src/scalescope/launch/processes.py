@@ -63,6 +63,10 @@ class FreshSpawner:
         time.sleep(min(seconds, 0.05))
 
 
+class SpawnFailed(CannotRun):
+    """A rank could not be started; the next one may, from a new zygote."""
+
+
 class Zygote:
     """The launcher's end of the zygote process: a spawner whose launches cost a fork."""
 
@@ -116,7 +120,7 @@ class Zygote:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            raise CannotRun("the process that starts the ranks has ended") from None
+            raise SpawnFailed("the process that starts the ranks has ended") from None
 
     def _expect(self, key: str) -> Any:
         deadline = time.monotonic() + _ZYGOTE_START_LIMIT_S
@@ -124,7 +128,7 @@ class Zygote:
             while self._answers:
                 answer = self._answers.popleft()
                 if "error" in answer:
-                    raise CannotRun(str(answer["error"]))
+                    raise SpawnFailed(str(answer["error"]))
                 if key in answer:
                     return answer[key]
             self._read(1.0)
@@ -137,7 +141,7 @@ class Zygote:
             return
         received = os.read(descriptor, 1 << 16)
         if not received:
-            raise CannotRun("the process that starts the ranks has ended; is torch broken here?")
+            raise SpawnFailed("the process that starts the ranks has ended; is torch broken here?")
         *lines, self._buffer = (self._buffer + received).split(b"\n")
         for answer in map(json.loads, lines):
             if "exited" in answer:
@@ -153,6 +157,17 @@ class _ForkedRank:
 
     def poll(self) -> int | None:
         return self.zygote.exit_code(self.pid)
+
+
+def can_fork() -> bool:
+    """Whether a zygote works here. macOS can fork, but its system libraries do not survive it."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:  # sandboxes may forbid it
+        return False
+    return True
 
 
 def signal_group(pid: int, number: int) -> None:

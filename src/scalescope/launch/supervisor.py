@@ -12,7 +12,7 @@ from typing import Any
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.launch.launcher import Outcome, Watcher, record_from
-from scalescope.launch.processes import RankProcess, is_stopped, signal_group
+from scalescope.launch.processes import RankProcess, SpawnFailed, is_stopped, signal_group
 from scalescope.results.heartbeat import Heartbeats, Stage
 
 _POLL_S = 0.1
@@ -155,11 +155,18 @@ class Supervisor:
             if one.exit_code is not None or one.stage == Stage.DONE:
                 continue
             if one.stage == Stage.TEARDOWN:
-                if now - one.stage_since > self._limits.teardown_timeout:
+                if self._all_leaving() and now - self._last_to_leave() > self._limits.teardown_timeout:
                     return self._teardown_hang()
             elif now - self._silent_since(one) > self._patience(one):
                 return self._hang(now)
         return None
+
+    def _all_leaving(self) -> bool:
+        return all(one.stage >= Stage.TEARDOWN or one.exit_code is not None for one in self._ranks)
+
+    def _last_to_leave(self) -> float:
+        """Leaving may wait for the slowest rank, so the limit counts from its arrival."""
+        return max(one.stage_since for one in self._ranks)
 
     def _silent_since(self, one: SupervisedRank) -> float:
         return one.seen_at if one.stage == Stage.STEADY else one.stage_since
@@ -229,16 +236,18 @@ class Supervisor:
         for one in self._ranks:
             if one.exit_code is None:
                 signal_group(one.process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _TERM_GRACE_S
-        while self._alive() and time.monotonic() < deadline:
-            self._wait(0.02)
+        self._wait_for_ends(_TERM_GRACE_S)
         for one in self._ranks:
             signal_group(one.process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + _KILL_LIMIT_S
-        while self._alive() and time.monotonic() < deadline:
-            self._wait(0.02)
+        self._wait_for_ends(_KILL_LIMIT_S)
         for one in self._ranks:
             _cap(one.log)
+
+    def _wait_for_ends(self, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        with contextlib.suppress(SpawnFailed):  # nobody left to tell of ends: the signals must still go out
+            while self._alive() and time.monotonic() < deadline:
+                self._wait(0.02)
 
     def _alive(self) -> bool:
         for one in self._ranks:

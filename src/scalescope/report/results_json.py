@@ -69,6 +69,7 @@ def _training(one: Configuration) -> dict[str, Any]:
         "ci95_samples_per_s": _interval(rate),
         "scaling_measurement": not settings["oversubscribe"],
         "warnings": warnings_of(one),
+        "settings": dict(settings),
         "status": "ok",
     }
 
@@ -124,7 +125,10 @@ def _scaling(row: ScalingRow) -> dict[str, Any]:
         "exposed_comm_s": None if exposed is None else exposed.value,
         "ci95_exposed_comm_s": None if exposed is None else _interval(exposed),
         "serial_fraction": row.serial_fraction,
+        "serial_fraction_law": "Amdahl" if row.trial.mode == "strong" else "Gustafson",
+        "amdahl_serial_fraction": row.amdahl_fraction,
         "reading": row.reading,
+        "settings": dict(row.trial.settings),
     }
 
 

@@ -19,6 +19,7 @@ from scalescope.report.numbers import (
 )
 from scalescope.report.section import Section, Table
 from scalescope.report.training import surroundings, warnings_of
+from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
 
 
@@ -51,7 +52,8 @@ def next_after_scaling(run: Run) -> str | None:
 def table_section(rows: tuple[ScalingRow, ...]) -> Section:
     """One line for each world size and batch."""
     next_sizes = next_world_sizes(rows)
-    cells = [_cells(row, next_sizes) for row in rows]
+    varied = varied_settings([row.trial for row in rows])
+    cells = [_cells(row, next_sizes, varied) for row in rows]
     return Section(
         title=_title(rows),
         table=Table(
@@ -59,7 +61,7 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
             rows=tuple(tuple(row.values()) for row in cells),
             left=frozenset(("mode", "reading")),
             # The title, -v and results.json still tell what a narrow page leaves out.
-            optional=("mode", _amdahl_heading(next_sizes), "serial", "vs DDP×1", "samples/s"),
+            optional=("mode", _law_heading(rows[0], next_sizes), "serial", "vs DDP×1", "samples/s"),
         ),
         details=_details(rows),
     )
@@ -84,11 +86,12 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     )
 
 
-def _cells(row: ScalingRow, next_sizes: tuple[int, ...]) -> dict[str, str]:
+def _cells(row: ScalingRow, next_sizes: tuple[int, ...], varied: tuple[str, ...]) -> dict[str, str]:
     one = row.configuration
     return {
         "ranks": f"{row.ranks}",
         "batch": f"{row.batch:,}",
+        **{name: shown_value(row.trial, name) for name in varied},
         "step ms": milliseconds(one.step_time_s.value),
         "samples/s": significant(one.samples_per_s.value, 4),
         "speedup": f"{row.speedup.value:.2f}×",
@@ -96,14 +99,16 @@ def _cells(row: ScalingRow, next_sizes: tuple[int, ...]) -> dict[str, str]:
         "vs DDP×1": _against_wrapped(row),
         "exposed comm": _exposed(row),
         "serial": _serial(row.serial_fraction),
-        _amdahl_heading(next_sizes): _allowed(row, next_sizes),
+        _law_heading(row, next_sizes): _allowed(row, next_sizes),
         "mode": row.trial.mode,
         "reading": row.reading,
     }
 
 
-def _amdahl_heading(sizes: tuple[int, ...]) -> str:
-    return f"Amdahl at {', '.join(map(str, sizes))}"
+def _law_heading(row: ScalingRow, sizes: tuple[int, ...]) -> str:
+    """Amdahl's law is about fixed work, Gustafson's about work that grows with the ranks."""
+    law = "Amdahl" if row.trial.mode == "strong" else "Gustafson"
+    return f"{law} at {', '.join(map(str, sizes))}"
 
 
 def _allowed(row: ScalingRow, sizes: tuple[int, ...]) -> str:
@@ -153,17 +158,22 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
     best = max(at_most, key=lambda row: row.efficiency.value)
     worst = min(at_most, key=lambda row: row.efficiency.value)
     ideal = f"of {most / base:g}"
-    text = f"{most} ranks deliver {_delivery(worst)}"
+    varied = varied_settings([row.trial for row in rows])
+    text = f"{most} ranks deliver {_delivery(worst, varied)}"
     if worst is not best:
-        text += f" and {_delivery(best)}"
+        text += f" and {_delivery(best, varied)}"
     text += f" {ideal} ({best.trial.mode} scaling)"
     if best.trial.settings["oversubscribe"]:
         return f"{text}: the ranks share a GPU, so this is no scaling measurement."
+    if varied:  # several jobs in one table: the smallest batch of which?
+        return f"{text}."
     return f"{text}; {_reach_text(rows)}."
 
 
-def _delivery(row: ScalingRow) -> str:
-    return f"{row.speedup.value:.2f}× at batch {row.batch:,} ({row.reading}, {percent(row.efficiency.value)})"
+def _delivery(row: ScalingRow, varied: tuple[str, ...]) -> str:
+    job = "".join(f", {name} {shown_value(row.trial, name)}" for name in varied)
+    reading = f"{row.reading}, {percent(row.efficiency.value)}"
+    return f"{row.speedup.value:.2f}× at batch {row.batch:,}{job} ({reading})"
 
 
 def _reach_text(rows: tuple[ScalingRow, ...]) -> str:
@@ -190,10 +200,12 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
             text += f", exposed communication {_ms(row.exposed_comm_s)}"
         if row.efficiency_of_wrapped is not None:
             text += f", against DDP on one rank {percent_with_interval(row.efficiency_of_wrapped)}"
+        if row.trial.mode == "weak" and row.amdahl_fraction is not None:
+            text += f", Amdahl's law (for fixed work) would call {_serial(row.amdahl_fraction)} serial"
         lines.append(text)
     lines.append(
-        "Exposed communication is the step minus the same step with a hook that sends nothing; "
-        "T_multi − T_single would also hold the wrapper's cost and the ranks' contention."
+        "Exposed communication is the step minus the same step with a hook that sends nothing: transfer, and "
+        "waiting for the rank that is late. T_multi − T_single would also hold wrapper and contention."
     )
     return tuple(lines)
 

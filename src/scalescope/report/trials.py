@@ -5,14 +5,19 @@ from collections.abc import Iterable
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import counted, duration
 from scalescope.report.section import Section, Table
+from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
 
 def plan_section(trials: tuple[Trial, ...], repeats: int, seconds: float) -> Section:
     """What --dry-run shows."""
-    rows = tuple((trial.label, _purpose(trial), trial.trial_id) for trial in trials)
-    columns = ("trial", "measures", "id")
+    varied = varied_settings(trials)
+    columns = ("trial", *varied, "measures", "id")
+    rows = tuple(
+        (trial.label, *(shown_value(trial, name) for name in varied), _purpose(trial), trial.trial_id)
+        for trial in trials
+    )
     count = f"{counted(len(trials), 'trial')} × {counted(repeats, 'launch')} = {len(trials) * repeats}"
     return Section(
         title="Trials",
@@ -51,4 +56,4 @@ def _failure_line(result: Result, count: int) -> str:
     trial = Trial(settings=result.settings)
     log = f"; log: {result.log}" if result.log else ""
     times = f" ({counted(count, 'launch')})" if count > 1 else ""
-    return f"{trial.label}: {result.status}: {result.reason}{times}{log}"
+    return f"{trial.label} [{result.trial_id}]: {result.status}: {result.reason}{times}{log}"

@@ -42,6 +42,8 @@ def _check_numbers(result: Result) -> None:
         steps = [record.samples.get("step_time_s", []) for record in result.ranks]
         if not steps or not all(steps) or not all(all(times) for times in steps):
             raise ValueError("a launch that is ok has step times above 0 of every rank")
+        if len({len(times) for times in steps}) > 1 or len(steps) != result.settings.get("world_size"):
+            raise ValueError("a launch that is ok has as many steps of every rank, and all ranks")
 
 
 def result_schema() -> dict[str, Any]:

@@ -74,23 +74,31 @@ def run_campaign(plan: Plan, launcher: Launcher, folder: RunFolder, watcher: Cam
     ordered = plan.launches()
     durations = _Durations(before.results)
     failures = Counter({one.trial_id: _weight(one) for one in before.of_status("oom", "invalid")})
+    given_up: Counter[str] = Counter()
     watcher.began(len(ordered), sum((trial.trial_id, n) in finished for trial, n in ordered))
     started = time.monotonic()
     for order, (trial, launch) in enumerate(ordered):
         if (trial.trial_id, launch) in finished:
             continue
         if failures[trial.trial_id] >= _TRIES_BEFORE_GIVING_UP:
+            given_up[trial.label] += 1
             continue
         budget = plan.experiment.measuring.budget
         if budget is not None and time.monotonic() - started + durations.expected(trial) > budget:
             notes.append(
-                f"The budget of {budget:g} s ended the run after {order} of {len(ordered)} launches."
+                f"The budget of {budget:g} s ended the run with {_to_go(ordered[order:], finished)} "
+                f"of {len(ordered)} launches to go."
             )
             break
         result = _launch_once(plan, launcher, folder, watcher, trial, launch, order)
         durations.add(result)
         failures[trial.trial_id] += _weight(result)
+    notes += [f"Gave up on {label}: {count} more launches not run." for label, count in given_up.items()]
     return notes
+
+
+def _to_go(launches: list[tuple[Trial, int]], finished: set[tuple[str, int]]) -> int:
+    return sum((trial.trial_id, number) not in finished for trial, number in launches)
 
 
 def _weight(result: Result) -> int:

@@ -4,14 +4,13 @@ import os
 from typing import Any
 
 from scalescope.analysis.checks import all_checks
+from scalescope.errors import ExitCode
 from scalescope.launch.inspection import inspect_system
 from scalescope.launch.launcher import Launcher
 from scalescope.report.check import check_sections
 from scalescope.results.provenance import describe_environment, recorded_variables
 from scalescope.studies.study import StudyReport
 from scalescope.version import __version__
-
-CANNOT_RUN = 3
 
 
 def check(launcher: Launcher, world_size: int | None = None) -> tuple[StudyReport, dict[str, Any]]:
@@ -21,7 +20,9 @@ def check(launcher: Launcher, world_size: int | None = None) -> tuple[StudyRepor
     ranks = world_size or max(1, len(machine.gpus))
     checks = all_checks(machine, system, recorded_variables(os.environ), ranks)
     failed = any(one.level == "fail" for one in checks)
-    report = StudyReport(sections=check_sections(checks), exit_code=CANNOT_RUN if failed else 0)
+    report = StudyReport(
+        sections=check_sections(checks), exit_code=ExitCode.CANNOT_RUN if failed else ExitCode.OK
+    )
     lines = [
         {"level": one.level, "subject": one.subject, "text": one.text, "advice": one.advice} for one in checks
     ]

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
-from scalescope.errors import CannotRun
+from scalescope.errors import CannotRun, ExitCode
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
@@ -25,7 +25,6 @@ from scalescope.studies.scale import chosen_device
 from scalescope.studies.study import StudyReport, carry_out
 
 DEFAULTS = {"repeats": 1}
-GATE_MISSED = 8
 
 
 def comm(
@@ -74,7 +73,7 @@ def _gated(report: StudyReport, rows: tuple[CollectiveRow, ...], least_busbw: fl
     if least_busbw is None or report.exit_code:
         return report
     section, missed = gate_section(rows, least_busbw)
-    code = GATE_MISSED if missed else 0
+    code = ExitCode.GATE_MISSED if missed else ExitCode.OK
     return dataclasses.replace(report, sections=(*report.sections, section), exit_code=code)
 
 

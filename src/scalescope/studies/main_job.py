@@ -8,7 +8,7 @@ from scalescope.launch.launcher import Launcher
 from scalescope.report.machine import machine_section
 from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.report.section import Section
-from scalescope.report.training import training_sections
+from scalescope.report.training import next_after_training, training_sections
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
@@ -18,7 +18,8 @@ from scalescope.studies.study import StudyReport, carry_out
 PARTS = ("comm", "training", "memory", "scaling")
 NOT_BUILT = ("comm", "memory")
 DEFAULTS = {"repeats": 5, "budget": 90.0}
-_STEPS = 25
+_WARMUP = 5
+_ITERS = 20
 
 
 def main_job(
@@ -27,6 +28,8 @@ def main_job(
     watcher: CampaignWatcher,
     parts: tuple[str, ...] = PARTS,
     most_ranks: int | None = None,
+    warmup: int | None = None,
+    iters: int | None = None,
 ) -> StudyReport:
     """Run the parts that are asked for and built; the others are named as missing."""
     missing = [part for part in parts if part in NOT_BUILT]
@@ -35,10 +38,14 @@ def main_job(
     if len(missing) == len(parts):
         raise BadInput(f"--benchmark {','.join(parts)}: nothing is left; training and scaling are built")
     machine = launcher.machine()
-    plan = plan_scaling(request, _shortened(request.experiment(DEFAULTS)), machine, most_ranks)
+    plan = plan_scaling(
+        request, _with_steps(request.experiment(DEFAULTS), warmup, iters), machine, most_ranks
+    )
     watcher.shown((machine_section(machine, _ranks(plan)),))
     if "scaling" not in parts:
         plan = _training_alone(plan)
+
+    next_step = next_after_scaling if "scaling" in parts else next_after_training
 
     def sections(run: Run) -> tuple[Section, ...]:
         shown: tuple[Section, ...] = ()
@@ -48,14 +55,21 @@ def main_job(
             shown += scaling_sections(run)
         return shown
 
-    return carry_out(request, plan, launcher, watcher, sections, next_after_scaling)
+    return carry_out(request, plan, launcher, watcher, sections, next_step)
 
 
-def _shortened(experiment: Experiment) -> Experiment:
-    """The main job must not keep anybody waiting: fewer steps, unless the steps were chosen."""
-    if {"epochs", "steps_per_epoch", "warmup_steps"} & set(experiment.settings):
-        return experiment
-    return experiment.with_settings(steps_per_epoch=(_STEPS,))
+def _with_steps(experiment: Experiment, warmup: int | None, iters: int | None) -> Experiment:
+    """Few steps, so that the main job keeps nobody waiting, unless the steps were chosen."""
+    chosen = {"epochs", "steps_per_epoch"} & set(experiment.settings)
+    if chosen and iters is not None:
+        raise BadInput(f"--iters counts measured steps and {chosen.pop()} all of them; give one")
+    changes: dict[str, tuple[int, ...]] = {}
+    if warmup is not None:
+        changes["warmup_steps"] = (warmup,)
+    if not chosen:
+        warmups = changes.get("warmup_steps") or experiment.settings.get("warmup_steps", (_WARMUP,))
+        changes["steps_per_epoch"] = (max(warmups) + (iters or _ITERS),)
+    return experiment.with_settings(**changes)
 
 
 def _ranks(plan: Plan) -> int:

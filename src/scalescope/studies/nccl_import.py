@@ -1,4 +1,4 @@
-"""`comm --import`: somebody's nccl-tests output as a run of ours, so that everything downstream can use it."""
+"""`comm --import`: what nccl-tests wrote becomes a run of ours, for everything downstream to use."""
 
 import dataclasses
 from collections.abc import Iterable

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scalescope.errors import BadInput, CannotRun, Interrupted, ScalescopeError
+from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import to_yaml
 from scalescope.launch.launcher import Launcher
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
 from scalescope.report.trials import failure_section, plan_section
 from scalescope.results.files import to_text
-from scalescope.results.provenance import describe_environment
+from scalescope.results.provenance import describe_environment, environment_id
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import (
     DEFAULT_ROOT,
@@ -57,10 +57,13 @@ def carry_out(
     if request.dry_run:
         seconds = estimate_s(plan.trials, plan.experiment.measuring.repeats)
         return StudyReport(sections=(plan_section(plan.trials, plan.experiment.measuring.repeats, seconds),))
+    for trial in plan.trials:
+        launcher.check(trial)
     folder = _open_folder(request, plan)
     try:
         folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
-        folder.write(ENVIRONMENT, to_text(describe_environment(plan.machine, __version__)))
+        if not request.resume:
+            folder.write(ENVIRONMENT, to_text(describe_environment(plan.machine, __version__)))
         notes = run_campaign(plan, launcher, folder, watcher)
         run = _write_summary(folder, plan)
         for name, text in files(run).items():
@@ -68,7 +71,7 @@ def carry_out(
     except BaseException as error:
         if isinstance(error, Interrupted):
             error.kept = f"finished launches are kept in {folder.path}; --resume goes on"
-        with contextlib.suppress(ScalescopeError):  # what stopped us is what the person must hear of
+        with contextlib.suppress(Exception):  # what stopped us is what the person must hear of
             _write_summary(folder, plan)
         raise
     finally:
@@ -112,6 +115,7 @@ def _open_folder(request: Request, plan: Plan) -> RunFolder:
         raise BadInput(f"--resume: {path} holds no run to continue")
     if request.resume:
         _check_same_request(path, to_yaml(plan.experiment, request.words))
+        _check_same_machine(path, plan)
     folder = RunFolder.open(path, resume=request.resume)
     if not given:
         point_latest_at(path)
@@ -136,6 +140,13 @@ def _check_same_request(path: Path, wanted: str) -> None:
         raise BadInput(f"--resume: {path} was asked for otherwise; these differ: {', '.join(sorted(keys))}")
 
 
+def _check_same_machine(path: Path, plan: Plan) -> None:
+    """Launches of different machines or torch versions are no repeats of each other."""
+    here = environment_id(plan.machine)
+    if any(result.environment_id != here for result in load_run(path).results):
+        raise CannotRun(f"--resume: {path} was measured on another machine or torch; start a new run")
+
+
 def _comparable(text: str) -> set[str]:
     free = ("repeats:", "budget:", "name:", "init_timeout:", "warmup_timeout:", "stall_timeout:")
     return {line for line in text.splitlines() if not line.startswith((*free, "teardown"))}
@@ -144,14 +155,14 @@ def _comparable(text: str) -> set[str]:
 def _exit_code(run: Run, strict: bool) -> int:
     statuses = {result.status for result in run.results}
     if statuses & {"failed", "oom"}:
-        return 4
+        return ExitCode.WORKER_FAILED
     if "hang" in statuses:
-        return 5
+        return ExitCode.HANG
     if "invalid" in statuses:
-        return 6
+        return ExitCode.INVALID
     if not run.results:
         raise CannotRun("nothing was measured")
-    return 6 if strict and _is_unstable(run) else 0
+    return ExitCode.INVALID if strict and _is_unstable(run) else ExitCode.OK
 
 
 def _is_unstable(run: Run) -> bool:

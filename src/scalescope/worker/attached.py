@@ -6,6 +6,7 @@ initialisation over the same keys would find the first one's addresses.
 
 import datetime
 import functools
+import gc
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import time
 import traceback
 from typing import Any
 
+from scalescope.cores import own_cores, share_of
 from scalescope.lifeline import die_with_parent
 from scalescope.results.rank_job import RankJob
 from scalescope.worker.position import Position
@@ -105,27 +107,37 @@ def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> d
         traceback.print_exc()
         step = position.begun - 1 if position.begun else None
         record.update(state="failed", error={**describe_error(error), "step": step})
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    if record["state"] == "failed":  # outside the handler, whose traceback would keep DDP alive
+        _clear_away()
     return record
+
+
+def _clear_away() -> None:
+    """Leave the process group of a failed trial and give back its memory, for the trials to come."""
+    import torch
+    import torch.distributed as dist
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _own_cores(settings: dict[str, Any]) -> list[int]:
     """Deal the host's cores out to its ranks; torchrun itself pins nothing."""
-    if settings["device"] != "cpu" or not hasattr(os, "sched_getaffinity"):
+    if settings["device"] != "cpu":
         return []
-    threads = settings["threads_per_rank"]
     cores = _all_cores()
-    place = int(os.environ["LOCAL_RANK"])
-    if threads * int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > len(cores):
-        return []
-    return cores[place * threads : (place + 1) * threads]
+    ranks, place = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ["LOCAL_RANK"])
+    share = share_of(cores, settings["threads_per_rank"], ranks, place)
+    return share or cores  # all of them again: an earlier trial may have pinned this process
 
 
 @functools.cache
 def _all_cores() -> list[int]:
     """The cores this process was given, remembered: pinning narrows what the system says later."""
-    return sorted(os.sched_getaffinity(0))
+    return own_cores()
 
 
 def _gather(request: dict[str, Any], store: Any, world_size: int, number: int) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scalescope.cores import usable_cores
+
 
 def probe() -> dict[str, Any]:
     """All facts of `Machine`."""
@@ -107,17 +109,6 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Cores this process may use: its affinity, and a container's quota where there is one."""
-    dealt_out = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if dealt_out else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 def _memory_bytes() -> int | None:

@@ -1,5 +1,6 @@
-"""Step: one optimizer step as three parts that strategies and levers can replace one by one."""
+"""Step: one optimizer step in parts that strategies and levers can replace one by one."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -25,13 +26,14 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Forward, backward and update; `module` holds the parameters that are trained."""
+    """Forward, backward, applying and clearing gradients; `module` holds the trained parameters."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
     forward: Callable[[Tensor, Tensor], Tensor]
     backward: Callable[[Tensor], None]
-    update: Callable[[], None]
+    apply: Callable[[], None]
+    clear: Callable[[], None]
 
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
@@ -57,8 +59,10 @@ def plain_step(
     def backward(loss: Tensor) -> None:
         loss.backward()
 
-    def update() -> None:
+    def apply() -> None:
         optimizer.step()
+
+    def clear() -> None:
         optimizer.zero_grad(set_to_none=not keep_gradients)
 
     return Step(
@@ -66,7 +70,8 @@ def plain_step(
         optimizer=optimizer,
         forward=forward,
         backward=backward,
-        update=update,
+        apply=apply,
+        clear=clear,
     )
 
 
@@ -92,9 +97,14 @@ def run_steps(
         position.mark(Phase.BACKWARD)
         step.backward(loss)
         position.mark(Phase.OPTIMIZER)
-        step.update()
+        step.apply()
+        step.clear()
         losses.append(loss.detach())
         position.completed = before + clock.tick()
+    while (done := clock.finished()) < count:  # a GPU may be far behind; its silence is no hang
+        position.completed = before + done
+        position.mark(Phase.OPTIMIZER)
+        time.sleep(0.005)
     clock.finish()
     position.completed = before + count
     return losses

@@ -20,6 +20,10 @@ class Clock(Protocol):
         """Mark the end of a step; returns how many steps the device has finished."""
         ...
 
+    def finished(self) -> int:
+        """How many of the marked steps the device has done by now."""
+        ...
+
     def finish(self) -> None:
         """Wait until all marked steps are done."""
         ...
@@ -40,6 +44,9 @@ class CpuClock:
     def tick(self) -> int:
         self._count += 1
         self._ticks[self._count] = time.perf_counter_ns()
+        return self._count
+
+    def finished(self) -> int:
         return self._count
 
     def finish(self) -> None:
@@ -65,16 +72,15 @@ class CudaClock:
     def tick(self) -> int:
         self._count += 1
         self._events[self._count].record()
-        return self._advance()
+        return self.finished()
 
-    def _advance(self) -> int:
+    def finished(self) -> int:
         while self._finished < self._count and self._events[self._finished + 1].query():
             self._finished += 1
         return self._finished
 
     def finish(self) -> None:
         self._events[self._count].synchronize()
-        self._advance()
 
     def step_times_s(self) -> list[float]:
         marks = self._events[: self._count + 1]

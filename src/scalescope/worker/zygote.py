@@ -24,7 +24,7 @@ def main() -> None:
     os.dup2(2, 1)  # what an import prints must not break the protocol
     try:
         preload()
-    except ImportError as error:
+    except Exception as error:  # a broken install raises whatever it likes
         _answer(answers, {"error": f"torch cannot be imported ({error}): pip install 'scalescope[torch]'"})
         return
     _answer(answers, {"ready": True})
@@ -69,7 +69,11 @@ def serve(requests: int, answers: int) -> None:
 
 def _handle(request: dict[str, Any], answers: int, children: dict[int, int]) -> None:
     zygote = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        _answer(answers, {"error": f"a rank could not be started: {error.strerror}"})
+        return
     if pid == 0:
         code = 1
         try:

@@ -12,7 +12,7 @@ from scalescope.catalog.setting import Setting, check_value, settings_of
 from scalescope.errors import BadInput
 
 PACKAGE = Path(scalescope.catalog.__file__).parent.parent
-KINDS = ("benchmarks", "levers", "strategies", "workloads")
+KINDS = ("benchmarks", "collectives", "levers", "strategies", "workloads")
 EVERY_CARD = [(kind, name) for kind in KINDS for name in cards.names(kind)]
 EVERY_SETTING = [
     one
@@ -71,7 +71,7 @@ def test_every_default_is_allowed(one: Setting, device: str) -> None:
 
 @pytest.mark.parametrize("one", EVERY_SETTING, ids=_label)
 def test_every_number_has_a_lower_bound(one: Setting) -> None:
-    assert (one.low is not None) == (one.kind in ("int", "float", "duration"))
+    assert (one.low is not None) == (one.kind in ("int", "float", "duration", "bytes"))
 
 
 @pytest.mark.parametrize("one", [one for one in EVERY_SETTING if one.kind == "int"], ids=_label)

@@ -17,12 +17,9 @@ from scalescope.cli import app
 from scalescope.errors import (
     BadInput,
     CannotRun,
-    Hang,
     Interrupted,
-    InvalidResult,
     ScalescopeError,
     StorageError,
-    WorkerFailed,
 )
 
 VERBS = sorted(path.stem for path in Path(scalescope.cli.verbs.__path__[0]).glob("[a-z]*.py"))
@@ -161,7 +158,7 @@ def test_the_negative_form_of_a_switch_is_suggested_too(run: Run) -> None:
 
 def test_a_verb_far_from_all_gets_the_list(run: Run) -> None:
     assert refusal(run, "xyzzy") == (
-        f"no such verb 'xyzzy'; known: run, train, scale, "
+        f"no such verb 'xyzzy'; known: run, train, scale, comm, "
         f"{', '.join(sorted(set(VERBS) - set(MEASURING)))} (see scalescope --help)"
     )
 
@@ -185,9 +182,6 @@ def test_completion_scripts_are_printed(run: Run, shell: str) -> None:
         (ScalescopeError("x"), 1, "scalescope: x\n"),
         (BadInput("x"), 2, "scalescope: x\n"),
         (CannotRun("x"), 3, "scalescope: x\n"),
-        (WorkerFailed("x"), 4, "scalescope: x\n"),
-        (Hang("x"), 5, "scalescope: x\n"),
-        (InvalidResult("x"), 6, "scalescope: x\n"),
         (StorageError("x"), 7, "scalescope: x\n"),
         (Interrupted(1), 129, "scalescope: stopped by SIGHUP; nothing was measured yet\n"),
         (Interrupted(2), 130, "scalescope: stopped by SIGINT; nothing was measured yet\n"),

@@ -8,7 +8,7 @@ from scalescope.results.result import RankRecord
 
 
 def _trial(ablation: str = "none") -> Trial:
-    return Trial(settings={"ablation": ablation, "warmup_steps": 3})
+    return Trial(settings={"benchmark": "train", "ablation": ablation, "warmup_steps": 3})
 
 
 def _records(*counters: dict[str, Any]) -> list[RankRecord]:

@@ -7,7 +7,6 @@ import click
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
 from scalescope.errors import BadInput
-from scalescope.experiment.yaml_file import Entries, Given
 
 
 @measuring_verb("run", {"repeats": 5, "budget": 90.0})
@@ -27,17 +26,6 @@ def command(**arguments: Any) -> None:
     for part in parts:
         if part not in PARTS:
             raise BadInput(f"--benchmark: {part!r} is not one of {', '.join(PARTS)}")
-    flags = _iteration_flags(arguments["warmup"], arguments["iters"])
     words = ("--benchmark", ",".join(parts)) if parts != PARTS else ()
-    measure("run", main_job, arguments, extra_flags=flags, words=words, parts=parts)
-
-
-def _iteration_flags(warmup: int | None, iters: int | None) -> Entries:
-    """--warmup and --iters in the words of the training benchmark, whose steps include the warm-up."""
-    flags: Entries = {}
-    if warmup is not None:
-        flags["warmup_steps"] = (Given(str(warmup), "--warmup"),)
-    if iters is not None:
-        steps = iters + (warmup if warmup is not None else 5)
-        flags["steps_per_epoch"] = (Given(str(steps), "--iters"),)
-    return flags
+    iterations = {"warmup": arguments["warmup"], "iters": arguments["iters"]}
+    measure("run", main_job, arguments, words=words, parts=parts, **iterations)

@@ -34,14 +34,12 @@ def _under_autocast(step: Step, device: torch.device, dtype: torch.dtype) -> Ste
 
 def _with_gradient_scaler(step: Step, device: torch.device) -> Step:
     scaler = torch.amp.GradScaler(device.type)
-    clear = step.optimizer.zero_grad
 
     def backward(loss: Tensor) -> None:
         step.backward(scaler.scale(loss))
 
-    def update() -> None:
+    def apply() -> None:
         scaler.step(step.optimizer)
         scaler.update()
-        clear(set_to_none=False)
 
-    return dataclasses.replace(step, backward=backward, update=update)
+    return dataclasses.replace(step, backward=backward, apply=apply)
