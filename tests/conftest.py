@@ -1,6 +1,7 @@
 """Shared by all tests: the command line as a person calls it, and what required parts mean."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,13 +49,27 @@ def cli(tmp_path: Path) -> Cli:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that needs a GPU skips with the reason where there is none, unless it is required."""
+    """A test that needs what is not here skips with the reason; where it is required, it runs and fails."""
     required = os.environ.get("SCALESCOPE_REQUIRE", "").split(",")
-    needed = [item for item in items if item.get_closest_marker("gpu")]
-    if not needed or "gpu" in required:
-        return
+    for marker, why_not in (("gpu", _why_no_gpu), ("netns", _why_no_namespaces)):
+        needed = [item for item in items if item.get_closest_marker(marker)]
+        reason = why_not() if needed and marker not in required else None
+        if reason is not None:
+            for item in needed:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_gpu() -> str | None:
     import torch
 
-    if not torch.cuda.is_available():
-        for item in needed:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+    return None if torch.cuda.is_available() else "needs a CUDA GPU"
+
+
+def _why_no_namespaces() -> str | None:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "network namespaces need Linux and root"
+    missing = [tool for tool in ("ip", "tc", "nsenter", "unshare") if shutil.which(tool) is None]
+    if missing:
+        return f"network namespaces need {', '.join(missing)}"
+    made = subprocess.run(["unshare", "--net", "true"], capture_output=True)
+    return "this system does not let us make network namespaces" if made.returncode else None

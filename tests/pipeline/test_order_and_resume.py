@@ -90,7 +90,7 @@ def test_the_budget_stops_between_launches_and_leaves_whole_rounds_but_the_last(
     assert len(launcher.launched) == 7
     counts = Counter(trial for trial, _ in launcher.launched)
     assert sorted(counts.values()) == [2, 2, 3]
-    assert "The budget of 75 s ended the run after 7 of 15 launches." in watcher.notes
+    assert "The budget of 75 s ended the run with 8 of 15 launches to go." in watcher.notes
     assert report.exit_code == 0
 
 

@@ -123,7 +123,8 @@ def _one_gpu(facts: Mapping[str, str]) -> Iterator[Check]:
         )
     busy = reasons is None or not reasons & _IDLE_REASONS
     generation, best = facts.get("pcie.link.gen.current"), facts.get("pcie.link.gen.max")
-    if busy and generation and best and generation < best:
+    known = generation and best and generation.isdigit() and best.isdigit()
+    if busy and known and int(generation or 0) < int(best or 0):
         yield Check(
             level="warn",
             subject=subject,
@@ -140,30 +141,55 @@ def _hexadecimal(text: str | None) -> int | None:
 
 
 def _topology(system: Mapping[str, Any]) -> Iterator[Check]:
-    text = system.get("topology")
-    links = links_of(text) if text else {}
+    text = system.get("topology") or ""
+    links = links_of(text)
     if links:
         kinds = sorted(set(links.values()))
         yield Check(
             level=_level_of(kinds), subject="links", text=_reading_of(kinds), advice=_advice_for(kinds)
         )
+    for gpu, (cpus, node) in affinities_of(text).items():
+        yield Check(level="ok", subject=f"GPU {gpu}", text=f"near CPUs {cpus}, NUMA node {node}")
 
 
 def links_of(text: str) -> dict[tuple[int, int], str]:
     """(GPU, GPU) → NV18, PIX, PXB, PHB, NODE or SYS, from `nvidia-smi topo -m`."""
     found = {}
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    for line in plain.splitlines():
-        cells = line.split("\t") if "\t" in line else line.split()
-        cells = [cell.strip() for cell in cells]
-        match = re.fullmatch(r"GPU(\d+)", cells[0]) if cells else None
-        if match is None:
+    columns: list[str] = []
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
+        cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
+        if not columns and "GPU0" in cells:  # the heading; NICs and affinities stand to the right of the GPUs
+            columns = [cell for cell in cells if cell]
             continue
-        for other, cell in enumerate(cells[1:]):
-            if re.fullmatch(r"NV\d+|PIX|PXB|PHB|NODE|SYS", cell):
-                found[int(match[1]), other] = cell
-            elif cell != "X":
-                break
+        row = re.fullmatch(r"GPU(\d+)", cells[0]) if cells else None
+        for name, cell in zip(columns, cells[1:], strict=False):
+            other = re.fullmatch(r"GPU(\d+)", name)
+            if row and other and re.fullmatch(r"NV\d+|PIX|PXB|PHB|NODE|SYS", cell):
+                found[int(row[1]), int(other[1])] = cell
+    return found
+
+
+def matrix_of(text: str) -> list[str]:
+    """The link matrix as nvidia-smi draws it, without its legend; empty for a single GPU."""
+    if not links_of(text):
+        return []
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return [line.rstrip().expandtabs(8) for line in plain.splitlines() if re.match(r"\s*(GPU|NIC)\d", line)]
+
+
+def affinities_of(text: str) -> dict[int, tuple[str, str]]:
+    """GPU → (CPUs, NUMA node) from the last columns of `nvidia-smi topo -m`."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    header = next((line.split("\t") for line in lines if "CPU Affinity" in line), None)
+    if header is None:
+        return {}
+    places = [n for n, cell in enumerate(header) if cell.strip() in ("CPU Affinity", "NUMA Affinity")]
+    found = {}
+    for line in lines:
+        cells = [cell.strip() for cell in line.split("\t")]
+        match = re.fullmatch(r"GPU(\d+)", cells[0])
+        if match and len(places) == 2 and len(cells) > places[1]:
+            found[int(match[1])] = (cells[places[0]] or "unknown", cells[places[1]] or "unknown")
     return found
 
 

@@ -25,7 +25,9 @@ class CollectiveRow:
 
     @property
     def count(self) -> int:
-        return self.size_bytes // DTYPE_BYTES[self.dtype]
+        """Elements as nccl-tests counts them: those of a rank's part where the ranks share the array."""
+        elements = self.size_bytes // DTYPE_BYTES[self.dtype]
+        return elements // self.ranks if cards.card("collectives", self.collective).shares_array else elements
 
     @property
     def time_s(self) -> float:
@@ -103,6 +105,8 @@ def _row(dtype: str, world: int, key: str, members: list[Result]) -> CollectiveR
 
 def _usually_last(per_iteration: list[tuple[float, ...]]) -> int | None:
     """The rank that arrives last in most iterations, hence waits least; None where no rank stands out."""
+    if len(per_iteration[0]) < 2:  # imported: the ranks' own times are not known
+        return None
     last = [times.index(min(times)) for times in per_iteration]
     rank = statistics.mode(last)
     return rank if last.count(rank) > 0.7 * len(last) else None

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _TRANSPORT = re.compile(r"\bvia ([A-Z0-9]+(?:/[A-Za-z0-9]+)*)")
+_NETWORK = re.compile(r"Using network (\S.*?)\s*$")  # a plugin's name may hold blanks
 _CHANNELS = re.compile(r"(\d+) coll channels")
 _CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 _NVLS = re.compile(r"NVLS multicast support is (available|not available)")
@@ -34,8 +35,8 @@ def read_choices(lines: Iterable[str]) -> NcclChoices:
         if "NCCL INFO" not in line:
             continue
         if found := _TRANSPORT.search(line):
-            transports[re.sub(r"/\d+$", "", found[1])] = None
-        if (found := re.search(r"Using network (\S+)", line)) is not None:
+            transports[re.sub(r"/\d+(?=/|$)", "", found[1])] = None  # without the number of the NIC
+        if found := _NETWORK.search(line):
             network = found[1]
         if found := _CHANNELS.search(line):
             channels = int(found[1])

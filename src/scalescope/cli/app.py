@@ -1,6 +1,7 @@
 """The command line: finds the verbs, turns errors into one line and an exit code."""
 
 import importlib
+import os
 import pkgutil
 import signal
 import sys
@@ -75,8 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         code = _report("stopped by SIGINT", 130)
     except BrokenPipeError:  # the reader of our output has gone; nothing is left to say
-        sys.stderr.close()
-        code = 141
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter would complain at its end
+        code = 128 + signal.SIGPIPE
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -1,19 +1,25 @@
 """Flags made from the cards: one flag for each setting, grouped by card in the help."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from scalescope.catalog import cards
 from scalescope.catalog.cards import grouped_settings
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import PerDevice, Setting, settings_of
 from scalescope.experiment.yaml_file import Entries, Given
 
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
+SWEEP_TEXT = {
+    "world_size": "1, 2, 4 ... to what the machine has",
+    "batch_size": "32,256 on CPU, 256,4096 on GPU",
+}
 _SWITCHES = {
-    "resume": "Continue a run that was stopped: the same command with this flag added.",
+    "resume": "Continue a run that was stopped: the newest, or the one in --output-dir.",
     "dry_run": "Show the trials and roughly how long they take; run nothing.",
     "strict": "End with exit code 6 when the measurement is unstable.",
     "yes": "Allow more than 10,000 trials.",
@@ -57,7 +63,7 @@ def measuring_verb(
                 ["experiment"], required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.yaml]"
             ),
             *own,
-            *_setting_options(benchmark),
+            *_setting_options(benchmark, defaults),
             *_run_options(defaults),
             *_switch_options(),
         ]
@@ -66,13 +72,13 @@ def measuring_verb(
     return decorate
 
 
-def _setting_options(benchmark: str) -> Iterator[click.Option]:
+def _setting_options(benchmark: str, defaults: dict[str, Any]) -> Iterator[click.Option]:
     seen: set[str] = set()
     for heading, card in grouped_settings(benchmark):
         for setting in settings_of(card):
             if not setting.internal and setting.name not in seen:
                 seen.add(setting.name)
-                yield _option(setting, heading, {})
+                yield _option(setting, heading, defaults)
 
 
 def _run_options(defaults: dict[str, Any]) -> Iterator[click.Option]:
@@ -94,6 +100,9 @@ def _switch_options() -> Iterator[click.Option]:
 
 
 def _option(setting: Setting, heading: str, defaults: dict[str, Any]) -> click.Option:
+    if setting.name in ("workload", "strategy"):
+        choices = cards.names("workloads" if setting.name == "workload" else "strategies")
+        setting = dataclasses.replace(setting, help=f"{setting.help} Known: {', '.join(choices)}.")
     common: dict[str, Any] = {
         "help": f"{setting.help} {_default_text(setting, defaults)}".strip(),
         "heading": heading,
@@ -111,7 +120,8 @@ def _option(setting: Setting, heading: str, defaults: dict[str, Any]) -> click.O
     metavar = "|".join(setting.choices) or _METAVARS[setting.kind]
     if setting.sweep:
         metavar += "[,...]"
-    return SettingOption([setting.flag, *setting.aliases, setting.name], metavar=metavar, **common)
+    names = [setting.flag, *setting.aliases, setting.name]
+    return SettingOption(names, multiple=True, metavar=metavar, **common)
 
 
 def _default_text(setting: Setting, defaults: dict[str, Any]) -> str:
@@ -139,11 +149,13 @@ def given_flags(context: click.Context) -> Entries:
             entries[setting.name] = (Given("true" if value else "false", setting.flag),)
         elif setting.kind == "link":
             entries[setting.name] = tuple(Given(text, setting.flag) for text in value)
-        elif setting.sweep:
-            pieces = str(value).split(",")
+        elif setting.sweep:  # a flag given again goes on with its list
+            pieces = [piece for text in value for piece in text.split(",")]
             entries[setting.name] = tuple(Given(piece, setting.flag) for piece in pieces)
+        elif len(value) > 1:
+            raise click.UsageError(f"{setting.flag} is given {len(value)} times; it takes one value")
         else:
-            entries[setting.name] = (Given(str(value), setting.flag),)
+            entries[setting.name] = (Given(value[0], setting.flag),)
     return entries
 
 

@@ -170,7 +170,10 @@ def _fill_from_trials(experiment: Experiment, trials: tuple[Trial, ...]) -> Expe
     }
     for name in sorted({name for trial in trials for name in trial.settings}):
         values = [trial.settings[name] for trial in trials if name in trial.settings]
-        if name in filled or name in hidden or name in ("benchmark", "strategy"):
+        if name in filled or name in hidden or name == "benchmark":
+            continue
+        if name == "strategy":  # auto chose differently by the number of ranks
+            filled[name] = ("auto",)
             continue
         if all(value == values[0] for value in values):
             filled[name] = (values[0],)

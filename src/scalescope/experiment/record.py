@@ -12,7 +12,6 @@ from scalescope.experiment.trial import Value
 
 # Where a run lies is no part of what was asked: a repeat must get a folder of its own.
 _NOT_REPEATED = ("output_dir",)
-_NONE = "null"
 
 
 def to_yaml(experiment: Experiment, words: tuple[str, ...] = ()) -> str:
@@ -22,11 +21,11 @@ def to_yaml(experiment: Experiment, words: tuple[str, ...] = ()) -> str:
         if name == "env":
             body.update(_env_section(values))
         elif values != (None,) or _none_must_be_said(experiment.benchmark, name):
-            written = [_NONE if value is None else value for value in values]
+            written = list(values)
             body[name] = written[0] if len(written) == 1 else written
     for name, value in dataclasses.asdict(experiment.measuring).items():
         if name not in _NOT_REPEATED:  # None is said too: a verb may have another default
-            body[name] = _NONE if value is None else value
+            body[name] = value
     lines = [f"{name}: {_inline(value)}\n" for name, value in sorted(body.items())]
     command = " ".join(("scalescope", experiment.verb, *words, "FILE"))
     return f"# {command} repeats this run.\n" + "".join(lines)

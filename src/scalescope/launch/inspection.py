@@ -74,7 +74,7 @@ def _output(program: str, *arguments: str) -> str | None:
 
 def _interfaces(folder: Path) -> list[dict[str, Any]]:
     found = []
-    for path in sorted(folder.glob("*")):
+    for path in sorted(one for one in folder.glob("*") if one.is_dir()):  # bonding_masters is a file
         speed = _read(path / "speed")
         found.append(
             {

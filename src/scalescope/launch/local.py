@@ -11,7 +11,7 @@ from scalescope.cores import own_cores, share_of
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
-from scalescope.launch.network import ShapedNetwork
+from scalescope.launch.network import ShapedNetwork, check_possible
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
@@ -43,7 +43,9 @@ class LocalLauncher:
         return self._machine
 
     def check(self, trial: Trial) -> None:
-        """Everything a plan may ask for can be started here."""
+        """A shaped link needs rights and tools; everything else can be started here."""
+        if trial.settings["link"] is not None:
+            check_possible()
 
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher

@@ -26,7 +26,6 @@ class SplitGpu:
         self._gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         (self._directory / "pipe").mkdir()
         (self._directory / "log").mkdir()
-        # A process namespace of its own: when its first process ends, the kernel ends the MPS server too.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "scalescope.lifeline", str(os.getpid()), _PROGRAM, "-f"],
             env={**os.environ, **self._places(), "CUDA_VISIBLE_DEVICES": self._gpu},
@@ -59,6 +58,7 @@ class SplitGpu:
         """What makes a rank a client with its share, and NCCL believe it is alone on its host."""
         return {
             **self._places(),
+            "CUDA_VISIBLE_DEVICES": "0",  # the only one the daemon offers
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 / self._parts:g}",
             "NCCL_HOSTID": f"scalescope-{rank}",
             "NCCL_IB_DISABLE": "1",

@@ -4,8 +4,8 @@ from scalescope.analysis.checks import Check
 from scalescope.report.section import Section, Table
 
 
-def check_sections(checks: tuple[Check, ...]) -> tuple[Section, ...]:
-    """A sentence first, then one line for each thing looked at."""
+def check_sections(checks: tuple[Check, ...], matrix: list[str]) -> tuple[Section, ...]:
+    """A sentence first, then one line for each thing looked at, then the link matrix."""
     bad = [check for check in checks if check.level == "fail"]
     doubtful = [check for check in checks if check.level == "warn"]
     if bad:
@@ -20,4 +20,5 @@ def check_sections(checks: tuple[Check, ...]) -> tuple[Section, ...]:
     return (
         Section(lines=(verdict,)),
         Section(table=Table(columns=columns, rows=rows, left=frozenset(columns)), lines=advice),
+        Section(title="Links", lines=tuple(matrix)),
     )

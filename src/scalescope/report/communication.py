@@ -39,6 +39,15 @@ def communication_sections(run: Run) -> tuple[Section, ...]:
     return tuple(shown)
 
 
+def communication_brief(run: Run) -> tuple[Section, ...]:
+    """A sentence for the main job; the table on request."""
+    rows = collective_rows(run.results)
+    if not rows:
+        return ()
+    lines = (verdict(rows), *_goodness(rows, run))
+    return (Section(lines=lines, details=tuple(table_text(rows).splitlines())),)
+
+
 def verdict(rows: tuple[CollectiveRow, ...]) -> str:
     """The best bandwidth and the latency of the collective that training leans on most."""
     name = "all_reduce" if any(row.collective == "all_reduce" for row in rows) else rows[0].collective
@@ -82,7 +91,7 @@ def _goodness(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
     own = [row for row in rows if row.collective == "all_reduce"] or list(rows)
     best = max(own, key=lambda row: row.busbw_bytes_per_s)
     gpus = run.environment.get("machine", {}).get("gpus") or []
-    settings = run.results[0].settings
+    settings = next(one.settings for one in run.results if one.settings["benchmark"] == "comm")
     on_gpu = settings["device"] == "cuda" and settings["split_gpu"] is None and gpus
     found = expectation_of(best, str(gpus[0]["name"]) if on_gpu else None, settings["link"])
     if found is None:

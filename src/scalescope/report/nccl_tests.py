@@ -1,6 +1,7 @@
 """nccl-tests' own output, written and read: its users know the table, and their measurements feed ours."""
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ _TYPES = {
     "uint8": "uint8",
 }
 _NAMES = {short: name for name, short in _TYPES.items()}
+_THEIR_COLLECTIVES = {"alltoall": "all_to_all"}  # theirs is ours otherwise
 _HEADER = (
     "#",
     f"#{'out-of-place':>72}{'in-place':>34}",
@@ -117,29 +119,33 @@ class ImportedRow:
 
 def parse(text: str, origin: str, collective: str | None = None) -> tuple[ImportedRow, ...]:
     """Read nccl-tests' JSON or its printed table."""
-    found = (
-        _parse_json(text, origin, collective)
-        if text.lstrip().startswith("{")
-        else _parse_table(text, collective)
-    )
+    read = _parse_json if text.lstrip().startswith("{") else _parse_table
+    found = read(text, origin, collective)
     if not found:
         raise BadInput(f"{origin}: holds neither nccl-tests' table nor its JSON")
+    for row in found:
+        cards.card("collectives", row.collective)
+        if not (math.isfinite(row.time_s) and row.time_s > 0):
+            raise BadInput(f"{origin}: {row.collective} of {row.size_bytes} bytes cannot take {row.time_s} s")
     return tuple(found)
 
 
-def _parse_table(text: str, collective: str | None) -> list[ImportedRow]:
+def _parse_table(text: str, origin: str, collective: str | None) -> list[ImportedRow]:
     name, ranks, found = collective or "all_reduce", 0, []
-    for line in text.splitlines():
+    for number, line in enumerate(text.splitlines(), start=1):
         starting = _STARTING.search(line)
         if starting:
-            name = starting[1]
-        if _RANK.match(line):
-            ranks += 1
+            name = _THEIR_COLLECTIVES.get(starting[1], starting[1])
+        if listed := _RANK.match(line):  # in their order, and again from 0 where another test begins
+            ranks = int(listed[1]) + 1
         if stated := re.match(r"# ranks (\d+)$", line):
             ranks = int(stated[1])
         cells = line.split()
-        if len(cells) == 13 and cells[0].isdigit() and cells[2] in _NAMES:
-            found += _halves(name, ranks or None, cells)
+        if len(cells) >= 13 and cells[0].isdigit() and cells[2] in _NAMES:  # a time of day may follow
+            try:
+                found += _halves(name, ranks or None, cells)
+            except ValueError as error:
+                raise BadInput(f"{origin}:{number}: not a line of nccl-tests: {error}") from None
     return found
 
 
@@ -157,7 +163,7 @@ def _halves(name: str, ranks: int | None, cells: list[str]) -> list[ImportedRow]
                 size_bytes=int(cells[0]),
                 in_place=in_place,
                 time_s=float(time) / 1e6,
-                wrong=int(wrong) if wrong.isdigit() else 0,
+                wrong=0 if wrong == "N/A" else int(float(wrong)),  # printed with %g: 1.04858e+06
             )
         )
     return rows
@@ -165,20 +171,35 @@ def _halves(name: str, ranks: int | None, cells: list[str]) -> list[ImportedRow]
 
 def _parse_json(text: str, origin: str, collective: str | None) -> list[ImportedRow]:
     try:
-        entries = json.loads(text)["results"]
+        whole = json.loads(text)
+        name, ranks = collective or _program_of(whole), _ranks_of(whole)
         return [
             ImportedRow(
-                collective=str(entry.get("collective", collective or "all_reduce")),
-                ranks=entry.get("ranks"),
+                collective=str(entry.get("collective", name)),
+                ranks=int(entry["ranks"]) if "ranks" in entry else ranks,
                 dtype=_NAMES[entry["type"]],
                 size_bytes=int(entry["size"]),
                 in_place=place == "in_place",
-                time_s=float(entry[place]["time"]) / 1e6,
-                wrong=int(entry[place].get("nwrong", 0)),
+                time_s=float(half["time"] if "time" in half else half["cpu_time"]) / 1e6,
+                wrong=int(half.get("nwrong") or 0),  # null where it was not checked
             )
-            for entry in entries
+            for entry in whole["results"]
             for place in ("out_of_place", "in_place")
-            if place in entry
+            if (half := entry.get(place)) is not None
         ]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{origin}: not nccl-tests' JSON: {type(error).__name__} {error}") from None
+
+
+def _program_of(whole: dict[str, Any]) -> str:
+    """nccl-tests' JSON names the collective only in the command line it keeps."""
+    program = str((whole.get("args") or ["all_reduce_perf"])[0]).rpartition("/")[2]
+    name = re.sub(r"_perf(_mpi)?$", "", program)
+    return _THEIR_COLLECTIVES.get(name, name)
+
+
+def _ranks_of(whole: dict[str, Any]) -> int | None:
+    """Its list of devices has one entry a process, each of so many threads with so many GPUs."""
+    config = whole.get("config") or {}
+    ranks = len(config.get("devices", ())) * int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+    return ranks or None

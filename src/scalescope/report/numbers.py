@@ -26,10 +26,19 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
+def is_useful(estimate: Estimate) -> bool:
+    """Whether an interval says anything: two launches can give one from 0 to 15,000 %."""
+    if estimate.low is None or estimate.high is None:
+        return False
+    return estimate.high <= 3 * estimate.low
+
+
 def percent_with_interval(estimate: Estimate) -> str:
     """`61 % [58, 64]`, or the number alone where there is no interval."""
     if estimate.low is None or estimate.high is None:
         return percent(estimate.value)
+    if not is_useful(estimate):
+        return f"{percent(estimate.value)} [wide]"
     return f"{percent(estimate.value)} [{estimate.low * 100:.0f}, {estimate.high * 100:.0f}]"
 
 

@@ -18,7 +18,8 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
     """Everything results.json holds; parts that were not measured are empty."""
     measured = configurations(run.results)
     full = [one for one in measured if one.trial.settings["ablation"] == "none"]
-    settings = dict(run.results[0].settings) if run.results else {}
+    train = [dict(one.settings) for one in run.results if one.settings["benchmark"] == "train"]
+    settings = train[0] if train else dict(run.results[0].settings) if run.results else {}
     rows = scaling_rows(measured) if experiment.verb != "train" else ()
     return {
         "schema_version": SCHEMA_VERSION,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.report.section import Section, Table
-from scalescope.results.run_folder import RESULTS, find_runs, read_json
+from scalescope.results.run_folder import EXPERIMENT, RESULTS, TRIALS, find_runs, read_json
 
 _COLUMNS = ("run", "verb", "name", "ranks", "device", "trials", "begun")
 
@@ -25,7 +25,7 @@ def _row(path: Path) -> tuple[str, ...]:
         counts = Counter(str(one["status"]) for one in training)
         device = summary["config"]["device"]
     except (KeyError, IndexError, TypeError):
-        return (str(path), "unknown", "", "", "", "no summary", "")
+        return _row_without_summary(path)
     trials = ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), reverse=True))
     return (
         str(path),
@@ -36,3 +36,14 @@ def _row(path: Path) -> tuple[str, ...]:
         trials or "none",
         str(summary.get("timestamp") or "")[:19],
     )
+
+
+def _row_without_summary(path: Path) -> tuple[str, ...]:
+    """A run whose process was killed has its launches, and its request in the first line of the file."""
+    try:
+        first = (path / EXPERIMENT).read_text(encoding="utf-8").splitlines()[0].split()
+        verb = first[first.index("scalescope") + 1]
+        launches = (path / TRIALS).read_bytes().count(b"\n")
+    except (OSError, ValueError, IndexError):
+        return (str(path), "unknown", "", "", "", "no summary", "")
+    return (str(path), verb, path.name, "", "", f"stopped after {launches} launches", "")

@@ -27,7 +27,7 @@ def scaling_sections(run: Run) -> tuple[Section, ...]:
     """Verdict first, then the table, then what limits more ranks and what to doubt."""
     rows = scaling_rows(configurations(run.results))
     if not rows:
-        return ()
+        return (Section(lines=("Nothing was measured that could be shown.",)),)
     return (Section(lines=(verdict(rows),)), table_section(rows), *_doubt_section(rows))
 
 
@@ -35,17 +35,20 @@ def next_after_scaling(run: Run) -> str | None:
     """What to do after `scale`: the first thing that would change the verdict."""
     rows = scaling_rows(configurations(run.results))
     scaled = [row for row in rows if not row.is_baseline]
+    if not rows:
+        return "--resume goes on; a larger --budget gets further."
     if not scaled:
-        return "scalescope train measures one configuration; more ranks need more GPUs or --device cpu."
+        return (
+            "other world sizes give something to compare with: --world-size 1,2 (--split-gpu 2 on one GPU)."
+        )
     if any(row.efficiency.low is None for row in scaled):
-        return "--repeats 5 gives every figure an interval."
+        return (
+            "several launches of each trial give every figure an interval (--repeats 5; not under torchrun)."
+        )
     if smallest_batch_reaching(rows, 0.8).batch is None:
         largest = max(row.batch for row in scaled)
         flag = "--batch-size" if scaled[0].trial.mode == "weak" else "--global-batch-size"
-        return (
-            "more compute for the same gradients hides more communication: "
-            f"scalescope scale {flag} {largest * 2},{largest * 4}"
-        )
+        return f"more compute for the same gradients hides more of them: {flag} {largest * 2},{largest * 4}"
     return "-v shows the interval of every figure and what makes it uncertain."
 
 
@@ -75,7 +78,8 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     base = "" if bases == {1} else f" · relative to {counted(first.baseline_ranks, 'rank')}"
     if len(bases) > 1:
         base = " · each batch relative to the fewest ranks measured"
-    marks = " · GPU shared by ranks: no scaling measurement" if settings["oversubscribe"] else ""
+    shared = any(row.trial.settings["oversubscribe"] for row in rows)
+    marks = " · GPU shared by ranks: no scaling measurement" if shared else ""
     brackets = ", 95 % intervals in brackets" if any(row.efficiency.has_interval for row in rows) else ""
     made = "".join(f" · {one}" for one in surroundings(first.trial))
     counts = sorted({len(row.configuration.launches) for row in rows})
@@ -151,7 +155,10 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
     """One sentence: what the largest world size delivers, and from which batch on it is worth it."""
     scaled = [row for row in rows if not row.is_baseline]
     if not scaled:
-        return f"Only {counted(rows[0].ranks, 'rank')} measured: there is no scaling to see."
+        worlds = sorted({row.ranks for row in rows})
+        if len(worlds) > 1:
+            return "Nothing can be compared yet: no batch was measured on two world sizes."
+        return f"Only {counted(worlds[0], 'rank')} measured: there is no scaling to see."
     most = max(row.ranks for row in scaled)
     base = min(row.baseline_ranks for row in scaled if row.ranks == most)
     at_most = [row for row in scaled if row.ranks == most and row.baseline_ranks == base]

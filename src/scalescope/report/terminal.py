@@ -17,11 +17,18 @@ _PIPED_WIDTH = 160  # a file has no width of its own; wide enough for every tabl
 _UNLIMITED = 100_000
 
 
+class Page(Console):
+    """A console that ends as other tools do when the reader of its output goes away."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console(stream: TextIO | None = None) -> Console:
     """A console on `stream` (standard output) that keeps to the terminal's width and to NO_COLOR."""
     stream = stream or sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _PIPED_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return Page(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def show(sections: Iterable[Section], target: Console, *, verbose: bool = False) -> None:

@@ -5,7 +5,7 @@ import json
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import percent, significant
+from scalescope.report.numbers import is_useful, percent, significant
 from scalescope.report.section import Section
 from scalescope.results.run import Run
 
@@ -21,7 +21,8 @@ def next_after_training(run: Run) -> str | None:
     """What to do after `train`."""
     if not run.of_status("ok"):
         return None
-    return "scalescope scale shows how this changes with the number of ranks; --repeats 5 gives an interval."
+    more = "" if len(run.results) > 1 else "; --repeats 5 gives an interval"
+    return f"scalescope scale shows how this changes with the number of ranks{more}."
 
 
 def summary_section(one: Configuration) -> Section:
@@ -71,6 +72,8 @@ def _interval(one: Configuration) -> str:
     step = one.step_time_s
     if step.low is None or step.high is None:
         return "no interval: one launch"
+    if not is_useful(step):
+        return f"too wide to say anything: {len(one.launches)} launches are too few or too different"
     return (
         f"{step.low * 1e3:.2f} to {step.high * 1e3:.2f} ms (average step, over {len(one.launches)} launches)"
     )

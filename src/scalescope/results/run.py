@@ -8,7 +8,7 @@ from typing import Any
 
 from scalescope.errors import BadInput
 from scalescope.results.result import SCHEMA_VERSION, Result
-from scalescope.results.run_folder import ENVIRONMENT, TRIALS, read_json
+from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, TRIALS, read_json
 from scalescope.results.schema import parse_result
 
 
@@ -30,6 +30,8 @@ def load_run(path: str | Path) -> Run:
     folder = Path(path)
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such run folder")
+    if not any((folder / name).is_file() for name in (TRIALS, EXPERIMENT)):
+        raise BadInput(f"{folder}: holds no run")
     warnings: list[str] = []
     newest: dict[tuple[str, int], Result] = {}
     for result in _read_results(folder / TRIALS, warnings):

@@ -87,7 +87,7 @@ def run_campaign(plan: Plan, launcher: Launcher, folder: RunFolder, watcher: Cam
         if budget is not None and time.monotonic() - started + durations.expected(trial) > budget:
             notes.append(
                 f"The budget of {budget:g} s ended the run with {_to_go(ordered[order:], finished)} "
-                f"of {len(ordered)} launches to go."
+                f"of {len(ordered)} launches to go; --resume goes on."
             )
             break
         result = _launch_once(plan, launcher, folder, watcher, trial, launch, order)

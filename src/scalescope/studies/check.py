@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from scalescope.analysis.checks import all_checks
+from scalescope.analysis.checks import all_checks, matrix_of
 from scalescope.errors import ExitCode
 from scalescope.launch.inspection import inspect_system
 from scalescope.launch.launcher import Launcher
@@ -21,7 +21,8 @@ def check(launcher: Launcher, world_size: int | None = None) -> tuple[StudyRepor
     checks = all_checks(machine, system, recorded_variables(os.environ), ranks)
     failed = any(one.level == "fail" for one in checks)
     report = StudyReport(
-        sections=check_sections(checks), exit_code=ExitCode.CANNOT_RUN if failed else ExitCode.OK
+        sections=check_sections(checks, matrix_of(system["topology"] or "")),
+        exit_code=ExitCode.CANNOT_RUN if failed else ExitCode.OK,
     )
     lines = [
         {"level": one.level, "subject": one.subject, "text": one.text, "advice": one.advice} for one in checks

@@ -5,6 +5,7 @@ from scalescope.experiment.trial import Trial
 
 # Orders of magnitude of one core and one data-centre GPU in fp32; an estimate needs no more.
 _FLOPS_PER_S = {"cpu": 50e9, "cuda": 30e12}
+_FRESH_S = 4.0  # importing torch anew, for trials with variables of their own
 _LAUNCH_S = {"cpu": 1.0, "cuda": 4.0}
 
 
@@ -21,5 +22,6 @@ def _launch_s(trial: Trial) -> float:
     threads = settings["threads_per_rank"] if trial.device == "cpu" else 1
     rate = _FLOPS_PER_S[trial.device] * threads
     step_s = workload.flops_per_sample() * trial.rank_batch_size / rate
+    fresh_s = _FRESH_S if settings["env"] else 0.0
     steps = settings["epochs"] * settings["steps_per_epoch"]
-    return float(_LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + steps * step_s)
+    return float(_LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + fresh_s + steps * step_s)

@@ -1,10 +1,16 @@
 """`run`: the main job. Looks at the machine, measures how it scales, and says where everything is."""
 
 import dataclasses
+from typing import Any
 
-from scalescope.errors import BadInput
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import settings_of
+from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
+from scalescope.report.communication import communication_brief
 from scalescope.report.machine import machine_section
 from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.report.section import Section
@@ -16,10 +22,17 @@ from scalescope.studies.scale import plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
 
 PARTS = ("comm", "training", "memory", "scaling")
-NOT_BUILT = ("comm", "memory")
+NOT_BUILT = ("memory",)
 DEFAULTS = {"repeats": 5, "budget": 90.0}
 _WARMUP = 5
 _ITERS = 20
+_SHORT_COMM = {
+    "collective": "all_reduce",
+    "min_bytes": 1 << 10,
+    "max_bytes": 1 << 24,
+    "step_factor": 4,
+    "time_per_size": 0.05,
+}
 
 
 def main_job(
@@ -36,26 +49,45 @@ def main_job(
     for part in missing:
         watcher.noted(f"{part}: this part of the main job is not built yet and was not run.")
     if len(missing) == len(parts):
-        raise BadInput(f"--benchmark {','.join(parts)}: nothing is left; training and scaling are built")
+        raise BadInput(f"--benchmark {','.join(parts)}: nothing is left to run")
     machine = launcher.machine()
-    plan = plan_scaling(
-        request, _with_steps(request.experiment(DEFAULTS), warmup, iters), machine, most_ranks
-    )
-    watcher.shown((machine_section(machine, _ranks(plan)),))
-    if "scaling" not in parts:
-        plan = _training_alone(plan)
-
-    next_step = next_after_scaling if "scaling" in parts else next_after_training
+    experiment = _with_steps(request.experiment(DEFAULTS), warmup, iters)
+    everything = plan_scaling(request, experiment, machine, most_ranks)
+    watcher.shown((machine_section(machine, _ranks(everything)),))
+    plan = dataclasses.replace(everything, trials=_trials_of(parts, everything))
+    if not plan.trials:
+        raise CannotRun(f"--benchmark {','.join(parts)}: one rank has nobody to talk to")
 
     def sections(run: Run) -> tuple[Section, ...]:
-        shown: tuple[Section, ...] = ()
-        if "training" in parts and "scaling" not in parts:
-            shown += training_sections(run)
-        if "scaling" in parts:
-            shown += scaling_sections(run)
-        return shown
+        training = scaling_sections(run) if "scaling" in parts else training_sections(run)
+        return (*(training if {"scaling", "training"} & set(parts) else ()), *communication_brief(run))
 
+    next_step = next_after_scaling if "scaling" in parts else next_after_training
     return carry_out(request, plan, launcher, watcher, sections, next_step)
+
+
+def _trials_of(parts: tuple[str, ...], everything: Plan) -> tuple[Trial, ...]:
+    """The trials of the chosen parts; training is a part of scaling and is not run twice."""
+    trials: tuple[Trial, ...] = ()
+    if "scaling" in parts:
+        trials = everything.trials
+    elif "training" in parts:
+        trials = _training_alone(everything)
+    if "comm" in parts and _ranks(everything) > 1:
+        trials += _communication(everything)
+    return trials
+
+
+def _communication(everything: Plan) -> tuple[Trial, ...]:
+    """A short all-reduce on all ranks, placed as the training ranks are."""
+    asked = everything.experiment
+    shared = {one.name for one in settings_of(Placement)} - {"world_size", "env"}
+    settings: dict[str, tuple[Any, ...]] = {n: v for n, v in asked.settings.items() if n in shared}
+    settings |= {name: (value,) for name, value in _SHORT_COMM.items()}
+    experiment = dataclasses.replace(
+        asked, benchmark="comm", settings={**settings, "world_size": (_ranks(everything),)}
+    )
+    return expand(experiment, everything.machine).trials
 
 
 def _with_steps(experiment: Experiment, warmup: int | None, iters: int | None) -> Experiment:
@@ -76,10 +108,9 @@ def _ranks(plan: Plan) -> int:
     return max(trial.world_size for trial in plan.trials)
 
 
-def _training_alone(plan: Plan) -> Plan:
+def _training_alone(plan: Plan) -> tuple[Trial, ...]:
     """Only the full training step on all ranks, at every batch."""
     most = _ranks(plan)
-    kept = tuple(
+    return tuple(
         trial for trial in plan.trials if trial.world_size == most and trial.settings["ablation"] == "none"
     )
-    return dataclasses.replace(plan, trials=kept)

@@ -32,10 +32,10 @@ def import_nccl(
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{file}: cannot be read: {error}") from None
-    rows = parse(text, str(file), collective)
+    results = list(_results(parse(text, str(file), collective), world_size, file))
     folder = RunFolder.open(Path(output_dir) if output_dir else new_run_path("comm"), resume=False)
     try:
-        for order, result in enumerate(_results(rows, world_size, file)):
+        for order, result in enumerate(results):
             folder.append(dataclasses.replace(result, order=order))
         folder.write(ENVIRONMENT, to_text({"imported_from": file.name}))
         run = load_run(folder.path)

@@ -7,6 +7,7 @@ from typing import Any
 
 from scalescope.experiment.experiment import Experiment, build_experiment
 from scalescope.experiment.yaml_file import Entries, read_experiment_file
+from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,16 @@ class Request:
     strict: bool = False
     yes: bool = False
 
+    def _begun(self) -> Path | None:
+        """The request to go on with: --resume alone takes up what the folder was asked for."""
+        if not self.resume or set(self.flags) - {"output_dir"}:
+            return None
+        given = self.flags.get("output_dir")
+        path = (Path(given[0].text) if given else DEFAULT_ROOT / "latest") / EXPERIMENT
+        return path if path.is_file() else None
+
     def experiment(self, defaults: Mapping[str, Any]) -> Experiment:
         """The checked request; `defaults` are the verb's own for the run's options."""
-        file = read_experiment_file(self.file) if self.file else {}
+        path = self.file or self._begun()
+        file = read_experiment_file(path) if path else {}
         return build_experiment(self.verb, self.benchmark, file, self.flags, defaults)

@@ -5,9 +5,11 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import to_yaml
+from scalescope.launch.inspection import inspect_system
 from scalescope.launch.launcher import Launcher
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
@@ -56,6 +58,9 @@ def carry_out(
         watcher.noted(note)
     if request.dry_run:
         seconds = estimate_s(plan.trials, plan.experiment.measuring.repeats)
+        budget = plan.experiment.measuring.budget
+        if budget is not None and budget < seconds:
+            watcher.noted(f"The budget of {budget:g} s would end this early.")
         return StudyReport(sections=(plan_section(plan.trials, plan.experiment.measuring.repeats, seconds),))
     for trial in plan.trials:
         launcher.check(trial)
@@ -63,7 +68,7 @@ def carry_out(
     try:
         folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
         if not request.resume:
-            folder.write(ENVIRONMENT, to_text(describe_environment(plan.machine, __version__)))
+            folder.write(ENVIRONMENT, to_text(_environment(plan)))
         notes = run_campaign(plan, launcher, folder, watcher)
         run = _write_summary(folder, plan)
         for name, text in files(run).items():
@@ -86,6 +91,11 @@ def carry_out(
         exit_code=_exit_code(run, request.strict),
         run=run,
     )
+
+
+def _environment(plan: Plan) -> dict[str, Any]:
+    """Hardware, versions and everything `check` looks at."""
+    return {**describe_environment(plan.machine, __version__), "system": inspect_system()}
 
 
 def _write_summary(folder: RunFolder, plan: Plan) -> Run:

@@ -25,7 +25,9 @@ def main() -> None:
     try:
         preload()
     except Exception as error:  # a broken install raises whatever it likes
-        _answer(answers, {"error": f"torch cannot be imported ({error}): pip install 'scalescope[torch]'"})
+        _answer(
+            answers, {"error": f"torch cannot be imported ({error}); install 2.6 or newer: pip install torch"}
+        )
         return
     _answer(answers, {"ready": True})
     serve(0, answers)

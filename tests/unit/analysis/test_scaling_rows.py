@@ -1,6 +1,8 @@
 """Scaling: speedup, efficiency, baselines, exposed communication, Amdahl and the words for them."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -172,25 +174,76 @@ def test_runs_without_communication_are_no_rows() -> None:
     assert scaling_rows([]) == ()
 
 
-def test_serial_fraction_is_karp_and_flatts_and_amdahl_inverts_it() -> None:
+def strong(strategy: str, ranks: int) -> Trial:
+    """Fixed work in all: 40 samples a step, however many ranks share them."""
+    return make_trial(strategy=strategy, world_size=ranks, global_batch_size=40)
+
+
+def test_strong_scaling_has_karp_and_flatts_serial_fraction_and_amdahl_inverts_it() -> None:
     serial = 0.1
-    step = 0.010 * 4 * (serial + (1 - serial) / 4)
-    baseline, row = rows_of((plain(), 0.010), (ddp(4), step))
+    step = 0.010 * (serial + (1 - serial) / 4)
+    baseline, row = rows_of((strong("single", 1), 0.010), (strong("ddp", 4), step))
     assert baseline.serial_fraction is None
     assert row.serial_fraction == pytest.approx(serial)
+    assert row.amdahl_fraction == row.serial_fraction
     assert row.allowed_speedup(4) == pytest.approx(row.speedup.value)
     assert row.allowed_speedup(8) == pytest.approx(1 / (0.1 + 0.9 / 8))
     assert row.allowed_speedup(10**9) == pytest.approx(10, rel=1e-6)
 
 
-def test_more_than_linear_leaves_amdahl_nothing_to_say() -> None:
-    _, row = rows_of((plain(), 0.010), (ddp(4), 0.009))
+def test_weak_scaling_has_gustafsons_serial_fraction_and_his_law_inverts_it() -> None:
+    serial = 0.1
+    speedup = 4 - serial * 3
+    baseline, row = rows_of((plain(), 0.010), (ddp(4), 0.010 * 4 / speedup))
+    assert baseline.serial_fraction is None
+    assert row.speedup.value == pytest.approx(speedup)
+    assert row.serial_fraction == pytest.approx(serial)
+    assert row.allowed_speedup(4) == pytest.approx(speedup)
+    assert row.allowed_speedup(8) == pytest.approx(8 - 0.1 * 7)
+    assert row.allowed_speedup(1001) == pytest.approx(901)  # grows with the work: no ceiling
+
+
+def test_amdahls_fraction_of_weak_scaling_is_karp_and_flatts_all_the_same() -> None:
+    serial = 0.1
+    baseline, row = rows_of((plain(), 0.010), (ddp(4), 0.010 * 4 * (serial + (1 - serial) / 4)))
+    assert baseline.amdahl_fraction is None
+    assert row.amdahl_fraction == pytest.approx(serial)
+    assert row.serial_fraction == pytest.approx((4 - 1 / 0.325) / 3)
+
+
+def test_without_one_rank_no_law_has_a_serial_fraction() -> None:
+    for rows in (
+        rows_of((ddp(2), 0.010), (ddp(4), 0.012)),
+        rows_of((strong("ddp", 2), 0.010), (strong("ddp", 4), 0.008)),
+    ):
+        assert len(rows) == 2
+        assert {(row.amdahl_fraction, row.serial_fraction, row.allowed_speedup(8)) for row in rows} == {
+            (None, None, None)
+        }
+
+
+@pytest.mark.parametrize(
+    ("baseline", "scaled", "step"),
+    [(plain, ddp, 0.009), (partial(strong, "single", 1), partial(strong, "ddp"), 0.002)],
+    ids=["weak", "strong"],
+)
+def test_more_than_linear_leaves_the_laws_nothing_to_say(
+    baseline: Callable[[], Trial], scaled: Callable[[int], Trial], step: float
+) -> None:
+    _, row = rows_of((baseline(), 0.010), (scaled(4), step))
     assert row.serial_fraction is not None and row.serial_fraction < 0
     assert row.allowed_speedup(8) is None
 
 
-def test_slower_than_one_rank_is_not_covered_by_amdahl() -> None:
-    _, row = rows_of((plain(), 0.010), (ddp(2), 0.021))
+@pytest.mark.parametrize(
+    ("baseline", "scaled", "step"),
+    [(plain, ddp, 0.021), (partial(strong, "single", 1), partial(strong, "ddp"), 0.0105)],
+    ids=["weak", "strong"],
+)
+def test_slower_than_one_rank_is_covered_by_no_law(
+    baseline: Callable[[], Trial], scaled: Callable[[int], Trial], step: float
+) -> None:
+    _, row = rows_of((baseline(), 0.010), (scaled(2), step))
     assert row.serial_fraction is not None and row.serial_fraction > 1
     assert row.allowed_speedup(8) is None
     assert row.reading == "negative scaling"

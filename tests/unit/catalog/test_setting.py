@@ -275,3 +275,43 @@ def test_a_field_without_a_value_must_be_given() -> None:
     """Defaults are resolved by the expansion alone, so a card never fills in its own."""
     with pytest.raises(TypeError, match="missing"):
         Measuring()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("8", 8),
+        ("8B", 8),
+        ("1K", 1 << 10),
+        ("64k", 64 << 10),
+        ("32M", 32 << 20),
+        ("32MB", 32 << 20),
+        ("1GiB", 1 << 30),
+        ("2gib", 2 << 30),
+        ("3T", 3 << 40),
+    ],
+)
+def test_sizes_are_read_as_nccl_tests_reads_them(text: str, value: int) -> None:
+    assert parse_value(make("bytes"), text, "-b") == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1X", "1.5M", "-8", "M", "1 M", "1Mi", "1KK", "1e6", "0x8", "9" * 41, "٣"]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    assert "expected a size such as 8, 64K, 32M or 1GiB" in refusal(make("bytes"), text)
+
+
+def test_sizes_have_bounds() -> None:
+    one = make("bytes", low=1, high=1 << 40)
+    assert parse_value(one, "1T", "-e") == 1 << 40
+    assert "0 is too small; the least is 1" in refusal(one, "0")
+    assert "2199023255552 is too large; the most is 1099511627776" in refusal(one, "2T")
+
+
+def test_a_link_is_a_kind_of_setting() -> None:
+    one = make("link", optional=True)
+    assert parse_value(one, "1:1GBIT,0:2gbit", "--link") == "0:2gbit,1:1gbit"
+    assert parse_value(one, "none", "--link") is None
+    assert "expected a rate such as" in refusal(one, "fast")

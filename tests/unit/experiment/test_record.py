@@ -19,15 +19,24 @@ from scalescope.launch.fake import TWO_CORES
 
 from .asking import ask, with_gpus
 
-NAMES = {"workload": cards.names("workloads"), "strategy": ("auto", *cards.names("strategies"))}
+NAMES = {
+    "workload": cards.names("workloads"),
+    "strategy": ("auto", *cards.names("strategies")),
+    "collective": ("all", "all_reduce,broadcast", *cards.names("collectives")),
+}
 BATCHES = ("batch_size", "global_batch_size")
 WORDS_FOR_NONE = ("none", "null")
 OPTIONS = {one.name: one for one in settings_of(Measuring)}
-SWEPT = {
-    name: versions[0]
-    for name, versions in cards.all_settings("train").items()
-    if not versions[0].internal and versions[0].kind != "env"
-}
+BENCHMARKS = cards.names("benchmarks")
+
+
+def public_settings(benchmark: str) -> dict[str, Setting]:
+    """Every setting of a benchmark that a person may give, but for the environment."""
+    return {
+        name: versions[0]
+        for name, versions in cards.all_settings(benchmark).items()
+        if not versions[0].internal and versions[0].kind != "env"
+    }
 
 
 def texts_of(one: Setting) -> st.SearchStrategy[str]:
@@ -43,7 +52,11 @@ def texts_of(one: Setting) -> st.SearchStrategy[str]:
     elif one.kind == "str":
         assert words, f"{one.name}: what may it be?"
         found = st.sampled_from(words)
-    elif one.kind == "int":
+    elif one.kind == "link":
+        rates = st.builds("{}{}bit".format, st.integers(1, 999), st.sampled_from("mg"))
+        each = st.lists(rates, min_size=2, max_size=4)
+        found = rates | each.map(lambda all_: ",".join(f"{n}:{rate}" for n, rate in enumerate(all_)))
+    elif one.kind in ("int", "bytes"):
         assert low is not None
         found = st.integers(int(low), int(high)).map(str)
     else:
@@ -53,7 +66,8 @@ def texts_of(one: Setting) -> st.SearchStrategy[str]:
 
 def values_of(one: Setting) -> st.SearchStrategy[list[str]]:
     """One value or a sweep; None stands in sweeps only, where leaving the key out says something else."""
-    several = st.lists(texts_of(one), min_size=1, max_size=4, unique_by=lambda text: text.lower())
+    most = 4 if one.sweep else 1
+    several = st.lists(texts_of(one), min_size=1, max_size=most, unique_by=lambda text: text.lower())
     if one.optional and one.name != "batch_size":
         return several | several.map(lambda texts: [*texts, one.none_word])
     return several
@@ -72,11 +86,13 @@ VARIABLES = st.dictionaries(
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Entries:
-    """Flags of any settings: values, sweeps, variables and options of the run."""
+def requests(draw: st.DrawFn) -> tuple[str, Entries]:
+    """A benchmark and flags of any of its settings: values, sweeps, variables and options of the run."""
+    benchmark = draw(st.sampled_from(BENCHMARKS))
+    known = public_settings(benchmark)
     texts: dict[str, list[str]] = {}
-    for name in draw(st.sets(st.sampled_from(sorted(SWEPT)), max_size=6)):
-        texts[name] = draw(values_of(SWEPT[name]))
+    for name in draw(st.sets(st.sampled_from(sorted(known)), max_size=6)):
+        texts[name] = draw(values_of(known[name]))
     if set(BATCHES) <= set(texts):
         del texts[draw(st.sampled_from(BATCHES))]
     for name, values in draw(VARIABLES).items():
@@ -85,29 +101,40 @@ def requests(draw: st.DrawFn) -> Entries:
         if one.name != "output_dir" and draw(st.booleans()):
             none = [one.none_word] if one.optional and draw(st.booleans()) else []
             texts[one.name] = none or [draw(texts_of(one))]
-    return {name: tuple(Given(text, f"--{name}") for text in values) for name, values in texts.items()}
+    flags = {name: tuple(Given(text, f"--{name}") for text in values) for name, values in texts.items()}
+    return benchmark, flags
 
 
-def reread(text: str, path: Path, **defaults: Any) -> Experiment:
+def reread(text: str, path: Path, benchmark: str = "train", **defaults: Any) -> Experiment:
     path.write_bytes(text.encode())
-    return build_experiment("train", "train", read_experiment_file(path), {}, defaults)
+    return build_experiment("train", benchmark, read_experiment_file(path), {}, defaults)
 
 
-def env_of(*values: str) -> Entries:
-    return {"env.X": tuple(Given(value, "--env X") for value in values)}
+def env_of(*values: str) -> tuple[str, Entries]:
+    return "train", {"env.X": tuple(Given(value, "--env X") for value in values)}
+
+
+def given_one(benchmark: str, name: str, *texts: str) -> tuple[str, Entries]:
+    return benchmark, {name: tuple(Given(text, f"--{name}") for text in texts)}
 
 
 @given(requests())
 @example(env_of("a\nb", " a ", "---\nx: 1", "\x85\u2028", "\ufeff", "#", "'\"\\", "", "\U0001f600"))
 @example(env_of("word " * 5000))
-@example({"budget": (Given("99999999999999999999", "--budget"),)})
-@example({"name": (Given("0777", "--name"),)})
+@example(given_one("train", "budget", "99999999999999999999"))
+@example(given_one("train", "name", "0777"))
+@example(given_one("train", "link", "1:100mbit,0:1gbit", "2.5gbit", "none"))
+@example(given_one("comm", "max_bytes", "64K", "1GiB", "8"))
 @settings(deadline=None, max_examples=150)
-def test_a_request_survives_its_file(tmp_path_factory: pytest.TempPathFactory, flags: Entries) -> None:
+def test_a_request_survives_its_file(
+    tmp_path_factory: pytest.TempPathFactory, asking: tuple[str, Entries]
+) -> None:
     """Also where the verb that reads it has other defaults for the run."""
-    asked = build_experiment("train", "train", {}, flags, {})
+    benchmark, flags = asking
+    asked = build_experiment("train", benchmark, {}, flags, {})
     text = to_yaml(asked)
-    found = reread(text, tmp_path_factory.getbasetemp() / "e.yaml", repeats=7, budget=90.0, stall_timeout=1.0)
+    path = tmp_path_factory.getbasetemp() / "e.yaml"
+    found = reread(text, path, benchmark, repeats=7, budget=90.0, stall_timeout=1.0)
     assert found.settings == asked.settings
     assert found.measuring == asked.measuring
     assert to_yaml(found) == text

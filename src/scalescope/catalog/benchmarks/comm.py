@@ -78,29 +78,52 @@ class Comm:
 
     def collectives(self) -> tuple[str, ...]:
         """The names that are measured, in the catalog's order."""
-        known = cards.names("collectives")
-        return known if self.collective == ALL else tuple(n for n in known if n in self.collective.split(","))
+        known, wanted = cards.names("collectives"), self.collective.split(",")
+        return known if ALL in wanted else tuple(name for name in known if name in wanted)
 
     def sizes(self) -> tuple[int, ...]:
         """All sizes in bytes, smallest first."""
-        found = [self.min_bytes]
-        while found[-1] * self.step_factor <= self.max_bytes:
-            found.append(found[-1] * self.step_factor)
-        return tuple(found)
+        return _sizes(self.min_bytes, self.max_bytes, self.step_factor)
 
     def steps(self) -> int:
         """How many sizes a launch measures, over all collectives."""
-        return max(1, len(self.collectives()) * len(self.sizes()))
+        chosen = [cards.card("collectives", name) for name in self.collectives()]
+        return sum(len(self.sizes()) if card.has_data else 1 for card in chosen)
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
         """Refuse unknown collectives, sizes that leave nothing, and types the backend cannot carry."""
-        for name in values["collective"].split(","):
-            if name != ALL:
-                cards.card("collectives", name)
+        _check_offered(values["collective"].split(","), values["in_place"])
         if values["max_bytes"] < values["min_bytes"]:
             raise BadInput(f"max_bytes {values['max_bytes']} is below min_bytes {values['min_bytes']}")
         if values["world_size"] < 2:
             raise BadInput("a collective needs two ranks or more; --world-size 2 is the least")
+        _check_largest(values)
         if values["dtype"] == "bfloat16" and values["backend"] == "gloo" and values["device"] == "cuda":
             raise CannotRun("gloo carries no bfloat16 between GPUs; use --backend nccl")
+
+
+def _check_offered(names: list[str], in_place: bool | None) -> None:
+    """Refuse what is unknown, or offered by torch only the other way."""
+    chosen = [cards.card("collectives", name) for name in names if name != ALL]
+    if in_place is None or ALL in names or any(in_place in card.in_place for card in chosen):
+        return
+    other, asked = ("out of place", "--in-place") if in_place else ("in place", "--out-of-place")
+    raise BadInput(f"torch offers {', '.join(names)} {other} only; leave out {asked}")
+
+
+def _check_largest(values: Mapping[str, Any]) -> None:
+    """Refuse sizes of which even the largest holds no element, or not one for every rank's part."""
+    largest = _sizes(values["min_bytes"], values["max_bytes"], values["step_factor"])[-1]
+    names = values["collective"].split(",")
+    shared = ALL not in names and all(cards.card("collectives", name).shares_array for name in names)
+    if largest < DTYPE_BYTES[values["dtype"]] * (values["world_size"] if shared else 1):
+        part = "for every rank" if shared else "at all"
+        raise BadInput(f"the largest size, {largest} bytes, holds no {values['dtype']} element {part}")
+
+
+def _sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
+    found = [least]
+    while found[-1] * factor <= most:
+        found.append(found[-1] * factor)
+    return tuple(found)

@@ -11,6 +11,7 @@ class AllReduce:
     root = -1
     shares_array = False  # whether the size counts the whole array, of which a rank holds a part
     has_data = True
+    in_place = (True,)  # the ways torch offers: in place, out of place
 
     @staticmethod
     def bus_factor(ranks: int) -> float:

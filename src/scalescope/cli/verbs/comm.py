@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from scalescope.cli.measuring import measure
-from scalescope.cli.options import measuring_verb
+from scalescope.cli.options import given_flags, measuring_verb
 from scalescope.errors import BadInput
 
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMgGtT]?)[bB](?:/s)?")
@@ -47,14 +47,15 @@ def _import(arguments: dict[str, Any]) -> None:
     from scalescope.report.terminal import console, show
     from scalescope.studies.nccl_import import import_nccl
 
-    ranks = arguments["world_size"]
-    if ranks is not None and not ranks.isdigit():
+    given = {name: values[0].text for name, values in given_flags(click.get_current_context()).items()}
+    ranks = given.get("world_size")
+    if ranks is not None and not ranks.isdecimal():
         raise BadInput(f"--world-size: expected the number of ranks the file was made on, got {ranks!r}")
     report = import_nccl(
         arguments["import_file"],
-        arguments["output_dir"],
+        given.get("output_dir"),
         int(ranks) if ranks else None,
-        arguments["collective"],
+        given.get("collective"),
     )
     show(report.sections, console(), verbose=arguments["verbose"])
     assert report.path is not None

@@ -5,20 +5,26 @@ from typing import Any
 import click
 
 from scalescope.cli.measuring import measure
-from scalescope.cli.options import measuring_verb
+from scalescope.cli.options import SWEEP_TEXT, measuring_verb
 from scalescope.errors import BadInput
 
 
-@measuring_verb("run", {"repeats": 5, "budget": 90.0})
+@measuring_verb("run", {"repeats": 5, "budget": 90.0, "steps_per_epoch": 25, **SWEEP_TEXT})
 @click.option(
     "--benchmark", metavar="PART[,...]", help="Parts to run: comm, training, memory, scaling. [default: all]"
 )
-@click.option("--warmup", type=click.IntRange(min=3), help="Warm-up iterations of the measuring parts.")
-@click.option("--iters", type=click.IntRange(min=1), help="Measured iterations of the measuring parts.")
+@click.option(
+    "--warmup", type=click.IntRange(min=3), help="Warm-up iterations of the measuring parts. [default: 5]"
+)
+@click.option(
+    "--iters",
+    type=click.IntRange(min=1),
+    help="Measured iterations of the measuring parts, warm-up not counted. [default: 20]",
+)
 def command(**arguments: Any) -> None:
-    """Run everything on this machine and show the result: the main job.
+    """The main job: look at this machine and show how it scales.
 
-    Looks at the machine, measures how training scales on it, and says where the files are.
+    Measures how training scales here and how fast the ranks talk, and says where the files are.
     """
     from scalescope.studies.main_job import PARTS, main_job
 

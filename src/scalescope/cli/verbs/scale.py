@@ -3,10 +3,10 @@
 from typing import Any
 
 from scalescope.cli.measuring import measure
-from scalescope.cli.options import measuring_verb
+from scalescope.cli.options import SWEEP_TEXT, measuring_verb
 
 
-@measuring_verb("scale", {"repeats": 5})
+@measuring_verb("scale", {"repeats": 5, **SWEEP_TEXT})
 def command(**arguments: Any) -> None:
     """Measure how training scales, and where the rest goes.
 

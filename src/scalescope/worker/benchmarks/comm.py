@@ -8,7 +8,7 @@ import torch.distributed as dist
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, Comm
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Stage
+from scalescope.results.heartbeat import Phase, Stage
 from scalescope.worker.faults import Fault
 from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
@@ -33,26 +33,32 @@ def measure(
         _let_nccl_choose(device, position)
         return found
     if options.pairs:
-        _measure_pairs(options, group, device, position, found)
+        _measure_pairs(options, group, device, position, fault, found)
         return found
     for name in options.collectives():
-        sizes = options.sizes() if cards.card("collectives", name).has_data else (0,)
-        for size in sizes:
-            for in_place in (False, True):
+        card = cards.card("collectives", name)
+        for size in options.sizes() if card.has_data else (0,):
+            _begin(position, fault)
+            for in_place in card.in_place:
                 if options.in_place in (None, in_place):
                     _measure_one(options, name, size, in_place, group, device, found)
-            position.begin_step()
-            if fault is not None:
-                fault.at_step(position.begun - 1)
             position.completed += 1
     return found
+
+
+def _begin(position: Position, fault: Fault | None) -> None:
+    """Take up the next size or pair; the second mark tells ranks at work from one that never came."""
+    position.begin_step()
+    if fault is not None:
+        fault.at_step(position.begun - 1)
+    position.mark(Phase.FORWARD)
 
 
 def _let_nccl_choose(device: torch.device, position: Position) -> None:
     """One all-reduce a size, untimed: NCCL writes into the log how it carries each."""
     for size in _LISTEN_SIZES:
-        dist.all_reduce(torch.ones(size // 4, device=device))
         position.begin_step()
+        dist.all_reduce(torch.ones(size // 4, device=device))
     _finish(device)
 
 
@@ -65,20 +71,21 @@ def _measure_one(
     device: torch.device,
     found: Measurements,
 ) -> None:
+    count = size // DTYPE_BYTES[options.dtype]
+    if cards.card("collectives", name).shares_array:
+        count -= count % group.world_size  # as nccl-tests does: equal parts, and the size they really have
     shape = Shape(
         rank=group.rank,
         ranks=group.world_size,
-        count=size // DTYPE_BYTES[options.dtype],
+        count=count,
         dtype=getattr(torch, options.dtype),
         device=device,
         in_place=in_place,
     )
-    if size and shape.count == 0:
+    if size and count == 0:
         return
     operation = importlib.import_module(f"scalescope.worker.collectives.{name}").prepare(shape)
-    if operation is None:  # torch does not offer it this way
-        return
-    key = f"{name}/{'in' if in_place else 'out'}/{size}"
+    key = f"{name}/{'in' if in_place else 'out'}/{count * DTYPE_BYTES[options.dtype]}"
     operation.reset()
     operation.run()
     _finish(device)
@@ -120,30 +127,36 @@ def _finish(device: torch.device) -> None:
 
 
 def _measure_pairs(
-    options: Comm, group: Group, device: torch.device, position: Position, found: Measurements
+    options: Comm,
+    group: Group,
+    device: torch.device,
+    position: Position,
+    fault: Fault | None,
+    found: Measurements,
 ) -> None:
     """Both directions between every two ranks, pair after pair, while the others wait."""
     for low in range(group.world_size):
         for high in range(low + 1, group.world_size):
+            _begin(position, fault)
             if group.rank in (low, high):
                 other = high if group.rank == low else low
                 for size in _PAIR_SIZES:
                     found.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)
             group.barrier()
-            position.begin_step()
             position.completed += 1
 
 
 def _time_pair(size: int, other: int, device: torch.device, options: Comm) -> list[float]:
     sent = torch.ones(size // 4, device=device)
     received = torch.empty_like(sent)
-    count = options.iters or 6
+    count = 1 + (options.iters or 5)  # the first one opens the connection
     clock = clock_for(device, count)
     clock.start()
     for _ in range(count):
-        transfers = [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, received, other)]
+        # Receiving first, as in `sendrecv`: otherwise the two directions take turns on gloo.
+        transfers = [dist.P2POp(dist.irecv, received, other), dist.P2POp(dist.isend, sent, other)]
         for transfer in dist.batch_isend_irecv(transfers):
             transfer.wait()
         clock.tick()
     clock.finish()
-    return [round(time_s, 9) for time_s in clock.step_times_s()][1:]  # the first one opens the connection
+    return [round(time_s, 9) for time_s in clock.step_times_s()][1:]

@@ -7,10 +7,8 @@ from scalescope.worker.operation import Operation, Shape
 from scalescope.worker.pattern import count_wrong, values_of
 
 
-def prepare(shape: Shape) -> Operation | None:
+def prepare(shape: Shape) -> Operation:
     """Every rank's part into one array on every rank."""
-    if shape.part == 0:
-        return None
     whole = torch.empty(shape.part * shape.ranks, dtype=shape.dtype, device=shape.device)
     begin = shape.rank * shape.part
     own = whole[begin : begin + shape.part] if shape.in_place else torch.empty_like(whole[: shape.part])

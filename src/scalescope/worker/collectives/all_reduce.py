@@ -7,10 +7,8 @@ from scalescope.worker.operation import Operation, Shape
 from scalescope.worker.pattern import count_wrong, sum_of, values_of
 
 
-def prepare(shape: Shape) -> Operation | None:
+def prepare(shape: Shape) -> Operation:
     """One buffer, summed over all ranks."""
-    if not shape.in_place:
-        return None
     buffer = torch.empty(shape.count, dtype=shape.dtype, device=shape.device)
     array = (0, shape.count, shape.dtype, shape.device)
 

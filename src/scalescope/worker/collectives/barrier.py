@@ -5,10 +5,8 @@ import torch.distributed as dist
 from scalescope.worker.operation import Operation, Shape
 
 
-def prepare(shape: Shape) -> Operation | None:
+def prepare(shape: Shape) -> Operation:
     """All ranks wait for each other."""
-    if shape.in_place:
-        return None
 
     def run() -> None:
         dist.barrier()

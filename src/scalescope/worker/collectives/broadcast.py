@@ -7,10 +7,8 @@ from scalescope.worker.operation import Operation, Shape
 from scalescope.worker.pattern import count_wrong, values_of
 
 
-def prepare(shape: Shape) -> Operation | None:
+def prepare(shape: Shape) -> Operation:
     """Rank 0's buffer to all."""
-    if not shape.in_place:
-        return None
     buffer = torch.empty(shape.count, dtype=shape.dtype, device=shape.device)
     array = (0, shape.count, shape.dtype, shape.device)
 

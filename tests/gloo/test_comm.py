@@ -1,0 +1,226 @@
+"""`comm` end to end on real CPU ranks: every collective in every type, checked, shown and stored."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
+from scalescope.report.nccl_tests import parse
+from tests.gloo.conftest import Start
+from tests.gloo.real_runs import FinishedRun
+
+pytestmark = pytest.mark.gloo
+
+_COMM = ("comm", "--device=cpu", "--time-per-size=2ms")
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "scalescope")
+_ALL = cards.names("collectives")
+_SHARED = {"all_gather", "all_to_all", "reduce_scatter"}
+_PLACES = {name: set(cards.card("collectives", name).in_place) for name in _ALL}
+_FIELDS = {
+    "size_bytes",
+    "time_s",
+    "algbw_bytes_per_s",
+    "busbw_bytes_per_s",
+    "wrong",
+    "dtype",
+    "world_size",
+    "in_place",
+    "iterations",
+    "median_s",
+    "p95_s",
+    "p99_s",
+    "cv",
+    "transfer_s",
+    "wait_s",
+    "last_rank",
+}
+
+
+def _communication(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
+    """results.json → communication of a run that went well, with nothing wrong."""
+    assert run.returncode == 0, run.stdout + run.stderr
+    found: dict[str, list[dict[str, Any]]] = run.summary["results"]["communication"]
+    assert {row["wrong"] for rows in found.values() for row in rows} == {0}
+    return found
+
+
+def _sizes(rows: list[dict[str, Any]]) -> set[int]:
+    return {row["size_bytes"] for row in rows}
+
+
+def _rows_of(text: str) -> set[tuple[str, int | None, str, int, bool, int]]:
+    return {
+        (row.collective, row.ranks, row.dtype, row.size_bytes, row.in_place, row.wrong)
+        for row in parse(text, "test")
+    }
+
+
+def test_every_collective_is_measured_shown_and_stored(start: Start, tmp_path: Path) -> None:
+    run = start(*_COMM, "--world-size=2", "-e", "64K", "--json-nccl=nccl.json").finish()
+    found = _communication(run)
+    assert set(found) == set(_ALL)
+    powers = {2**power for power in range(3, 17)}
+    for name, rows in found.items():
+        assert _sizes(rows) == ({0} if name == "barrier" else powers)
+        assert {row["in_place"] for row in rows} == _PLACES[name]
+        assert len(rows) == len(_sizes(rows)) * len(_PLACES[name])
+        for row in rows:
+            assert set(row) >= _FIELDS
+            assert (row["dtype"], row["world_size"]) == ("float32", 2)
+            assert row["iterations"] >= 5
+            assert 0 < row["transfer_s"] <= row["median_s"] <= row["p95_s"] <= row["p99_s"]
+            factor = cards.card("collectives", name).bus_factor(2)
+            assert row["busbw_bytes_per_s"] == pytest.approx(factor * row["size_bytes"] / row["time_s"])
+
+    stored = {
+        (name, 2, "float32", row["size_bytes"], row["in_place"], 0)
+        for name, rows in found.items()
+        for row in rows
+    }
+    assert _rows_of(run.stdout) == stored
+    assert _rows_of((tmp_path / "nccl.json").read_text()) == stored
+
+    curves = json.loads((run.folder / "curve.json").read_text())["curves"]
+    assert {curve["collective"] for curve in curves} == {name for name in _ALL if name != "barrier"}
+    for curve in curves:
+        assert (curve["dtype"], curve["world_size"]) == ("float32", 2)
+        assert {size for size, _ in curve["points"]} == powers
+
+
+def test_every_type_is_carried_right(start: Start) -> None:
+    flags = ("-b", "1K", "-e", "8K", "-f", "8", "-n", "2", f"--dtype={','.join(DTYPE_BYTES)}")
+    found = _communication(start(*_COMM, "--world-size=2", *flags).finish())
+    assert set(found) == set(_ALL)
+    for name, rows in found.items():
+        assert {row["dtype"] for row in rows} == set(DTYPE_BYTES)
+        if name != "barrier":
+            assert _sizes(rows) == {1024, 8192}
+
+
+def test_three_ranks_count_only_what_they_carry(start: Start) -> None:
+    """Where parts must be equal, the size is the one that was carried, not the one that was asked for."""
+    flags = ("-b", "8", "-e", "4096", "-f", "8", "-n", "2", "--dtype=float32,int8")
+    found = _communication(start(*_COMM, "--world-size=3", *flags).finish())
+    assert set(found) == set(_ALL)
+    for name, rows in found.items():
+        by_type = {
+            kind: _sizes([row for row in rows if row["dtype"] == kind]) for kind in ("float32", "int8")
+        }
+        if name in _SHARED:
+            assert by_type == {"float32": {60, 504, 4092}, "int8": {6, 63, 510, 4095}}
+        elif name != "barrier":
+            assert by_type == {"float32": {8, 64, 512, 4096}, "int8": {8, 64, 512, 4096}}
+        assert {row["world_size"] for row in rows} == {3}
+
+
+def test_one_placement_alone(start: Start) -> None:
+    flags = ("--world-size=2", "-b", "1K", "-e", "1K", "-n", "2")
+    runs = {
+        True: start(*_COMM, *flags, "--in-place", folder="in"),
+        False: start(*_COMM, *flags, "--out-of-place", folder="out"),
+    }
+    for in_place, run in runs.items():
+        found = _communication(run.finish())
+        assert set(found) == {name for name in _ALL if in_place in _PLACES[name]}
+        assert {row["in_place"] for rows in found.values() for row in rows} == {in_place}
+
+
+def test_a_gate_that_nothing_reaches(start: Start) -> None:
+    flags = ("--collective=all_reduce,barrier", "--world-size=2", "-b", "1K", "-e", "1K", "-n", "2")
+    missed = start(*_COMM, *flags, "--min-busbw=1000GB/s")
+    reached = start(*_COMM, *flags, "--min-busbw=1B/s", folder="reached")
+    run = missed.finish()
+    assert run.returncode == 8
+    assert "Gate missed: below 1,000 GB/s: all_reduce " in run.stdout
+    assert reached.finish().returncode == 0
+
+
+_CORRUPTION = """
+import sys
+
+if "scalescope.worker.zygote" in sys.orig_argv:
+    import torch.distributed as dist
+
+    all_reduce = dist.all_reduce
+
+    def corrupted(tensor, *arguments, **options):
+        all_reduce(tensor, *arguments, **options)
+        if dist.get_rank() == 1 and tensor.numel() == 256:
+            tensor[7] += 1
+
+    dist.all_reduce = corrupted
+"""
+
+
+def test_a_corrupted_result_makes_the_trial_invalid(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_CORRUPTION)
+    flags = ("--collective=all_reduce", "--world-size=2", "-b", "512", "-e", "2K", "-n", "2")
+    run = start(*_COMM, *flags, PYTHONPATH=str(tmp_path)).finish()
+    assert run.returncode == 6
+    (result,) = run.results
+    assert (result["status"], result["rank"]) == ("invalid", 1)
+    assert result["reason"] == "1 wrong elements in all_reduce/in/1024 on rank 1"
+    assert f"invalid: {result['reason']}" in run.stdout
+    assert run.summary["results"]["communication"] == {}
+
+
+def test_a_deadlocked_rank_is_named(start: Start) -> None:
+    limit = "--stall-timeout=2s"
+    one = start(*_COMM, "--world-size=2", "-e", "4K", limit, SCALESCOPE_FAULT="deadlock@1:3")
+    pair = start(*_COMM, "--pairs", "--world-size=3", limit, folder="pair", SCALESCOPE_FAULT="deadlock@1:2")
+    for started, step in ((one, 3), (pair, 2)):
+        run = started.finish()
+        assert run.returncode == 5
+        (result,) = run.results
+        assert (result["status"], result["rank"], result["step"]) == ("hang", 1, step)
+        assert result["reason"].startswith(f"rank 1 hangs at step {step}: no progress for ")
+        assert started.leftovers() == []
+
+
+def test_comm_under_torchrun(start: Start) -> None:
+    started = start(*_COMM, "-e", "4K", command=_TORCHRUN)
+    found = _communication(started.finish())
+    assert set(found) == set(_ALL)
+    assert _sizes(found["all_reduce"]) == {2**power for power in range(3, 13)}
+    assert started.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("-b", "0"), 2, "--min-bytes: 0 is too small"),
+        (("-e", "1X"), 2, "1X"),
+        (("--dtype=complex64",), 2, "complex64"),
+        (("--collective=all_reduce", "--out-of-place"), 2, "torch offers all_reduce in place only"),
+        (("--min-busbw=fast",), 2, "--min-busbw: expected a rate such as 10GB/s"),
+        (("--link=1gbyte",), 2, "expected a rate such as 100mbit"),
+        (("--link=0:1gbit,2:1gbit",), 2, "names no rate for rank 1"),
+        (("--backend=nccl",), 3, "--backend nccl needs CUDA GPUs"),
+    ],
+)
+def test_bad_input_is_one_line(start: Start, flags: tuple[str, ...], code: int, message: str) -> None:
+    run = start(*_COMM, "--world-size=2", *flags).finish()
+    assert run.returncode == code
+    assert message in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+    assert not run.folder.exists()
+
+
+_NOT_ROOT = """
+import os
+
+os.geteuid = lambda: 1000
+"""
+
+
+def test_a_shaped_link_without_root_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_NOT_ROOT)
+    run = start(*_COMM, "--world-size=2", "--link=1gbit", PYTHONPATH=str(tmp_path)).finish()
+    assert run.returncode == 3
+    assert run.stderr == ("scalescope: --link shapes networks in namespaces, which needs Linux and root\n")
+    assert run.results == []
+    assert not run.folder.exists()

@@ -1,0 +1,135 @@
+"""Shaped links: the rate that was asked for, the slow rank named, and nothing left behind, whatever happens."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY
+from tests.gloo.conftest import Start
+from tests.gloo.real_runs import FinishedRun, StartedRun
+
+pytestmark = pytest.mark.netns
+
+_COMM = ("comm", "--device=cpu", "--collective=all_reduce")
+
+
+def _namespace_of(pid: int | str) -> str | None:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/net")
+    return None
+
+
+def _namespaces() -> set[str | None]:
+    """The network namespaces that any process is in."""
+    return {_namespace_of(pid) for pid in os.listdir("/proc") if pid.isdigit()}
+
+
+def _inside(run: StartedRun) -> list[str]:
+    """The namespaces of a run's processes that are not in the host's, one entry for each process."""
+    own = _namespace_of("self")
+    found = [_namespace_of(pid) for pid in run.processes()]
+    return [name for name in found if name is not None and name != own]
+
+
+def _wait_for_ranks_inside(run: StartedRun, ranks: int) -> set[str]:
+    """Wait until all ranks are in their namespaces, beside those who hold these and the bridge's."""
+    run.wait_until(lambda: len(_inside(run)) >= 2 * ranks + 1, "rank in its namespace")
+    found = set(_inside(run))
+    assert len(found) == ranks + 1
+    return found
+
+
+def _assert_gone(run: StartedRun, namespaces: set[str]) -> None:
+    assert run.leftovers(within_s=5.0) == []
+    deadline = time.monotonic() + 5.0
+    while (left := namespaces & _namespaces()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left == set()
+    mounted = Path("/proc/self/mountinfo").read_text()
+    assert [name for name in namespaces if name in mounted] == []
+
+
+@pytest.fixture(autouse=True)
+def host_network() -> Iterator[None]:
+    """Whatever a test does, the host's own interfaces and their queues stay as they were."""
+
+    def describe() -> list[str]:
+        commands = (["ip", "-o", "address"], ["ip", "route"], ["tc", "qdisc", "show"])
+        return [subprocess.run(one, capture_output=True, text=True).stdout for one in commands]
+
+    before = describe()
+    yield
+    assert describe() == before
+
+
+def _best_share(run: FinishedRun, rate_bits_per_s: float) -> float:
+    """Bus bandwidth of the best iteration as a share of the link; two ranks' factor is one."""
+    assert run.returncode == 0, run.stdout + run.stderr
+    (result,) = run.results
+    (key,) = result["ranks"][0]["samples"]
+    times = [max(pair) for pair in zip(*(rank["samples"][key] for rank in result["ranks"]), strict=True)]
+    return int(key.split("/")[2]) * 8 / min(times) / rate_bits_per_s
+
+
+@pytest.mark.parametrize(("link", "rate", "size"), [("1gbit", 1e9, "32M"), ("100mbit", 1e8, "8M")])
+def test_all_reduce_gets_the_rate_of_the_link(start: Start, link: str, rate: float, size: str) -> None:
+    started = start(*_COMM, "--world-size=2", f"--link={link}", "-b", size, "-e", size, "-n", "6", "-w", "1")
+    namespaces = _wait_for_ranks_inside(started, 2)
+    run = started.finish()
+    assert 0.90 < _best_share(run, rate) < 1.0
+    assert f"Note: link shaped to {link}." in run.stdout
+    assert run.results[0]["settings"]["link"] == link
+    _assert_gone(started, namespaces)
+
+
+def test_pairs_name_the_rank_with_the_slow_link(start: Start) -> None:
+    link = "0:1gbit,1:1gbit,2:100mbit,3:1gbit"
+    started = start("comm", "--device=cpu", "--pairs", "--world-size=4", f"--link={link}", "-n", "3")
+    namespaces = _wait_for_ranks_inside(started, 4)
+    run = started.finish()
+    assert run.returncode == 0, run.stdout + run.stderr
+    named = [line for line in run.stdout.splitlines() if line.startswith("Rank")]
+    assert named == ["Rank 2 is slow to every other rank: look at its link."]
+    assert "slow to each other" not in run.stdout
+    _assert_gone(started, namespaces)
+
+
+def test_both_directions_are_busy_at_once(start: Start) -> None:
+    """Taking turns, two ranks would get half of the link each."""
+    flags = ("--collective=sendrecv", "--world-size=2", "--link=100mbit", "-b", "2M", "-e", "2M", "-n", "8")
+    run = start("comm", "--device=cpu", *flags, "-w", "1").finish()
+    assert 0.75 < _best_share(run, 1e8) < 1.0
+
+
+def test_nothing_is_left_when_the_command_is_killed(start: Start) -> None:
+    started = start(*_COMM, "--world-size=2", "--link=100mbit", "-b", "8M", "-e", "8M", "-n", "1000")
+    namespaces = _wait_for_ranks_inside(started, 2)
+    started.send(signal.SIGKILL)
+    assert started.finish().returncode == -signal.SIGKILL
+    _assert_gone(started, namespaces)
+
+
+def test_training_on_a_shaped_link_says_so(start: Start) -> None:
+    started = start("train", *TINY, "--world-size=2", "--link=1gbit")
+    namespaces = _wait_for_ranks_inside(started, 2)
+    run = started.finish()
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Warning          : link shaped to 1gbit" in run.stdout
+    (result,) = run.results
+    assert (result["status"], result["settings"]["link"]) == ("ok", "1gbit")
+    _assert_gone(started, namespaces)
+
+
+def test_a_missing_tool_is_named(start: Start) -> None:
+    run = start(*_COMM, "--world-size=2", "--link=1gbit", PATH="/nowhere").finish()
+    assert run.returncode == 3
+    assert run.stderr == (
+        "scalescope: --link needs ip, tc, nsenter, unshare (packages iproute2 and util-linux)\n"
+    )
+    assert not run.folder.exists()

@@ -1,0 +1,126 @@
+"""Every collective's own check: the right result passes, a wrong element in any type is counted."""
+
+import importlib
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
+from scalescope.worker.operation import Operation, Shape
+from scalescope.worker.pattern import sum_of, values_of
+
+_RANKS = 3
+_COUNT = 12
+_CASES = [
+    (name, in_place)
+    for name in cards.names("collectives")
+    for in_place in cards.card("collectives", name).in_place
+    if cards.card("collectives", name).has_data
+]
+_RECEIVERS = {"broadcast": 1, "reduce": 0}  # the rank whose result says something; any for the others
+
+
+def _value(rank: int, place: int) -> int:
+    """What a rank contributes to a place, worked out by hand."""
+    return (place + rank) % 4
+
+
+def _sums() -> list[int]:
+    return [sum(_value(rank, place) for rank in range(_RANKS)) for place in range(_COUNT)]
+
+
+def _expected(name: str, rank: int) -> list[int]:
+    part = range(rank * _COUNT // _RANKS, (rank + 1) * _COUNT // _RANKS)
+    whole = range(_COUNT)
+    results: dict[str, Callable[[], list[int]]] = {
+        "all_reduce": _sums,
+        "reduce": _sums,
+        "reduce_scatter": lambda: [_sums()[place] for place in part],
+        "broadcast": lambda: [_value(0, place) for place in whole],
+        "all_gather": lambda: [_value(place * _RANKS // _COUNT, place) for place in whole],
+        "all_to_all": lambda: [_value(other, place) for other in range(_RANKS) for place in part],
+        "sendrecv": lambda: [_value((rank - 1) % _RANKS, place) for place in whole],
+    }
+    return results[name]()
+
+
+class _Network:
+    """Stands for torch.distributed: keeps the tensor that a collective would have filled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.result = torch.empty(0)
+        into_first = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
+        for name in (*into_first, "broadcast", "reduce"):
+            monkeypatch.setattr(dist, name, self._keep)
+        monkeypatch.setattr(dist, "P2POp", lambda what, tensor, peer: SimpleNamespace(op=what, tensor=tensor))
+        monkeypatch.setattr(dist, "batch_isend_irecv", self._keep_received)
+
+    def _keep(self, result: torch.Tensor, *_: Any, **__: Any) -> None:
+        self.result = result
+
+    def _keep_received(self, transfers: list[Any]) -> list[Any]:
+        (self.result,) = (one.tensor for one in transfers if one.op is dist.irecv)
+        return []
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> _Network:
+    return _Network(monkeypatch)
+
+
+def _operation(name: str, in_place: bool, dtype: str) -> tuple[Operation, int]:
+    rank = _RECEIVERS.get(name, 2)
+    shape = Shape(
+        rank=rank,
+        ranks=_RANKS,
+        count=_COUNT,
+        dtype=getattr(torch, dtype),
+        device=torch.device("cpu"),
+        in_place=in_place,
+    )
+    operation: Operation = importlib.import_module(f"scalescope.worker.collectives.{name}").prepare(shape)
+    operation.reset()
+    operation.run()
+    return operation, rank
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+@pytest.mark.parametrize(("name", "in_place"), _CASES)
+def test_a_wrong_element_is_counted(network: _Network, name: str, in_place: bool, dtype: str) -> None:
+    operation, rank = _operation(name, in_place, dtype)
+    assert operation.wrong() > 0  # nothing was carried yet
+    network.result.copy_(torch.tensor(_expected(name, rank)))
+    assert operation.wrong() == 0
+    network.result[1] += 1
+    assert operation.wrong() == 1
+    network.result[-1] += 1
+    assert operation.wrong() == 2
+
+
+@pytest.mark.parametrize(("name", "in_place"), _CASES)
+def test_no_number_is_wrong(network: _Network, name: str, in_place: bool) -> None:
+    operation, rank = _operation(name, in_place, "float32")
+    network.result.copy_(torch.tensor(_expected(name, rank)))
+    network.result[0] = math.nan
+    assert operation.wrong() == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+@pytest.mark.parametrize("ranks", [2, 42, 43, 85, 86, 127, 200])
+def test_sums_of_many_ranks_stay_exact(dtype: str, ranks: int) -> None:
+    """Adding in the type itself, in any order, gives the predicted sum."""
+    array = (0, 64, getattr(torch, dtype), torch.device("cpu"))
+    forth, back = torch.zeros(64, dtype=array[2]), torch.zeros(64, dtype=array[2])
+    for rank in range(ranks):
+        forth += values_of(rank, ranks, *array)
+        back += values_of(ranks - 1 - rank, ranks, *array)
+    predicted = sum_of(ranks, *array)
+    assert torch.equal(forth, predicted)
+    assert torch.equal(back, predicted)
+    assert int(predicted.sum()) > 0
