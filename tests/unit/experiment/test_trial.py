@@ -130,3 +130,27 @@ def test_a_replaced_trial_is_sorted_and_leaves_the_first_as_it_was() -> None:
     changed = trial.replace(world_size=4, backend="gloo")
     assert list(changed.settings.items()) == [("backend", "gloo"), ("benchmark", "train"), ("world_size", 4)]
     assert trial.settings == {"benchmark": "train", "world_size": 2}
+
+
+def test_a_run_from_before_a_setting_existed_has_its_neutral_value() -> None:
+    (trial,) = expand(ask(world_size="2"), TWO_CORES).trials
+    newer = {"link", "split_gpu", "oversubscribe", "env"}
+    older = Trial(settings={name: value for name, value in trial.settings.items() if name not in newer})
+    assert older.options(Placement) == trial.options(Placement)
+    assert older.options(Placement).link is None
+    assert older.options(Placement).oversubscribe is False
+    assert older.trial_id == trial.trial_id
+
+
+def test_a_value_that_is_there_goes_before_the_neutral_one() -> None:
+    (trial,) = expand(ask(world_size="2", link="1gbit"), TWO_CORES).trials
+    assert trial.options(Placement).link == "1gbit"
+    (plain,) = expand(ask(world_size="2"), TWO_CORES).trials
+    assert trial.trial_id != plain.trial_id
+
+
+def test_a_setting_that_every_run_recorded_must_be_there() -> None:
+    (trial,) = expand(ask(), TWO_CORES).trials
+    broken = Trial(settings={name: value for name, value in trial.settings.items() if name != "seed"})
+    with pytest.raises(KeyError, match="seed"):
+        broken.options(Placement)

@@ -99,9 +99,7 @@ ROWS = (
 
 
 def test_our_table_reads_back_as_the_same_rows() -> None:
-    assert list(parse(table_text(ROWS), "a")) == [
-        as_imported(row) for row in (*ROWS[:2], make_row(1 << 26, 123.456789, wrong=3), *ROWS[3:])
-    ]
+    assert list(parse(table_text(ROWS), "a")) == list(map(as_imported, ROWS))
 
 
 def test_our_json_reads_back_as_the_same_rows() -> None:

@@ -1,0 +1,133 @@
+"""`comm` from request to report, on ranks whose times are made up."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.yaml_file import Given
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome, judge
+from scalescope.report.nccl_tests import parse
+from scalescope.results.result import RankRecord
+from scalescope.studies.comm import comm
+from scalescope.studies.request import Request
+
+from .recording import RecordingWatcher, summary_of
+
+SIZES = [1 << power for power in range(10, 25, 2)]
+
+
+def ask(**asked: Any) -> Request:
+    """Two ranks, one collective, eight sizes; lists are sweeps."""
+    switches = {name: asked.pop(name) for name in ("dry_run", "resume") if name in asked}
+    settings = {
+        "collective": "all_reduce",
+        "min_bytes": "1K",
+        "max_bytes": "16M",
+        "step_factor": 4,
+        "output_dir": "run",
+        **asked,
+    }
+    values = {name: one if isinstance(one, list) else [one] for name, one in settings.items()}
+    flags = {name: tuple(Given(str(one), f"--{name}") for one in found) for name, found in values.items()}
+    return Request(verb="comm", benchmark="comm", flags=flags, **switches)
+
+
+def time_s(size: int) -> float:
+    return 20e-6 + size / 1e9
+
+
+def measured(wrong: int = 0) -> Callable[[Trial, int], Outcome]:
+    """Every rank takes the same known time at each size."""
+
+    def outcome(trial: Trial, launch: int) -> Outcome:
+        keys = {f"all_reduce/in/{size}": [time_s(size)] * 5 for size in SIZES}
+        counters = {f"{key}/wrong": wrong for key in keys}
+        records = [
+            RankRecord(rank=rank, host="fake", device="cpu", placement="", samples=keys, counters={**counters})
+            for rank in range(trial.world_size)
+        ]
+        return judge(trial, records)
+
+    return outcome
+
+
+def launcher(wrong: int = 0) -> FakeLauncher:
+    return FakeLauncher(CostModel(), outcomes=measured(wrong))
+
+
+def test_a_run_leaves_table_summary_curve_and_nccl_tests_json() -> None:
+    report = comm(ask(), launcher(), RecordingWatcher(), nccl_json=Path("theirs.json"))
+    assert report.exit_code == 0
+    assert report.run is not None
+    rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
+    assert [row["size_bytes"] for row in rows] == SIZES
+    assert [row["busbw_bytes_per_s"] for row in rows] == pytest.approx([s / time_s(s) for s in SIZES])
+    (curve,) = json.loads(Path("run/curve.json").read_text())["curves"]
+    assert curve["fits"]["a+bS"]["coefficients"] == pytest.approx([20e-6, 1e-9])
+    table = "\n".join(line for section in report.sections for line in section.lines)
+    printed, written = parse(table, "table"), parse(Path("theirs.json").read_text(), "theirs.json")
+    assert [row.time_s for row in written] == pytest.approx([time_s(size) for size in SIZES])
+    assert [row.time_s for row in printed] == pytest.approx([row.time_s for row in written], rel=1e-3)
+    assert {(row.ranks, row.collective) for row in (*printed, *written)} == {(2, "all_reduce")}
+
+
+def test_a_wrong_element_fails_the_trial() -> None:
+    report = comm(ask(), launcher(wrong=3), RecordingWatcher())
+    assert report.exit_code == 6
+    assert report.run is not None
+    (result,) = report.run.results
+    assert (result.status, result.reason) == ("invalid", "3 wrong elements in all_reduce/in/1024 on rank 0")
+
+
+@pytest.mark.parametrize(("least", "code"), [(0.9e9, 0), (1.1e9, 8)])
+def test_the_gate_decides_the_exit_code(least: float, code: int) -> None:
+    report = comm(ask(), launcher(), RecordingWatcher(), least_busbw=least)
+    assert report.exit_code == code
+    assert report.sections[-1].lines[0].startswith("Gate missed" if code else "Gate: every collective")
+
+
+def test_a_failure_comes_before_the_gate() -> None:
+    report = comm(ask(), launcher(wrong=1), RecordingWatcher(), least_busbw=1.1e9)
+    assert report.exit_code == 6
+
+
+def test_two_ranks_are_the_default_on_the_cpu() -> None:
+    watcher = RecordingWatcher()
+    comm(ask(), launcher(), watcher)
+    assert {trial.world_size for trial, _ in watcher.launched} == {2}
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"min_bytes": "0"}, "--min_bytes: 0 is too small"),
+        ({"min_bytes": "1X"}, "--min_bytes: expected a size"),
+        ({"min_bytes": "32M"}, "max_bytes 16777216 is below min_bytes 33554432"),
+        ({"collective": "allreduce"}, "unknown collective 'allreduce'"),
+        ({"dtype": "float8"}, "--dtype: 'float8' is not one of"),
+        ({"world_size": 1}, "a collective needs two ranks"),
+        ({"link": "fast"}, "--link: expected a rate"),
+        ({"link": "0:1gbit"}, "--link 0:1gbit: names no rate for rank 1"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(asked: dict[str, str], message: str) -> None:
+    fake = launcher()
+    with pytest.raises(BadInput) as caught:
+        comm(ask(**asked), fake, RecordingWatcher())
+    assert str(caught.value).startswith(message)
+    assert fake.launched == []
+    assert list(Path().iterdir()) == []
+
+
+def test_a_sweep_of_types_is_a_trial_each() -> None:
+    watcher = RecordingWatcher()
+    report = comm(ask(dtype=["float32", "int8"]), launcher(), watcher)
+    assert {trial.settings["dtype"] for trial, _ in watcher.launched} == {"float32", "int8"}
+    rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
+    assert {row["dtype"] for row in rows} == {"float32", "int8"}

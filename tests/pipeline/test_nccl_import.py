@@ -1,0 +1,111 @@
+"""`comm --import`: somebody's nccl-tests output becomes a run like any other."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.results.run import load_run
+from scalescope.studies.nccl_import import import_nccl
+
+from .recording import summary_of
+
+HEAD = """\
+# Collective test starting: all_reduce_perf
+# Using devices
+#  Rank  0 Group  0 Pid   4711 on      node1 device  0 [0000:0f:00] NVIDIA H200
+#  Rank  1 Group  0 Pid   4711 on      node1 device  1 [0000:2d:00] NVIDIA H200
+#
+"""
+LINES = """\
+        1024           256     float     sum      -1    20.00    0.05    0.05      0    10.00    0.10    0.10      0
+     1048576        262144     float     sum      -1   100.00   10.49   10.49      0    80.00   13.11   13.11      0
+     1048576        524288      half     sum      -1   200.00    5.24    5.24      0   160.00    6.55    6.55    N/A
+"""  # noqa: E501 - its lines are that long
+
+
+def write(text: str, name: str = "theirs.txt") -> Path:
+    path = Path(name)
+    path.write_text(text)
+    return path
+
+
+def test_a_table_becomes_a_run() -> None:
+    report = import_nccl(write(HEAD + LINES), "run", None, None)
+    assert (report.exit_code, report.path) == (0, Path("run"))
+    assert report.sections[0].lines[0] == (
+        "all_reduce over 2 ranks takes 15.0 µs at 1.00 KiB and reaches 13.1 GB/s bus bandwidth at 1.00 MiB."
+    ).replace("15.0", "20.0")
+    found = summary_of(report.path)["results"]["communication"]["all_reduce"]
+    assert {
+        (one["dtype"], one["size_bytes"], one["in_place"]): pytest.approx(one["time_s"]) for one in found
+    } == {
+        ("float32", 1 << 10, False): 20e-6,
+        ("float32", 1 << 10, True): 10e-6,
+        ("float32", 1 << 20, False): 100e-6,
+        ("float32", 1 << 20, True): 80e-6,
+        ("float16", 1 << 20, False): 200e-6,
+        ("float16", 1 << 20, True): 160e-6,
+    }
+    assert {one["world_size"] for one in found} == {2}
+    assert {one["last_rank"] for one in found} == {None}
+    curves = json.loads(Path("run/curve.json").read_text())["curves"]
+    assert [(one["dtype"], one["world_size"], len(one["points"])) for one in curves] == [
+        ("float32", 2, 2),
+        ("float16", 2, 1),
+    ]
+    assert json.loads(Path("run/environment.json").read_text()) == {"imported_from": "theirs.txt"}
+
+
+def test_an_imported_run_reads_back() -> None:
+    import_nccl(write(HEAD + LINES), "run", None, None)
+    run = load_run("run")
+    assert run.warnings == ()
+    assert {(result.status, result.environment_id) for result in run.results} == {("ok", "imported")}
+    assert sorted(result.order for result in run.results) == [0, 1]
+    assert {result.settings["dtype"] for result in run.results} == {"float32", "float16"}
+
+
+def test_what_was_said_goes_before_what_the_file_says() -> None:
+    report = import_nccl(write(LINES), "run", 8, "broadcast")
+    (name,) = summary_of(report.path)["results"]["communication"]
+    assert name == "broadcast"
+    assert report.sections[0].lines[0].startswith("broadcast over 8 ranks takes ")
+
+
+def test_a_file_that_does_not_name_its_ranks_needs_them_said_and_leaves_nothing() -> None:
+    path = write(LINES)
+    with pytest.raises(BadInput) as caught:
+        import_nccl(path, "run", None, None)
+    assert str(caught.value) == "theirs.txt: does not say how many ranks it ran on; add --world-size"
+    assert list(Path().iterdir()) == [path]
+
+
+def test_without_a_folder_the_import_is_the_latest_run() -> None:
+    report = import_nccl(write(HEAD + LINES), None, None, None)
+    assert report.path is not None
+    assert Path("runs/latest").resolve() == report.path.resolve()
+
+
+@pytest.mark.parametrize("content", [b"nothing of the kind\n", b"", b"\xff\xfe\x00", b'{"results": [1]}'])
+def test_what_nccl_tests_did_not_write_is_refused_and_leaves_nothing(content: bytes) -> None:
+    path = Path("theirs")
+    path.write_bytes(content)
+    with pytest.raises(BadInput) as caught:
+        import_nccl(path, "run", 2, None)
+    assert str(caught.value).startswith("theirs: ")
+    assert list(Path().iterdir()) == [path]
+
+
+def test_a_file_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadInput, match="nowhere: cannot be read"):
+        import_nccl(Path("nowhere"), "run", 2, None)
+
+
+def test_a_folder_that_holds_a_run_is_not_added_to() -> None:
+    import_nccl(write(HEAD + LINES), "run", None, None)
+    before = Path("run/trials.jsonl").read_bytes()
+    with pytest.raises(BadInput):
+        import_nccl(Path("theirs.txt"), "run", None, None)
+    assert Path("run/trials.jsonl").read_bytes() == before

@@ -1,0 +1,72 @@
+"""Signals while measuring: heard once, given back afterwards, and never heard where nohup silenced them."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from scalescope.cli.interruption import interruptible
+from scalescope.errors import Interrupted
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def handlers_given_back() -> Iterator[None]:
+    """Whatever a test does, the signals of the test run stay what they were."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_raised_where_the_main_thread_is(number: signal.Signals) -> None:
+    with pytest.raises(Interrupted) as caught, interruptible():
+        os.kill(os.getpid(), number)
+        pytest.fail("the signal was not heard")
+    assert caught.value.signum == number
+    assert caught.value.exit_code == 128 + number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_handlers_are_given_back(number: signal.Signals) -> None:
+    def own(number: int, frame: object) -> None: ...
+
+    signal.signal(number, own)
+    with interruptible():
+        assert signal.getsignal(number) is not own
+    assert signal.getsignal(number) is own
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_was_ignored_stays_ignored(number: signal.Signals) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    with interruptible():
+        assert signal.getsignal(number) is signal.SIG_IGN
+        os.kill(os.getpid(), number)
+        for other in SIGNALS:
+            assert (signal.getsignal(other) is signal.SIG_IGN) == (other == number)
+    assert signal.getsignal(number) is signal.SIG_IGN
+
+
+TWICE = """
+import os, signal
+from scalescope.cli.interruption import interruptible
+from scalescope.errors import Interrupted
+with interruptible():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except Interrupted:
+        print("first", flush=True)
+        os.kill(os.getpid(), signal.SIGINT)
+        print("not reached", flush=True)
+"""
+
+
+def test_the_second_signal_ends_at_once() -> None:
+    ended = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGINT, "first\n", "")
