@@ -49,7 +49,9 @@ def measured(wrong: int = 0) -> Callable[[Trial, int], Outcome]:
         keys = {f"all_reduce/in/{size}": [time_s(size)] * 5 for size in SIZES}
         counters = {f"{key}/wrong": wrong for key in keys}
         records = [
-            RankRecord(rank=rank, host="fake", device="cpu", placement="", samples=keys, counters={**counters})
+            RankRecord(
+                rank=rank, host="fake", device="cpu", placement="", samples=keys, counters={**counters}
+            )
             for rank in range(trial.world_size)
         ]
         return judge(trial, records)

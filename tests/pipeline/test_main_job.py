@@ -1,13 +1,16 @@
 """`run`: the main job."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Gpu
+from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.studies.main_job import main_job
+from scalescope.studies.request import Request
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -32,15 +35,46 @@ def test_the_main_job_shows_the_machine_and_then_how_it_scales() -> None:
 def test_parts_that_are_not_built_are_named() -> None:
     watcher = RecordingWatcher()
     main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
-    for part in ("comm", "memory"):
-        assert f"{part}: this part of the main job is not built yet and was not run." in watcher.notes
+    said = [note for note in watcher.notes if "not built" in note]
+    assert said == ["memory: this part of the main job is not built yet and was not run."]
 
 
 def test_only_parts_that_are_not_built_are_refused() -> None:
     launcher = FakeLauncher(MODEL)
-    with pytest.raises(BadInput, match="nothing is left") as caught:
-        main_job(ask("run"), launcher, RecordingWatcher(), parts=("comm", "memory"))
+    with pytest.raises(BadInput, match="nothing is left to run") as caught:
+        main_job(ask("run"), launcher, RecordingWatcher(), parts=("memory",))
     assert caught.value.exit_code == 2
+    assert launcher.launched == []
+
+
+def test_the_main_job_says_what_the_network_gives() -> None:
+    watcher = RecordingWatcher()
+    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
+    spoken = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "comm"]
+    assert {trial.world_size for trial in spoken} == {2}
+    assert {trial.settings["collective"] for trial in spoken} == {"all_reduce"}
+    best = (1 << 24) / (20e-6 + (1 << 24) / 1e9) / 1e6
+    assert report.sections[-1].lines == (
+        f"all_reduce over 2 ranks takes 21.0 µs at 1.00 KiB and reaches {best:.0f} MB/s bus bandwidth "
+        "at 16.0 MiB.",
+    )
+    rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
+    assert [row["size_bytes"] for row in rows] == [1 << power for power in range(10, 25, 2)]
+
+
+def test_communication_alone_trains_nothing() -> None:
+    watcher = RecordingWatcher()
+    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher, parts=("comm",))
+    assert {trial.settings["benchmark"] for trial, _ in watcher.launched} == {"comm"}
+    (section,) = report.sections
+    assert section.lines[0].startswith("all_reduce over 2 ranks")
+    assert section.details[0] == "# Collective test starting: all_reduce_perf"
+
+
+def test_communication_of_one_rank_is_refused() -> None:
+    launcher = FakeLauncher(MODEL)
+    with pytest.raises(CannotRun, match="one rank has nobody to talk to"):
+        main_job(ask("run", world_size=1), launcher, RecordingWatcher(), parts=("comm",))
     assert launcher.launched == []
 
 
@@ -67,3 +101,47 @@ def test_the_machine_is_said_to_have_gpus_and_ranks_to_share_them() -> None:
     assert "  cuda:1  : H1, 80 GiB" in lines
     assert "Ranks      : up to 2, one GPU each" in lines
     assert summary_of(report.path)["config"]["device"] == "H0"
+
+
+def steps_of(settings: dict[str, str], **iterations: int) -> set[tuple[int, int]]:
+    """(Warm-up steps, measured steps) of all training trials of the main job."""
+    flags = {
+        name: tuple(Given(text, f"--{name}") for text in texts.split(",")) for name, texts in settings.items()
+    }
+    watcher = RecordingWatcher()
+    options: dict[str, Any] = dict(iterations)
+    main_job(Request(verb="run", flags=flags), FakeLauncher(MODEL), watcher, **options)
+    found = set()
+    for trial, _ in watcher.launched:
+        if trial.settings["benchmark"] == "train":
+            warmup = trial.settings["warmup_steps"]
+            found.add((warmup, trial.settings["epochs"] * trial.settings["steps_per_epoch"] - warmup))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "iterations", "steps"),
+    [
+        ({}, {}, {(5, 20)}),
+        ({}, {"iters": 7}, {(5, 7)}),
+        ({}, {"warmup": 9}, {(9, 20)}),
+        ({}, {"warmup": 3, "iters": 100}, {(3, 100)}),
+        ({"warmup_steps": "8"}, {}, {(8, 20)}),
+        ({"warmup_steps": "8"}, {"iters": 7}, {(8, 7)}),
+        ({"warmup_steps": "8"}, {"warmup": 4, "iters": 7}, {(4, 7)}),
+        ({"steps_per_epoch": "30"}, {}, {(5, 25)}),
+        ({"steps_per_epoch": "30"}, {"warmup": 10}, {(10, 20)}),
+        ({"warmup_steps": "4,10"}, {"iters": 6}, {(4, 12), (10, 6)}),  # all make as many steps
+    ],
+)
+def test_iters_are_measured_steps_and_warmup_those_before(
+    settings: dict[str, str], iterations: dict[str, int], steps: set[tuple[int, int]]
+) -> None:
+    assert steps_of({"batch_size": "50", **settings}, **iterations) == steps
+
+
+@pytest.mark.parametrize("name", ["steps_per_epoch", "epochs"])
+def test_iters_and_steps_together_are_refused(name: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        steps_of({name: "30"}, iters=7)
+    assert str(caught.value) == f"--iters counts measured steps and {name} all of them; give one"

@@ -1,5 +1,6 @@
 """The order of launches, the budget, and taking up a run that was stopped."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -12,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
@@ -90,7 +91,7 @@ def test_the_budget_stops_between_launches_and_leaves_whole_rounds_but_the_last(
     assert len(launcher.launched) == 7
     counts = Counter(trial for trial, _ in launcher.launched)
     assert sorted(counts.values()) == [2, 2, 3]
-    assert "The budget of 75 s ended the run with 8 of 15 launches to go." in watcher.notes
+    assert "The budget of 75 s ended the run with 8 of 15 launches to go; --resume goes on." in watcher.notes
     assert report.exit_code == 0
 
 
@@ -169,6 +170,39 @@ def test_resume_with_other_settings_is_refused() -> None:
         assert str(caught.value).endswith(f"these differ: {changed}")
     assert launcher.launched == []
     assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
+
+
+@pytest.mark.parametrize("change", [{"cores": 64}, {"torch_version": "2.14.0"}, {"cpu_model": "another"}])
+def test_resume_on_another_machine_is_refused(change: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"threads_per_rank": 1, "repeats": 2}
+    train(ask("train", **asked), FakeLauncher(MODEL), RecordingWatcher())
+    files = {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}
+    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, **change))
+    with pytest.raises(CannotRun) as caught:
+        train(ask("train", **{**asked, "repeats": 3}, resume=True), launcher, RecordingWatcher())
+    assert caught.value.exit_code == 3
+    assert str(caught.value) == "--resume: run was measured on another machine or torch; start a new run"
+    assert launcher.launched == []
+    assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
+
+
+def test_resume_on_a_machine_that_only_changed_its_name_goes_on() -> None:
+    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    environment = Path("run/environment.json").read_bytes()
+    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="renamed"))
+    train(ask("train", repeats=3, resume=True), launcher, RecordingWatcher())
+    assert [launch for _, launch in launcher.launched] == [2]
+    assert Path("run/environment.json").read_bytes() == environment  # as it was when the run began
+
+
+def test_the_budget_note_counts_only_what_is_left_to_do(clock: Clock) -> None:
+    asked: dict[str, Any] = {"batch_size": [10, 20], "repeats": 3}
+    first = FakeLauncher(MODEL, outcomes=clock.launch)
+    train(ask("train", **asked, budget="30s"), first, RecordingWatcher())
+    again, watcher = FakeLauncher(MODEL, outcomes=clock.launch), RecordingWatcher()
+    train(ask("train", **asked, budget="10s", resume=True), again, watcher)
+    assert len(again.launched) == 1
+    assert "The budget of 10 s ended the run with 2 of 6 launches to go; --resume goes on." in watcher.notes
 
 
 def test_an_existing_run_without_resume_is_refused() -> None:

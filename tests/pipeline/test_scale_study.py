@@ -186,3 +186,57 @@ def test_a_batch_that_lost_its_one_rank_run_is_not_held_against_the_wrong_ideal(
     assert "batch 500" in verdict and "batch 50 " not in verdict
     titles = [section.title for section in report.sections if section.title]
     assert "relative to" in titles[0]
+
+
+VARIED: dict[str, Any] = {"world_size": [1, 2], "batch_size": 50, "precision": ["fp32", "bf16"]}
+
+
+def test_varied_settings_are_columns_of_the_scaling_table_and_words_of_the_verdict() -> None:
+    report = scale(ask("scale", **VARIED), FakeLauncher(MODEL), RecordingWatcher())
+    verdict, section, *_ = report.sections
+    assert section.table is not None
+    columns = section.table.columns
+    assert columns[:4] == ("ranks", "batch", "precision", "step ms")
+    place = columns.index("precision")
+    assert sorted((row[0], row[place]) for row in section.table.rows) == [
+        ("1", "bf16"),
+        ("1", "fp32"),
+        ("2", "bf16"),
+        ("2", "fp32"),
+    ]
+    assert "at batch 50, precision " in verdict.lines[0]
+    assert "is reached" not in verdict.lines[0]  # by which of the two jobs?
+
+
+def test_one_job_has_no_columns_but_the_usual() -> None:
+    report = scale(ask("scale", **{**VARIED, "precision": "fp32"}), FakeLauncher(MODEL), RecordingWatcher())
+    verdict, section, *_ = report.sections
+    assert section.table is not None
+    assert section.table.columns[:3] == ("ranks", "batch", "step ms")
+    assert "precision" not in verdict.lines[0]
+
+
+def test_varied_settings_are_columns_of_the_dry_run_too() -> None:
+    launcher = FakeLauncher(MODEL)
+    report = scale(ask("scale", **VARIED, dry_run=True), launcher, RecordingWatcher())
+    (section,) = report.sections
+    assert section.table is not None
+    assert section.table.columns == ("trial", "precision", "measures", "id")
+    assert {row[1] for row in section.table.rows} == {"fp32", "bf16"}
+    assert {row[2] for row in section.table.rows} == {"training", "training without communication"}
+    ids = [row[-1] for row in section.table.rows]
+    assert len(set(ids)) == len(ids) == 8
+    assert launcher.launched == []
+
+
+def test_a_dry_run_of_one_job_shows_what_every_trial_is() -> None:
+    plain = {**VARIED, "precision": "fp32"}
+    (section,) = scale(ask("scale", **plain, dry_run=True), FakeLauncher(MODEL), RecordingWatcher()).sections
+    assert section.table is not None
+    assert section.table.columns == ("trial", "measures", "id")
+    assert sorted(row[:2] for row in section.table.rows) == [
+        ("ddp, 1 rank, batch 50", "training"),
+        ("ddp, 2 ranks, batch 50", "training"),
+        ("ddp, 2 ranks, batch 50", "training without communication"),
+        ("single, 1 rank, batch 50", "training"),
+    ]

@@ -5,6 +5,8 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
@@ -32,7 +34,7 @@ TWO_CORES = Machine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """What a step costs, in seconds; exposed communication by world size."""
+    """What a step costs, in seconds, exposed communication by world size; and what a collective costs."""
 
     fixed_s: float = 0.010
     per_sample_s: float = 0.0002
@@ -40,6 +42,8 @@ class CostModel:
     exposed_comm_s: Mapping[int, float] = field(default_factory=dict)
     launch_noise: float = 0.0
     step_noise: float = 0.0
+    latency_s: float = 20e-6
+    bytes_per_s: float = 1e9
 
     def step_time_s(self, trial: Trial) -> float:
         """The true mean step time of a trial."""
@@ -49,6 +53,10 @@ class CostModel:
         if trial.settings["ablation"] != "noop_comm":
             time_s += self.exposed_comm_s.get(trial.world_size, 0.0)
         return time_s
+
+    def collective_time_s(self, size_bytes: int) -> float:
+        """The true time of every collective at a size."""
+        return self.latency_s + size_bytes / self.bytes_per_s
 
 
 class FakeLauncher:
@@ -80,31 +88,49 @@ class FakeLauncher:
         given = self._outcomes(trial, launch)
         if given is not None:
             return given
-        records = [self._record(trial, launch, rank) for rank in range(trial.world_size)]
+        record = self._communication if trial.settings["benchmark"] == "comm" else self._training
+        records = [record(trial, launch, rank) for rank in range(trial.world_size)]
         watcher.placed([record.placement for record in records], ["fake"] * len(records))
         watcher.advanced(1.0)
         return judge(trial, records)
 
-    def _record(self, trial: Trial, launch: int, rank: int) -> RankRecord:
+    def _communication(self, trial: Trial, launch: int, rank: int) -> RankRecord:
+        options = trial.options(Comm)
+        samples: dict[str, list[float]] = {}
+        for name in options.collectives():
+            card = cards.card("collectives", name)
+            for size in options.sizes() if card.has_data else (0,):
+                for in_place in card.in_place:
+                    key = f"{name}/{'in' if in_place else 'out'}/{size}"
+                    samples[key] = [self._model.collective_time_s(size)] * 5
+        return self._record(rank, samples, {f"{key}/wrong": 0 for key in samples})
+
+    def _training(self, trial: Trial, launch: int, rank: int) -> RankRecord:
         launch_noise = random.Random(f"{trial.trial_id}/{launch}").gauss(0, self._model.launch_noise)
         steps = random.Random(f"{trial.trial_id}/{launch}/{rank}")
         settings = trial.settings
         count = settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"]
         mean_s = self._model.step_time_s(trial) * math.exp(launch_noise)
         times = [mean_s * math.exp(steps.gauss(0, self._model.step_noise)) for _ in range(count)]
+        counters: dict[str, float | int | str | None] = {
+            "parameter_checksum": "0",
+            "matmul_flops_per_s_before": 5e10,
+            "matmul_flops_per_s_after": 5e10,
+            "gradient_bytes": 4_000_000,
+        }
+        return self._record(rank, {"step_time_s": times, "loss": [1.0] * count}, counters)
+
+    def _record(
+        self, rank: int, samples: dict[str, list[float]], counters: Mapping[str, float | int | str | None]
+    ) -> RankRecord:
         return RankRecord(
             rank=rank,
             host="fake",
             device="cpu",
             placement=f"[Rank {rank}] CUDA_VISIBLE_DEVICES=unset, LOCAL_RANK={rank}, "
             "current_device=cpu, name=fake processor",
-            samples={"step_time_s": times, "loss": [1.0] * count},
-            counters={
-                "parameter_checksum": "0",
-                "matmul_flops_per_s_before": 5e10,
-                "matmul_flops_per_s_after": 5e10,
-                "gradient_bytes": 4_000_000,
-            },
+            samples=samples,
+            counters=dict(counters),
         )
 
     def close(self) -> None:

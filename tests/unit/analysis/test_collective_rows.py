@@ -221,7 +221,8 @@ def test_a_pair_that_no_slow_rank_explains_is_named() -> None:
 
 def test_what_is_half_as_fast_does_not_stand_out() -> None:
     rates = {(0, 1): 100.0, (0, 2): 50.0, (1, 2): 50.0}
-    assert slow_ranks(pairs_of(rates)) == slow_pairs(pairs_of(rates)) == ()
+    assert slow_ranks(pairs_of(rates)) == ()
+    assert slow_pairs(pairs_of(rates)) == ()
     assert slow_ranks(pairs_of({**rates, (0, 2): 49.0, (1, 2): 49.0})) == (2,)
 
 

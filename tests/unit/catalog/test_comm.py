@@ -1,70 +1,108 @@
-"""What `comm` refuses before anything runs, and what it counts as its steps."""
+"""The communication benchmark's card: which collectives, which sizes; and the collectives' own cards."""
 
 from typing import Any
 
 import pytest
 
-from scalescope.catalog.benchmarks.comm import Comm
-from scalescope.errors import BadInput, CannotRun
+from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import ALL, DTYPE_BYTES, Comm
+from scalescope.catalog.setting import settings_of
+from scalescope.errors import BadInput
 
-_FINE: dict[str, Any] = {
-    "collective": "all",
-    "min_bytes": 8,
-    "max_bytes": 64,
-    "step_factor": 2,
-    "dtype": "float32",
-    "in_place": None,
-    "world_size": 2,
-    "backend": "gloo",
-    "device": "cpu",
-}
+EVERY = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "reduce",
+    "reduce_scatter",
+    "sendrecv",
+)
+
+
+def options(device: str = "cpu", **changes: Any) -> Comm:
+    values: dict[str, Any] = {one.name: one.default_for(device) for one in settings_of(Comm)}
+    return Comm(**{**values, **changes})
+
+
+def test_all_is_every_collective() -> None:
+    assert cards.names("collectives") == EVERY
+    assert options().collectives() == EVERY
+    assert options(collective=f"broadcast,{ALL}").collectives() == EVERY
+
+
+def test_chosen_collectives_are_in_the_catalogs_order() -> None:
+    assert options(collective="reduce,all_reduce").collectives() == ("all_reduce", "reduce")
+    assert options(collective="all_reduce").collectives() == ("all_reduce",)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("least", "most", "factor", "sizes"),
     [
-        {},
-        {"in_place": True},
-        {"in_place": False},
-        {"collective": "all_reduce", "in_place": True},
-        {"collective": "all_reduce,sendrecv", "in_place": False},  # what is offered is measured
-        {"min_bytes": 2, "max_bytes": 4},
-        {"collective": "all_gather", "min_bytes": 4, "max_bytes": 8},
-        {"collective": "all_gather,barrier", "min_bytes": 4, "max_bytes": 4},
-        {"dtype": "bfloat16"},
+        (8, 64, 2, (8, 16, 32, 64)),
+        (8, 63, 2, (8, 16, 32)),
+        (8, 8, 2, (8,)),
+        (1, 1000, 10, (1, 10, 100, 1000)),
+        (3, 100, 1024, (3,)),
     ],
 )
-def test_what_can_be_measured_is_taken(changes: dict[str, Any]) -> None:
-    Comm.check({**_FINE, **changes})
+def test_sizes_grow_by_the_factor_up_to_the_largest(
+    least: int, most: int, factor: int, sizes: tuple[int, ...]
+) -> None:
+    assert options(min_bytes=least, max_bytes=most, step_factor=factor).sizes() == sizes
+
+
+def test_the_largest_size_depends_on_the_device() -> None:
+    assert options("cpu").sizes()[-1] == 64 << 20
+    assert options("cuda").sizes()[-1] == 1 << 30
+
+
+def test_a_misspelt_collective_gets_a_hint() -> None:
+    placed = {"world_size": 2, "backend": "gloo", "device": "cpu"}
+    values = {one.name: one.default_for("cpu") for one in settings_of(Comm)}
+    with pytest.raises(BadInput, match=r"^unknown collective 'allreduce'; .* did you mean all_reduce\?$"):
+        Comm.check({**values, **placed, "collective": "allreduce"})
+
+
+def test_every_type_has_a_size() -> None:
+    (dtype,) = (one for one in settings_of(Comm) if one.name == "dtype")
+    assert dtype.choices == tuple(DTYPE_BYTES)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "two", "eight"),
     [
-        ({"collective": "all_reduce,gather_all"}, "gather_all"),
-        ({"max_bytes": 4}, "max_bytes 4 is below min_bytes 8"),
-        ({"world_size": 1}, "two ranks or more"),
-        ({"min_bytes": 2, "max_bytes": 3}, "2 bytes, holds no float32 element at all"),
-        ({"min_bytes": 3, "max_bytes": 5}, "3 bytes, holds no float32 element at all"),
-        (
-            {"collective": "all_gather,all_to_all", "world_size": 3, "max_bytes": 8},
-            "8 bytes, holds no float32 element for every rank",
-        ),
-        ({"collective": "all_reduce,reduce", "in_place": False}, "all_reduce, reduce in place only"),
-        ({"collective": "sendrecv", "in_place": True}, "sendrecv out of place only; leave out --in-place"),
+        ("all_reduce", 1.0, 1.75),
+        ("all_gather", 0.5, 0.875),
+        ("reduce_scatter", 0.5, 0.875),
+        ("all_to_all", 0.5, 0.875),
+        ("broadcast", 1.0, 1.0),
+        ("reduce", 1.0, 1.0),
+        ("sendrecv", 1.0, 1.0),
+        ("barrier", 0.0, 0.0),
     ],
 )
-def test_what_leaves_nothing_to_measure_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        Comm.check({**_FINE, **changes})
+def test_bus_factors_are_nccl_tests_own(name: str, two: float, eight: float) -> None:
+    card = cards.card("collectives", name)
+    assert (card.bus_factor(2), card.bus_factor(8)) == (two, eight)
 
 
-def test_a_type_that_gloo_does_not_carry_between_gpus_is_refused() -> None:
-    with pytest.raises(CannotRun, match="gloo carries no bfloat16 between GPUs"):
-        Comm.check({**_FINE, "dtype": "bfloat16", "device": "cuda"})
-
-
-def test_steps_are_sizes_and_a_barrier_has_one() -> None:
-    assert Comm(collective="all_reduce", min_bytes=8, max_bytes=64).steps() == 4
-    assert Comm(collective="all_reduce,barrier", min_bytes=8, max_bytes=64).steps() == 5
-    assert Comm(collective="barrier", min_bytes=8, max_bytes=64).steps() == 1
+def test_cards_of_collectives_say_what_the_table_prints() -> None:
+    facts = {name: cards.card("collectives", name) for name in EVERY}
+    assert {name for name, card in facts.items() if card.shares_array} == {
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+    }
+    assert {name for name, card in facts.items() if not card.has_data} == {"barrier"}
+    assert {name: card.root for name, card in facts.items() if card.root >= 0} == {
+        "broadcast": 0,
+        "reduce": 0,
+    }
+    assert {name for name, card in facts.items() if card.redop == "sum"} == {
+        "all_reduce",
+        "reduce",
+        "reduce_scatter",
+        "sendrecv",
+    }

@@ -286,7 +286,8 @@ def test_the_filled_request_says_every_default_but_nothing_internal() -> None:
     assert filled["batch_size"] == (BATCH.default_for("cpu"),)
     assert filled["bucket_cap_mb"] == (BUCKET.default_for("cpu"),)
     assert filled["threads_per_rank"] == (1,)
-    assert not {"ablation", "benchmark", "strategy"} & set(filled)
+    assert filled["strategy"] == ("auto",)
+    assert not {"ablation", "benchmark"} & set(filled)
 
 
 def test_the_filled_request_leaves_out_defaults_that_differ_between_trials() -> None:

@@ -180,15 +180,15 @@ def test_the_file_is_plain_sorted_lines_that_say_how_to_use_it() -> None:
     text = to_yaml(ask(world_size="1,2", epochs="3", env__A="x,y", bucket_cap_mb="none", name="first"))
     assert text == (
         "# scalescope train FILE repeats this run.\n"
-        "bucket_cap_mb: 'null'\n"
-        "budget: 'null'\n"
+        "bucket_cap_mb: null\n"
+        "budget: null\n"
         "env: {A: [x, y]}\n"
         "epochs: 3\n"
         f"init_timeout: {limits['init_timeout']}\n"
         "name: first\n"
         "order_seed: 0\n"
         "repeats: 1\n"
-        "stall_timeout: 'null'\n"
+        "stall_timeout: null\n"
         f"teardown_timeout: {limits['teardown_timeout']}\n"
         f"warmup_timeout: {limits['warmup_timeout']}\n"
         "world_size: [1, 2]\n"

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial, identity
+from scalescope.launch.fake import TWO_CORES
+
+from .asking import ask
 
 # Written out in full, so that a changed default does not reach it.
 FIXED: dict[str, Any] = {

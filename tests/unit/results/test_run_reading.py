@@ -16,7 +16,9 @@ def launches(folder: Path) -> list[int]:
     return [result.launch for result in load_run(folder).results]
 
 
-def test_a_run_without_results_is_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["experiment.yaml", "trials.jsonl"])
+def test_a_run_without_results_is_empty(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
     run = load_run(tmp_path)
     assert (run.results, run.warnings, run.environment) == ((), (), {})
 
@@ -24,6 +26,13 @@ def test_a_run_without_results_is_empty(tmp_path: Path) -> None:
 def test_a_missing_folder_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such run folder") as caught:
         load_run(tmp_path / "nowhere")
+    assert caught.value.exit_code == 2
+
+
+def test_a_folder_that_is_no_run_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(BadInput, match="holds no run") as caught:
+        load_run(tmp_path)
     assert caught.value.exit_code == 2
 
 
@@ -175,5 +184,6 @@ def test_a_broken_environment_does_not_cost_the_results(tmp_path: Path, raw: str
 
 
 def test_the_environment_comes_with_the_run(tmp_path: Path) -> None:
+    write_lines(tmp_path, line_of())
     (tmp_path / "environment.json").write_text('{"machine": {"cores": 2}}')
     assert load_run(tmp_path).environment == {"machine": {"cores": 2}}
