@@ -47,7 +47,11 @@ def by_topology(cpus: set[int], pattern: str = _TOPOLOGY) -> list[int]:
 
 
 def share_of(cores: list[int], threads: int, ranks: int, place: int) -> list[int]:
-    """The cores of the rank at `place` among `ranks`; none where there are not enough for all."""
+    """The cores of the rank at `place` among `ranks`; none where there are not enough for all.
+
+    Ranks start evenly apart, so that few threads a rank do not end up as siblings on one physical core.
+    """
     if threads * ranks > len(cores):
         return []
-    return cores[place * threads : (place + 1) * threads]
+    begin = place * (len(cores) // ranks)
+    return cores[begin : begin + threads]

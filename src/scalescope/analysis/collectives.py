@@ -22,6 +22,8 @@ class CollectiveRow:
     transfers_s: tuple[float, ...]  # every iteration, as long as its fastest rank took
     last_rank: int | None
     wrong: int
+    trial_id: str = ""
+    link: str | None = None  # the rate the network was shaped to
 
     @property
     def count(self) -> int:
@@ -71,20 +73,18 @@ class CollectiveRow:
 
 def collective_rows(results: Iterable[Result]) -> tuple[CollectiveRow, ...]:
     """All rows of the communication results that are ok, launches of one trial taken together."""
-    grouped: dict[tuple[str, str, int, str], list[Result]] = {}
+    grouped: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.status == "ok" and result.settings["benchmark"] == "comm":
-            world = int(result.settings["world_size"])
             for key in result.ranks[0].samples:
                 if not key.startswith("pair/"):
-                    grouped.setdefault((result.trial_id, result.settings["dtype"], world, key), []).append(
-                        result
-                    )
-    return tuple(_row(dtype, world, key, members) for (_, dtype, world, key), members in grouped.items())
+                    grouped.setdefault((result.trial_id, key), []).append(result)
+    return tuple(_row(key, members) for (_, key), members in grouped.items())
 
 
-def _row(dtype: str, world: int, key: str, members: list[Result]) -> CollectiveRow:
+def _row(key: str, members: list[Result]) -> CollectiveRow:
     name, placement, size = key.split("/")
+    settings = members[0].settings
     per_iteration = [
         iteration
         for member in members
@@ -92,14 +92,16 @@ def _row(dtype: str, world: int, key: str, members: list[Result]) -> CollectiveR
     ]
     return CollectiveRow(
         collective=name,
-        dtype=dtype,
-        ranks=world,
+        dtype=settings["dtype"],
+        ranks=int(settings["world_size"]),
         in_place=placement == "in",
         size_bytes=int(size),
         times_s=tuple(max(times) for times in per_iteration),
         transfers_s=tuple(min(times) for times in per_iteration),
         last_rank=_usually_last(per_iteration),
         wrong=sum(_wrong(record, key) for member in members for record in member.ranks),
+        trial_id=members[0].trial_id,
+        link=settings.get("link"),
     )
 
 

@@ -81,6 +81,17 @@ def _nccl_section(run: Run, result: Result) -> Section:
         f"Channels   : {choices.channels or 'unknown'}",
         f"Algorithms : {', '.join(choices.algorithms) or 'unknown'}",
     ]
+    best = max(
+        (row for row in collective_rows(run.results) if row.collective == "all_reduce"),
+        key=lambda row: row.busbw_bytes_per_s,
+        default=None,
+    )
+    if best is not None and any("NVLS" in one for one in choices.algorithms):
+        # The switch does the sums: every byte crosses a GPU's link once, not 2(n-1)/n times.
+        lines.append(
+            f"NVLS sums inside the switch: {_rate(best.busbw_bytes_per_s)} bus bandwidth is "
+            f"{_rate(best.algbw_bytes_per_s)} on each GPU's links."
+        )
     if choices.uses_sockets:
         lines.append("NCCL talks through sockets: slower than NVLink, PCIe or InfiniBand by far.")
     return Section(title=f"What NCCL chose on {result.settings['world_size']} ranks", lines=tuple(lines))
@@ -93,7 +104,7 @@ def _goodness(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
     gpus = run.environment.get("machine", {}).get("gpus") or []
     settings = next(one.settings for one in run.results if one.settings["benchmark"] == "comm")
     on_gpu = settings["device"] == "cuda" and settings["split_gpu"] is None and gpus
-    found = expectation_of(best, str(gpus[0]["name"]) if on_gpu else None, settings["link"])
+    found = expectation_of(best, str(gpus[0]["name"]) if on_gpu else None, best.link)
     if found is None:
         if not on_gpu:
             return ()
@@ -109,6 +120,8 @@ def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section
         if cards.card("collectives", row.collective).has_data:
             best[row.collective] = max(best.get(row.collective, 0.0), row.busbw_bytes_per_s)
     missed = {name: rate for name, rate in best.items() if rate < least}
+    if not best:
+        return Section(lines=("Gate missed: no collective was measured that moves data.",)), True
     if not missed:
         return Section(lines=(f"Gate: every collective reaches {_rate(least)}.",)), False
     names = ", ".join(f"{name} {_rate(rate)}" for name, rate in missed.items())
@@ -151,16 +164,16 @@ def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[s
 
 def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
     """curve.json: one curve for each collective, type and number of ranks, with fits beside it."""
-    grouped: dict[tuple[str, str, int], list[tuple[int, float]]] = {}
+    grouped: dict[tuple[str, str, int, str | None, str], list[tuple[int, float]]] = {}
     for row in rows:
         if row.size_bytes:
-            key = (row.collective, row.dtype, row.ranks)
+            key = (row.collective, row.dtype, row.ranks, row.link, row.trial_id)
             grouped.setdefault(key, []).append((row.size_bytes, row.median_s))
     return {
         "schema_version": SCHEMA_VERSION,
         "curves": [
-            {"collective": name, "dtype": dtype, "world_size": ranks, **_curve(points)}
-            for (name, dtype, ranks), points in grouped.items()
+            {"collective": name, "dtype": dtype, "world_size": ranks, "link": link, **_curve(points)}
+            for (name, dtype, ranks, link, _), points in grouped.items()
         ],
     }
 

@@ -37,14 +37,15 @@ _RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
 
 def table_text(rows: Iterable[CollectiveRow]) -> str:
     """The table of nccl-tests, one block for each collective and type."""
-    blocks: dict[tuple[str, str, int], list[CollectiveRow]] = {}
+    blocks: dict[tuple[str, str], list[CollectiveRow]] = {}
     for row in rows:
-        blocks.setdefault((row.collective, row.dtype, row.ranks), []).append(row)
-    return "\n".join(_block(name, ranks, members) for (name, _, ranks), members in blocks.items())
+        blocks.setdefault((row.collective, row.trial_id or f"{row.dtype} {row.ranks}"), []).append(row)
+    return "\n".join(_block(members) for members in blocks.values())
 
 
-def _block(name: str, ranks: int, rows: list[CollectiveRow]) -> str:
-    lines = [f"# Collective test starting: {name}_perf", f"# ranks {ranks}", *_HEADER]
+def _block(rows: list[CollectiveRow]) -> str:
+    name, ranks, link = rows[0].collective, rows[0].ranks, rows[0].link
+    lines = [f"# Collective test starting: {name}_perf", f"# ranks {ranks}", *_shaped(link), *_HEADER]
     sizes = sorted({row.size_bytes for row in rows})
     for size in sizes:
         out = next((row for row in rows if row.size_bytes == size and not row.in_place), None)
@@ -59,6 +60,10 @@ def _block(name: str, ranks: int, rows: list[CollectiveRow]) -> str:
         f"# Collective test concluded: {name}_perf",
     ]
     return "\n".join(lines)
+
+
+def _shaped(link: str | None) -> list[str]:
+    return [f"# link shaped to {link}"] if link else []
 
 
 def _line(any_row: CollectiveRow | None, out: CollectiveRow | None, inside: CollectiveRow | None) -> str:
@@ -92,7 +97,7 @@ def to_json(rows: Iterable[CollectiveRow]) -> dict[str, Any]:
                 "count": row.count,
                 "type": _TYPES[row.dtype],
                 "redop": card.redop,
-                "root": card.root,
+                "root": str(card.root),
             },
         )
         entry["in_place" if row.in_place else "out_of_place"] = {
