@@ -1,10 +1,10 @@
 """What measuring collectives costs: a bare torch.distributed loop and ours, interleaved on two gloo ranks.
 
-    python benchmarks/comm_overhead.py [--blocks 60]
+    python benchmarks/comm_overhead.py [--seconds 6]
 
-Prints the ratio of times, ours over bare, for all-reduces of 1 KiB to 64 MiB, and the median of these ratios.
-Both loops use the same buffer and take turns in blocks, in a random order that both ranks share. A ratio is
-the median over pairs of neighbouring blocks, so that whatever else the machine does meets both.
+Prints the ratio of median times, ours over bare, for all-reduces of 1 KiB to 64 MiB, and the median of these
+ratios. Both loops use the same buffer and take turns every five iterations, in a random order that both ranks
+share, so that whatever else the machine does meets both. Every rank is pinned to a core of its own.
 """
 
 import argparse
@@ -21,14 +21,16 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
+from scalescope.cores import own_cores, share_of
 from scalescope.worker.benchmarks.comm import _iterate
 from scalescope.worker.collectives import all_reduce
 from scalescope.worker.group import Group, join
 from scalescope.worker.operation import Operation, Shape
+from scalescope.worker.rank import pin_to
 
 RANKS = 2
 SIZES = [1 << power for power in range(10, 27, 2)]
-BLOCK_S = 0.02
+BLOCK = 5  # iterations before the other loop has its turn
 
 
 def bare_loop(buffer: torch.Tensor, count: int) -> list[float]:
@@ -50,15 +52,15 @@ def buffer_of(operation: Operation) -> torch.Tensor:
     return found[0]
 
 
-def agreed_count(operation: Operation, group: Group, device: torch.device) -> int:
-    """Iterations that fill a block, decided by rank 0."""
-    first = statistics.median(_iterate(operation, 3, group, device))
-    count = torch.tensor([min(max(int(BLOCK_S / first), 2), 200)])
+def agreed_blocks(operation: Operation, group: Group, device: torch.device, seconds: float) -> int:
+    """Pairs of blocks that fit into the time, decided by rank 0."""
+    first = min(_iterate(operation, 5, group, device))
+    count = torch.tensor([min(max(int(seconds / (2 * BLOCK * first)), 20), 2000)])
     dist.broadcast(count, src=0)
     return int(count)
 
 
-def measure(size: int, blocks: int, group: Group) -> float:
+def measure(size: int, seconds: float, group: Group) -> float:
     """Time of an iteration, ours over bare, at one size."""
     device = torch.device("cpu")
     shape = Shape(
@@ -66,27 +68,24 @@ def measure(size: int, blocks: int, group: Group) -> float:
     )
     operation = all_reduce.prepare(shape)
     buffer = buffer_of(operation).zero_()
-    count = agreed_count(operation, group, device)
     loops = {
-        "bare": lambda: bare_loop(buffer, count),
-        "ours": lambda: _iterate(operation, count, group, device),
+        "bare": lambda: bare_loop(buffer, BLOCK),
+        "ours": lambda: _iterate(operation, BLOCK, group, device),
     }
     times: dict[str, list[float]] = {name: [] for name in loops}
-    for block in range(blocks + 1):
+    for _ in range(agreed_blocks(operation, group, device, seconds)):
         for name in random.sample(sorted(loops), k=2):
-            found = statistics.median(loops[name]())
-            if block:  # the first one warms up
-                times[name].append(found)
-    ratio = statistics.median(ours / bare for ours, bare in zip(times["ours"], times["bare"], strict=True))
+            times[name] += loops[name]()
+    medians = {name: statistics.median(found) for name, found in times.items()}
+    ratio = medians["ours"] / medians["bare"]
     if group.rank == 0:
-        shown = ", ".join(
-            f"{name} {statistics.median(found) * 1e6:>9.1f} µs" for name, found in times.items()
-        )
-        print(f"{size:>10} bytes: {shown}, ratio {ratio:.4f}", flush=True)
+        shown = ", ".join(f"{name} {value * 1e6:>9.1f} µs" for name, value in medians.items())
+        print(f"{size:>10} bytes: {shown}, ratio {ratio:.4f} ({len(times['ours'])} each)", flush=True)
     return ratio
 
 
-def rank_main(rank: int, store: str, blocks: int) -> None:
+def rank_main(rank: int, store: str, seconds: float) -> None:
+    pin_to(share_of(own_cores(), 1, RANKS, rank))
     torch.set_num_threads(1)
     random.seed(0)  # the same order on all ranks
     group = join(
@@ -97,7 +96,7 @@ def rank_main(rank: int, store: str, blocks: int) -> None:
         device=torch.device("cpu"),
         timeout_s=600,
     )
-    ratios = [measure(size, blocks, group) for size in SIZES]
+    ratios = [measure(size, seconds, group) for size in SIZES]
     if rank == 0:
         print(f"median ratio over sizes: {statistics.median(ratios):.4f}", flush=True)
     group.leave()
@@ -107,19 +106,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--seconds", type=float, default=6.0, help="time for each size")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank is not None:
-        rank_main(arguments.rank, arguments.store, arguments.blocks)
+        rank_main(arguments.rank, arguments.store, arguments.seconds)
         return
-    print(f"{RANKS} gloo ranks, {arguments.blocks} blocks each, torch {torch.__version__}", flush=True)
+    print(f"{RANKS} gloo ranks, {arguments.seconds:g} s a size, torch {torch.__version__}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, __file__, f"--store={Path(directory) / 'store'}"]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
         ranks = [
-            subprocess.Popen([*command, f"--rank={rank}", f"--blocks={arguments.blocks}"], env=environment)
+            subprocess.Popen([*command, f"--rank={rank}", f"--seconds={arguments.seconds}"], env=environment)
             for rank in range(RANKS)
         ]
         sys.exit(max(abs(one.wait()) for one in ranks))
