@@ -220,40 +220,45 @@ def _host(machine: Machine, system: Mapping[str, Any]) -> Iterator[Check]:
         text=f"{machine.cpu_model}, {machine.cores} cores, {memory}, NUMA nodes {nodes}",
     )
     governor = system.get("governor")
-    if governor and governor != "performance":
-        yield Check(
-            level="warn",
-            subject="governor",
-            text=f"CPU frequency governor {governor}",
-            advice="performance keeps clocks steady: cpupower frequency-set -g performance",
-        )
-    shared = system.get("shared_memory_bytes")
-    if shared is not None and shared < _LEAST_SHARED_MEMORY:
-        yield Check(
-            level="warn",
-            subject="shared memory",
-            text=f"{shared >> 20} MiB in /dev/shm",
-            advice="data loaders and NCCL need more: docker run --shm-size=8g or --ipc=host",
-        )
-    files = system.get("open_files_limit")
-    if files is not None and 0 < files < _LEAST_OPEN_FILES:
-        yield Check(
-            level="warn",
-            subject="ulimit",
-            text=f"{files} open files",
-            advice=f"ulimit -n {_LEAST_OPEN_FILES}",
-        )
-    limit = system.get("cgroup_cpus")
-    if limit is not None:
-        yield Check(level="ok", subject="container", text=f"limited to {limit:g} CPUs")
+    yield _judged(
+        governor in (None, "performance"),
+        "governor",
+        f"CPU frequency governor {governor or 'unknown'}",
+        "performance keeps clocks steady: cpupower frequency-set -g performance",
+    )
     load = system.get("load_average")
-    if load is not None and load > 0.5 * machine.cores + 0.5:
-        yield Check(
-            level="warn",
-            subject="load",
-            text=f"load average {load:.1f} on {machine.cores} cores",
-            advice="other work runs here: results will be noisy",
-        )
+    yield _judged(
+        load is None or load <= 0.5 * machine.cores + 0.5,
+        "load",
+        f"load average {'unknown' if load is None else f'{load:.1f}'} on {machine.cores} cores",
+        "other work runs here: results will be noisy",
+    )
+    yield from _limits(system)
+
+
+def _limits(system: Mapping[str, Any]) -> Iterator[Check]:
+    shared = system.get("shared_memory_bytes")
+    yield _judged(
+        shared is None or shared >= _LEAST_SHARED_MEMORY,
+        "shared memory",
+        f"{'unknown' if shared is None else f'{shared >> 20} MiB'} in /dev/shm",
+        "data loaders and NCCL need more: docker run --shm-size=8g or --ipc=host",
+    )
+    files = system.get("open_files_limit")
+    yield _judged(
+        files is None or files < 0 or files >= _LEAST_OPEN_FILES,
+        "ulimit",
+        f"{'unknown' if files is None else 'unlimited' if files < 0 else files} open files",
+        f"ulimit -n {_LEAST_OPEN_FILES}",
+    )
+    cpus, memory = system.get("cgroup_cpus"), system.get("cgroup_memory_bytes")
+    shown = [f"{cpus:g} CPUs"] if cpus is not None else []
+    shown += [f"{memory / 2**30:.0f} GiB"] if memory is not None else []
+    yield Check(level="ok", subject="container", text=f"limited to {' and '.join(shown) or 'nothing'}")
+
+
+def _judged(good: bool, subject: str, text: str, advice: str) -> Check:
+    return Check(level="ok" if good else "warn", subject=subject, text=text, advice="" if good else advice)
 
 
 def _network(system: Mapping[str, Any]) -> Iterator[Check]:
@@ -284,7 +289,7 @@ def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
 def _mapping(machine: Machine, world_size: int) -> Iterator[Check]:
     if not machine.gpus:
         level: Level = "ok" if world_size <= machine.cores else "warn"
-        text = f"{world_size} ranks on {machine.cores} cores"
+        text = f"{world_size} on {machine.cores} cores"
         yield Check(
             level=level,
             subject="ranks",

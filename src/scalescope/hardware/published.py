@@ -2,6 +2,7 @@
 
 import csv
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 
@@ -21,13 +22,8 @@ class PublishedCurve:
 @functools.cache
 def published_all_reduce() -> tuple[PublishedCurve, ...]:
     """Every system in the data file."""
-    text = (
-        resources.files("scalescope.hardware")
-        .joinpath("all_reduce_published.csv")
-        .read_text(encoding="utf-8")
-    )
     grouped: dict[tuple[str, int, int, str], list[tuple[int, float, float]]] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in _rows("all_reduce_published.csv"):
         key = (row["system"], int(row["gpus"]), int(row["nodes"]), row["source"])
         point = (int(row["bytes"]), float(row["time_us"]) * 1e-6, float(row["busbw_gb_s"]) * 1e9)
         grouped.setdefault(key, []).append(point)
@@ -35,6 +31,28 @@ def published_all_reduce() -> tuple[PublishedCurve, ...]:
         PublishedCurve(system, _gpu_in(system), gpus, nodes, source, tuple(sorted(points)))
         for (system, gpus, nodes, source), points in grouped.items()
     )
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    text = resources.files("scalescope.hardware").joinpath(name).read_text(encoding="utf-8")
+    yield from csv.DictReader(text.splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """A bus bandwidth that large messages usually reach on a kind of GPU, in bytes per second."""
+
+    busbw: float
+    source: str
+
+
+def typical_busbw(gpu_name: str, gpus: int, collective: str, size_bytes: int) -> Typical | None:
+    """What is usual for large messages, where no curve of the very system was published."""
+    for row in _rows("typical_busbw.csv"):
+        fits = row["gpu"] in gpu_name and int(row["gpus"]) == gpus and row["collective"] == collective
+        if fits and size_bytes >= int(row["least_bytes"]):
+            return Typical(float(row["busbw_gb_s"]) * 1e9, row["source"])
+    return None
 
 
 def _gpu_in(system: str) -> str:

@@ -95,3 +95,22 @@ def test_a_system_is_found_by_gpu_ranks_and_nodes() -> None:
     assert found is not None and found.nodes == 2
     assert curve_for("NVIDIA H100 80GB HBM3", 16) is None
     assert curve_for("NVIDIA H200", 16, nodes=2) is None
+
+
+def test_large_messages_are_held_against_what_is_usual_where_no_curve_is_published() -> None:
+    row = CollectiveRow(
+        collective="all_gather",
+        dtype="float32",
+        ranks=8,
+        in_place=False,
+        size_bytes=1 << 30,
+        times_s=((1 << 30) * 7 / 8 / 190e9,),
+        transfers_s=(1.0,),
+        last_rank=None,
+        wrong=0,
+    )
+    found = expectation_of(row, "NVIDIA H100 80GB HBM3", None)
+    assert found is not None
+    assert found.share == pytest.approx(0.5)
+    assert found.of_what == "what is usual on 8×NVIDIA H100 80GB HBM3"
+    assert expectation_of(row, "NVIDIA L4", None) is None
