@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from scalescope.errors import BadInput
 
 Terms = Callable[[float], tuple[float, ...]]
-ALPHA_BETA: Terms = lambda size: (1.0, size)  # noqa: E731 - a formula reads best as one
-WITH_ROOT: Terms = lambda size: (1.0, size, math.sqrt(size))  # noqa: E731
+
+
+def alpha_beta(size: float) -> tuple[float, ...]:
+    """The terms of a + bS."""
+    return 1.0, size
+
+
+def with_root(size: float) -> tuple[float, ...]:
+    """The terms of a + bS + c√S."""
+    return 1.0, size, math.sqrt(size)
 
 
 @dataclass(frozen=True, slots=True)

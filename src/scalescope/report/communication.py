@@ -10,7 +10,7 @@ from scalescope.analysis.collectives import (
     slow_pairs,
     slow_ranks,
 )
-from scalescope.analysis.curve import ALPHA_BETA, WITH_ROOT, Curve, fit
+from scalescope.analysis.curve import Curve, alpha_beta, fit, with_root
 from scalescope.analysis.expectation import expectation_of
 from scalescope.analysis.nccl_log import NcclChoices, read_choices
 from scalescope.catalog import cards
@@ -180,7 +180,7 @@ def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
 
 def _curve(points: list[tuple[int, float]]) -> dict[str, Any]:
     curve = Curve.through(points)
-    fits = {"a+bS": fit(curve.points, ALPHA_BETA), "a+bS+c*sqrt(S)": fit(curve.points, WITH_ROOT)}
+    fits = {"a+bS": fit(curve.points, alpha_beta), "a+bS+c*sqrt(S)": fit(curve.points, with_root)}
     return {
         "points": [[size, time_s] for size, time_s in curve.points],
         "fits": {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalescope.analysis.curve import ALPHA_BETA, WITH_ROOT, Curve, fit, leave_one_out_errors
+from scalescope.analysis.curve import Curve, alpha_beta, fit, leave_one_out_errors, with_root
 from scalescope.errors import BadInput
 from scalescope.hardware.published import published_all_reduce
 
@@ -76,7 +76,7 @@ def test_a_curve_without_points_refuses_everything() -> None:
 
 
 def test_alpha_and_beta_are_recovered() -> None:
-    found = fit([(size, 5e-6 + 2e-10 * size) for size in SIZES], ALPHA_BETA)
+    found = fit([(size, 5e-6 + 2e-10 * size) for size in SIZES], alpha_beta)
     assert found is not None
     assert found.coefficients == pytest.approx((5e-6, 2e-10), rel=1e-6)
     assert found.median_error == pytest.approx(0, abs=1e-9)
@@ -84,11 +84,11 @@ def test_alpha_and_beta_are_recovered() -> None:
 
 def test_the_root_term_is_recovered() -> None:
     points = [(size, 5e-6 + 2e-10 * size + 3e-8 * math.sqrt(size)) for size in SIZES]
-    found = fit(points, WITH_ROOT)
+    found = fit(points, with_root)
     assert found is not None
     assert found.coefficients == pytest.approx((5e-6, 2e-10, 3e-8), rel=1e-6)
     assert found.median_error == pytest.approx(0, abs=1e-9)
-    without = fit(points, ALPHA_BETA)
+    without = fit(points, alpha_beta)
     assert without is not None and without.median_error > 0.01
 
 
@@ -102,7 +102,7 @@ def test_the_error_of_a_fit_is_relative_and_the_median_over_points() -> None:
 
 @pytest.mark.parametrize("points", [[], [(8, 1.0)], [(8, 1.0), (16, 2.0)], [(8, 1.0), (8, 1.1), (8, 0.9)]])
 def test_too_little_for_a_fit_gives_none(points: list[tuple[int, float]]) -> None:
-    assert fit(points, ALPHA_BETA) is None
+    assert fit(points, alpha_beta) is None
 
 
 def test_a_power_law_can_do_without_any_of_its_points() -> None:
