@@ -26,6 +26,7 @@ from scalescope.worker.benchmarks.comm import _iterate
 from scalescope.worker.collectives import all_reduce
 from scalescope.worker.group import Group, join
 from scalescope.worker.operation import Operation, Shape
+from scalescope.worker.position import Position
 from scalescope.worker.rank import pin_to
 
 RANKS = 2
@@ -54,7 +55,7 @@ def buffer_of(operation: Operation) -> torch.Tensor:
 
 def agreed_blocks(operation: Operation, group: Group, device: torch.device, seconds: float) -> int:
     """Pairs of blocks that fit into the time, decided by rank 0."""
-    first = min(_iterate(operation, 5, group, device))
+    first = min(_iterate(operation, 5, group, device, Position(None, group.rank, RANKS)))
     count = torch.tensor([min(max(int(seconds / (2 * BLOCK * first)), 20), 2000)])
     dist.broadcast(count, src=0)
     return int(count)
@@ -70,7 +71,7 @@ def measure(size: int, seconds: float, group: Group) -> float:
     buffer = buffer_of(operation).zero_()
     loops = {
         "bare": lambda: bare_loop(buffer, BLOCK),
-        "ours": lambda: _iterate(operation, BLOCK, group, device),
+        "ours": lambda: _iterate(operation, BLOCK, group, device, Position(None, group.rank, RANKS)),
     }
     times: dict[str, list[float]] = {name: [] for name in loops}
     for _ in range(agreed_blocks(operation, group, device, seconds)):

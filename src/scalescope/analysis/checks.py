@@ -82,6 +82,13 @@ def _gpus(machine: Machine, system: Mapping[str, Any]) -> Iterator[Check]:
         )
     elif not machine.gpus:
         yield Check(level="ok", subject="GPU", text="none: runs measure the CPU")
+    elif not system.get("gpus"):
+        yield Check(
+            level="warn",
+            subject="GPU",
+            text="nvidia-smi could not be read: clocks, PCIe and MIG are unknown",
+            advice="nvidia-smi must work for this user",
+        )
     for facts in system.get("gpus", ()):
         yield from _one_gpu(facts)
     for process in system.get("gpu_processes", ()):

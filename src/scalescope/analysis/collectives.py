@@ -23,7 +23,10 @@ class CollectiveRow:
     last_rank: int | None
     wrong: int
     trial_id: str = ""
+    loop_s: float | None = None  # mean time of an iteration on the slowest rank
+    backend: str | None = None
     link: str | None = None  # the rate the network was shaped to
+    split_gpu: int | None = None
 
     @property
     def count(self) -> int:
@@ -33,8 +36,8 @@ class CollectiveRow:
 
     @property
     def time_s(self) -> float:
-        """Mean over iterations: what a loop of them takes, divided by their number."""
-        return statistics.fmean(self.times_s)
+        """What a loop of them takes on the slowest rank, divided by their number, as nccl-tests counts."""
+        return statistics.fmean(self.times_s) if self.loop_s is None else self.loop_s
 
     @property
     def median_s(self) -> float:
@@ -52,13 +55,21 @@ class CollectiveRow:
         return statistics.stdev(self.times_s) / self.time_s
 
     @property
-    def transfer_s(self) -> float:
-        """A rank that comes last waits for nobody: the shortest time over ranks is the transfer."""
-        return statistics.median(self.transfers_s)
+    def transfer_s(self) -> float | None:
+        """A rank that comes last waits for nobody: the shortest time over ranks is the transfer.
+
+        Unknown with a root, whose end, or whose senders', comes early by construction.
+        """
+        return None if self._is_rooted else statistics.median(self.transfers_s)
 
     @property
-    def wait_s(self) -> float:
-        return max(0.0, self.median_s - self.transfer_s)
+    def wait_s(self) -> float | None:
+        transfer = self.transfer_s
+        return None if transfer is None else max(0.0, self.median_s - transfer)
+
+    @property
+    def _is_rooted(self) -> bool:
+        return bool(cards.card("collectives", self.collective).root >= 0)
 
     @property
     def algbw_bytes_per_s(self) -> float:
@@ -98,10 +109,15 @@ def _row(key: str, members: list[Result]) -> CollectiveRow:
         size_bytes=int(size),
         times_s=tuple(max(times) for times in per_iteration),
         transfers_s=tuple(min(times) for times in per_iteration),
-        last_rank=_usually_last(per_iteration),
+        last_rank=None if cards.card("collectives", name).root >= 0 else _usually_last(per_iteration),
         wrong=sum(_wrong(record, key) for member in members for record in member.ranks),
         trial_id=members[0].trial_id,
+        loop_s=statistics.fmean(
+            max(statistics.fmean(record.samples[key]) for record in member.ranks) for member in members
+        ),
+        backend=settings.get("backend"),
         link=settings.get("link"),
+        split_gpu=settings.get("split_gpu"),
     )
 
 
@@ -135,18 +151,19 @@ class PairRow:
 
 
 def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
-    """The largest size of every pair, the slower end's median."""
+    """The largest size of every pair: the slower end of each launch, then the median over launches."""
     found: dict[tuple[int, int, int], list[float]] = {}
     for result in results:
-        for record in result.ranks:
-            for key, times in record.samples.items():
-                if key.startswith("pair/") and times:
-                    _, pair, size = key.split("/")
-                    low, high = map(int, pair.split("-"))
-                    found.setdefault((low, high, int(size)), []).append(statistics.median(times))
+        for key in {key for record in result.ranks for key in record.samples if key.startswith("pair/")}:
+            ends = [record.samples[key] for record in result.ranks if record.samples.get(key)]
+            if result.status == "ok" and ends:
+                _, pair, size = key.split("/")
+                low, high = map(int, pair.split("-"))
+                slower = max(statistics.median(times) for times in ends)
+                found.setdefault((low, high, int(size)), []).append(slower)
     largest = max((size for _, _, size in found), default=0)
     return tuple(
-        PairRow(low=low, high=high, size_bytes=size, time_s=max(times))
+        PairRow(low=low, high=high, size_bytes=size, time_s=statistics.median(times))
         for (low, high, size), times in sorted(found.items())
         if size == largest
     )

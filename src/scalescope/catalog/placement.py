@@ -77,7 +77,7 @@ class Placement:
             rates_of(values["link"], values["world_size"])
             if values["backend"] == "nccl":
                 raise CannotRun(
-                    "--link shapes sockets, which NCCL does not use on one host; add --backend gloo"
+                    "--link shapes sockets, which NCCL does not use on one host; add --device cpu"
                 )
         parts = values["split_gpu"]
         if parts is None:

@@ -44,7 +44,7 @@ class Verbs(click.Group):
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 ok, 2 bad input, 3 environment, 4 a worker failed, 5 hang, "
-    "6 invalid or (--strict) unstable, 7 I/O, 130 interrupted.",
+    "6 invalid or (--strict) unstable, 7 I/O, 8 a gate was missed, 129/130/143 signals.",
 )
 @click.version_option(__version__, prog_name="scalescope")
 def app() -> None:

@@ -25,6 +25,7 @@ _GPU_FIELDS = (
     "power.limit",
     "temperature.gpu",
 )
+_OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}  # drivers before 535
 _LIMIT_S = 20
 
 
@@ -48,9 +49,13 @@ def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _gpus() -> list[dict[str, str]]:
-    text = _output("nvidia-smi", f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits")
+    text = _query(_GPU_FIELDS) or _query(tuple(_OLD_NAMES.get(name, name) for name in _GPU_FIELDS))
     lines = (text or "").strip().splitlines()
     return [dict(zip(_GPU_FIELDS, map(str.strip, line.split(",")), strict=False)) for line in lines if line]
+
+
+def _query(fields: tuple[str, ...]) -> str | None:
+    return _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
 
 
 def _gpu_processes() -> list[str]:

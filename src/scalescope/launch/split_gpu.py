@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from scalescope.errors import CannotRun
+from scalescope.launch.private_directory import private_directory
 
 _PROGRAM = "nvidia-cuda-mps-control"
 _LIMIT_S = 20.0
@@ -22,7 +23,8 @@ class SplitGpu:
         if shutil.which(_PROGRAM) is None:
             raise CannotRun(f"--split-gpu needs {_PROGRAM}, which comes with the NVIDIA driver")
         self._parts = parts
-        self._directory = Path(tempfile.mkdtemp(prefix="scalescope-mps-"))
+        self._place = private_directory(Path(tempfile.gettempdir()))
+        self._directory = self._place.__enter__()
         self._gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         (self._directory / "pipe").mkdir()
         (self._directory / "log").mkdir()
@@ -80,4 +82,4 @@ class SplitGpu:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._place.__exit__(None, None, None)

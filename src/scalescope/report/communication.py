@@ -24,28 +24,45 @@ from scalescope.results.run import Run
 
 
 def communication_sections(run: Run) -> tuple[Section, ...]:
-    """A sentence, then the table its users know, then what the pairs say."""
+    """A sentence a trial, then the table its users know, then what NCCL chose and what the pairs say."""
     rows = collective_rows(run.results)
-    pairs = pair_rows(run.results)
     shown = []
     if rows:
-        made = surroundings(Trial(settings=run.results[0].settings))
-        lines = (verdict(rows), *_goodness(rows, run), *(f"Note: {one}." for one in made))
-        shown.append(Section(lines=lines))
+        shown.append(Section(lines=_sentences(rows, run)))
         shown.append(Section(lines=tuple(table_text(rows).splitlines()), details=_details(rows)))
     shown += [_nccl_section(run, result) for result in run.of_status("ok") if _is_listener(result)]
-    if pairs:
-        shown.append(_pair_section(pairs))
+    shown += [_pair_section(*trial) for trial in _pairs_by_trial(run)]
     return tuple(shown)
 
 
 def communication_brief(run: Run) -> tuple[Section, ...]:
-    """A sentence for the main job; the table on request."""
+    """The sentences for the main job; the table on request."""
     rows = collective_rows(run.results)
     if not rows:
         return ()
-    lines = (verdict(rows), *_goodness(rows, run))
-    return (Section(lines=lines, details=tuple(table_text(rows).splitlines())),)
+    return (Section(lines=_sentences(rows, run), details=tuple(table_text(rows).splitlines())),)
+
+
+def _sentences(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
+    """What every trial says by itself: other ranks or another link are another network."""
+    trials: dict[str, list[CollectiveRow]] = {}
+    for row in rows:
+        trials.setdefault(row.trial_id, []).append(row)
+    lines: list[str] = []
+    for own in trials.values():
+        lines += [verdict(tuple(own)), *_goodness(tuple(own), run), *_made_for(own[0].trial_id, run)]
+    return tuple(lines)
+
+
+def _made_for(trial_id: str, run: Run) -> list[str]:
+    settings = next(result.settings for result in run.results if result.trial_id == trial_id)
+    return [f"Note: {one}." for one in surroundings(Trial(settings=settings))]
+
+
+def _pairs_by_trial(run: Run) -> list[tuple[tuple[PairRow, ...], list[str]]]:
+    trials = dict.fromkeys(result.trial_id for result in run.results)
+    found = [(pair_rows(one for one in run.results if one.trial_id == trial), trial) for trial in trials]
+    return [(pairs, _made_for(trial, run)) for pairs, trial in found if pairs]
 
 
 def verdict(rows: tuple[CollectiveRow, ...]) -> str:
@@ -57,7 +74,7 @@ def verdict(rows: tuple[CollectiveRow, ...]) -> str:
     text = f"{name} over {best.ranks} ranks takes {_micro(small.median_s)} at {_bytes(small.size_bytes)}"
     if best.size_bytes:
         text += f" and reaches {_rate(best.busbw_bytes_per_s)} bus bandwidth at {_bytes(best.size_bytes)}"
-    waits = [row for row in own if row.wait_s > 0.2 * row.median_s and row.last_rank is not None]
+    waits = [row for row in own if (row.wait_s or 0.0) > 0.2 * row.median_s and row.last_rank is not None]
     if len(waits) > len(own) / 2:
         text += f"; ranks wait for rank {waits[-1].last_rank}"
     return text + "."
@@ -82,15 +99,20 @@ def _nccl_section(run: Run, result: Result) -> Section:
         f"Algorithms : {', '.join(choices.algorithms) or 'unknown'}",
     ]
     best = max(
-        (row for row in collective_rows(run.results) if row.collective == "all_reduce"),
+        (
+            row
+            for row in collective_rows(run.results)
+            if row.collective == "all_reduce" and row.ranks == result.settings["world_size"]
+        ),
         key=lambda row: row.busbw_bytes_per_s,
         default=None,
     )
     if best is not None and any("NVLS" in one for one in choices.algorithms):
-        # The switch does the sums: every byte crosses a GPU's link once, not 2(n-1)/n times.
+        # The switch does the sums: a GPU moves S(n+1)/n bytes over its links, not 2S(n-1)/n.
+        wire = best.algbw_bytes_per_s * (best.ranks + 1) / best.ranks
         lines.append(
             f"NVLS sums inside the switch: {_rate(best.busbw_bytes_per_s)} bus bandwidth is "
-            f"{_rate(best.algbw_bytes_per_s)} on each GPU's links."
+            f"{_rate(wire)} on each GPU's links."
         )
     if choices.uses_sockets:
         lines.append("NCCL talks through sockets: slower than NVLink, PCIe or InfiniBand by far.")
@@ -115,16 +137,19 @@ def _goodness(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
 
 def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section, bool]:
     """Whether every collective's best bus bandwidth reaches `least` bytes per second."""
-    best: dict[str, float] = {}
+    best: dict[tuple[str, str], CollectiveRow] = {}
     for row in rows:
         if cards.card("collectives", row.collective).has_data:
-            best[row.collective] = max(best.get(row.collective, 0.0), row.busbw_bytes_per_s)
-    missed = {name: rate for name, rate in best.items() if rate < least}
+            key = (row.collective, row.trial_id)
+            best[key] = max(best.get(key, row), row, key=lambda one: one.busbw_bytes_per_s)
+    missed = [row for row in best.values() if row.busbw_bytes_per_s < least]
     if not best:
         return Section(lines=("Gate missed: no collective was measured that moves data.",)), True
     if not missed:
         return Section(lines=(f"Gate: every collective reaches {_rate(least)}.",)), False
-    names = ", ".join(f"{name} {_rate(rate)}" for name, rate in missed.items())
+    names = ", ".join(
+        f"{row.collective} on {row.ranks} ranks {_rate(row.busbw_bytes_per_s)}" for row in missed
+    )
     return Section(lines=(f"Gate missed: below {_rate(least)}: {names}.",)), True
 
 
@@ -157,23 +182,44 @@ def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[s
                 "transfer_s": row.transfer_s,
                 "wait_s": row.wait_s,
                 "last_rank": row.last_rank,
+                "trial_id": row.trial_id,
+                "backend": row.backend,
+                "link": row.link,
+                "split_gpu": row.split_gpu,
             }
         )
     return found
 
 
+def pairs_json(run: Run) -> list[dict[str, Any]]:
+    """results.json → pairs."""
+    return [
+        {"ranks": [pair.low, pair.high], "size_bytes": pair.size_bytes, "bytes_per_s": pair.bytes_per_s}
+        for pairs, _ in _pairs_by_trial(run)
+        for pair in pairs
+    ]
+
+
 def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
     """curve.json: one curve for each collective, type and number of ranks, with fits beside it."""
-    grouped: dict[tuple[str, str, int, str | None, str], list[tuple[int, float]]] = {}
+    grouped: dict[tuple[str, str], list[CollectiveRow]] = {}
     for row in rows:
         if row.size_bytes:
-            key = (row.collective, row.dtype, row.ranks, row.link, row.trial_id)
-            grouped.setdefault(key, []).append((row.size_bytes, row.median_s))
+            key = (row.collective, row.trial_id or f"{row.dtype} {row.ranks}")
+            grouped.setdefault(key, []).append(row)
     return {
         "schema_version": SCHEMA_VERSION,
         "curves": [
-            {"collective": name, "dtype": dtype, "world_size": ranks, "link": link, **_curve(points)}
-            for (name, dtype, ranks, link, _), points in grouped.items()
+            {
+                "collective": own[0].collective,
+                "dtype": own[0].dtype,
+                "world_size": own[0].ranks,
+                "backend": own[0].backend,
+                "link": own[0].link,
+                "split_gpu": own[0].split_gpu,
+                **_curve([(row.size_bytes, row.median_s) for row in own]),
+            }
+            for own in grouped.values()
         ],
     }
 
@@ -192,7 +238,7 @@ def _curve(points: list[tuple[int, float]]) -> dict[str, Any]:
     }
 
 
-def _pair_section(pairs: tuple[PairRow, ...]) -> Section:
+def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
     rows = tuple((f"{pair.low} ↔ {pair.high}", _rate(pair.bytes_per_s)) for pair in pairs)
     slow = slow_ranks(pairs)
     lines = [f"Rank {rank} is slow to every other rank: look at its link." for rank in slow]
@@ -207,7 +253,7 @@ def _pair_section(pairs: tuple[PairRow, ...]) -> Section:
     return Section(
         title="Pairs, both directions at once",
         table=Table(columns=("ranks", "each direction"), rows=rows),
-        lines=tuple(lines),
+        lines=(*lines, *notes),
     )
 
 
@@ -225,7 +271,9 @@ def _details(rows: tuple[CollectiveRow, ...]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _micro(seconds: float) -> str:
+def _micro(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
     return f"{significant(seconds * 1e6)} µs" if seconds < 0.01 else f"{significant(seconds * 1e3)} ms"
 
 

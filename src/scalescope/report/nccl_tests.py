@@ -44,8 +44,8 @@ def table_text(rows: Iterable[CollectiveRow]) -> str:
 
 
 def _block(rows: list[CollectiveRow]) -> str:
-    name, ranks, link = rows[0].collective, rows[0].ranks, rows[0].link
-    lines = [f"# Collective test starting: {name}_perf", f"# ranks {ranks}", *_shaped(link), *_HEADER]
+    name, ranks = rows[0].collective, rows[0].ranks
+    lines = [f"# Collective test starting: {name}_perf", f"# ranks {ranks}", *_shaped(rows[0]), *_HEADER]
     sizes = sorted({row.size_bytes for row in rows})
     for size in sizes:
         out = next((row for row in rows if row.size_bytes == size and not row.in_place), None)
@@ -62,8 +62,9 @@ def _block(rows: list[CollectiveRow]) -> str:
     return "\n".join(lines)
 
 
-def _shaped(link: str | None) -> list[str]:
-    return [f"# link shaped to {link}"] if link else []
+def _shaped(row: CollectiveRow) -> list[str]:
+    lines = [f"# link shaped to {row.link}"] if row.link else []
+    return lines + ([f"# one GPU split in {row.split_gpu}"] if row.split_gpu else [])
 
 
 def _line(any_row: CollectiveRow | None, out: CollectiveRow | None, inside: CollectiveRow | None) -> str:
@@ -85,11 +86,11 @@ def _half(row: CollectiveRow | None) -> str:
 
 def to_json(rows: Iterable[CollectiveRow]) -> dict[str, Any]:
     """nccl-tests' JSON layout, one file for all collectives."""
-    found: dict[tuple[str, str, int, int], dict[str, Any]] = {}
+    found: dict[tuple[str, str, int, int, str], dict[str, Any]] = {}
     for row in rows:
         card = cards.card("collectives", row.collective)
         entry = found.setdefault(
-            (row.collective, row.dtype, row.ranks, row.size_bytes),
+            (row.collective, row.dtype, row.ranks, row.size_bytes, row.trial_id),
             {
                 "collective": row.collective,
                 "ranks": row.ranks,
@@ -136,7 +137,7 @@ def parse(text: str, origin: str, collective: str | None = None) -> tuple[Import
 
 
 def _parse_table(text: str, origin: str, collective: str | None) -> list[ImportedRow]:
-    name, ranks, found = collective or "all_reduce", 0, []
+    name, ranks, found = collective, 0, []
     for number, line in enumerate(text.splitlines(), start=1):
         starting = _STARTING.search(line)
         if starting:
@@ -148,10 +149,20 @@ def _parse_table(text: str, origin: str, collective: str | None) -> list[Importe
         cells = line.split()
         if len(cells) >= 13 and cells[0].isdigit() and cells[2] in _NAMES:  # a time of day may follow
             try:
-                found += _halves(name, ranks or None, cells)
+                found += _halves(name or _guessed(cells, ranks, origin), ranks or None, cells)
             except ValueError as error:
                 raise BadInput(f"{origin}:{number}: not a line of nccl-tests: {error}") from None
     return found
+
+
+def _guessed(cells: list[str], ranks: int, origin: str) -> str:
+    """Older printouts do not name the collective; only an all-reduce gives itself away by its factor."""
+    algorithm, bus = float(cells[6]), float(cells[7])
+    factor = cards.card("collectives", "all_reduce").bus_factor(ranks) if ranks > 1 else None
+    fits = factor is None or algorithm < 1.0 or abs(bus / algorithm - factor) < 0.05 * factor
+    if cells[3] != "sum" or not fits:
+        raise BadInput(f"{origin}: does not say which collective it measured; add --collective NAME")
+    return "all_reduce"
 
 
 def _halves(name: str, ranks: int | None, cells: list[str]) -> list[ImportedRow]:
@@ -177,7 +188,9 @@ def _halves(name: str, ranks: int | None, cells: list[str]) -> list[ImportedRow]
 def _parse_json(text: str, origin: str, collective: str | None) -> list[ImportedRow]:
     try:
         whole = json.loads(text)
-        name, ranks = collective or _program_of(whole), _ranks_of(whole)
+        ranks = _ranks_of(whole)
+        named = all("collective" in entry for entry in whole["results"])
+        name = collective or ("" if named else _program_of(whole, origin))
         return [
             ImportedRow(
                 collective=str(entry.get("collective", name)),
@@ -196,9 +209,11 @@ def _parse_json(text: str, origin: str, collective: str | None) -> list[Imported
         raise BadInput(f"{origin}: not nccl-tests' JSON: {type(error).__name__} {error}") from None
 
 
-def _program_of(whole: dict[str, Any]) -> str:
+def _program_of(whole: dict[str, Any], origin: str) -> str:
     """nccl-tests' JSON names the collective only in the command line it keeps."""
-    program = str((whole.get("args") or ["all_reduce_perf"])[0]).rpartition("/")[2]
+    if not whole.get("args"):
+        raise BadInput(f"{origin}: does not say which collective it measured; add --collective NAME")
+    program = str(whole["args"][0]).rpartition("/")[2]
     name = re.sub(r"_perf(_mpi)?$", "", program)
     return _THEIR_COLLECTIVES.get(name, name)
 

@@ -8,7 +8,7 @@ from scalescope.analysis.scaling import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
-from scalescope.report.communication import communication_json
+from scalescope.report.communication import communication_json, pairs_json
 from scalescope.report.training import warnings_of
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
@@ -34,6 +34,7 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
         },
         "results": {
             "communication": communication_json(collective_rows(run.results)),
+            "pairs": pairs_json(run),
             "training": [*map(_training, full), *_failures(run)],
             "memory": [],
             "scaling": [_scaling(row) for row in rows],

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from scalescope.analysis.collectives import CollectiveRow, collective_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.errors import CannotRun, ExitCode
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
@@ -21,7 +21,7 @@ from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
-from scalescope.studies.scale import chosen_device
+from scalescope.studies.scale import chosen_device, default_most_ranks
 from scalescope.studies.study import StudyReport, carry_out
 
 DEFAULTS = {"repeats": 1}
@@ -41,7 +41,7 @@ def comm(
     expansion = expand(experiment, machine, many=request.yes)
     plan = Plan(
         experiment=expansion.experiment,
-        trials=(*expansion.trials, *_listeners(expansion.trials)),
+        trials=(*expansion.trials, *(_listeners(expansion.trials) if launcher.repeatable else ())),
         machine=machine,
         notes=expansion.notes,
     )
@@ -52,26 +52,16 @@ def comm(
     report = carry_out(
         request, plan, launcher, watcher, communication_sections, next_after_communication, files
     )
+    return judged(report, least_busbw, nccl_json)
+
+
+def judged(report: StudyReport, least_busbw: float | None, nccl_json: Path | None) -> StudyReport:
+    """Write nccl-tests' JSON where it is wanted, and let the exit code say whether the gate was missed."""
     if report.run is None:  # a dry run measured nothing that a gate could judge
         return report
     rows = collective_rows(report.run.results)
     if nccl_json is not None:
         write_atomically(nccl_json, to_text(to_json(rows)))
-    return _gated(report, rows, least_busbw)
-
-
-def _listeners(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
-    """An untimed launch for every world size on NCCL, in which it logs what it chooses."""
-    variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,TUNING"}
-    found: dict[int, Trial] = {}
-    for trial in trials:
-        if trial.settings["backend"] == "nccl":
-            env = {**(trial.settings["env"] or {}), **variables}
-            found.setdefault(trial.world_size, trial.replace(purpose="listen", env=env))
-    return tuple(found.values())
-
-
-def _gated(report: StudyReport, rows: tuple[CollectiveRow, ...], least_busbw: float | None) -> StudyReport:
     if least_busbw is None or report.exit_code:
         return report
     section, missed = gate_section(rows, least_busbw)
@@ -79,10 +69,24 @@ def _gated(report: StudyReport, rows: tuple[CollectiveRow, ...], least_busbw: fl
     return dataclasses.replace(report, sections=(*report.sections, section), exit_code=code)
 
 
+def _listeners(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    """An untimed launch for every world size on NCCL, in which it logs what it chooses."""
+    variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,TUNING"}
+    found: dict[str, Trial] = {}
+    for trial in trials:
+        if trial.settings["backend"] == "nccl":
+            env = {**(trial.settings["env"] or {}), **variables}
+            heard = trial.replace(purpose="listen", env=env, dtype="float32")
+            found.setdefault(heard.trial_id, heard)
+    return tuple(found.values())
+
+
 def _with_world_size(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
     if "world_size" in experiment.settings:
         return experiment
-    ranks = most_ranks or (len(machine.gpus) if chosen_device(experiment, machine) == "cuda" else 2)
+    device = chosen_device(experiment, machine)
+    all_ranks = default_most_ranks(device, machine, experiment) if device == "cuda" else 2
+    ranks = most_ranks or all_ranks
     if ranks < 2:
         raise CannotRun(
             "one GPU has nobody to talk to; --split-gpu 2 makes two ranks of it, --device cpu uses gloo"

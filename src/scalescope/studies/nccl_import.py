@@ -89,7 +89,7 @@ def _result(ranks: int, dtype: str, rows: list[ImportedRow]) -> Result:
         trial_id=trial.trial_id,
         launch=0,
         order=0,
-        status="ok",
+        status="invalid" if any(row.wrong for row in rows) else "ok",
         settings=dict(trial.settings),
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         duration_s=0.0,

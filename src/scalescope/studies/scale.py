@@ -48,7 +48,7 @@ def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: in
     sweep: dict[str, tuple[object, ...]] = {}
     device = chosen_device(experiment, machine)
     if "world_size" not in experiment.settings:
-        most = most_ranks or default_most_ranks(device, machine)
+        most = most_ranks or default_most_ranks(device, machine, experiment)
         sweep["world_size"] = tuple(powers_of_two_to(most))
     if not {"batch_size", "global_batch_size"} & set(experiment.settings):
         sweep["batch_size"] = _BATCHES[device]
@@ -62,10 +62,11 @@ def chosen_device(experiment: Experiment, machine: Machine) -> str:
     return str(resolved.settings["device"][0])
 
 
-def default_most_ranks(device: str, machine: Machine) -> int:
-    """All GPUs; on the CPU at least two ranks, or there is nothing to see."""
+def default_most_ranks(device: str, machine: Machine, experiment: Experiment) -> int:
+    """All GPUs, or all shares of a split one; on the CPU at least two, or there is nothing to see."""
+    shares = [parts for parts in experiment.settings.get("split_gpu", ()) if parts]
     if device == "cuda":
-        return len(machine.gpus)
+        return min(shares) if shares else len(machine.gpus)
     return max(2, min(_MOST_CPU_RANKS, machine.cores))
 
 

@@ -13,7 +13,8 @@ def values_of(
     """What `rank` contributes to elements begin … begin + count of the whole array."""
     places = torch.arange(begin, begin + count, device=device)
     if 3 * ranks <= _EXACT.get(dtype, 1 << 24):
-        return ((places + rank) % 4).to(dtype)
+        # Whole numbers that repeat neither over places nor over ranks: data in the wrong place must show.
+        return ((places * (rank + 1) + places // (rank + 2) + rank) % 4).to(dtype)
     return ((places + rank) % ranks == 0).to(dtype)  # so many ranks that only ones and zeros stay exact
 
 

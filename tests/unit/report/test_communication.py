@@ -89,7 +89,7 @@ def test_the_gate_takes_the_best_of_every_collective_that_sends_something() -> N
     assert section.lines == ("Gate: every collective reaches 1.00 GB/s.",)
     section, missed = gate_section(rows, 1.5e9)
     assert missed
-    assert section.lines == ("Gate missed: below 1.50 GB/s: all_reduce 1.00 GB/s.",)
+    assert section.lines == ("Gate missed: below 1.50 GB/s: all_reduce on 2 ranks 1.00 GB/s.",)
 
 
 def test_curves_are_by_collective_type_and_ranks() -> None:
@@ -143,7 +143,17 @@ def test_results_hold_every_statistic() -> None:
         "transfer_s": 1.0,
         "wait_s": 49.5,
         "last_rank": 1,
+        "trial_id": "",
+        "backend": None,
+        "link": None,
+        "split_gpu": None,
     }
+
+
+def test_a_root_makes_waiting_unknown() -> None:
+    row = make_row(64, 2e-3, transfers_s=(1e-3,), collective="broadcast")
+    (found,) = communication_json((row,))["broadcast"]
+    assert (found["transfer_s"], found["wait_s"]) == (None, None)
 
 
 def test_the_first_screen_is_a_sentence_and_the_table() -> None:

@@ -200,8 +200,16 @@ def test_their_json_is_read() -> None:
 
 def test_their_json_without_a_config_does_not_know_its_ranks() -> None:
     bare = {"results": THEIR_JSON["results"]}
-    assert {(row.collective, row.ranks) for row in parse(json.dumps(bare), "o")} == {("all_reduce", None)}
-    assert parse(json.dumps(bare), "o", "broadcast")[0].collective == "broadcast"
+    found = parse(json.dumps(bare), "o", "broadcast")
+    assert {(row.collective, row.ranks) for row in found} == {("broadcast", None)}
+
+
+def test_a_file_that_does_not_name_its_collective_is_not_guessed() -> None:
+    with pytest.raises(BadInput, match="add --collective"):
+        parse(json.dumps({"results": THEIR_JSON["results"]}), "o")
+    gathered = "  8388608  2097152  float  none  -1  20.0  412.98  361.36  0  20.0  412.98  361.36  0"
+    with pytest.raises(BadInput, match="add --collective"):
+        parse(gathered, "o")
 
 
 def with_entry(**changes: Any) -> str:

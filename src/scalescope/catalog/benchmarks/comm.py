@@ -99,8 +99,8 @@ class Comm:
         if values["world_size"] < 2:
             raise BadInput("a collective needs two ranks or more; --world-size 2 is the least")
         _check_largest(values)
-        if values["dtype"] == "bfloat16" and values["backend"] == "gloo" and values["device"] == "cuda":
-            raise CannotRun("gloo carries no bfloat16 between GPUs; use --backend nccl")
+        if values["backend"] == "gloo" and values["device"] == "cuda":
+            raise CannotRun("gloo cannot carry every collective between GPUs; add --device cpu, or use nccl")
 
 
 def _check_offered(names: list[str], in_place: bool | None) -> None:

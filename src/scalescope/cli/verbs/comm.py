@@ -1,6 +1,7 @@
 """`scalescope comm`: how fast the network is."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def command(**arguments: Any) -> None:
 
 def _import(arguments: dict[str, Any]) -> None:
     from scalescope.report.terminal import console, show
+    from scalescope.studies.comm import judged
     from scalescope.studies.nccl_import import import_nccl
 
     given = {name: values[0].text for name, values in given_flags(click.get_current_context()).items()}
@@ -57,9 +59,12 @@ def _import(arguments: dict[str, Any]) -> None:
         int(ranks) if ranks else None,
         given.get("collective"),
     )
+    gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
+    report = judged(report, gate, arguments["json_nccl"])
     show(report.sections, console(), verbose=arguments["verbose"])
     assert report.path is not None
     click.echo(f"\nResults: {report.path / 'results.json'}")
+    sys.exit(report.exit_code)
 
 
 def _rate(text: str) -> float:

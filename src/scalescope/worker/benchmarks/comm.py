@@ -18,7 +18,9 @@ from scalescope.worker.timing import clock_for
 
 _MOST_ITERATIONS = 300
 _LEAST_ITERATIONS = 5
+_LONGEST_ITERATION_S = 6.0  # 64 MiB over 100 Mbit; the launcher waits twenty of them in silence
 _LISTEN_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
+_BEATS = (Phase.BACKWARD, Phase.FORWARD)  # two that alternate: every iteration is a sign of life
 _PAIR_SIZES = (1 << 16, 1 << 22)
 
 
@@ -28,7 +30,7 @@ def measure(
     """Raw times of every iteration, by collective, placement and size."""
     options = trial.options(Comm)
     found = Measurements()
-    position.enter(Stage.STEADY, slowest_warmup_s=60.0)  # one size may take long on a slow link
+    position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_ITERATION_S)
     if options.purpose == "listen":
         _let_nccl_choose(device, position)
         return found
@@ -41,7 +43,7 @@ def measure(
             _begin(position, fault)
             for in_place in card.in_place:
                 if options.in_place in (None, in_place):
-                    _measure_one(options, name, size, in_place, group, device, found)
+                    _measure_one(options, name, size, in_place, group, device, position, found)
             position.completed += 1
     return found
 
@@ -69,6 +71,7 @@ def _measure_one(
     in_place: bool,
     group: Group,
     device: torch.device,
+    position: Position,
     found: Measurements,
 ) -> None:
     count = size // DTYPE_BYTES[options.dtype]
@@ -90,35 +93,39 @@ def _measure_one(
     operation.run()
     _finish(device)
     found.counters[f"{key}/wrong"] = operation.wrong()
-    found.samples[key] = _time(options, operation, group, device)
+    found.samples[key] = _time(options, operation, group, device, position)
 
 
-def _time(options: Comm, operation: Operation, group: Group, device: torch.device) -> list[float]:
-    first = _iterate(operation, 1, group, device)[0]
+def _time(
+    options: Comm, operation: Operation, group: Group, device: torch.device, position: Position
+) -> list[float]:
+    first = _iterate(operation, 1, group, device, position)[0]
     warmups, iterations = _agree(options, first, device)
-    _iterate(operation, warmups, group, device)
-    return [round(time_s, 9) for time_s in _iterate(operation, iterations, group, device)]
+    _iterate(operation, warmups, group, device, position)
+    return [round(time_s, 9) for time_s in _iterate(operation, iterations, group, device, position)]
 
 
-def _iterate(operation: Operation, count: int, group: Group, device: torch.device) -> list[float]:
+def _iterate(
+    operation: Operation, count: int, group: Group, device: torch.device, position: Position
+) -> list[float]:
     clock = clock_for(device, count)
     group.barrier()
     clock.start()
-    for _ in range(count):
+    for number in range(count):
         operation.run()
         clock.tick()
+        position.mark(_BEATS[number % 2])
     clock.finish()
     return clock.step_times_s()
 
 
 def _agree(options: Comm, first_s: float, device: torch.device) -> tuple[int, int]:
-    """Warm-ups and iterations, decided by rank 0: ranks that count by themselves would not meet."""
-    fitting = int(options.time_per_size / max(first_s, 1e-9))
+    """Warm-ups and iterations by the slowest rank's time: ranks that count for themselves would not meet."""
+    slowest = torch.tensor([first_s], dtype=torch.float64, device=device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    fitting = int(options.time_per_size / max(float(slowest), 1e-9))
     iterations = options.iters or min(max(fitting, _LEAST_ITERATIONS), _MOST_ITERATIONS)
-    warmups = max(1, min(options.warmup, fitting // 2))
-    decision = torch.tensor([warmups, iterations], device=device)
-    dist.broadcast(decision, src=0)
-    return int(decision[0]), int(decision[1])
+    return max(1, min(options.warmup, fitting // 2)), iterations
 
 
 def _finish(device: torch.device) -> None:

@@ -15,6 +15,7 @@ def prepare(shape: Shape) -> Operation:
     kept = whole[begin : begin + shape.part] if shape.in_place else torch.empty_like(whole[: shape.part])
 
     def reset() -> None:
+        kept.zero_()
         whole.copy_(values_of(shape.rank, shape.ranks, 0, size, shape.dtype, shape.device))
 
     def run() -> None:
