@@ -26,7 +26,7 @@ from scalescope.worker.timing import clock_for
 from scalescope.worker.workloads import mlp
 
 # CPU: a step of some 10 ms, where a cost of 0.1 ms would show. GPU: 1 to 3 ms, where launches matter.
-SIZES = {"cpu": {"width": 512, "batch": 128, "steps": 10}, "cuda": {"width": 4096, "batch": 256, "steps": 50}}
+SIZES = {"cpu": {"width": 512, "batch": 128, "steps": 2}, "cuda": {"width": 4096, "batch": 256, "steps": 50}}
 
 
 def trial_for(device: str, width: int) -> Trial:
