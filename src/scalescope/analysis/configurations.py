@@ -41,7 +41,7 @@ class Configuration:
 
     @property
     def global_batch(self) -> int:
-        return self.trial.rank_batch_size * self.trial.world_size
+        return self.trial.samples_per_step
 
     @property
     def step_time_s(self) -> Estimate:

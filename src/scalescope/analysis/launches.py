@@ -50,13 +50,21 @@ def summarise(result: Result) -> Launch:
     return Launch(
         step_times_s=steps,
         window_s=max(math.fsum(times) for times in per_rank),
-        samples=len(steps) * trial.rank_batch_size * trial.world_size,
+        samples=_samples(result, trial, len(steps)),
         started_s=datetime.fromisoformat(result.started_at).timestamp(),
         steady=_is_steady(steps),
         outliers=_outliers(steps, per_rank),
         machine_changed=_machine_changed(result),
         matmul_flops_per_s=_matmul_rate(result),
     )
+
+
+def _samples(result: Result, trial: Trial, steps: int) -> int:
+    """Samples in the window: counted where the last batch of an epoch was smaller, else calculated."""
+    counted = [record.counters.get("measured_samples") for record in result.ranks]
+    if all(isinstance(count, int) for count in counted):
+        return sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size
+    return steps * trial.samples_per_step
 
 
 def _is_steady(steps: tuple[float, ...]) -> bool:

@@ -14,6 +14,7 @@ from scalescope.errors import BadInput
 
 _SINGULAR = {
     "workloads": "workload",
+    "data": "data",
     "strategies": "strategy",
     "levers": "lever",
     "benchmarks": "benchmark",
@@ -28,17 +29,31 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
 
+_OWN_WORKLOAD = "custom"
+
+
+def known_names(kind: str) -> tuple[str, ...]:
+    """The names a person may give."""
+    return tuple(name for name in names(kind) if (kind, name) != ("workloads", _OWN_WORKLOAD))
+
+
 @functools.cache
 def card(kind: str, name: str) -> type[Any]:
     """The card of that kind and name."""
-    if name not in names(kind):
-        known = ", ".join(names(kind))
-        hint = nearest(name, names(kind))
+    if ":" in name and kind == "workloads":
+        return card_in(kind, _OWN_WORKLOAD)
+    if name not in known_names(kind):
+        known = ", ".join(known_names(kind))
+        hint = nearest(name, known_names(kind))
+        if kind == "workloads":
+            known += ", or FILE.py:FUNCTION of your own"
         raise BadInput(f"unknown {_SINGULAR[kind]} {name!r}; known: {known}{hint}")
-    return _card_in(importlib.import_module(f"scalescope.catalog.{kind}.{name}"))
+    return card_in(kind, name)
 
 
-def _card_in(module: ModuleType) -> type[Any]:
+def card_in(kind: str, module_name: str) -> type[Any]:
+    """The card that a module of the catalog holds."""
+    module: ModuleType = importlib.import_module(f"scalescope.catalog.{kind}.{module_name}")
     found = [
         thing
         for thing in vars(module).values()
@@ -75,7 +90,7 @@ def grouped_settings(benchmark: str) -> Iterable[tuple[str, type[Any]]]:
     yield "Placement", Placement
     for kind in owner.selects:
         for name in names(kind):
-            yield f"{_SINGULAR[kind].capitalize()} {name}", card(kind, name)
+            yield f"{_SINGULAR[kind].capitalize()} {name}", card_in(kind, name)
 
 
 def _all_cards(benchmark: str) -> tuple[type[Any], ...]:

@@ -44,6 +44,13 @@ class PerDevice:
     cuda: Scalar
 
 
+def for_device(value: Scalar | PerDevice, device: str) -> Scalar:
+    """The value on `device`, which is cpu or cuda."""
+    if isinstance(value, PerDevice):
+        return value.cuda if device == "cuda" else value.cpu
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One setting as flags, validation, help and trial identity see it."""
@@ -70,9 +77,7 @@ class Setting:
 
     def default_for(self, device: str) -> Scalar:
         """The default on `device`, which is cpu or cuda."""
-        if isinstance(self.default, PerDevice):
-            return self.default.cuda if device == "cuda" else self.default.cpu
-        return self.default
+        return for_device(self.default, device)
 
 
 def setting(

@@ -100,8 +100,9 @@ def _switch_options() -> Iterator[click.Option]:
 
 
 def _option(setting: Setting, heading: str, defaults: dict[str, Any]) -> click.Option:
-    if setting.name in ("workload", "strategy"):
-        choices = cards.names("workloads" if setting.name == "workload" else "strategies")
+    kinds = {"workload": "workloads", "data": "data", "strategy": "strategies"}
+    if setting.name in kinds:
+        choices = cards.known_names(kinds[setting.name])
         setting = dataclasses.replace(setting, help=f"{setting.help} Known: {', '.join(choices)}.")
     common: dict[str, Any] = {
         "help": f"{setting.help} {_default_text(setting, defaults)}".strip(),

@@ -9,14 +9,14 @@ from itertools import product
 from typing import Any
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import settings_of
+from scalescope.catalog.setting import for_device, settings_of
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
 
 MOST_TRIALS = 10_000
-_CHOOSERS = {"workloads": "workload", "strategies": "strategy"}
+_CHOOSERS = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +124,7 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     owners = cards.cards_of_trial(benchmark, selection)
     settings: dict[str, Value] = {"benchmark": benchmark}
     for owner in owners:
-        for one in settings_of(owner):
-            settings[one.name] = asked.get(one.name, one.default_for(asked["device"]))
+        settings |= {**defaults_of(owner, selection, asked["device"]), **_own(owner, asked)}
     settings |= {_CHOOSERS[kind]: name for kind, name in selection.items()}
     alone = asked["device"] != "cuda" or settings["split_gpu"] is not None
     shares_gpu = not alone and asked["world_size"] > len(machine.gpus)
@@ -136,20 +135,36 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
         settings["threads_per_rank"] = max(1, int(threads))
     if settings.get("global_batch_size") is not None:
         settings["batch_size"] = None
+    if "stand_in" in settings:
+        crowded = asked["world_size"] * settings["threads_per_rank"] > machine.cores
+        settings["stand_in"] = settings["stand_in"] and crowded and asked["device"] == "cpu"
     for owner in owners:
         if hasattr(owner, "check"):
             owner.check(settings)
     return Trial(settings=dict(sorted(settings.items())))
 
 
+def _own(owner: Any, asked: dict[str, Value]) -> dict[str, Value]:
+    return {one.name: asked[one.name] for one in settings_of(owner) if one.name in asked}
+
+
+def defaults_of(owner: Any, selection: Mapping[str, str], device: str) -> dict[str, Value]:
+    """A card's defaults, as the chosen workload and data would have them."""
+    found = {one.name: one.default_for(device) for one in settings_of(owner)}
+    for kind in ("data", "workloads"):
+        if kind in selection:
+            wished = cards.card(kind, selection[kind]).defaults
+            found |= {name: for_device(wished[name], device) for name in found if name in wished}
+    return found
+
+
 def _selection(benchmark: Any, asked: dict[str, Value]) -> dict[str, str]:
-    """Which workload and strategy a trial uses, where its benchmark has any."""
-    defaults = {one.name: one.default for one in settings_of(benchmark)}
-    chosen = {
-        kind: str(asked.get(name, defaults[name]))
-        for kind, name in _CHOOSERS.items()
-        if kind in benchmark.selects
-    }
+    """Which workload, data and strategy a trial uses, where its benchmark has any."""
+    chosen: dict[str, str] = {}
+    for kind, name in _CHOOSERS.items():
+        if kind in benchmark.selects:
+            start = defaults_of(benchmark, chosen, asked["device"])
+            chosen[kind] = str(asked.get(name, start[name]))
     if chosen.get("strategies") == "auto":
         chosen["strategies"] = "single" if asked["world_size"] == 1 else "ddp"
     return chosen

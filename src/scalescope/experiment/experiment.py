@@ -122,11 +122,13 @@ def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> N
 
 def _check_selection(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
     """Refuse names that no card has while it is still known where they were written."""
-    for kind, name in (("workloads", "workload"), ("strategies", "strategy")):
+    for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy")):
         for value, one in zip(settings.get(name, ()), given.get(name, ()), strict=True):
             if (name, value) != ("strategy", "auto"):
                 try:
-                    cards.card(kind, value)
+                    chosen = cards.card(kind, value)
+                    if kind == "workloads":
+                        chosen.check_name(value)
                 except BadInput as error:
                     raise BadInput(f"{one.origin}: {error}") from None
 

@@ -41,28 +41,48 @@ class Trial:
         return int(self.settings["world_size"])
 
     @property
+    def replicas(self) -> int:
+        """How many parts of the world work on samples of their own; a pipeline is one."""
+        return int(card("strategies", str(self.settings["strategy"])).replicas(self.world_size))
+
+    @property
+    def accumulation_steps(self) -> int:
+        return int(self.settings.get("accumulation_steps", 1))
+
+    @property
     def rank_batch_size(self) -> int:
-        """Samples one rank works on in a step, whichever way the batch was given."""
+        """Samples one replica works on in an optimizer step, whichever way the batch was given."""
         total = self.settings.get("global_batch_size")
         if total is not None:
-            return int(total) // self.world_size
-        return int(self.settings["batch_size"])
+            return int(total) // self.replicas
+        return int(self.settings["batch_size"]) * self.accumulation_steps
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples of one forward pass."""
+        return self.rank_batch_size // self.accumulation_steps
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of one optimizer step over all ranks."""
+        return self.rank_batch_size * self.replicas
 
     @property
     def mode(self) -> str:
-        """`strong` when the global batch was given, `weak` when the batch per rank was."""
-        return "weak" if self.settings.get("global_batch_size") is None else "strong"
+        """`strong` when more ranks share the same work, `weak` when each brings its own."""
+        fixed = self.settings.get("global_batch_size") is not None
+        return "strong" if fixed or self.replicas < self.world_size else "weak"
 
     @property
     def steps(self) -> int:
-        """How many steps a launch makes, for progress."""
+        """How many steps a launch makes, for progress; 0 where only its ranks can tell."""
         return int(self.options(card("benchmarks", str(self.settings["benchmark"]))).steps())
 
     @property
     def label(self) -> str:
         """What tells this trial from its neighbours, in a few words."""
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        if self.settings["benchmark"] == "train":
+        if "strategy" in self.settings:
             return f"{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}"
         return f"{self.settings['benchmark']}, {ranks}, {self.settings['dtype']}"
 
@@ -72,7 +92,8 @@ class Trial:
 
     def on_one_rank(self) -> "Trial":
         """The same trial on one rank, which shares its device with nobody."""
-        return self.replace(world_size=1, oversubscribe=False)
+        alone = {"oversubscribe": False, "stand_in": False}
+        return self.replace(world_size=1, **{n: v for n, v in alone.items() if n in self.settings})
 
     def replace(self, **changes: Value) -> "Trial":
         """The same trial with some settings changed."""

@@ -94,9 +94,12 @@ class AttachedLauncher:
             first = min(failed, key=lambda one: float(one["error"]["at_wall_s"]))
             step = first["error"]["step"]
             where = "" if step is None else f" at step {step}"
+            bad_input = bool(first["error"].get("bad_input"))
+            message = first["error"]["message"]
             return Outcome(
                 status="oom" if first["error"]["out_of_memory"] else "failed",
-                reason=f"rank {first['rank']} failed{where}: {first['error']['message']}",
+                reason=message if bad_input else f"rank {first['rank']} failed{where}: {message}",
+                bad_input=bad_input,
                 rank=first["rank"],
                 step=step,
                 records=records,

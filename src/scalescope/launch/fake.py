@@ -109,7 +109,7 @@ class FakeLauncher:
         launch_noise = random.Random(f"{trial.trial_id}/{launch}").gauss(0, self._model.launch_noise)
         steps = random.Random(f"{trial.trial_id}/{launch}/{rank}")
         settings = trial.settings
-        count = settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"]
+        count = settings["epochs"] * (settings["steps_per_epoch"] or 100) - settings["warmup_steps"]
         mean_s = self._model.step_time_s(trial) * math.exp(launch_noise)
         times = [mean_s * math.exp(steps.gauss(0, self._model.step_noise)) for _ in range(count)]
         counters: dict[str, float | int | str | None] = {

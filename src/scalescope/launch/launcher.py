@@ -19,6 +19,7 @@ class Outcome:
     rank: int | None = None
     step: int | None = None
     log: str | None = None
+    bad_input: bool = False  # the request is wrong: every other launch of it would fail alike
     records: list[RankRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 

@@ -102,8 +102,10 @@ class Supervisor:
             records = [one.record() for one in self._ranks]
             lines = [str(record.get("placement")) for record in records]
             self._watcher.placed(lines, [str(record.get("host")) for record in records])
-        done = min(self._beats.read(rank).completed for rank in range(len(self._ranks)))
-        self._watcher.advanced(min(1.0, done / self._steps))
+        beats = [self._beats.read(rank) for rank in range(len(self._ranks))]
+        planned = max(beat.planned for beat in beats) or self._steps
+        if planned:
+            self._watcher.advanced(min(1.0, min(beat.completed for beat in beats) / planned))
 
     def _lost(self, rank: int) -> bool:
         one = self._ranks[rank]
@@ -117,9 +119,13 @@ class Supervisor:
         step = self._step(rank)
         where = "" if step is None else f" at step {step}"
         out_of_memory = bool(error.get("out_of_memory"))
+        bad_input = bool(error.get("bad_input"))
         return Outcome(
             status="oom" if out_of_memory else "failed",
-            reason=f"rank {rank} {self._how_it_ended(rank, error, where)}",
+            reason=str(error["message"])
+            if bad_input
+            else f"rank {rank} {self._how_it_ended(rank, error, where)}",
+            bad_input=bad_input,
             rank=rank,
             step=step,
             log=str(self._ranks[rank].log),

@@ -46,6 +46,8 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
 def _benchmark_iters(settings: dict[str, Any]) -> int | None:
     if "steps_per_epoch" not in settings:
         return settings.get("iters")
+    if settings["steps_per_epoch"] is None:
+        return None
     return int(settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"])
 
 
@@ -83,7 +85,7 @@ def _description(trial: Trial) -> dict[str, Any]:
         "strategy": settings["strategy"],
         "world_size": trial.world_size,
         "batch_size": trial.rank_batch_size,
-        "global_batch_size": trial.rank_batch_size * trial.world_size,
+        "global_batch_size": trial.samples_per_step,
         "mode": trial.mode,
         "device": trial.device,
         "precision": settings["precision"],

@@ -30,7 +30,7 @@ def summary_section(one: Configuration) -> Section:
     settings = one.trial.settings
     step = one.step_time_s
     shown = {name: value for name, value in settings.items() if value is not None}
-    total = settings["epochs"] * settings["steps_per_epoch"]
+    total = one.measured_steps + settings["warmup_steps"]
     facts = [
         ("World size", f"{one.trial.world_size}"),
         ("Device", one.device),
@@ -56,6 +56,8 @@ def surroundings(trial: Trial) -> list[str]:
         found.append(f"link shaped to {trial.settings['link']}")
     if trial.settings.get("split_gpu"):
         found.append(f"one GPU split in {trial.settings['split_gpu']}: memory bandwidth and power are shared")
+    if trial.settings.get("stand_in"):
+        found.append("ranks stand in: each sleeps for the compute time one was measured to need alone")
     return found
 
 
@@ -83,7 +85,10 @@ def compute_reading(one: Configuration) -> str:
     """How much of the device one rank uses, held against a bare matrix product on the same device."""
     settings = one.trial.settings
     workload = one.trial.options(cards.card("workloads", settings["workload"]))
-    rate = workload.flops_per_sample() * one.samples_per_s.value / one.trial.world_size
+    flops = workload.flops_per_sample()
+    if flops is None:
+        return "unknown: nobody counts the operations of this workload"
+    rate = flops * one.samples_per_s.value / one.trial.world_size
     shown = f"{_flops(rate)} a rank"
     ceiling = one.matmul_flops_per_s
     if ceiling is None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-# completed steps, begun steps, stage, phase, slowest warm-up step in seconds
-_SLOT = struct.Struct("<qqiid")
+# completed steps, begun steps, stage, phase, slowest warm-up step in seconds, planned steps
+_SLOT = struct.Struct("<qqiidq")
 
 
 class Stage(IntEnum):
@@ -44,6 +44,7 @@ class Beat:
     stage: Stage
     phase: Phase
     slowest_warmup_s: float
+    planned: int = 0  # steps in all; 0 until the rank knows
 
     @property
     def position(self) -> tuple[int, int, int, int]:
@@ -73,11 +74,12 @@ class Heartbeats:
             beat.stage,
             beat.phase,
             beat.slowest_warmup_s,
+            beat.planned,
         )
 
     def read(self, rank: int) -> Beat:
-        completed, begun, stage, phase, slowest = _SLOT.unpack_from(self._memory, rank * _SLOT.size)
-        return Beat(completed, begun, Stage(stage), Phase(phase), slowest)
+        completed, begun, stage, phase, slowest, planned = _SLOT.unpack_from(self._memory, rank * _SLOT.size)
+        return Beat(completed, begun, Stage(stage), Phase(phase), slowest, planned)
 
     def write_position(self, rank: int, completed: int, begun: int, phase: int) -> None:
         """The write of the timed loop: no object is made, stage and limits stay as they are."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from scalescope.errors import Interrupted
+from scalescope.errors import BadInput, Interrupted
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
@@ -148,6 +148,8 @@ def _launch_once(
         record(Outcome(status="failed", reason=f"interrupted by {name}"))
         raise
     result = record(outcome)
+    if outcome.bad_input:
+        raise BadInput(f"{outcome.reason} (log: {outcome.log})" if outcome.log else str(outcome.reason))
     watcher.ended(result)
     return result
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
-from scalescope.experiment.expand import expand, resolve_placement
+from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
@@ -88,9 +88,12 @@ def with_explanations(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     for trial in asked:
         if trial.settings["strategy"] == "single":
             continue
-        extra = [trial.replace(ablation="noop_comm")] if trial.world_size > 1 else []
+        strategy = cards.card("strategies", str(trial.settings["strategy"]))
+        silent = trial.world_size > 1 and "noop_comm" in strategy.ablations
+        extra = [trial.replace(ablation="noop_comm")] if silent else []
         if has_one_rank:
-            extra += [trial.on_one_rank(), _plain_twin(trial)]
+            alone = [trial.on_one_rank()] if strategy.least_ranks == 1 else []
+            extra += [*alone, _plain_twin(trial)]
         for one in extra:
             wanted.setdefault(one.trial_id, one)
     if all(trial.settings["strategy"] == "single" for trial in asked):
@@ -107,6 +110,6 @@ def _plain_twin(trial: Trial) -> Trial:
 
 def _wrapped_twin(trial: Trial) -> Trial:
     """The same job on one rank inside DDP, for machines where one rank is all there is."""
-    wrapper = settings_of(cards.card("strategies", "ddp"))
-    defaults = {one.name: one.default_for(trial.device) for one in wrapper}
+    selection = {"workloads": str(trial.settings["workload"])}
+    defaults = defaults_of(cards.card("strategies", "ddp"), selection, trial.device)
     return trial.replace(strategy="ddp", **defaults)

@@ -17,11 +17,28 @@ class Group:
     rank: int
     world_size: int
     joined: bool
+    store: Store | None = None
 
     def barrier(self) -> None:
         """Wait for all ranks, so that their windows begin together."""
         if self.joined:
             dist.barrier()
+
+    def others(self, topic: str, said: str) -> dict[int, str]:
+        """Tell the peers something and hear what each of them says."""
+        if self.store is None:
+            return {}
+        self.store.set(f"{topic}/{self.rank}", json.dumps(said))
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        return {rank: json.loads(self.store.get(f"{topic}/{rank}")) for rank in others}
+
+    def total(self, values: list[float], device: torch.device) -> list[float]:
+        """The sums of values over all ranks."""
+        if not self.joined:
+            return values
+        summed = torch.tensor(values, dtype=torch.float64, device=device)
+        dist.all_reduce(summed)
+        return [float(value) for value in summed.tolist()]
 
     def leave(self) -> None:
         """Leave the process group.
@@ -51,7 +68,7 @@ def join(
         timeout=datetime.timedelta(seconds=timeout_s),
         device_id=device if device.type == "cuda" and backend == "nccl" else None,
     )
-    return Group(rank=rank, world_size=world_size, joined=True)
+    return Group(rank=rank, world_size=world_size, joined=True, store=store)
 
 
 def shared_device(store: Store, rank: int, world_size: int, identity: str) -> str | None:

@@ -12,9 +12,14 @@ class Position:
         self._slots = Heartbeats(file, world_size) if file else None
         self._rank = rank
         self._slowest_warmup_s = 0.0
+        self._planned = 0
         self.stage = Stage.STARTING
         self.completed = 0
         self.begun = 0
+
+    def plan(self, steps: int) -> None:
+        """Say how many steps there will be; the launcher cannot count those of a data set."""
+        self._planned = steps
 
     def enter(self, stage: Stage, *, slowest_warmup_s: float | None = None) -> None:
         """Begin a stage of the rank's life."""
@@ -22,7 +27,7 @@ class Position:
         if slowest_warmup_s is not None:
             self._slowest_warmup_s = slowest_warmup_s
         if self._slots is not None:
-            beat = Beat(self.completed, self.begun, stage, Phase.INPUT, self._slowest_warmup_s)
+            beat = Beat(self.completed, self.begun, stage, Phase.INPUT, self._slowest_warmup_s, self._planned)
             self._slots.write(self._rank, beat)
 
     def begin_step(self) -> None:

@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.heartbeat import Stage
@@ -113,9 +114,12 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     """What went wrong, in a form the launcher can weigh against the other ranks' errors."""
     lines = traceback.format_exception_only(type(error), error)
     text = lines[-1].strip() if lines else repr(error)
+    if isinstance(error, BadInput):
+        text = str(error)
     return {
         "message": text.splitlines()[0][:500],
         "out_of_memory": _is_out_of_memory(error),
+        "bad_input": isinstance(error, BadInput),
         "at_monotonic_s": time.monotonic(),
         "at_wall_s": time.time(),
     }

@@ -1,8 +1,10 @@
 """Step: one optimizer step in parts that strategies and levers can replace one by one."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,20 @@ from scalescope.worker.position import Position
 from scalescope.worker.timing import Clock
 
 _LOOK_AGAIN_S = 0.0005  # shorter than a step, so that looking never adds to the window's end
-Batches = Iterator[tuple[Tensor, Tensor]]
+# (inputs, targets), or a mapping of the model's own arguments.
+Batch = Any
+Batches = Iterator[Batch]
+OptimizerFactory = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What a workload is fed: samples made up on demand, a map-style data set, or an iterable."""
+
+    synthesize: Callable[[int, torch.Generator], Batch] | None = None
+    samples: Any = None
+    validation: Any = None
+    collate: Callable[[list[Any]], Batch] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,30 +36,52 @@ class Workload:
     """A model, its data and its loss on one device; knows nothing of ranks."""
 
     model: nn.Module
-    batches: Callable[[int, torch.Generator], Batches]
-    loss: Callable[[Tensor, Tensor], Tensor]
+    data: Data
+    loss: Callable[[Any, Any], Tensor]
+    make_optimizer: OptimizerFactory | None = None  # own workloads may bring one
+
+    def loss_of(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The loss of a batch under `model`, which is this workload's model or a wrapper of it."""
+        if isinstance(batch, Mapping):
+            return self.loss(model(**batch), batch)
+        inputs, targets = batch
+        return self.loss(model(inputs), targets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a workload may be built for: its name as given, this rank's place, and text to read."""
+
+    reference: str
+    rank: int
+    world_size: int
+    batch_size: int
+    corpus: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Forward, backward, applying and clearing gradients; `module` holds the trained parameters."""
+    """Forward, backward, applying and clearing gradients; `module` holds the trained parameters.
+
+    One step works on `accumulation_steps` batches; all but the last run inside `no_sync`.
+    """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
-    forward: Callable[[Tensor, Tensor], Tensor]
+    forward: Callable[[Batch], Tensor]
     backward: Callable[[Tensor], None]
     apply: Callable[[], None]
     clear: Callable[[], None]
-
-
-OptimizerFactory = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+    no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
+    accumulation_steps: int = 1
 
 
 def plain_step(
     workload: Workload,
     wrapped: nn.Module,
-    make_optimizer: OptimizerFactory,
+    optimizer: torch.optim.Optimizer,
     *,
+    no_sync: Callable[[], AbstractContextManager[None]] = nullcontext,
     keep_gradients: bool = False,
 ) -> Step:
     """The ordinary training step around `wrapped`.
@@ -52,10 +89,9 @@ def plain_step(
     `keep_gradients` clears gradients in place: setting them to None would take them out of DDP's buckets
     and cost a copy every step.
     """
-    optimizer = make_optimizer(workload.model.parameters())
 
-    def forward(inputs: Tensor, targets: Tensor) -> Tensor:
-        return workload.loss(wrapped(inputs), targets)
+    def forward(batch: Batch) -> Tensor:
+        return workload.loss_of(wrapped, batch)
 
     def backward(loss: Tensor) -> None:
         loss.backward()
@@ -73,7 +109,16 @@ def plain_step(
         backward=backward,
         apply=apply,
         clear=clear,
+        no_sync=no_sync,
     )
+
+
+@dataclass(kw_only=True)
+class Stretch:
+    """What a stretch of steps left behind: losses, still on the device, and how many samples went in."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    samples: int = 0
 
 
 def run_steps(
@@ -83,29 +128,42 @@ def run_steps(
     clock: Clock,
     position: Position,
     fault: Fault | None = None,
-) -> list[Tensor]:
-    """Run `count` steps under the clock and return their losses, still on the device."""
-    losses = []
+) -> Stretch:
+    """Run `count` steps under the clock."""
+    done = Stretch()
     before = position.completed
     clock.start()
     for _ in range(count):
         position.begin_step()
         if fault is not None:
             fault.at_step(position.begun - 1)
-        inputs, targets = next(batches)
-        position.mark(Phase.FORWARD)
-        loss = step.forward(inputs, targets)
-        position.mark(Phase.BACKWARD)
-        step.backward(loss)
+        for remaining in range(step.accumulation_steps, 0, -1):
+            with nullcontext() if remaining == 1 else step.no_sync():
+                batch = next(batches)
+                position.mark(Phase.FORWARD)
+                loss = step.forward(batch)
+                position.mark(Phase.BACKWARD)
+                step.backward(loss)
+            done.samples += batch_size_of(batch)
         position.mark(Phase.OPTIMIZER)
         step.apply()
         step.clear()
-        losses.append(loss.detach())
+        done.losses.append(loss.detach())
         position.completed = before + clock.tick()
-    while (done := clock.finished()) < count - 1:  # a GPU may be far behind; its silence is no hang
-        position.completed = before + done
+    while (finished := clock.finished()) < count - 1:  # a GPU may be far behind; its silence is no hang
+        position.completed = before + finished
         position.mark(Phase.OPTIMIZER)
         time.sleep(_LOOK_AGAIN_S)
     clock.finish()
     position.completed = before + count
-    return losses
+    return done
+
+
+def batch_size_of(batch: Batch) -> int:
+    """Samples in a batch: the length of the first tensor found in it."""
+    if isinstance(batch, Tensor):
+        return len(batch)
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    return next(
+        (batch_size_of(part) for part in parts if isinstance(part, Tensor | Mapping | tuple | list)), 1
+    )

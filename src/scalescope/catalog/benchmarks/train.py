@@ -4,41 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog import cards
 from scalescope.catalog.setting import PerDevice, setting
+from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Train:
+class Train(Training):
     """Training steps: forward, backward, gradient exchange, optimizer."""
 
     heading = "Training"
-    selects = ("workloads", "strategies", "levers")
 
-    workload: str = setting("mlp", "Model and data to train.")
-    strategy: str = setting(
-        "auto",
-        "How the work is spread over ranks; auto is single on one rank and ddp above.",
-    )
-    batch_size: int | None = setting(
-        PerDevice(cpu=256, cuda=4096),
-        "Samples per rank and step: the work grows with the ranks (weak scaling).",
-        low=1,
-        high=2**31,
-    )
-    global_batch_size: int | None = setting(
-        None,
-        "Samples per step over all ranks together: each rank gets its share (strong scaling).",
-        low=1,
-        high=2**31,
-        neutral=None,
-    )
     epochs: int = setting(1, "Passes of steps_per_epoch steps.", low=1, high=1_000_000)
-    steps_per_epoch: int = setting(
+    steps_per_epoch: int | None = setting(
         PerDevice(cpu=40, cuda=105),
-        "Steps in an epoch, warm-up included. More steps average out more noise.",
+        "Steps in an epoch, warm-up included; all is every sample of a data set once. More steps average out "
+        "more noise.",
         low=1,
         high=100_000_000,
+        none_word="all",
     )
     warmup_steps: int = setting(
         5,
@@ -47,12 +32,17 @@ class Train:
         low=3,
         high=1_000_000,
     )
-    optimizer: str = setting(
-        "sgd",
-        "sgd touches each parameter once a step; adamw keeps two more copies and costs more.",
-        choices=("sgd", "adamw"),
+    eval: bool = setting(
+        False,
+        "After every epoch, measure the accuracy on training and validation data. The clock stops meanwhile.",
+        neutral=False,
     )
-    lr: float = setting(0.01, "Learning rate; no influence on speed.", low=0, high=1e6)
+    stand_in: bool = setting(
+        False,
+        "Where there are more ranks than cores, let each sleep for the compute time that one alone was "
+        "measured to need, instead of fighting for cores; gradients and their exchange stay real.",
+        neutral=False,
+    )
     ablation: str = setting(
         "none",
         "What is switched off to see what it costs.",
@@ -62,19 +52,28 @@ class Train:
     )
 
     def steps(self) -> int:
-        """How many steps a launch takes, warm-up included."""
-        return self.epochs * self.steps_per_epoch
+        """How many steps a launch takes, warm-up included; 0 where only the data can tell."""
+        return self.epochs * (self.steps_per_epoch or 0)
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
-        """Refuse a batch that cannot be shared and a warm-up that leaves nothing."""
-        total, world = values["global_batch_size"], values["world_size"]
-        if total is not None and total % world:
-            near = max(world, total - total % world)
-            raise BadInput(f"global_batch_size {total} does not divide over {world} ranks; {near} would")
-        steps = values["epochs"] * values["steps_per_epoch"]
-        if values["warmup_steps"] >= steps:
+        """Refuse a warm-up that leaves nothing, epochs without an end and accuracies without a truth."""
+        Training.check_job(values)
+        data = cards.card("data", values["data"])
+        if values["steps_per_epoch"] is None and not data.ends:
+            raise BadInput(f"steps_per_epoch all: {values['data']} data has no end; give a number")
+        steps = values["epochs"] * (values["steps_per_epoch"] or 0)
+        if values["steps_per_epoch"] is not None and values["warmup_steps"] >= steps:
             raise BadInput(
                 f"warmup_steps {values['warmup_steps']} leaves nothing of {steps} steps to measure; "
                 f"steps_per_epoch {values['warmup_steps'] + 10} would measure 10"
             )
+        if values["eval"] and not data.has_validation:
+            raise BadInput(
+                f"--eval: {values['data']} data has no validation part; --data ag_news or imdb has"
+            )
+        strategy = cards.card("strategies", values["strategy"])
+        if values["eval"] and not strategy.evaluates:
+            raise BadInput(f"--eval: strategy {values['strategy']} only trains; use ddp")
+        if values["stand_in"] and values["eval"]:
+            raise BadInput("--stand-in computes nothing that --eval could judge; give one of them")

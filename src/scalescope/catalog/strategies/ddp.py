@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 from scalescope.catalog.setting import setting
+from scalescope.catalog.traits import StrategyTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ddp:
+class Ddp(StrategyTraits):
     """PyTorch's DistributedDataParallel: every rank a replica, gradients averaged in buckets."""
+
+    ablations = ("noop_comm",)
 
     bucket_cap_mb: float | None = setting(
         50.0,

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.traits import StrategyTraits
 from scalescope.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Single:
+class Single(StrategyTraits):
     """One rank, no wrapper, no process group: the plain baseline."""
 
     @staticmethod

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from scalescope.catalog.setting import PerDevice, setting
+from scalescope.catalog.traits import WorkloadTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mlp:
+class Mlp(WorkloadTraits):
     """Equal linear layers with ReLU on random vectors: compute grows with the batch, gradients do not."""
 
     input_dim: int = setting(PerDevice(cpu=1024, cuda=4096), "Features of a sample.", low=1, high=2**20)

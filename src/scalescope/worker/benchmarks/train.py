@@ -1,22 +1,26 @@
-"""The training benchmark: warm up, measure a window of steps, return raw samples."""
+"""The training benchmark: warm up, measure the steps that follow, return raw samples."""
 
-import importlib
-from collections.abc import Iterator
+import math
 
 import torch
 from torch import nn
 
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.train import Train
+from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
+from scalescope.worker.assembly import build_feed, build_step, build_workload
 from scalescope.worker.calibration import matmul_flops_per_s
 from scalescope.worker.checksum import parameter_checksum
+from scalescope.worker.evaluation import Evaluation
 from scalescope.worker.faults import Fault
+from scalescope.worker.feeding import Feed
 from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
 from scalescope.worker.position import Position
-from scalescope.worker.step import OptimizerFactory, Step, Workload, run_steps
+from scalescope.worker.stand_in import stand_in_for
+from scalescope.worker.step import Step, run_steps
 from scalescope.worker.timing import clock_for
 
 
@@ -25,75 +29,92 @@ def measure(
 ) -> Measurements:
     """Train as the trial says and return what was seen; statistics are made elsewhere."""
     options = trial.options(Train)
-    torch.manual_seed(trial.settings["seed"])
-    workload = _build_workload(trial, device)
+    workload = build_workload(trial, group, device)
+    found = Measurements(counters=_count_parameters(workload.model))
+    if options.stand_in:
+        workload = stand_in_for(workload, trial, group, device, found)
     step = build_step(trial, workload, device)
-    generator = torch.Generator().manual_seed(trial.settings["seed"] * 65_537 + group.rank + 1)
-    batches = workload.batches(trial.rank_batch_size, generator)
-    found = Measurements(counters=_count_parameters(step.module))
+    evaluation = Evaluation(workload, trial, group, device) if options.eval else None
+    feed = build_feed(trial, workload, group, device)
+    try:
+        losses = _train(trial, step, feed, group, device, position, fault, evaluation, found)
+    finally:
+        feed.close()
+    _spoil(step, losses, fault)
+    record_losses(found, losses)
+    if cards.card("strategies", trial.settings["strategy"]).replicated:
+        found.counters["parameter_checksum"] = parameter_checksum(step.module)
+    return found
 
+
+def _train(
+    trial: Trial,
+    step: Step,
+    feed: Feed,
+    group: Group,
+    device: torch.device,
+    position: Position,
+    fault: Fault | None,
+    evaluation: Evaluation | None,
+    found: Measurements,
+) -> list[torch.Tensor]:
+    """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
+    options = trial.options(Train)
+    epoch_steps = _steps_of_an_epoch(options, feed, step.accumulation_steps)
+    total = options.epochs * epoch_steps
+    if options.warmup_steps >= total:
+        raise BadInput(f"warmup_steps {options.warmup_steps} leaves nothing of the data's {total} steps")
+    position.plan(total)
     position.enter(Stage.WARMUP)
     warmup = clock_for(device, options.warmup_steps)
-    run_steps(step, batches, options.warmup_steps, warmup, position, fault)
+    run_steps(step, feed.batches, options.warmup_steps, warmup, position, fault)
     found.samples["warmup_step_time_s"] = warmup.step_times_s()
     found.counters["matmul_flops_per_s_before"] = matmul_flops_per_s(device, trial.settings["precision"])
     group.barrier()
     position.enter(Stage.STEADY, slowest_warmup_s=max(warmup.step_times_s()))
-    count = options.epochs * options.steps_per_epoch - options.warmup_steps
-    clock = clock_for(device, count)
-    losses = run_steps(step, batches, count, clock, position, fault)
-    found.samples["step_time_s"] = clock.step_times_s()
+    losses: list[torch.Tensor] = []
+    times: list[float] = []
+    samples = 0
+    for end in range(epoch_steps, total + 1, epoch_steps) if evaluation else (total,):
+        count = end - max(options.warmup_steps, end - epoch_steps if evaluation else 0)
+        if count > 0:
+            clock = clock_for(device, count)
+            stretch = run_steps(step, feed.batches, count, clock, position, fault)
+            times += clock.step_times_s()
+            losses += stretch.losses
+            samples += stretch.samples
+        if evaluation is not None:
+            evaluation.look(position, found)
+            group.barrier()
+    found.samples["step_time_s"] = times
+    found.samples["epoch_time_s"] = _epoch_times([*warmup.step_times_s(), *times], epoch_steps)
+    found.counters |= {"measured_samples": samples, "epoch_steps": epoch_steps}
     found.counters["matmul_flops_per_s_after"] = matmul_flops_per_s(device, trial.settings["precision"])
-    _spoil(step, losses, fault)
-    record_losses(found, losses)
-    found.counters["parameter_checksum"] = parameter_checksum(step.module)
-    return found
+    return losses
 
 
-def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
-    """The training step the trial describes: workload, then strategy, then levers."""
-    options = trial.options(Train)
-    name = trial.settings["strategy"]
-    strategy = importlib.import_module(f"scalescope.worker.strategies.{name}")
-    step: Step = strategy.wrap(
-        workload,
-        trial.options(cards.card("strategies", name)),
-        device,
-        options.ablation,
-        optimizer_factory(options),
-    )
-    for lever in cards.names("levers"):
-        module = importlib.import_module(f"scalescope.worker.levers.{lever}")
-        step = module.apply(step, trial.options(cards.card("levers", lever)), device)
-    return step
+def _steps_of_an_epoch(options: Train, feed: Feed, accumulation_steps: int) -> int:
+    if options.steps_per_epoch is not None:
+        return options.steps_per_epoch
+    if feed.epoch_batches is None:
+        raise BadInput("steps_per_epoch all: this data has no known length; give a number")
+    return math.ceil(feed.epoch_batches / accumulation_steps)
 
 
-def optimizer_factory(options: Train) -> OptimizerFactory:
-    """Makes the trial's optimizer once a strategy knows which parameters it owns."""
-
-    def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        if options.optimizer == "adamw":
-            return torch.optim.AdamW(parameters, lr=options.lr)
-        return torch.optim.SGD(parameters, lr=options.lr)
-
-    return make
+def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:
+    """Time of every epoch, its first steps included: warm-up is work too."""
+    starts = range(0, len(step_times_s), epoch_steps)
+    return [math.fsum(step_times_s[start : start + epoch_steps]) for start in starts]
 
 
 def record_losses(found: Measurements, losses: list[torch.Tensor]) -> None:
     """Keep the losses; the first that is no number makes the result invalid and says where."""
     values = torch.stack(losses).float().tolist()
-    bad = [number for number, value in enumerate(values) if not torch.isfinite(torch.tensor(value))]
+    bad = [number for number, value in enumerate(values) if not math.isfinite(value)]
     if bad:
         found.counters["first_bad_loss_step"] = bad[0]
     else:
         found.samples["loss"] = values
-
-
-def _build_workload(trial: Trial, device: torch.device) -> Workload:
-    name = trial.settings["workload"]
-    module = importlib.import_module(f"scalescope.worker.workloads.{name}")
-    workload: Workload = module.build(trial.options(cards.card("workloads", name)), device)
-    return workload
 
 
 def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:

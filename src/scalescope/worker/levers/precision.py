@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scalescope.catalog.levers.precision import Precision
-from scalescope.worker.step import Step
+from scalescope.worker.step import Batch, Step
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -25,9 +25,9 @@ def apply(step: Step, options: Precision, device: torch.device) -> Step:
 def _under_autocast(step: Step, device: torch.device, dtype: torch.dtype) -> Step:
     plain = step.forward
 
-    def forward(inputs: Tensor, targets: Tensor) -> Tensor:
+    def forward(batch: Batch) -> Tensor:
         with torch.autocast(device.type, dtype=dtype):
-            return plain(inputs, targets)
+            return plain(batch)
 
     return dataclasses.replace(step, forward=forward)
 

@@ -1,9 +1,12 @@
 """The `ddp` strategy: PyTorch's DistributedDataParallel with the settings of its card."""
 
+import dataclasses
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,20 +22,50 @@ def wrap(
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step whose backward averages gradients over the default process group."""
+    wrapped = wrapped_in_ddp(workload.model, options, device)
+    if ablation == "noop_comm":
+        wrapped.register_comm_hook(device, _send_nothing)
+    optimizer = make_optimizer(workload.model.parameters())
+    step = plain_step(
+        workload,
+        wrapped,
+        optimizer,
+        no_sync=wrapped.no_sync,
+        keep_gradients=options.gradient_as_bucket_view,
+    )
+    return synchronise_first_step(step) if options.static_graph else step
+
+
+def wrapped_in_ddp(model: nn.Module, options: Any, device: torch.device) -> DistributedDataParallel:
+    """The model inside PyTorch's DDP."""
     with warnings.catch_warnings():
         # torch 2.13 renames broadcast_buffers; the new name is unknown to the older ones we support
         warnings.simplefilter("ignore", FutureWarning)
-        wrapped = DistributedDataParallel(
-            workload.model,
+        return DistributedDataParallel(
+            model,
             device_ids=[device.index] if device.type == "cuda" else None,
             bucket_cap_mb=options.bucket_cap_mb,
             broadcast_buffers=options.broadcast_buffers,
             static_graph=options.static_graph,
             gradient_as_bucket_view=options.gradient_as_bucket_view,
         )
-    if ablation == "noop_comm":
-        wrapped.register_comm_hook(device, _send_nothing)
-    return plain_step(workload, wrapped, make_optimizer, keep_gradients=options.gradient_as_bucket_view)
+
+
+def synchronise_first_step(step: Step) -> Step:
+    """Under a static graph, `no_sync` in the first iteration dies: exchange every batch of that step.
+
+    The sum stays exact: an average that is averaged again does not change.
+    """
+    applied = [0]
+
+    def apply() -> None:
+        step.apply()
+        applied[0] += 1
+
+    def no_sync() -> AbstractContextManager[None]:
+        return step.no_sync() if applied[0] else nullcontext()
+
+    return dataclasses.replace(step, apply=apply, no_sync=no_sync)
 
 
 def _send_nothing(device: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

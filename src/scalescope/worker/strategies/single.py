@@ -14,4 +14,4 @@ def wrap(
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A plain training step; there is nothing to ablate."""
-    return plain_step(workload, workload.model, make_optimizer)
+    return plain_step(workload, workload.model, make_optimizer(workload.model.parameters()))

@@ -1,0 +1,19 @@
+"""Card of the `accumulation` lever."""
+
+from dataclasses import dataclass
+
+from scalescope.catalog.setting import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulation:
+    """Several forward and backward passes for each exchange of gradients and step of the optimizer."""
+
+    accumulation_steps: int = setting(
+        1,
+        "Batches whose gradients are summed before they are exchanged and applied: fewer exchanges, and a "
+        "step of as many times batch_size samples. global_batch_size stays what it is and is cut smaller.",
+        low=1,
+        high=100_000,
+        neutral=1,
+    )

@@ -1,0 +1,64 @@
+"""What every benchmark that trains is told: model, data, strategy, batch and optimizer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.catalog import cards
+from scalescope.catalog.setting import PerDevice, setting
+from scalescope.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The job itself: what is trained, on what, how it is spread, by which optimizer."""
+
+    selects = ("workloads", "data", "strategies", "levers")
+
+    workload: str = setting("mlp", "Model to train; FILE.py:FUNCTION or MODULE:FUNCTION is your own.")
+    data: str = setting("synthetic", "What the model is fed.", neutral="synthetic")
+    strategy: str = setting(
+        "auto",
+        "How the work is spread over ranks; auto is single on one rank and ddp above.",
+    )
+    batch_size: int | None = setting(
+        PerDevice(cpu=256, cuda=4096),
+        "Samples per rank and step: the work grows with the ranks (weak scaling).",
+        low=1,
+        high=2**31,
+    )
+    global_batch_size: int | None = setting(
+        None,
+        "Samples per step over all ranks together: each rank gets its share (strong scaling).",
+        low=1,
+        high=2**31,
+        neutral=None,
+    )
+    optimizer: str = setting(
+        "sgd",
+        "sgd touches each parameter once a step; adamw keeps two more copies and costs more.",
+        choices=("sgd", "adamw"),
+    )
+    lr: float = setting(0.01, "Learning rate; no influence on speed.", low=0, high=1e6)
+
+    @staticmethod
+    def check_job(values: Mapping[str, Any]) -> None:
+        """Refuse a batch that cannot be shared and data that the model cannot read."""
+        total, shares = values["global_batch_size"], _shares(values)
+        if total is not None and total % shares:
+            near = max(shares, total - total % shares)
+            over = f"{values['world_size']} ranks"
+            if values["accumulation_steps"] > 1:
+                over += f" × {values['accumulation_steps']} accumulation steps"
+            raise BadInput(f"global_batch_size {total} does not divide over {over}; {near} would")
+        takes = cards.card("workloads", values["workload"]).takes
+        if values["data"] not in takes:
+            raise BadInput(
+                f"workload {values['workload']} cannot be fed {values['data']}; it takes {', '.join(takes)}"
+            )
+
+
+def _shares(values: Mapping[str, Any]) -> int:
+    """Into how many equal parts a global batch is cut."""
+    replicas = cards.card("strategies", values["strategy"]).replicas(values["world_size"])
+    return int(replicas * values["accumulation_steps"])

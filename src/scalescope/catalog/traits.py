@@ -1,0 +1,55 @@
+"""What every card of a kind can say of itself besides its settings, with what holds for most."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from scalescope.catalog.setting import PerDevice, Scalar
+
+Defaults = Mapping[str, Scalar | PerDevice]
+
+
+class WorkloadTraits:
+    """What a workload is fed, and how others see it."""
+
+    takes: ClassVar[tuple[str, ...]] = ("synthetic",)
+    # Where settings of other cards start from with this workload.
+    defaults: ClassVar[Defaults] = {}
+    unit: ClassVar[str] = "samples"
+
+    @staticmethod
+    def check_name(name: str) -> None:
+        """Refuse a name that stands for nothing that can be run."""
+
+    def flops_per_sample(self) -> int | None:
+        """Floating-point operations of forward and backward for one sample; None where nobody knows."""
+        return None
+
+    def tokens_per_sample(self) -> int | None:
+        """Tokens in a sample, padding included; None where samples are no text."""
+        return None
+
+    def least_step_s(self) -> float:
+        """What a step takes however fast the device is."""
+        return 0.0
+
+
+class DataTraits:
+    """What a source of data offers."""
+
+    ends: ClassVar[bool] = False  # an epoch has a natural length
+    has_validation: ClassVar[bool] = False
+    defaults: ClassVar[Defaults] = {}
+
+
+class StrategyTraits:
+    """What a strategy does with ranks, and which comparisons make sense with it."""
+
+    least_ranks: ClassVar[int] = 1
+    ablations: ClassVar[tuple[str, ...]] = ()
+    replicated: ClassVar[bool] = True  # every rank ends with the same parameters
+    evaluates: ClassVar[bool] = True
+
+    @staticmethod
+    def replicas(world_size: int) -> int:
+        """How many ranks, or groups of ranks, work on samples of their own."""
+        return world_size

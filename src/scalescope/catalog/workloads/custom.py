@@ -1,0 +1,72 @@
+"""Card of your own workload, named FILE.py:FUNCTION or MODULE:FUNCTION."""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.catalog.traits import WorkloadTraits
+from scalescope.errors import BadInput
+
+_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Custom(WorkloadTraits):
+    """A function of yours that returns a model, its data and its loss."""
+
+    takes = ("own",)
+    # PyTorch's own defaults for DDP: the owner wants the job reproduced, not improved.
+    defaults = {  # noqa: RUF012
+        "data": "own",
+        "batch_size": 32,
+        "bucket_cap_mb": None,
+        "static_graph": False,
+        "broadcast_buffers": True,
+        "gradient_as_bucket_view": False,
+    }
+
+    @staticmethod
+    def check_name(name: str) -> None:
+        """Refuse what can be seen to fail without running it."""
+        check_reference(name)
+
+
+def check_reference(reference: str) -> None:
+    """Whether the file is there, can be parsed and seems to have the function."""
+    place, _, function = reference.rpartition(":")
+    if not _FUNCTION.fullmatch(function):
+        raise BadInput(f"workload {reference}: {function!r} is no function name; expected FILE.py:FUNCTION")
+    if not place.endswith(".py"):
+        if not _MODULE.fullmatch(place):
+            raise BadInput(f"workload {reference}: {place!r} is neither a FILE.py nor a module name")
+        return
+    path = Path(place)
+    try:
+        tree = ast.parse(path.read_bytes(), filename=place)
+    except OSError as error:
+        raise BadInput(f"workload {reference}: {place}: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        line, text = getattr(error, "lineno", None), (getattr(error, "text", None) or "").strip()
+        where = f"{place}:{line}" if line else place
+        raise BadInput(f"{where}: {getattr(error, 'msg', None) or error}: {text}".rstrip(": ")) from None
+    _check_defined(reference, function, tree)
+
+
+def _check_defined(reference: str, function: str, tree: ast.Module) -> None:
+    """Name the functions that are there when the wanted one is not."""
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    defined = [node.name for node in tree.body if isinstance(node, definitions)]
+    loose = [node for node in tree.body if not isinstance(node, definitions)]
+    if function in defined or any(_may_bind(node, function) for node in loose):
+        return
+    known = ", ".join(defined) or "none"
+    raise BadInput(f"workload {reference}: there is no {function} in it; functions there: {known}")
+
+
+def _may_bind(node: ast.stmt, name: str) -> bool:
+    """Whether a statement might bring the name, by assignment or import."""
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    aliases = {one.asname or one.name for one in ast.walk(node) if isinstance(one, ast.alias)}
+    return name in names | aliases or "*" in aliases

@@ -1,0 +1,148 @@
+"""Feeding: an endless stream of batches on the device, whichever way the samples come."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+
+from scalescope.catalog.levers.input import Input
+from scalescope.errors import BadInput
+from scalescope.lifeline import die_with_parent
+from scalescope.worker.step import Batch, Batches, Data, batch_size_of
+
+_DISTINCT_BATCHES = 2  # made once and kept on the device: input costs nothing then
+_SYNTHETIC_SAMPLES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """Which part of the samples a rank works on; the ranks of one pipeline share a part."""
+
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """Batches without end, and how many make up all samples once, where that is known."""
+
+    batches: Batches
+    epoch_batches: int | None = None
+
+    def close(self) -> None:
+        """End the loader's processes."""
+        close = getattr(self.batches, "close", None)
+        if close is not None:
+            close()
+
+
+def feed(data: Data, batch_size: int, options: Input, device: torch.device, shard: Shard, seed: int) -> Feed:
+    """The stream that `options` ask for."""
+    generator = torch.Generator().manual_seed(seed * 65_537 + shard.index + 1)
+    if data.synthesize is not None:
+        if options.num_workers is None:
+            ready = [data.synthesize(batch_size, generator) for _ in range(_DISTINCT_BATCHES)]
+            return Feed(batches=itertools.cycle([to_device(batch, device) for batch in ready]))
+        made_up = _MadeUp(data.synthesize, seed)
+        data = Data(samples=made_up, collate=_as_it_is)
+    if isinstance(data.samples, IterableDataset) or hasattr(data.samples, "__getitem__"):
+        return _from_loader(data, batch_size, options, device, shard, seed)
+    return Feed(batches=_ready_made(data.samples, batch_size, device))
+
+
+def _from_loader(
+    data: Data, batch_size: int, options: Input, device: torch.device, shard: Shard, seed: int
+) -> Feed:
+    sampler: DistributedSampler[Any] | None = None
+    if not isinstance(data.samples, IterableDataset):
+        sampler = DistributedSampler(data.samples, shard.count, shard.index, shuffle=True, seed=seed)
+    workers = options.num_workers or 0
+    loader = DataLoader(
+        data.samples,
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=workers,
+        pin_memory=options.pin_memory,
+        persistent_workers=options.persistent_workers,
+        prefetch_factor=options.prefetch_factor,
+        collate_fn=data.collate,
+        worker_init_fn=_dies_with(os.getpid()),
+        multiprocessing_context="fork" if workers else None,
+        generator=torch.Generator().manual_seed(
+            seed
+        ),  # or starting workers would move the model's random numbers
+    )
+    stream = _moved(_epochs(loader, sampler), device, options.pin_memory)
+    return Feed(batches=stream, epoch_batches=None if sampler is None else len(loader))
+
+
+def _epochs(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any] | None") -> Iterator[Batch]:
+    for epoch in itertools.count():
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise BadInput("the data set is empty")
+
+
+def _moved(batches: Iterator[Batch], device: torch.device, pinned: bool) -> Iterator[Batch]:
+    for batch in batches:
+        yield to_device(batch, device, non_blocking=pinned)
+
+
+def _ready_made(source: Any, batch_size: int, device: torch.device) -> Iterator[Batch]:
+    """Batches from somebody else's iterable, from the beginning again when it ends."""
+    while True:
+        count = 0
+        for batch in source:
+            count += 1
+            if count == 1 and batch_size_of(batch) != batch_size:
+                raise BadInput(
+                    f"the data's batches hold {batch_size_of(batch)} samples, --batch-size says {batch_size}"
+                )
+            yield to_device(batch, device)
+        if count == 0 or iter(source) is source:  # a generator does not begin again
+            raise BadInput("the data ended before the training did; give fewer steps or data that goes on")
+
+
+def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:
+    """The batch with every tensor in it on the device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=non_blocking)
+    if isinstance(batch, Mapping):
+        return {name: to_device(part, device, non_blocking=non_blocking) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(to_device(part, device, non_blocking=non_blocking) for part in batch)
+    return batch
+
+
+def _dies_with(rank_process: int) -> Callable[[int], None]:
+    """Loader processes end with their rank; left alone they outlive a killed one by seconds."""
+    return lambda _: die_with_parent(rank_process)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+class _MadeUp(Dataset[Any]):
+    """Synthetic samples by number, made when a loader asks for them."""
+
+    def __init__(self, synthesize: Callable[[int, torch.Generator], Batch], seed: int) -> None:
+        self._synthesize = synthesize
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return _SYNTHETIC_SAMPLES
+
+    def __getitems__(self, numbers: list[int]) -> Batch:
+        generator = torch.Generator().manual_seed(self._seed * 65_537 + numbers[0])
+        return self._synthesize(len(numbers), generator)
