@@ -165,8 +165,8 @@ def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
     """The smallest world size; the plain run before the wrapped one, then the trial's own settings."""
 
     def distance(one: Configuration) -> tuple[int, bool, bool]:
-        shares = one.trial.settings["oversubscribe"]
-        twin = trial.replace(world_size=one.trial.world_size, oversubscribe=shares)
+        placed = {name: one.trial.settings.get(name, False) for name in ("oversubscribe", "stand_in")}
+        twin = trial.replace(world_size=one.trial.world_size, **placed)
         own = twin.trial_id == one.trial.trial_id
         return one.trial.world_size, one.trial.settings["strategy"] != "single", not own
 
@@ -175,7 +175,7 @@ def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
 
 def _kind(trial: Trial) -> str:
     """What must be equal for two trials to be one job on different numbers of ranks."""
-    left_out = {"world_size", "strategy", "ablation", "oversubscribe", *_strategy_settings()}
+    left_out = {"world_size", "strategy", "ablation", "oversubscribe", "stand_in", *_strategy_settings()}
     kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
     return repr(sorted(kept.items(), key=lambda item: item[0]))
 

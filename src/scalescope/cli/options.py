@@ -10,7 +10,7 @@ import click
 from scalescope.catalog import cards
 from scalescope.catalog.cards import grouped_settings
 from scalescope.catalog.measuring import Measuring
-from scalescope.catalog.setting import PerDevice, Setting, settings_of
+from scalescope.catalog.setting import PerDevice, Scalar, Setting, settings_of
 from scalescope.experiment.yaml_file import Entries, Given
 
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
@@ -127,13 +127,29 @@ def _option(setting: Setting, heading: str, defaults: dict[str, Any]) -> click.O
 
 def _default_text(setting: Setting, defaults: dict[str, Any]) -> str:
     value = defaults.get(setting.name, setting.default)
+    texts = [_value_text(value, setting)] if value is not None or setting.none_word != "none" else []
+    if setting.name not in defaults:
+        texts += [f"{name} {_value_text(wished, setting)}" for name, wished in _other_defaults(setting.name)]
+    return f"[default: {'; '.join(texts)}]" if texts else ""
+
+
+def _other_defaults(name: str) -> Iterator[tuple[str, Scalar | PerDevice]]:
+    """Cards that would start this setting elsewhere: a workload's batch, a data set's epoch."""
+    for kind in ("workloads", "data"):
+        for other in cards.names(kind):
+            wished = cards.card_in(kind, other).defaults
+            if name in wished:
+                yield ("your own" if other == "custom" else other), wished[name]
+
+
+def _value_text(value: Scalar | PerDevice, setting: Setting) -> str:
     if isinstance(value, PerDevice):
-        return f"[default: {value.cpu} on CPU, {value.cuda} on GPU]"
+        return f"{value.cpu} on CPU, {value.cuda} on GPU"
     if value is None:
-        return f"[default: {setting.none_word}]" if setting.none_word == "auto" else ""
+        return setting.none_word
     if setting.kind == "bool":
-        return f"[default: {'on' if value else 'off'}]"
-    return f"[default: {value:g}]" if isinstance(value, float) else f"[default: {value}]"
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def given_flags(context: click.Context) -> Entries:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import settings_of
+from scalescope.catalog.setting import for_device, settings_of
 from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
@@ -51,8 +51,18 @@ def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: in
         most = most_ranks or default_most_ranks(device, machine, experiment)
         sweep["world_size"] = tuple(powers_of_two_to(most))
     if not {"batch_size", "global_batch_size"} & set(experiment.settings):
-        sweep["batch_size"] = _BATCHES[device]
+        sweep["batch_size"] = _two_batches(experiment, device)
     return experiment.with_settings(**sweep)
+
+
+def _two_batches(experiment: Experiment, device: str) -> tuple[int, ...]:
+    """One batch too small to scale and one that should, as the workload would have them."""
+    workload = str(experiment.settings.get("workload", ("mlp",))[0])
+    wished = cards.card("workloads", workload).defaults.get("batch_size")
+    if wished is None:
+        return _BATCHES[device]
+    usual = int(for_device(wished, device) or 1)
+    return tuple(dict.fromkeys((max(1, usual // 8), usual)))
 
 
 def chosen_device(experiment: Experiment, machine: Machine) -> str:
