@@ -19,11 +19,11 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Heartbeats
-from scalescope.worker.benchmarks.train import build_step
+from scalescope.worker.assembly import build_feed, build_step, build_workload
+from scalescope.worker.group import Group
 from scalescope.worker.position import Position
 from scalescope.worker.step import Batches, Step, Workload, run_steps
 from scalescope.worker.timing import clock_for
-from scalescope.worker.workloads import mlp
 
 # CPU: a step of some 10 ms, where a cost of 0.1 ms would show. GPU: 1 to 3 ms, where launches matter.
 SIZES = {"cpu": {"width": 512, "batch": 128, "steps": 2}, "cuda": {"width": 4096, "batch": 256, "steps": 50}}
@@ -32,11 +32,12 @@ SIZES = {"cpu": {"width": 512, "batch": 128, "steps": 2}, "cuda": {"width": 4096
 def trial_for(device: str, width: int) -> Trial:
     """A plain single-rank trial of the default workload."""
     settings = {"benchmark": "train", "device": device, "world_size": 1}
-    chosen = cards.cards_of_trial("train", {"workloads": "mlp", "strategies": "single"})
+    chosen = cards.cards_of_trial("train", {"workloads": "mlp", "data": "synthetic", "strategies": "single"})
     for owner in chosen:
         for one in settings_of(owner):
             settings.setdefault(one.name, one.default_for(device))
-    settings |= {"strategy": "single", "hidden_dim": width, "input_dim": width}
+    batch = SIZES[device]["batch"]
+    settings |= {"strategy": "single", "hidden_dim": width, "input_dim": width, "batch_size": batch}
     return Trial(settings=settings)
 
 
@@ -63,9 +64,10 @@ def measure(device: torch.device, blocks: int) -> dict[str, list[float]]:
     """Seconds per step of every block, by loop; the two take turns in random order."""
     size = SIZES[device.type]
     trial = trial_for(device.type, size["width"])
-    workload: Workload = mlp.build(trial.options(cards.card("workloads", "mlp")), device)
+    alone = Group(rank=0, world_size=1, joined=False)
+    workload: Workload = build_workload(trial, alone, device)
     step: Step = build_step(trial, workload, device)
-    batches = workload.batches(size["batch"], torch.Generator().manual_seed(0))
+    batches = build_feed(trial, workload, alone, device).batches
     steps = size["steps"]
     with tempfile.TemporaryDirectory() as directory:
         beats = Path(directory) / "beats"

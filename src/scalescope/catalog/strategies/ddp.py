@@ -1,6 +1,7 @@
 """Card of the `ddp` strategy."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from scalescope.catalog.setting import setting
 from scalescope.catalog.traits import StrategyTraits
@@ -10,7 +11,7 @@ from scalescope.catalog.traits import StrategyTraits
 class Ddp(StrategyTraits):
     """PyTorch's DistributedDataParallel: every rank a replica, gradients averaged in buckets."""
 
-    ablations = ("noop_comm",)
+    ablations: ClassVar[tuple[str, ...]] = ("noop_comm",)
 
     bucket_cap_mb: float | None = setting(
         50.0,

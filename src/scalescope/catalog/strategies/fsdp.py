@@ -1,0 +1,33 @@
+"""Card of the `fsdp` strategy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.catalog.setting import setting
+from scalescope.catalog.traits import StrategyTraits
+from scalescope.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fsdp(StrategyTraits):
+    """PyTorch's fully_shard: parameters, gradients and optimizer state cut over the ranks."""
+
+    replicated = False
+
+    reshard_after_forward: bool = setting(
+        True,
+        "Free gathered parameters after the forward pass and gather them again for the backward pass: "
+        "less memory, half as much traffic again.",
+    )
+    fsdp_param_dtype: str = setting(
+        "fp32",
+        "Number format in which parameters are gathered and computed with; gradients are summed in fp32.",
+        choices=("fp32", "bf16"),
+    )
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """A stand-in has no blocks whose parameters could be gathered when their turn comes."""
+        if values.get("stand_in"):
+            raise BadInput("--stand-in paces whole replicas, fsdp gathers block by block; use ddp")

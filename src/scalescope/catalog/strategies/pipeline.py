@@ -1,0 +1,73 @@
+"""Card of the `pipeline` strategy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.catalog.setting import setting
+from scalescope.catalog.traits import StrategyTraits
+from scalescope.errors import BadInput
+
+_PER_RANK = 2  # microbatches a rank where nobody says: idle for (n - 1) / (3 n - 1) of the time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline(StrategyTraits):
+    """Each rank a stretch of the model's blocks; microbatches flow through them, gradients flow back."""
+
+    least_ranks = 2
+    replicated = False
+    evaluates = False
+
+    schedule: str = setting(
+        "1f1b",
+        "gpipe sends all microbatches forward, then all back; 1f1b turns back as soon as it can and keeps "
+        "fewer activations.",
+        choices=("gpipe", "1f1b"),
+    )
+    microbatches: int | None = setting(
+        None,
+        "Parts a batch is cut into. More parts leave ranks less idle, smaller ones compute less efficiently; "
+        "auto is the largest divisor of the batch up to two per rank.",
+        low=1,
+        high=2**31,
+        none_word="auto",
+    )
+
+    @staticmethod
+    def replicas(world_size: int) -> int:
+        """However many ranks, they work on one batch."""
+        return 1
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Refuse what leaves nothing to pass on, or cannot be cut."""
+        ranks = values["world_size"]
+        if ranks < 2:
+            raise BadInput("pipeline needs at least 2 ranks; --world-size 2 would do")
+        if values.get("accumulation_steps", 1) > 1:
+            raise BadInput("pipeline accumulates over its microbatches; use --microbatches")
+        if values.get("precision") == "fp16":  # it scales the loss between forward and backward
+            raise BadInput("pipeline cannot scale gradients, which precision fp16 needs; bf16 works")
+        if values.get("stand_in"):
+            raise BadInput("--stand-in paces whole replicas, pipeline has none; use ddp")
+        _check_parts(values["global_batch_size"] or values["batch_size"], values, ranks)
+
+
+def _check_parts(batch: int, values: Mapping[str, Any], ranks: int) -> None:
+    asked = values["microbatches"]
+    if asked is not None and batch % asked:
+        near = parts_of(batch, asked, ranks)
+        raise BadInput(f"a batch of {batch} does not divide into {asked} microbatches; {near} would")
+    parts = parts_of(batch, asked, ranks)
+    if values["schedule"] == "1f1b" and parts < ranks:
+        raise BadInput(
+            f"schedule 1f1b needs a microbatch for each of {ranks} ranks, a batch of {batch} gives {parts}; "
+            "gpipe would work"
+        )
+
+
+def parts_of(batch_size: int, asked: int | None, ranks: int) -> int:
+    """Into how many microbatches a batch is cut: its largest divisor up to what was asked for."""
+    most = min(asked or _PER_RANK * ranks, batch_size)
+    return next(parts for parts in range(most, 0, -1) if batch_size % parts == 0)

@@ -1,0 +1,22 @@
+"""Card of the `zero1` strategy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zero1(Ddp):
+    """DDP with the optimizer's state cut over the ranks: each updates its part and sends it to the others."""
+
+    # Without the exchange of gradients the ranks would still send each other parameters.
+    ablations = ()
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """A stand-in's optimizer has no state to cut."""
+        if values.get("stand_in"):
+            raise BadInput("--stand-in sleeps instead of updating, zero1 spreads the updates; use ddp")

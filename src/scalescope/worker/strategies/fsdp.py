@@ -1,0 +1,73 @@
+"""The `fsdp` strategy: PyTorch's FSDP2, block by block."""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from scalescope.catalog.strategies.fsdp import Fsdp
+from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList)
+# Parameters as they are, and gradients summed as such; or bf16 for everything but that sum and the outputs,
+# from which a loss is made.
+_INNER = {
+    "fp32": MixedPrecisionPolicy(),
+    "bf16": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+}
+_OUTER = {
+    "fp32": MixedPrecisionPolicy(),
+    "bf16": dataclasses.replace(_INNER["bf16"], output_dtype=torch.float32),
+}
+
+
+def wrap(
+    workload: Workload,
+    options: Fsdp,
+    device: torch.device,
+    ablation: str,
+    make_optimizer: OptimizerFactory,
+) -> Step:
+    """A training step whose parameters exist whole only while their block computes."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    inner, outer = _INNER[options.fsdp_param_dtype], _OUTER[options.fsdp_param_dtype]
+    reshard = options.reshard_after_forward
+    for unit in units_of(workload.model):
+        fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=inner)
+    model = fully_shard(workload.model, mesh=mesh, reshard_after_forward=reshard, mp_policy=outer)
+
+    @contextmanager
+    def no_sync() -> Iterator[None]:
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    # The optimizer comes last: sharding has replaced the parameters.
+    optimizer = make_optimizer(workload.model.parameters())
+    return plain_step(workload, workload.model, optimizer, no_sync=no_sync)
+
+
+def units_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks that are gathered one at a time: children of containers, as far as they have parameters."""
+    most = sum(parameter.numel() for parameter in model.parameters()) / 2
+    return list(_units_in(model, most))
+
+
+def _units_in(module: nn.Module, most: float) -> Iterator[nn.Module]:
+    for child in module.children():
+        size = sum(parameter.numel() for parameter in child.parameters())
+        if size == 0:
+            continue
+        # Gathering a container that is most of the model would gather the model.
+        whole = isinstance(child, nn.ModuleList) or (isinstance(child, _CONTAINERS) and size > most)
+        if isinstance(module, _CONTAINERS) and not whole:
+            yield child
+        else:
+            yield from _units_in(child, most)

@@ -1,0 +1,180 @@
+"""The `pipeline` strategy: a sequential model in stages, one a rank, by `torch.distributed.pipelining`."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.utils.data import default_collate
+from torch.utils.flop_counter import FlopCounterMode
+
+from scalescope.catalog.strategies.pipeline import Pipeline, parts_of
+from scalescope.errors import BadInput
+from scalescope.worker.feeding import to_device
+from scalescope.worker.step import Batch, Data, OptimizerFactory, Step, Workload, plain_step
+
+# Outputs are of no use once the loss is known; older versions of torch keep and join them all the same.
+_WITHOUT_OUTPUTS = (
+    {"return_outputs": False} if "return_outputs" in inspect.signature(ScheduleGPipe.step).parameters else {}
+)
+
+
+def wrap(
+    workload: Workload,
+    options: Pipeline,
+    device: torch.device,
+    ablation: str,
+    make_optimizer: OptimizerFactory,
+) -> Step:
+    """A training step that runs a whole schedule, forward and backward, where others only go forward."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    blocks = blocks_of(workload.model)
+    stages = split(blocks, costs_of(blocks, _sample_inputs(workload.data, device)), ranks)
+    for number, stage in enumerate(stages):
+        if number != rank:
+            stage.to("meta")  # lets go of what other ranks hold, so that memory is that of a pipeline
+    run = _Run(stages[rank], workload.loss, options, device)
+    optimizer = make_optimizer(stages[rank].parameters())
+
+    def apply() -> None:
+        optimizer.step()
+        run.finish()
+
+    step = plain_step(workload, stages[rank], optimizer)
+    return dataclasses.replace(
+        step, module=stages[rank], forward=run.forward, backward=lambda loss: None, apply=apply
+    )
+
+
+class _Run:
+    """Runs schedules of one stage, and lets every rank know the loss."""
+
+    def __init__(
+        self, stage: nn.Module, loss: Callable[[Any, Any], Tensor], options: Pipeline, device: torch.device
+    ) -> None:
+        self._stage, self._loss, self._options, self._device = stage, loss, options, device
+        self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        self._schedules: dict[torch.Size, Any] = {}
+        self._told: dist.Work | None = None
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Train on a batch; the mean loss arrives in the returned tensor by the end of `finish`.
+
+        It travels while the optimizer works, so that all ranks judge the same loss and none waits for it.
+        """
+        if not (isinstance(batch, tuple) and all(isinstance(part, Tensor) for part in batch)):
+            raise BadInput("pipeline needs batches of two tensors, inputs and targets")
+        inputs, targets = batch
+        schedule = self._schedule_for(inputs)
+        losses: list[Tensor] = []
+        if self._rank == 0:
+            schedule.step(inputs, **_WITHOUT_OUTPUTS)
+        elif self._rank == self._ranks - 1:
+            schedule.step(target=targets, losses=losses, **_WITHOUT_OUTPUTS)
+        else:
+            schedule.step(**_WITHOUT_OUTPUTS)
+        loss = torch.zeros((), device=self._device)
+        if losses:
+            loss += torch.stack(losses).detach().mean()
+        self._told = dist.broadcast(loss, src=self._ranks - 1, async_op=True)
+        return loss
+
+    def finish(self) -> None:
+        """Wait for the loss, which has had the optimizer's time to arrive."""
+        if self._told is not None:
+            self._told.wait()
+            self._told = None
+
+    def _schedule_for(self, inputs: Tensor) -> Any:
+        """One schedule for each shape: torch learns once how large the messages are.
+
+        The last batch of an epoch may be smaller; too small for 1f1b, it goes all forward, then all back.
+        """
+        if inputs.shape not in self._schedules:
+            stage = PipelineStage(self._stage, self._rank, self._ranks, self._device)
+            parts = parts_of(len(inputs), self._options.microbatches, self._ranks)
+            turns_early = self._options.schedule == "1f1b" and parts >= self._ranks
+            kind = Schedule1F1B if turns_early else ScheduleGPipe
+            self._schedules[inputs.shape] = kind(stage, parts, loss_fn=self._loss, scale_grads=True)
+        return self._schedules[inputs.shape]
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The blocks that follow one another in a sequential model."""
+    unrolled: Any = getattr(model, "as_sequential", None)
+    if unrolled is not None:
+        model = unrolled()
+    if not isinstance(model, nn.Sequential):
+        raise BadInput(
+            f"pipeline needs an nn.Sequential or a model with as_sequential(), got {type(model).__name__}"
+        )
+    return list(model)
+
+
+def _sample_inputs(data: Data, device: torch.device) -> Tensor | None:
+    """Two samples to look at, where some can be had without using up what is trained on."""
+    if data.synthesize is not None:
+        batch = data.synthesize(2, torch.Generator().manual_seed(0))
+    elif hasattr(data.samples, "__getitem__") and len(data.samples) > 1:
+        batch = (data.collate or default_collate)([data.samples[0], data.samples[1]])
+    else:
+        return None
+    inputs = batch[0] if isinstance(batch, tuple | list) else None
+    return to_device(inputs, device) if isinstance(inputs, Tensor) else None
+
+
+def costs_of(blocks: Sequence[nn.Module], inputs: Tensor | None) -> list[int]:
+    """What each block costs: its floating-point operations, and its parameters for the optimizer.
+
+    Counted, not timed: every rank must come to the same split.
+    """
+    costs = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
+    if inputs is None:
+        return costs
+    was_training = [block.training for block in blocks]
+    with torch.no_grad():
+        for number, block in enumerate(blocks):
+            with FlopCounterMode(display=False) as counter:
+                inputs = block.eval()(inputs)  # running statistics and random numbers stay untouched
+            costs[number] += counter.get_total_flops()
+    for block, training in zip(blocks, was_training, strict=True):
+        block.train(training)
+    return costs
+
+
+def split(blocks: Sequence[nn.Module], costs: Sequence[int], count: int) -> list[nn.Sequential]:
+    """Cut the blocks into `count` stages so that the most expensive stage is as cheap as can be."""
+    # An optimizer needs parameters: blocks without any stay with the one before them, or the first after.
+    starts = [number for number, block in enumerate(blocks) if any(True for _ in block.parameters())]
+    if len(starts) < count:
+        raise BadInput(
+            f"pipeline over {count} ranks needs {count} blocks with parameters, the model has {len(starts)}"
+        )
+    edges = [0, *starts[1:], len(blocks)]
+    cuts = balanced_cuts([sum(costs[low:high]) for low, high in pairwise(edges)], count)
+    stages = [nn.Sequential(*blocks[edges[low] : edges[high]]) for low, high in pairwise(cuts)]
+    owned = [parameter for stage in stages for parameter in stage.parameters()]
+    if len(owned) != len(set(owned)):
+        raise BadInput("pipeline cannot cut this model: stages on different ranks would share parameters")
+    return stages
+
+
+def balanced_cuts(costs: Sequence[int], count: int) -> list[int]:
+    """Edges of `count` runs of costs, none empty, whose largest sum is the smallest possible."""
+    upto = [0, *accumulate(costs)]
+    # best[end]: (largest sum, edges) of the first `end` costs in as many runs as were made so far
+    best: dict[int, tuple[int, list[int]]] = {end: (upto[end], [0, end]) for end in range(1, len(upto))}
+    for runs in range(2, count + 1):
+        best = {
+            end: min(
+                (max(best[cut][0], upto[end] - upto[cut]), [*best[cut][1], end])
+                for cut in range(runs - 1, end)
+            )
+            for end in range(runs, len(upto))
+        }
+    return best[len(costs)][1]

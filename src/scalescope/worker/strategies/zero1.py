@@ -1,0 +1,33 @@
+"""The `zero1` strategy: DDP whose optimizer is PyTorch's ZeroRedundancyOptimizer."""
+
+from typing import Any, cast
+
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from scalescope.catalog.strategies.zero1 import Zero1
+from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
+from scalescope.worker.strategies.ddp import synchronise_first_step, wrapped_in_ddp
+
+
+def wrap(
+    workload: Workload,
+    options: Zero1,
+    device: torch.device,
+    ablation: str,
+    make_optimizer: OptimizerFactory,
+) -> Step:
+    """A training step that averages gradients like DDP and updates only this rank's parameters."""
+    wrapped = wrapped_in_ddp(workload.model, options, device)
+    optimizer = ZeroRedundancyOptimizer(
+        workload.model.parameters(),
+        optimizer_class=cast(Any, make_optimizer),  # called like a class, with this rank's parameter groups
+    )
+    step = plain_step(
+        workload,
+        wrapped,
+        optimizer,
+        no_sync=wrapped.no_sync,
+        keep_gradients=options.gradient_as_bucket_view,
+    )
+    return synchronise_first_step(step) if options.static_graph else step

@@ -1,0 +1,112 @@
+"""What the cards of strategies say of themselves and refuse."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scalescope.catalog import cards
+from scalescope.catalog.setting import settings_of
+from scalescope.catalog.strategies.pipeline import parts_of
+from scalescope.errors import BadInput
+
+_JOB: dict[str, Any] = {
+    "world_size": 2,
+    "batch_size": 16,
+    "global_batch_size": None,
+    "accumulation_steps": 1,
+    "precision": "fp32",
+    "stand_in": False,
+}
+
+
+def _check(strategy: str, changes: Mapping[str, Any]) -> None:
+    card = cards.card("strategies", strategy)
+    defaults = {one.name: one.default_for("cpu") for one in settings_of(card)}
+    if hasattr(card, "check"):
+        card.check({**_JOB, **defaults, **changes})
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "scratch_ddp", "fsdp", "zero1", "pipeline"])
+def test_an_ordinary_job_is_taken(strategy: str) -> None:
+    _check(strategy, {})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "message"),
+    [
+        ("fsdp", {"stand_in": True}, "--stand-in paces whole replicas, fsdp gathers block by block; use ddp"),
+        ("zero1", {"stand_in": True}, "--stand-in sleeps instead of updating, .*; use ddp"),
+        ("pipeline", {"stand_in": True}, "--stand-in paces whole replicas, pipeline has none; use ddp"),
+        ("pipeline", {"world_size": 1}, "pipeline needs at least 2 ranks; --world-size 2 would do"),
+        ("pipeline", {"accumulation_steps": 2}, "pipeline accumulates .*; use --microbatches"),
+        ("pipeline", {"precision": "fp16"}, "pipeline cannot scale gradients, .* fp16 needs; bf16 works"),
+        ("pipeline", {"microbatches": 5}, "a batch of 16 does not divide into 5 microbatches; 4 would"),
+        ("pipeline", {"microbatches": 32}, "a batch of 16 does not divide into 32 microbatches; 16 would"),
+        (
+            "pipeline",
+            {"global_batch_size": 18, "batch_size": None, "microbatches": 4},
+            "a batch of 18 does not divide into 4 microbatches; 3 would",
+        ),
+        (
+            "pipeline",
+            {"world_size": 3, "batch_size": 2},
+            "schedule 1f1b needs a microbatch for each of 3 ranks, a batch of 2 gives 2; gpipe would work",
+        ),
+        ("pipeline", {"microbatches": 1}, "schedule 1f1b needs .* a batch of 16 gives 1; gpipe would work"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(
+    strategy: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=f"^{message}$"):
+        _check(strategy, changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule": "gpipe", "microbatches": 1},
+        {"schedule": "gpipe", "world_size": 3, "batch_size": 2},
+        {"microbatches": 16},
+        {"precision": "tf32"},
+        {"precision": "bf16"},
+        {"batch_size": None, "global_batch_size": 4},
+    ],
+)
+def test_a_pipeline_takes(changes: dict[str, Any]) -> None:
+    _check("pipeline", changes)
+
+
+def test_settings_of_other_benchmarks_may_be_missing() -> None:
+    for strategy in ("fsdp", "zero1"):
+        cards.card("strategies", strategy).check({"world_size": 2})
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "asked", "ranks", "parts"),
+    [(16, None, 2, 4), (18, None, 2, 3), (7, None, 2, 1), (7, None, 4, 7), (1, None, 2, 1), (16, 8, 2, 8)],
+)
+def test_a_batch_is_cut_into_its_largest_divisor(
+    batch_size: int, asked: int | None, ranks: int, parts: int
+) -> None:
+    assert parts_of(batch_size, asked, ranks) == parts
+
+
+def test_a_pipeline_is_one_replica_however_long() -> None:
+    pipeline = cards.card("strategies", "pipeline")
+    assert [pipeline.replicas(ranks) for ranks in (2, 3, 8)] == [1, 1, 1]
+    assert (pipeline.least_ranks, pipeline.evaluates, pipeline.replicated) == (2, False, False)
+
+
+def test_zero1_has_the_settings_of_ddp_but_no_silent_twin() -> None:
+    ddp, zero1 = cards.card("strategies", "ddp"), cards.card("strategies", "zero1")
+    assert [one.name for one in settings_of(zero1)] == [one.name for one in settings_of(ddp)]
+    assert (ddp.ablations, zero1.ablations) == (("noop_comm",), ())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replicated"), [("scratch_ddp", True), ("zero1", True), ("fsdp", False), ("pipeline", False)]
+)
+def test_only_replicas_are_compared_by_checksum(strategy: str, replicated: bool) -> None:
+    assert cards.card("strategies", strategy).replicated is replicated
