@@ -32,19 +32,23 @@ def test_the_main_job_shows_the_machine_and_then_how_it_scales() -> None:
     assert rows[1]["reading"] == "good"
 
 
-def test_parts_that_are_not_built_are_named() -> None:
+def test_the_main_job_says_what_memory_training_takes() -> None:
     watcher = RecordingWatcher()
-    main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
-    said = [note for note in watcher.notes if "not built" in note]
-    assert said == ["memory: this part of the main job is not built yet and was not run."]
+    report = main_job(ask("run", batch_size=50, world_size=[1, 2]), FakeLauncher(MODEL), watcher)
+    held = [(trial, n) for trial, n in watcher.launched if trial.settings["benchmark"] == "memory"]
+    assert sorted(trial.rank_batch_size for trial, _ in held) == [1, 2, 4, 8]
+    assert {(trial.world_size, n) for trial, n in held} == {(1, 0)}  # once, however many repeats
+    assert "A sample costs 977 KiB" in report.sections[-1].lines[0]
+    assert "calculated, not tried" in report.sections[-1].lines[0]
 
 
-def test_only_parts_that_are_not_built_are_refused() -> None:
-    launcher = FakeLauncher(MODEL)
-    with pytest.raises(BadInput, match="nothing is left to run") as caught:
-        main_job(ask("run"), launcher, RecordingWatcher(), parts=("memory",))
-    assert caught.value.exit_code == 2
-    assert launcher.launched == []
+def test_memory_alone_trains_nothing_else() -> None:
+    watcher = RecordingWatcher()
+    report = main_job(ask("run", strategy="ddp"), FakeLauncher(MODEL), watcher, parts=("memory",))
+    assert {trial.settings["benchmark"] for trial, _ in watcher.launched} == {"memory"}
+    assert report.exit_code == 0
+    kinds = [entry["kind"] for entry in summary_of(report.path)["results"]["memory"]]
+    assert kinds == ["measure"] * 4 + ["job"]
 
 
 def test_the_main_job_says_what_the_network_gives() -> None:
@@ -54,7 +58,7 @@ def test_the_main_job_says_what_the_network_gives() -> None:
     assert {trial.world_size for trial in spoken} == {2}
     assert {trial.settings["collective"] for trial in spoken} == {"all_reduce"}
     best = (1 << 24) / (20e-6 + (1 << 24) / 1e9) / 1e6
-    assert report.sections[-1].lines == (
+    assert report.sections[-2].lines == (
         f"all_reduce over 2 ranks takes 21.0 µs at 1.00 KiB and reaches {best:.0f} MB/s bus bandwidth "
         "at 16.0 MiB.",
     )

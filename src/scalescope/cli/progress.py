@@ -8,6 +8,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.report.placement import placement_lines
 from scalescope.report.section import Section
 from scalescope.report.terminal import console, printable, show
+from scalescope.report.trials import is_answer
 from scalescope.results.result import Result
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class TerminalWatcher:
     def ended(self, result: Result) -> None:
         self._done += 1
         self._bar.update(self._task, completed=self._done)
-        if result.status != "ok":
+        if result.status != "ok" and not is_answer(result):
             log = f" (log: {result.log})" if result.log else ""
             self._print(f"{result.status}: {result.reason}{log}")
         for note in result.notes:

@@ -44,6 +44,10 @@ class CostModel:
     step_noise: float = 0.0
     latency_s: float = 20e-6
     bytes_per_s: float = 1e9
+    parameter_bytes: int = 4_000_000
+    activation_bytes: int = 1_000_000  # of one sample
+    temporary_bytes: int = 500_000
+    device_bytes: int = 1 << 34
 
     def step_time_s(self, trial: Trial) -> float:
         """The true mean step time of a trial."""
@@ -53,6 +57,17 @@ class CostModel:
         if trial.settings["ablation"] != "noop_comm":
             time_s += self.exposed_comm_s.get(trial.world_size, 0.0)
         return time_s
+
+    def peak_bytes(self, trial: Trial) -> int:
+        """The true peak of a step: parameters, gradients, and what the batch takes."""
+        return (
+            2 * self.parameter_bytes + self.temporary_bytes + self.activation_bytes * trial.micro_batch_size
+        )
+
+    def room_bytes(self, trial: Trial) -> int:
+        """What a rank may take before it is out of memory."""
+        limit = trial.settings["memory_limit"]
+        return self.device_bytes if limit is None else min(self.device_bytes, int(limit))
 
     def collective_time_s(self, size_bytes: int) -> float:
         """The true time of every collective at a size."""
@@ -88,7 +103,10 @@ class FakeLauncher:
         given = self._outcomes(trial, launch)
         if given is not None:
             return given
-        record = self._communication if trial.settings["benchmark"] == "comm" else self._training
+        benchmark = str(trial.settings["benchmark"])
+        if benchmark == "memory" and self._model.peak_bytes(trial) > self._model.room_bytes(trial):
+            return Outcome(status="oom", reason="rank 0 failed at step 0: out of memory", rank=0, step=0)
+        record = {"comm": self._communication, "memory": self._memory, "train": self._training}[benchmark]
         records = [record(trial, launch, rank) for rank in range(trial.world_size)]
         watcher.placed([record.placement for record in records], ["fake"] * len(records))
         watcher.advanced(1.0)
@@ -104,6 +122,32 @@ class FakeLauncher:
                     key = f"{name}/{'in' if in_place else 'out'}/{size}"
                     samples[key] = [self._model.collective_time_s(size)] * 5
         return self._record(rank, samples, {f"{key}/wrong": 0 for key in samples})
+
+    def _memory(self, trial: Trial, launch: int, rank: int) -> RankRecord:
+        model = self._model
+        held = model.activation_bytes * trial.micro_batch_size
+        sizes = {
+            "parameters": model.parameter_bytes,
+            "buffers": 0,
+            "gradients": model.parameter_bytes,
+            "optimizer": 2 * model.parameter_bytes if trial.settings["optimizer"] == "adamw" else 0,
+            "activations": held,
+            "temporary": model.temporary_bytes,
+            "inputs": 0,
+        }
+        counters: dict[str, float | int | str | None] = {"measured/peak": model.peak_bytes(trial)}
+        if trial.settings["purpose"] == "measure":
+            counters |= {f"measured/{name}": size for name, size in sizes.items() if name != "temporary"}
+            counters |= {f"forecast/as_asked/{name}": size for name, size in sizes.items()}
+            halved = {**sizes, "activations": held // 2}
+            counters |= {f"forecast/bf16/{name}": size for name, size in halved.items()}
+            counters |= {"trace/temporary": model.temporary_bytes}
+            counters["forecast/largest_unit"] = model.parameter_bytes // 4
+        if trial.device == "cuda":
+            peak = model.peak_bytes(trial)
+            counters |= {"measured/library": 0, "measured/reserved": peak}
+            counters |= {"device/total": model.device_bytes, "device/free": model.device_bytes - peak}
+        return self._record(rank, {}, counters)
 
     def _training(self, trial: Trial, launch: int, rank: int) -> RankRecord:
         launch_noise = random.Random(f"{trial.trial_id}/{launch}").gauss(0, self._model.launch_noise)

@@ -91,7 +91,16 @@ def _judge_communication(trial: Trial, records: list[RankRecord]) -> Outcome:
     return Outcome(status="ok", records=records)
 
 
-_JUDGES = {"train": _judge_training, "comm": _judge_communication}
+def _judge_memory(trial: Trial, records: list[RankRecord]) -> Outcome:
+    """Every rank must say what it took at its peak, if only that it could not be measured."""
+    for record in records:
+        if "measured/peak" not in record.counters:
+            reason = f"rank {record.rank} measured no memory"
+            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
+    return Outcome(status="ok", records=records)
+
+
+_JUDGES = {"train": _judge_training, "comm": _judge_communication, "memory": _judge_memory}
 
 
 def record_from(raw: dict[str, object]) -> RankRecord:

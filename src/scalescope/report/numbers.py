@@ -22,6 +22,15 @@ def milliseconds(seconds: float) -> str:
     return significant(seconds * 1e3)
 
 
+def data_size(size: float) -> str:
+    """`512 B`, `1.50 MiB`, `139 GiB`: three digits and a unit of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 999.5 or unit == "TiB":
+            return f"{significant(size)} {unit}" if unit != "B" else f"{size:.0f} B"
+        size /= 1024
+    raise AssertionError("a size has a unit")
+
+
 def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 

@@ -9,16 +9,22 @@ from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
+_PURPOSES = {"train": "training", "comm": "collectives", "memory": "memory"}
 
-def plan_section(trials: tuple[Trial, ...], repeats: int, seconds: float) -> Section:
-    """What --dry-run shows."""
-    varied = varied_settings(trials)
+
+def plan_section(
+    trials: tuple[Trial, ...], repeats: int, seconds: float, once: tuple[Trial, ...] = ()
+) -> Section:
+    """What --dry-run shows; trials of `once` need no repeats."""
+    varied = varied_settings((*trials, *once))
     columns = ("trial", *varied, "measures", "id")
     rows = tuple(
         (trial.label, *(shown_value(trial, name) for name in varied), _purpose(trial), trial.trial_id)
-        for trial in trials
+        for trial in (*trials, *once)
     )
     count = f"{counted(len(trials), 'trial')} × {counted(repeats, 'launch')} = {len(trials) * repeats}"
+    if once:
+        count += f", and {counted(len(once), 'trial')} once"
     return Section(
         title="Trials",
         table=Table(columns=columns, rows=rows, left=frozenset(columns)),
@@ -31,7 +37,9 @@ def plan_section(trials: tuple[Trial, ...], repeats: int, seconds: float) -> Sec
 def _purpose(trial: Trial) -> str:
     if trial.settings.get("ablation") == "noop_comm":
         return "training without communication"
-    return "training" if trial.settings["benchmark"] == "train" else "collectives"
+    if trial.settings.get("purpose") == "search":
+        return "whether the batch fits"
+    return _PURPOSES[str(trial.settings["benchmark"])]
 
 
 def failure_section(run: Run) -> tuple[Section, ...]:
@@ -46,10 +54,15 @@ def failure_section(run: Run) -> tuple[Section, ...]:
 def _first_failures(results: Iterable[Result]) -> Iterable[tuple[Result, int]]:
     grouped: dict[str, list[Result]] = {}
     for result in results:
-        if result.status != "ok":
+        if result.status != "ok" and not is_answer(result):
             grouped.setdefault(result.trial_id, []).append(result)
     for members in grouped.values():
         yield members[0], len(members)
+
+
+def is_answer(result: Result) -> bool:
+    """Whether running out of memory is what was to be found out."""
+    return result.status == "oom" and bool(result.settings["benchmark"] == "memory")
 
 
 def _failure_line(result: Result, count: int) -> str:

@@ -1,10 +1,11 @@
 """Campaign: runs a plan's launches in their order, stores each at once, resumes, and keeps to the budget."""
 
+import dataclasses
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -17,7 +18,7 @@ from scalescope.launch.launcher import Launcher, Outcome, Watcher
 from scalescope.report.section import Section
 from scalescope.results.provenance import environment_id
 from scalescope.results.result import Result
-from scalescope.results.run import load_run
+from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import RunFolder
 
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
@@ -33,6 +34,11 @@ class Plan:
     trials: tuple[Trial, ...]
     machine: Machine
     notes: tuple[str, ...] = ()
+    once: tuple[Trial, ...] = ()  # run after the first round: repeats would tell nothing new
+
+    @property
+    def all_trials(self) -> tuple[Trial, ...]:
+        return (*self.trials, *self.once)
 
     def launches(self) -> list[tuple[Trial, int]]:
         """Every launch in order: round after round, each round in a random order of its own.
@@ -45,6 +51,8 @@ class Plan:
             round_of_trials = sorted(self.trials, key=lambda trial: trial.trial_id)
             random.Random(f"{self.experiment.measuring.order_seed}/{launch}").shuffle(round_of_trials)
             ordered.extend((trial, launch) for trial in round_of_trials)
+            if launch == 0:
+                ordered.extend((trial, launch) for trial in self.once)
         return ordered
 
 
@@ -66,9 +74,48 @@ class CampaignWatcher(Watcher, Protocol):
     def ended(self, result: Result) -> None: ...
 
 
-def run_campaign(plan: Plan, launcher: Launcher, folder: RunFolder, watcher: CampaignWatcher) -> list[str]:
-    """Run what is not done yet; returns what has to be said about it."""
+More = Callable[[Run], tuple[Trial, ...]]
+
+
+def run_campaign(
+    plan: Plan,
+    launcher: Launcher,
+    folder: RunFolder,
+    watcher: CampaignWatcher,
+    more: More = lambda run: (),
+) -> list[str]:
+    """Run what is not done yet, then what `more` asks for; returns what has to be said about it.
+
+    `more` sees all results so far and is asked again until it names no trial that was not run.
+    """
+    started = time.monotonic()
+    notes, in_time = _run_plan(plan, launcher, folder, watcher, started)
+    tried: set[str] = set()
+    while in_time:
+        run = load_run(folder.path)
+        done = tried | {result.trial_id for result in run.of_status(*KEPT)}
+        trials = tuple(trial for trial in more(run) if trial.trial_id not in done)
+        if not trials:
+            break
+        tried |= {trial.trial_id for trial in trials}  # one that fails is not tried for ever
+        said, in_time = _run_plan(_follow_up(plan, trials), launcher, folder, watcher, started)
+        notes += said
+    return notes
+
+
+def _follow_up(plan: Plan, trials: tuple[Trial, ...]) -> Plan:
+    """A plan for further trials of the same request, each launched once."""
+    once = dataclasses.replace(plan.experiment.measuring, repeats=1)
+    experiment = dataclasses.replace(plan.experiment, measuring=once)
+    return dataclasses.replace(plan, experiment=experiment, trials=trials, once=(), notes=())
+
+
+def _run_plan(
+    plan: Plan, launcher: Launcher, folder: RunFolder, watcher: CampaignWatcher, started: float
+) -> tuple[list[str], bool]:
+    """Run what is not done yet; returns what has to be said, and whether the budget was kept."""
     notes: list[str] = []
+    in_time = True
     before = load_run(folder.path)
     finished = {result.key for result in before.of_status(*KEPT)}
     ordered = plan.launches()
@@ -76,7 +123,6 @@ def run_campaign(plan: Plan, launcher: Launcher, folder: RunFolder, watcher: Cam
     failures = Counter({one.trial_id: _weight(one) for one in before.of_status("oom", "invalid")})
     given_up: Counter[str] = Counter()
     watcher.began(len(ordered), sum((trial.trial_id, n) in finished for trial, n in ordered))
-    started = time.monotonic()
     for order, (trial, launch) in enumerate(ordered):
         if (trial.trial_id, launch) in finished:
             continue
@@ -89,12 +135,13 @@ def run_campaign(plan: Plan, launcher: Launcher, folder: RunFolder, watcher: Cam
                 f"The budget of {budget:g} s ended the run with {_to_go(ordered[order:], finished)} "
                 f"of {len(ordered)} launches to go; --resume goes on."
             )
+            in_time = False
             break
         result = _launch_once(plan, launcher, folder, watcher, trial, launch, order)
         durations.add(result)
         failures[trial.trial_id] += _weight(result)
     notes += [f"Gave up on {label}: {count} more launches not run." for label, count in given_up.items()]
-    return notes
+    return notes, in_time
 
 
 def _to_go(launches: list[tuple[Trial, int]], finished: set[tuple[str, int]]) -> int:

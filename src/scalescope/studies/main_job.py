@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Any
 
+from scalescope.catalog import cards
 from scalescope.catalog.placement import Placement
-from scalescope.catalog.setting import settings_of
+from scalescope.catalog.setting import Setting, settings_of
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
@@ -12,17 +13,18 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
 from scalescope.report.communication import communication_brief
 from scalescope.report.machine import machine_section
+from scalescope.report.memory import memory_brief, next_after_memory
 from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.report.section import Section
 from scalescope.report.training import next_after_training, training_sections
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
+from scalescope.studies.memory import with_small_batches
 from scalescope.studies.request import Request
 from scalescope.studies.scale import plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
 
 PARTS = ("comm", "training", "memory", "scaling")
-NOT_BUILT = ("memory",)
 DEFAULTS = {"repeats": 5, "budget": 90.0}
 _WARMUP = 5
 _ITERS = 20
@@ -44,25 +46,24 @@ def main_job(
     warmup: int | None = None,
     iters: int | None = None,
 ) -> StudyReport:
-    """Run the parts that are asked for and built; the others are named as missing."""
-    missing = [part for part in parts if part in NOT_BUILT]
-    for part in missing:
-        watcher.noted(f"{part}: this part of the main job is not built yet and was not run.")
-    if len(missing) == len(parts):
-        raise BadInput(f"--benchmark {','.join(parts)}: nothing is left to run")
+    """Run the parts that are asked for."""
     machine = launcher.machine()
     experiment = _with_steps(request.experiment(DEFAULTS), warmup, iters)
     everything = plan_scaling(request, experiment, machine, most_ranks)
     watcher.shown((machine_section(machine, _ranks(everything)),))
-    plan = dataclasses.replace(everything, trials=_trials_of(parts, everything))
-    if not plan.trials:
+    once = _memory(everything) if "memory" in parts else ()
+    plan = dataclasses.replace(everything, trials=_trials_of(parts, everything), once=once)
+    if not plan.all_trials:
         raise CannotRun(f"--benchmark {','.join(parts)}: one rank has nobody to talk to")
 
     def sections(run: Run) -> tuple[Section, ...]:
         training = scaling_sections(run) if "scaling" in parts else training_sections(run)
-        return (*(training if {"scaling", "training"} & set(parts) else ()), *communication_brief(run))
+        trained = training if {"scaling", "training"} & set(parts) else ()
+        return (*trained, *communication_brief(run), *memory_brief(run))
 
     next_step = next_after_scaling if "scaling" in parts else next_after_training
+    if not {"scaling", "training", "comm"} & set(parts):
+        next_step = next_after_memory
     return carry_out(request, plan, launcher, watcher, sections, next_step)
 
 
@@ -88,6 +89,21 @@ def _communication(everything: Plan) -> tuple[Trial, ...]:
         asked, benchmark="comm", settings={**settings, "world_size": (_ranks(everything),)}
     )
     return expand(experiment, everything.machine).trials
+
+
+def _memory(everything: Plan) -> tuple[Trial, ...]:
+    """What one rank of the same job holds at small batches; the largest batch is calculated, not tried."""
+    asked = everything.experiment
+    known = set(cards.all_settings("memory")) - {"batch_size", "global_batch_size", "strategy", "env"}
+    strategies = {one.name for card in cards.names("strategies") for one in _settings("strategies", card)}
+    settings = {n: v for n, v in asked.settings.items() if n in known - strategies}
+    settings |= {"world_size": (1,), "strategy": ("single",), "search": (False,), "oversubscribe": (False,)}
+    experiment = dataclasses.replace(asked, benchmark="memory", settings=settings)
+    return expand(with_small_batches(experiment), everything.machine).trials
+
+
+def _settings(kind: str, name: str) -> tuple[Setting, ...]:
+    return settings_of(cards.card(kind, name))
 
 
 def _with_steps(experiment: Experiment, warmup: int | None, iters: int | None) -> Experiment:

@@ -13,7 +13,7 @@ from scalescope.launch.inspection import inspect_system
 from scalescope.launch.launcher import Launcher
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
-from scalescope.report.trials import failure_section, plan_section
+from scalescope.report.trials import failure_section, is_answer, plan_section
 from scalescope.results.files import to_text
 from scalescope.results.provenance import describe_environment, environment_id
 from scalescope.results.run import Run, load_run
@@ -26,7 +26,7 @@ from scalescope.results.run_folder import (
     new_run_path,
     point_latest_at,
 )
-from scalescope.studies.campaign import CampaignWatcher, Plan, run_campaign
+from scalescope.studies.campaign import CampaignWatcher, More, Plan, run_campaign
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.request import Request
 from scalescope.version import __version__
@@ -51,25 +51,27 @@ def carry_out(
     sections: Callable[[Run], tuple[Section, ...]],
     next_step: Callable[[Run], str | None],
     files: Callable[[Run], dict[str, str]] = lambda run: {},
+    more: More = lambda run: (),
 ) -> StudyReport:
-    """Measure a plan, write the summary, and show `sections` of it and what to do next."""
+    """Measure a plan and what `more` asks for then, write the summary, and show `sections` of it."""
     plan = _launched_once(plan) if not launcher.repeatable else plan
     for note in plan.notes:
         watcher.noted(note)
     if request.dry_run:
-        seconds = estimate_s(plan.trials, plan.experiment.measuring.repeats)
+        repeats = plan.experiment.measuring.repeats
+        seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
         budget = plan.experiment.measuring.budget
         if budget is not None and budget < seconds:
             watcher.noted(f"The budget of {budget:g} s would end this early.")
-        return StudyReport(sections=(plan_section(plan.trials, plan.experiment.measuring.repeats, seconds),))
-    for trial in plan.trials:
+        return StudyReport(sections=(plan_section(plan.trials, repeats, seconds, plan.once),))
+    for trial in plan.all_trials:
         launcher.check(trial)
     folder = _open_folder(request, plan)
     try:
         folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
         if not request.resume:
             folder.write(ENVIRONMENT, to_text(_environment(plan)))
-        notes = run_campaign(plan, launcher, folder, watcher)
+        notes = run_campaign(plan, launcher, folder, watcher, more)
         run = _write_summary(folder, plan)
         for name, text in files(run).items():
             folder.write(name, text)
@@ -163,7 +165,7 @@ def _comparable(text: str) -> set[str]:
 
 
 def _exit_code(run: Run, strict: bool) -> int:
-    statuses = {result.status for result in run.results}
+    statuses = {result.status for result in run.results if not is_answer(result)}
     if statuses & {"failed", "oom"}:
         return ExitCode.WORKER_FAILED
     if "hang" in statuses:

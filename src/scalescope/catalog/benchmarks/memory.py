@@ -1,0 +1,46 @@
+"""Card of the memory benchmark: what a training step holds, and how large a batch may become."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.catalog.setting import setting
+from scalescope.catalog.training import Training
+
+WARMUP_STEPS = 2  # the optimizer makes its state in the first, DDP its lasting buckets after it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory(Training):
+    """Memory of a training step: what lasts, what a batch adds, and where the peak is."""
+
+    heading = "Memory"
+
+    memory_limit: int | None = setting(
+        None,
+        "Let every rank have only this much beyond what torch itself takes (512M, 8GiB); on the CPU it is "
+        "also what the largest batch is looked for in.",
+        kind="bytes",
+        low=1 << 20,
+        high=2**50,
+        neutral=None,
+    )
+    search: bool = setting(
+        True, "Look for the largest batch that fits, by trying.", neutral=True, sweep=False
+    )
+    purpose: str = setting(
+        "measure",
+        "Whether to look at a step closely, or only to see whether it fits.",
+        choices=("measure", "search"),
+        neutral="measure",
+        internal=True,
+    )
+
+    def steps(self) -> int:
+        """How many steps a launch takes: two to settle, and one that is looked at."""
+        return WARMUP_STEPS + (self.purpose == "measure")
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Refuse a batch that cannot be shared and data that the model cannot read."""
+        Training.check_job(values)

@@ -1,0 +1,116 @@
+"""Replays an allocator's events of one step: when was the peak, and what lived then.
+
+Plain data in and out, so that it can be tested without a GPU.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+FORWARD = "forward"
+BACKWARD = "backward"
+_TAKES = ("alloc",)
+_GIVES_BACK = ("free_requested", "free_completed", "free")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Memory taken or given back; other actions are ignored."""
+
+    action: str
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the step, from this event on until the next phase begins."""
+
+    name: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """What the step had taken at its peak, in bytes, beyond what it began with."""
+
+    growth: int
+    activations: int
+    gradients: int
+    temporary: int
+    given_back: int  # of what was there before the step
+    held_after_forward: int
+
+
+@dataclass(slots=True)
+class _Block:
+    address: int
+    size: int
+    taken: int
+    freed: int | None = None
+
+    def lives_at(self, index: int) -> bool:
+        """Whether the block is there once the event of that number is done."""
+        return self.taken <= index and (self.freed is None or self.freed > index)
+
+
+def replay(events: Sequence[Event], phases: Sequence[Phase], gradients: Iterable[int]) -> Breakdown:
+    """The breakdown at the peak; `gradients` are the addresses where gradients lie after backward."""
+    blocks, peak, growth, given_back = _follow(events)
+    spans = _spans(phases, len(events))
+    backward_end = max((end for name, _, end in spans if name == BACKWARD), default=0)
+    addresses = set(gradients)
+    sizes = {"activations": 0, "gradients": 0, "temporary": 0}
+    for block in blocks:
+        if block.lives_at(peak):
+            sizes[_kind(block, spans, addresses, backward_end)] += block.size
+    forward_ends = [end for name, _, end in spans if name == FORWARD]
+    held = [one.size for one in blocks if _is_activation(one, spans) and one.lives_at(forward_ends[-1] - 1)]
+    return Breakdown(growth=growth, given_back=given_back, held_after_forward=sum(held), **sizes)
+
+
+def _follow(events: Sequence[Event]) -> tuple[list[_Block], int, int, int]:
+    """All blocks of the step, the event of the peak, and growth and what was given back by then."""
+    blocks: list[_Block] = []
+    live: dict[int, _Block] = {}
+    returned: set[int] = set()
+    total = given_back = 0
+    peak, growth, given_back_at_peak = -1, 0, 0
+    for index, event in enumerate(events):
+        if event.action in _TAKES:
+            block = _Block(event.address, event.size, index)
+            blocks.append(block)
+            live[event.address] = block
+            returned.discard(event.address)
+            total += event.size
+        elif event.action in _GIVES_BACK:
+            if event.address in live:
+                block = live.pop(event.address)
+                block.freed = index
+                total -= block.size
+            elif event.address not in returned:  # older than the step; its end is told twice
+                given_back += event.size
+                total -= event.size
+            returned.add(event.address)
+        if total > growth:
+            peak, growth, given_back_at_peak = index, total, given_back
+    return blocks, peak, growth, given_back_at_peak
+
+
+def _spans(phases: Sequence[Phase], end: int) -> list[tuple[str, int, int]]:
+    closed = [*phases, Phase("end", end)]
+    return [(one.name, one.start, following.start) for one, following in pairwise(closed)]
+
+
+def _kind(block: _Block, spans: list[tuple[str, int, int]], gradients: set[int], backward_end: int) -> str:
+    if block.address in gradients and block.lives_at(backward_end - 1):
+        return "gradients"
+    return "activations" if _is_activation(block, spans) else "temporary"
+
+
+def _is_activation(block: _Block, spans: list[tuple[str, int, int]]) -> bool:
+    """Taken in a forward pass and kept for the backward pass that follows it."""
+    return any(
+        name == FORWARD and start <= block.taken < end and block.lives_at(end - 1)
+        for name, start, end in spans
+    )

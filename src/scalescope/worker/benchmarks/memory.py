@@ -1,0 +1,165 @@
+"""The memory benchmark: what a training step holds on this rank, beside what was forecast for it."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+
+from scalescope.catalog.benchmarks.memory import WARMUP_STEPS, Memory
+from scalescope.experiment.trial import Trial
+from scalescope.results.heartbeat import Phase, Stage
+from scalescope.worker.allocator_trace import BACKWARD, FORWARD
+from scalescope.worker.assembly import build_feed, build_step, build_workload
+from scalescope.worker.device_memory import DeviceGauge
+from scalescope.worker.faults import Fault
+from scalescope.worker.feeding import Feed
+from scalescope.worker.forecast import forecast
+from scalescope.worker.group import Group
+from scalescope.worker.measurements import Measurements
+from scalescope.worker.position import Position
+from scalescope.worker.resident_memory import DataLimit, ResidentGauge
+from scalescope.worker.step import Batch, Step, Workload
+from scalescope.worker.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
+
+_SLOWEST_STEP_S = 60.0  # a step that fills the memory may take long, and there is none to learn from
+# What libraries below torch say when the system gives them nothing more.
+_SIGNS_OF_NO_MEMORY = ("bad_alloc", "allocate memory", "could not create a memory", "not enough memory")
+
+
+class Gauge(Protocol):
+    """Watches the memory of one kind of device."""
+
+    def before_model(self) -> None: ...
+    def after_model(self) -> None: ...
+    def before_steps(self) -> None: ...
+    def begin_step(self) -> None: ...
+    def begin_phase(self, name: str) -> None: ...
+    def end_backward(self, step: Step) -> None: ...
+    def end_step(self) -> None: ...
+    def counters(self) -> dict[str, float | int | str | None]: ...
+
+
+def measure(
+    trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
+) -> Measurements:
+    """Bytes by category; a search only finds out whether the batch fits, and the peak."""
+    options = trial.options(Memory)
+    gauge: Gauge = DeviceGauge(device) if device.type == "cuda" else ResidentGauge(device)
+    gauge.before_model()
+    with _limited(options.memory_limit, device) as lifted:
+        return _measure(trial, group, device, position, fault, gauge, lifted)
+
+
+def _measure(
+    trial: Trial,
+    group: Group,
+    device: torch.device,
+    position: Position,
+    fault: Fault | None,
+    gauge: Gauge,
+    lifted: Callable[[], AbstractContextManager[None]],
+) -> Measurements:
+    searching = trial.settings["purpose"] == "search"
+    found = Measurements()
+    position.plan(trial.steps)
+    position.enter(Stage.WARMUP)  # making a batch that fills a GPU may take minutes
+    workload = build_workload(trial, group, device)
+    feed = build_feed(trial, workload, group, device)
+    try:
+        batch = next(feed.batches)
+        gauge.after_model()
+        if not searching and group.rank == 0:
+            with lifted():
+                found.counters |= forecast(trial, workload, batch, _waiting(trial, workload), device)
+        gauge.before_steps()
+        step = build_step(trial, workload, device)
+        for _ in range(WARMUP_STEPS):
+            _take_step(step, feed, position, fault, gauge if device.type == "cpu" else None)
+        position.enter(Stage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
+        if not searching:
+            found.counters |= _look_at_step(step, feed, position, fault, gauge, device)
+            one_batch = held_bytes(tensors_in(batch), device)
+            found.counters["measured/inputs"] = _waiting(trial, workload) * one_batch
+        found.counters |= gauge.counters()
+    finally:
+        feed.close()
+    if trial.settings["strategy"] == "pipeline":  # its forward holds a whole schedule, backward included
+        found.counters["measured/activations"] = None
+    return found
+
+
+def _waiting(trial: Trial, workload: Workload) -> int:
+    """How many batches lie on the device: synthetic ones are made once and kept."""
+    kept = workload.data.synthesize is not None and trial.settings.get("num_workers") is None
+    return 2 if kept else 1
+
+
+def _take_step(
+    step: Step, feed: Feed, position: Position, fault: Fault | None, gauge: Gauge | None = None
+) -> dict[str, int]:
+    """One step with marks where its phases begin; returns the bytes of the gradients."""
+    position.begin_step()
+    if fault is not None:
+        fault.at_step(position.begun - 1)
+    for remaining in range(step.accumulation_steps, 0, -1):
+        with nullcontext() if remaining == 1 else step.no_sync():
+            batch: Batch = next(feed.batches)
+            position.mark(Phase.FORWARD)
+            if gauge is not None:
+                gauge.begin_phase(FORWARD)
+            loss = step.forward(batch)
+            position.mark(Phase.BACKWARD)
+            if gauge is not None:
+                gauge.begin_phase(BACKWARD)
+            step.backward(loss)
+    position.mark(Phase.OPTIMIZER)
+    sizes: dict[str, int] = {}
+    if gauge is not None:
+        gauge.begin_phase("optimizer")
+        gauge.end_backward(step)
+        sizes["measured/gradients"] = held_bytes(gradients_of(step.module), loss.device)
+    step.apply()
+    step.clear()
+    position.completed += 1
+    return sizes
+
+
+def _look_at_step(
+    step: Step, feed: Feed, position: Position, fault: Fault | None, gauge: Gauge, device: torch.device
+) -> dict[str, float | int | str | None]:
+    """The step that is measured closely, and what lasts beyond it."""
+    gauge.begin_step()
+    sizes = _take_step(step, feed, position, fault, gauge)
+    gauge.end_step()
+    return {
+        **sizes,
+        "measured/parameters": held_bytes(step.module.parameters(), device),
+        "measured/buffers": held_bytes(step.module.buffers(), device),
+        "measured/optimizer": held_bytes(state_of(step.optimizer), device),
+    }
+
+
+@contextlib.contextmanager
+def _limited(limit: int | None, device: torch.device) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Hold this rank to a limit; yields how to lift it for a while."""
+    if limit is None:
+        yield nullcontext
+    elif device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        taken = torch.cuda.memory_reserved(device)  # by libraries; the limit is for what comes
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (limit + taken) / total), device)
+        try:
+            yield nullcontext
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+    else:
+        data = DataLimit(limit)
+        try:
+            with data.held():
+                yield data.lifted
+        except RuntimeError as error:
+            if any(sign in str(error) for sign in _SIGNS_OF_NO_MEMORY):
+                raise MemoryError(str(error).splitlines()[0]) from error
+            raise

@@ -1,0 +1,46 @@
+"""Bytes that tensors hold: every storage counted once, and of a sharded tensor the local part."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def storages(tensors: Iterable[Any], device: torch.device) -> dict[int, int]:
+    """Bytes of the tensors' storages on the device, by address."""
+    found: dict[int, int] = {}
+    for tensor in tensors:
+        local = getattr(tensor, "_local_tensor", tensor)  # a DTensor's own part
+        if isinstance(local, Tensor) and local.device.type == device.type:
+            storage = local.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+    return found
+
+
+def held_bytes(tensors: Iterable[Any], device: torch.device) -> int:
+    """Bytes of all storages together."""
+    return sum(storages(tensors, device).values())
+
+
+def gradients_of(module: nn.Module) -> list[Tensor]:
+    """The gradients that exist now."""
+    return [one.grad for one in module.parameters() if one.grad is not None]
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The tensors an optimizer keeps from step to step; of a sharded one those of this rank."""
+    own = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer wraps the one that keeps any
+    kept = [value for state in own.state.values() for value in state.values()]
+    return [value for value in kept if isinstance(value, Tensor)]
+
+
+def tensors_in(batch: Any) -> list[Tensor]:
+    """All tensors of a batch."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    if isinstance(batch, Mapping):
+        return [tensor for part in batch.values() for tensor in tensors_in(part)]
+    if isinstance(batch, tuple | list):
+        return [tensor for part in batch for tensor in tensors_in(part)]
+    return []

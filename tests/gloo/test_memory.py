@@ -1,0 +1,52 @@
+"""`memory` on the command line with real ranks on the CPU."""
+
+import sys
+
+import pytest
+
+from tests.gloo.conftest import Start
+
+pytestmark = [
+    pytest.mark.gloo,
+    pytest.mark.skipif(sys.platform != "linux", reason="resident memory and limits need Linux"),
+]
+# Wide inputs: the batch takes much more than the model, so few samples fill the limit.
+WIDE = ["--device=cpu", "--input-dim=65536", "--hidden-dim=32", "--num-layers=2", "--output-dim=4"]
+
+
+def test_the_largest_batch_within_a_limit_is_found(start: Start) -> None:
+    done = start("memory", *WIDE, "--batch-size=8,16", "--memory-limit=256M").finish()
+    assert done.returncode == 0, done.stdout + done.stderr
+    *trials, job = done.summary["results"]["memory"]
+    measured = [one for one in trials if one["kind"] == "measure"]
+    assert [one["batch_size"] for one in measured] == [8, 16]
+    parameters = 4 * (65536 * 32 + 32 + 32 * 32 + 32 + 32 * 4 + 4)
+    for one in measured:
+        assert one["measured_bytes"]["parameters"] == one["measured_bytes"]["gradients"] == parameters
+        assert one["forecast_bytes"]["parameters"] == parameters
+        assert one["measured_bytes"]["peak"] > 2 * parameters
+    assert {one["status"] for one in trials} == {"ok", "oom"}
+    assert job["largest_batch_is"] == "tried" and job["search_finished"]
+    # Two batches wait on the device and a third is made: no more than 256 MiB / 256 KiB / 2 can fit.
+    assert 32 <= job["largest_batch"] <= 512
+    assert "(tried)" in done.stdout and "Failed" not in done.stdout
+
+
+def test_beyond_its_limit_a_rank_is_out_of_memory_and_has_not_crashed(start: Start) -> None:
+    done = start("memory", *WIDE, "--batch-size=4096", "--memory-limit=64M", "--no-search").finish()
+    assert done.returncode == 0, done.stdout + done.stderr
+    [result] = done.results
+    assert result["status"] == "oom"
+    assert "allocate memory" in result["reason"]
+
+
+def test_two_ranks_with_adamw_and_a_forecast_for_ddp(start: Start) -> None:
+    small = ["--device=cpu", "--input-dim=512", "--hidden-dim=512", "--num-layers=2", "--batch-size=4"]
+    done = start("memory", *small, "--world-size=2", "--optimizer=adamw").finish()
+    assert done.returncode == 0, done.stdout + done.stderr
+    trial, job = done.summary["results"]["memory"]
+    held = trial["measured_bytes"]
+    assert held["optimizer"] == pytest.approx(2 * held["parameters"], rel=0.01)
+    assert trial["forecast_bytes"]["gradients"] == held["gradients"]
+    assert trial["no_forecast"] is None
+    assert job["largest_batch_is"] == "calculated"
