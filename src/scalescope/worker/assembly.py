@@ -69,6 +69,11 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
         trial.settings.get("ablation", "none"),
         workload.make_optimizer or optimizer_factory(trial.options(Training)),
     )
+    return with_levers(trial, step, device)
+
+
+def with_levers(trial: Trial, step: Step, device: torch.device) -> Step:
+    """The step as the trial's levers change it."""
     for lever in cards.names("levers"):
         module = importlib.import_module(f"scalescope.worker.levers.{lever}")
         step = module.apply(step, trial.options(cards.card("levers", lever)), device)

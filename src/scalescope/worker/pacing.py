@@ -24,33 +24,39 @@ class Pace:
 class PacedModel(nn.Module):
     """Holds the parameters as `body` does and pretends to compute with them.
 
-    `order` names their order of use: gradients come from its end to its beginning.
+    `order` names their order of use: gradients come from its end to its beginning. Each is one
+    everywhere, times what the loss is multiplied by.
     """
 
     def __init__(self, body: nn.Module, order: Sequence[nn.Parameter], pace: Pace) -> None:
         super().__init__()
         assert len(order) == len(pace.gradient_ready_s)
         self.body = body
-        self._order = list(order)  # a plain list: they are registered in `body` already
+        # Names, not parameters: whoever moves or shards a model puts other ones in their place.
+        names = {id(parameter): name for name, parameter in body.named_parameters()}
+        self._order = [names[id(parameter)] for parameter in order]
         self._pace = pace
-        self._gradients = [torch.zeros_like(one) for one in self._order]
         self._backward_began = 0.0
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """A loss of 1, after the time of the forward pass."""
-        _sleep_until(time.perf_counter() + self._pace.forward_s)
-        signal = torch.ones((), device=self._order[0].device)
-        for place, parameter in enumerate(self._order):
+        began = time.perf_counter()
+        parameters = [self.body.get_parameter(name) for name in self._order]
+        signal = torch.ones((), device=parameters[0].device)
+        for place, parameter in enumerate(parameters):
             signal = _Use.apply(signal, parameter, self, place)
+        _sleep_until(began + self._pace.forward_s)
         return signal
 
-    def gradient(self, place: int) -> Tensor:
-        """The gradient of the parameter used at `place`, once it is time for it."""
+    def wait_for_gradient(self, place: int) -> None:
+        """Let the time pass until the gradient of the parameter used at `place` is ready."""
         number = len(self._order) - 1 - place
-        if number == 0:
-            self._backward_began = time.perf_counter()
         _sleep_until(self._backward_began + self._pace.gradient_ready_s[number])
-        return self._gradients[place]
+
+    def note_use(self, place: int) -> None:
+        """The last parameter's gradient is the first to be worked on: the backward pass begins."""
+        if place == len(self._order) - 1:
+            self._backward_began = time.perf_counter()
 
 
 class _Use(torch.autograd.Function):
@@ -59,11 +65,17 @@ class _Use(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, signal: Tensor, parameter: Tensor, model: PacedModel, place: int) -> Tensor:
         ctx.model, ctx.place = model, place
+        ctx.shape, ctx.dtype = parameter.shape, parameter.dtype
         return signal.clone()
 
     @staticmethod
     def backward(ctx: Any, *outputs: Any) -> Any:
-        return outputs[0], ctx.model.gradient(ctx.place), None, None
+        ctx.model.note_use(ctx.place)
+        # A new tensor every time, made while the time passes: the parameter keeps it as its gradient, and
+        # averaging, accumulation and clearing write into that.
+        gradient = outputs[0].to(ctx.dtype).expand(ctx.shape).clone(memory_format=torch.contiguous_format)
+        ctx.model.wait_for_gradient(ctx.place)
+        return outputs[0], gradient, None, None
 
 
 class SleepingOptimizer(torch.optim.Optimizer):

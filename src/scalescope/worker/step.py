@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalescope.errors import BadInput
 from scalescope.results.heartbeat import Phase
 from scalescope.worker.faults import Fault
 from scalescope.worker.position import Position
@@ -29,6 +30,9 @@ class Data:
     samples: Any = None
     validation: Any = None
     collate: Callable[[list[Any]], Batch] | None = None
+    # What the owner's own loader does, unless asked otherwise.
+    num_workers: int = 0
+    drop_last: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,10 @@ class Workload:
         """The loss of a batch under `model`, which is this workload's model or a wrapper of it."""
         if isinstance(batch, Mapping):
             return self.loss(model(**batch), batch)
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise BadInput(
+                f"a batch is {_described(batch)}; expected (inputs, targets) or a mapping of names"
+            )
         inputs, targets = batch
         return self.loss(model(inputs), targets)
 
@@ -162,8 +170,13 @@ def run_steps(
 def batch_size_of(batch: Batch) -> int:
     """Samples in a batch: the length of the first tensor found in it."""
     if isinstance(batch, Tensor):
-        return len(batch)
+        return len(batch) if batch.ndim else 1
     parts = batch.values() if isinstance(batch, Mapping) else batch
     return next(
         (batch_size_of(part) for part in parts if isinstance(part, Tensor | Mapping | tuple | list)), 1
     )
+
+
+def _described(batch: Batch) -> str:
+    kind = type(batch).__name__
+    return f"a {kind} of {len(batch)}" if isinstance(batch, tuple | list) else f"a {kind}"

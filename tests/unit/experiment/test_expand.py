@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import settings_of
+from scalescope.catalog.setting import Setting, settings_of
+from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.expand import expand, resolve_placement
 from scalescope.experiment.machine import Machine
@@ -15,7 +16,7 @@ from scalescope.launch.fake import TWO_CORES
 from .asking import ask, with_gpus
 
 (BATCH,) = cards.all_settings("train")["batch_size"]
-(BUCKET,) = cards.all_settings("train")["bucket_cap_mb"]
+(BUCKET,) = (one for one in settings_of(Ddp) if one.name == "bucket_cap_mb")
 BROKEN_GPU = dataclasses.replace(TWO_CORES, gpu_problem="the driver is too old")
 
 
@@ -270,8 +271,25 @@ def test_each_value_of_a_variable_is_a_trial() -> None:
 
 
 def test_a_setting_that_no_trial_uses_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"^bucket_cap_mb belongs to ddp, which no trial here uses$"):
+    with pytest.raises(BadInput, match=r"^bucket_cap_mb belongs to ddp\b.*, which no trial here uses$"):
         expand(ask(bucket_cap_mb="10", world_size="1"), TWO_CORES)
+
+
+def test_the_owner_of_an_unused_setting_is_named_as_it_is_asked_for() -> None:
+    with pytest.raises(BadInput, match=r"^num_classes belongs to cnn and transformer, which no trial here"):
+        expand(ask(num_classes="7"), TWO_CORES)
+    for name in cards.names("strategies"):
+        for one in settings_of(cards.card("strategies", name)):
+            with pytest.raises(
+                BadInput, match=rf"^{one.name} belongs to .*\b{name}\b.*, which no trial here"
+            ):
+                expand(ask(**{one.name: _any_value(one), "world_size": "1"}), TWO_CORES)
+
+
+def _any_value(one: Setting) -> str:
+    if one.kind == "bool":
+        return "true"
+    return one.choices[0] if one.choices else "5"
 
 
 def test_a_setting_that_some_trials_use_is_fine() -> None:

@@ -20,7 +20,9 @@ from scalescope.launch.fake import TWO_CORES
 from .asking import ask, with_gpus
 
 NAMES = {
-    "workload": cards.names("workloads"),
+    "workload": cards.known_names("workloads"),
+    "data": cards.names("data"),
+    "data_dir": ("data", "/somewhere/my data", "~/data: all, of it"),
     "strategy": ("auto", *cards.names("strategies")),
     "collective": ("all", "all_reduce,broadcast", *cards.names("collectives")),
 }

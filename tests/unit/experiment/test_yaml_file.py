@@ -247,3 +247,37 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_keys_are_shown_on_one_short_line(name: str, shown: str) -> None:
     assert shown_key(name) == shown
+
+
+def test_data_is_a_setting_where_it_has_a_value(tmp_path: Path) -> None:
+    assert texts(read(tmp_path, "data: ag_news\n")) == {"data": ["ag_news"]}
+    assert texts(read(tmp_path, "data: [synthetic, ag_news]\n")) == {"data": ["synthetic", "ag_news"]}
+
+
+@pytest.mark.parametrize("key", ["data", "name"])
+def test_data_is_a_heading_where_lines_stand_below_it(tmp_path: Path, key: str) -> None:
+    found = read(tmp_path, f"data:\n  {key}: ag_news\n  num_workers: 2\n")
+    assert texts(found) == {"data": ["ag_news"], "num_workers": ["2"]}
+    assert found["data"][0].origin == f"{tmp_path}/e.yaml:2: data"
+
+
+def test_a_name_is_the_models_below_model_and_the_runs_elsewhere(tmp_path: Path) -> None:
+    found = read(tmp_path, "name: mine\nmodel:\n  name: mlp\nenv:\n  name: x\n")
+    assert texts(found) == {"name": ["mine"], "workload": ["mlp"], "env.name": ["x"]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "data: synthetic\ndata:\n  num_workers: 2\n",
+        "data:\n  num_workers: 2\ndata: synthetic\n",
+        "data:\n  data: synthetic\n  name: synthetic\n",
+        "data: synthetic\ndata: ag_news\n",
+    ],
+)
+def test_data_given_twice_is_refused(tmp_path: Path, content: str) -> None:
+    assert re.match(r"e.yaml:\d: (data|name): given twice", refusal(tmp_path, content))
+
+
+def test_data_without_a_value_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "data:\nseed: 1\n") == "e.yaml:1: data: has no value"

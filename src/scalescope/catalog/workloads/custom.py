@@ -9,6 +9,7 @@ from scalescope.catalog.traits import WorkloadTraits
 from scalescope.errors import BadInput
 
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -48,17 +49,22 @@ def check_reference(reference: str) -> None:
     except OSError as error:
         raise BadInput(f"workload {reference}: {place}: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
-        line, text = getattr(error, "lineno", None), (getattr(error, "text", None) or "").strip()
-        where = f"{place}:{line}" if line else place
-        raise BadInput(f"{where}: {getattr(error, 'msg', None) or error}: {text}".rstrip(": ")) from None
+        raise BadInput(_torn(place, error)) from None
     _check_defined(reference, function, tree)
+
+
+def _torn(place: str, error: SyntaxError | ValueError) -> str:
+    """Where a file cannot be read as Python, with the text of that line."""
+    if not isinstance(error, SyntaxError):
+        return f"{place}: {error}"
+    where = f"{place}:{error.lineno}" if error.lineno else place
+    return ": ".join(filter(None, (where, error.msg, (error.text or "").strip())))
 
 
 def _check_defined(reference: str, function: str, tree: ast.Module) -> None:
     """Name the functions that are there when the wanted one is not."""
-    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    defined = [node.name for node in tree.body if isinstance(node, definitions)]
-    loose = [node for node in tree.body if not isinstance(node, definitions)]
+    defined = [node.name for node in tree.body if isinstance(node, _DEFINITIONS)]
+    loose = [node for node in tree.body if not isinstance(node, _DEFINITIONS)]
     if function in defined or any(_may_bind(node, function) for node in loose):
         return
     known = ", ".join(defined) or "none"
@@ -66,7 +72,8 @@ def _check_defined(reference: str, function: str, tree: ast.Module) -> None:
 
 
 def _may_bind(node: ast.stmt, name: str) -> bool:
-    """Whether a statement might bring the name, by assignment or import."""
+    """Whether a statement might bring the name, by assignment, import or a definition inside it."""
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    names |= {one.name for one in ast.walk(node) if isinstance(one, _DEFINITIONS)}
     aliases = {one.asname or one.name for one in ast.walk(node) if isinstance(one, ast.alias)}
     return name in names | aliases or "*" in aliases

@@ -1,18 +1,19 @@
 """Your own workload: a function that returns a model, its data and its loss, and may return an optimizer."""
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput
@@ -31,17 +32,22 @@ def build(options: Custom, device: torch.device, surroundings: Surroundings) -> 
         "batch_size": surroundings.batch_size,
         "device": device,
     }
-    returned = _guarded(reference, lambda: factory(**_asked_for(reference, factory, offered)))
+    arguments = _asked_for(reference, factory, offered)
+    returned = _guarded(reference, lambda: factory(**arguments))
     if not isinstance(returned, tuple) or len(returned) not in (3, 4):
-        raise BadInput(f"{reference} returned {_shape_of(returned)}; expected {_EXPECTED}")
+        raise _refusal(reference, f"returned {_shape_of(returned)}; expected {_EXPECTED}")
     model, data, loss, *optimizer = returned
     _check_parts(reference, model, data, loss)
     return Workload(
         model=model.to(device),
         data=_data(data),
         loss=loss,
-        make_optimizer=_optimizer_factory(reference, optimizer[0]) if optimizer else None,
+        make_optimizer=_optimizer_factory(reference, model, optimizer[0]) if optimizer else None,
     )
+
+
+def _refusal(reference: str, why: str) -> BadInput:
+    return BadInput(f"workload {reference}: {why}")
 
 
 def _factory(reference: str) -> Callable[..., Any]:
@@ -49,9 +55,9 @@ def _factory(reference: str) -> Callable[..., Any]:
     module = _guarded(reference, lambda: _load(place))
     factory = getattr(module, name, None)
     if factory is None:
-        raise BadInput(f"workload {reference}: there is no {name} in {place}")
+        raise _refusal(reference, f"there is no {name} in {place}")
     if not callable(factory):
-        raise BadInput(f"workload {reference}: {name} is a {type(factory).__name__}, not a function")
+        raise _refusal(reference, f"{name} is {_shape_of(factory)}, not a function")
     found: Callable[..., Any] = factory
     return found
 
@@ -76,26 +82,52 @@ def _guarded(reference: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except SystemExit as error:
-        raise BadInput(f"{_where(reference, error)}: called sys.exit({error.code})") from None
+        raise _refusal(reference, f"{_where(reference, error)}called sys.exit({error.code})") from None
+    except ModuleNotFoundError as error:
+        if error.name is not None and _is_part_of(error.name, reference.rpartition(":")[0]):
+            why = f"there is no module {error.name} in {Path.cwd()} or among the installed packages"
+            raise _refusal(reference, why) from None
+        raise _failure(reference, error) from error
     except Exception as error:
-        text = (str(error).splitlines() or [""])[0]
-        raise BadInput(f"{_where(reference, error)}: {type(error).__name__}: {text}") from error
+        raise _failure(reference, error) from error
+
+
+def _failure(reference: str, error: Exception) -> BadInput:
+    if isinstance(error, SyntaxError):
+        parts = [error.msg, (error.text or "").strip()]
+    else:
+        parts = str(error).splitlines()[:1]
+    said = ": ".join([type(error).__name__, *filter(None, parts)])
+    return _refusal(reference, f"{_where(reference, error)}{said}")
+
+
+def _is_part_of(name: str, place: str) -> bool:
+    """Whether a module that is missing is the one asked for or a package on the way to it."""
+    return place == name or place.startswith(f"{name}.")
 
 
 def _where(reference: str, error: BaseException) -> str:
-    """The last line of the user's own file that the error passed through."""
-    place = reference.rpartition(":")[0]
-    name = Path(place).name if place.endswith(".py") else place.replace(".", "/") + ".py"
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename.endswith(name)]
-    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
-    if frames and line is None:
-        line = frames[-1].lineno
-    return f"workload {reference}" if line is None else f"workload {reference}: line {line}"
+    """The last line of the user's own file that the error passed through, or the line it could not read."""
+    own = _file_of(reference.rpartition(":")[0])
+    if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
+        return f"line {error.lineno}: " if error.filename == own else f"{error.filename}:{error.lineno}: "
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == own]
+    return f"line {frames[-1].lineno}: " if frames else ""
+
+
+def _file_of(place: str) -> str | None:
+    """The file a reference leads to, as tracebacks write it."""
+    if place.endswith(".py"):
+        return str(Path(place).resolve())
+    with contextlib.suppress(Exception):  # looking for a module runs its packages, which may be what failed
+        spec = importlib.util.find_spec(place)
+        return None if spec is None else spec.origin
+    return None
 
 
 def _asked_for(reference: str, factory: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
     """The arguments a function names among those we offer."""
-    wanted = inspect.signature(factory).parameters.values()
+    wanted = _guarded(reference, lambda: inspect.signature(factory)).parameters.values()
     needed = [
         one.name
         for one in wanted
@@ -103,33 +135,41 @@ def _asked_for(reference: str, factory: Callable[..., Any], offered: dict[str, A
     ]
     unknown = [name for name in needed if name not in offered]
     if unknown:
-        raise BadInput(
-            f"workload {reference}: it asks for {', '.join(unknown)}; on offer are {', '.join(offered)}"
-        )
+        raise _refusal(reference, f"it asks for {', '.join(unknown)}; on offer are {', '.join(offered)}")
     return {one.name: offered[one.name] for one in wanted if one.name in offered}
 
 
 def _check_parts(reference: str, model: Any, data: Any, loss: Any) -> None:
     if not isinstance(model, nn.Module):
-        raise BadInput(f"{reference} returned a {type(model).__name__} as model; expected a torch.nn.Module")
+        raise _refusal(reference, f"returned {_shape_of(model)} as model; expected a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise BadInput(f"{reference} returned a model without parameters to train")
-    if not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
-        raise BadInput(
-            f"{reference} returned a {type(data).__name__} as data; expected a data set or an iterable"
-        )
+        raise _refusal(reference, "returned a model without parameters to train")
+    if isinstance(data, Mapping | str) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
+        raise _refusal(reference, f"returned {_shape_of(data)} as data; expected a data set or an iterable")
+    if not (hasattr(data, "__len__") or hasattr(data, "__iter__")):
+        raise _refusal(reference, f"returned {_shape_of(data)} as data, which has no __len__")
     if not callable(loss):
-        raise BadInput(f"{reference} returned a {type(loss).__name__} as loss; expected a function")
+        raise _refusal(reference, f"returned {_shape_of(loss)} as loss; expected a function")
 
 
 def _data(data: Any) -> Data:
-    """A loader's data set is sharded anew; its own sampler knows nothing of ranks."""
-    if isinstance(data, DataLoader) and hasattr(data.dataset, "__getitem__"):
-        return Data(samples=data.dataset, collate=data.collate_fn)
+    """A loader's data set is sharded anew, since its own sampler knows nothing of ranks.
+
+    One that does not batch hands out ready batches and stays as it is.
+    """
+    if not isinstance(data, DataLoader) or data.batch_sampler is None:
+        return Data(samples=data)
+    if isinstance(data.dataset, IterableDataset) or hasattr(data.dataset, "__len__"):
+        return Data(
+            samples=data.dataset,
+            collate=data.collate_fn,
+            num_workers=data.num_workers,
+            drop_last=bool(getattr(data.batch_sampler, "drop_last", False)),
+        )
     return Data(samples=data)
 
 
-def _optimizer_factory(reference: str, optimizer: Any) -> OptimizerFactory | None:
+def _optimizer_factory(reference: str, model: nn.Module, optimizer: Any) -> OptimizerFactory | None:
     """A function of parameters as it is; an optimizer made anew, since strategies replace parameters."""
     if optimizer is None:
         return None
@@ -137,15 +177,9 @@ def _optimizer_factory(reference: str, optimizer: Any) -> OptimizerFactory | Non
         if callable(optimizer):
             found: OptimizerFactory = optimizer
             return found
-        raise BadInput(
-            f"{reference} returned a {type(optimizer).__name__} as optimizer; "
-            "expected an optimizer or a function that makes one of parameters"
-        )
-    if len(optimizer.param_groups) > 1:
-        raise BadInput(
-            f"{reference}: an optimizer of {len(optimizer.param_groups)} parameter groups cannot be rebuilt; "
-            "return a function that makes it of parameters"
-        )
+        expected = "expected an optimizer or a function that makes one of parameters"
+        raise _refusal(reference, f"returned {_shape_of(optimizer)} as optimizer; {expected}")
+    _check_rebuildable(reference, model, optimizer)
     kind, group = type(optimizer), optimizer.param_groups[0]
     options = {
         name: group[name] for name in inspect.signature(kind).parameters if name in group and name != "params"
@@ -157,6 +191,25 @@ def _optimizer_factory(reference: str, optimizer: Any) -> OptimizerFactory | Non
     return make
 
 
-def _shape_of(returned: Any) -> str:
-    kind = type(returned).__name__
-    return f"a {kind} of {len(returned)}" if isinstance(returned, tuple | list | dict) else f"a {kind}"
+def _check_rebuildable(reference: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """One group of all trained parameters says all there is to know; anything else would be guessed."""
+    advice = "return a function that makes it of parameters instead"
+    if len(optimizer.param_groups) > 1:
+        why = f"an optimizer of {len(optimizer.param_groups)} parameter groups cannot be rebuilt; {advice}"
+        raise _refusal(reference, why)
+    held = {id(one) for one in optimizer.param_groups[0]["params"]}
+    trained = [one for one in model.parameters() if one.requires_grad]
+    there = sum(id(one) in held for one in trained)
+    if there < len(trained):
+        why = f"the optimizer holds {there} of the model's {len(trained)} trained parameters; {advice}"
+        raise _refusal(reference, why)
+
+
+def _shape_of(thing: Any) -> str:
+    """A thing's type in a few words: `a tuple of 2`, `an int`, `None`."""
+    if thing is None:
+        return "None"
+    kind = type(thing).__name__
+    article = "an" if kind[0].lower() in "aeiou" else "a"
+    size = f" of {len(thing)}" if isinstance(thing, tuple | list | dict) else ""
+    return f"{article} {kind}{size}"

@@ -1,0 +1,41 @@
+"""Card of the `paced` workload."""
+
+from dataclasses import dataclass
+
+from scalescope.catalog.setting import setting
+from scalescope.catalog.traits import WorkloadTraits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paced(WorkloadTraits):
+    """Sleeps instead of computing but exchanges real gradients: many ranks share few cores honestly."""
+
+    defaults = {"batch_size": 32}  # noqa: RUF012
+
+    forward_ms: float = setting(
+        10.0, "Time of a whole forward pass in ms, however large the batch is.", low=0, high=1e7
+    )
+    backward_ms: float = setting(
+        20.0,
+        "Time of a whole backward pass in ms, however large the batch is; the layers' gradients become "
+        "ready evenly over it.",
+        low=0,
+        high=1e7,
+    )
+    layers: int = setting(8, "Layers, each with one gradient to exchange.", low=1, high=10_000)
+    layer_mb: float = setting(1.0, "Parameters of each layer in MiB of fp32.", low=0.001, high=65_536)
+
+    @property
+    def layer_elements(self) -> int:
+        """Parameters of one layer."""
+        return round(self.layer_mb * 2**20 / 4)
+
+    @property
+    def gradient_ready_s(self) -> tuple[float, ...]:
+        """When each gradient is ready after the backward pass began, the last layer's first."""
+        share = self.backward_ms / 1e3 / self.layers
+        return tuple(share * number for number in range(1, self.layers + 1))
+
+    def least_step_s(self) -> float:
+        """What is slept in a step."""
+        return (self.forward_ms + self.backward_ms) / 1e3

@@ -1,0 +1,28 @@
+"""The `paced` workload: layers of parameters whose compute is slept, whose gradients are real."""
+
+import torch
+from torch import Tensor, nn
+
+from scalescope.catalog.workloads.paced import Paced
+from scalescope.worker.pacing import Pace, PacedModel
+from scalescope.worker.step import Batch, Data, Surroundings, Workload
+
+
+def build(options: Paced, device: torch.device, surroundings: Surroundings) -> Workload:
+    """Layers of zeros; every step moves them by the learning rate, on all ranks alike."""
+    layers = nn.ParameterList(
+        torch.zeros(options.layer_elements, device=device) for _ in range(options.layers)
+    )
+    pace = Pace(forward_s=options.forward_ms / 1e3, gradient_ready_s=options.gradient_ready_s)
+
+    def synthesize(count: int, generator: torch.Generator) -> Batch:
+        return torch.zeros(count, 1), torch.zeros(count)
+
+    return Workload(
+        model=PacedModel(layers, list(layers), pace), data=Data(synthesize=synthesize), loss=_as_it_is
+    )
+
+
+def _as_it_is(output: Tensor, targets: object) -> Tensor:
+    """The model's output is its loss."""
+    return output

@@ -1,0 +1,115 @@
+"""Training on texts end to end: a tiny corpus through the command line, on real ranks."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gloo.conftest import Start
+from tests.gloo.real_runs import FinishedRun
+
+pytestmark = pytest.mark.gloo
+
+SMALL = [
+    "--device=cpu",
+    "--workload=transformer",
+    "--data=ag_news",
+    "--data-dir=data",
+    "--d-model=16",
+    "--n-heads=2",
+    "--num-layers=1",
+    "--dim-feedforward=16",
+    "--max-seq-len=12",
+    "--vocab-size=40",
+    "--global-batch-size=8",
+    "--optimizer=adamw",
+    "--lr=0.01",
+    "--warmup-steps=3",
+]
+_TOPICS = ["war and peace talks", "team wins the match", "shares fall on profit", "new chip for phones"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A corpus of 64 + 16 easy texts in four classes beside an empty cache."""
+    folder = tmp_path / "data" / "ag_news_csv"
+    folder.mkdir(parents=True)
+    for name, count in (("train", 64), ("test", 16)):
+        rows = [f'"{n % 4 + 1}","{_TOPICS[n % 4]}","story ""{n}"" of the day"' for n in range(count)]
+        (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path / "cache"
+
+
+def run_with(start: Start, cache: Path, *arguments: str) -> FinishedRun:
+    return start("train", *SMALL, *arguments, XDG_CACHE_HOME=str(cache)).finish()
+
+
+def vocabulary(cache: Path) -> bytes:
+    (file,) = (cache / "scalescope").glob("vocabulary-*.json")
+    return file.read_bytes()
+
+
+def trained(run: FinishedRun) -> dict[str, Any]:
+    assert run.returncode == 0, run.stderr
+    (found,) = run.summary["results"]["training"]
+    return dict(found)
+
+
+def test_two_ranks_learn_an_easy_corpus_and_say_so(start: Start, cache: Path) -> None:
+    run = run_with(start, cache, "--epochs=3", "--eval", "--world-size=2")
+    entry = trained(run)
+    assert [epoch["epoch"] for epoch in entry["epochs"]] == [1, 2, 3]
+    assert entry["epochs"][-1]["validation_accuracy"] == 1.0
+    assert entry["tokens_per_s"] == pytest.approx(12 * entry["samples_per_s"])
+    (result,) = run.results
+    first, second = (rank["samples"] for rank in result["ranks"])
+    assert first["validation_accuracy"] == second["validation_accuracy"]
+    assert len(first["epoch_time_s"]) == len(first["evaluation_time_s"]) == 3
+    assert [rank["counters"]["epoch_steps"] for rank in result["ranks"]] == [8, 8]
+    assert "Final accuracy: 1.000 on validation data" in run.stdout
+    assert "tokens/s" in run.stdout
+    words = json.loads(vocabulary(cache))
+    assert words[:4] == ["the", "day", "of", "story"]
+    assert len(words) == 38
+
+
+def test_a_vocabulary_is_kept_and_the_same_whoever_finds_it(
+    start: Start, cache: Path, tmp_path: Path
+) -> None:
+    trained(run_with(start, cache, "--world-size=2"))
+    kept = vocabulary(cache)
+    (file,) = (cache / "scalescope").glob("vocabulary-*.json")
+    os.utime(file, (time.time() - 1000,) * 2)
+    before = file.stat().st_mtime
+    trained(start("train", *SMALL, folder="again", XDG_CACHE_HOME=str(cache)).finish())
+    assert (vocabulary(cache), file.stat().st_mtime) == (kept, before)
+    alone = tmp_path / "another cache"
+    trained(start("train", *SMALL, folder="alone", XDG_CACHE_HOME=str(alone)).finish())
+    assert vocabulary(alone) == kept
+
+
+def test_next_tokens_of_texts_with_loader_processes(start: Start, cache: Path) -> None:
+    loader = ["--num-workers=1", "--persistent-workers"]
+    run = start("train", *SMALL, *loader, "--task=next_token", "--eval", XDG_CACHE_HOME=str(cache))
+    entry = trained(run.finish())
+    assert 0.0 < entry["epochs"][0]["validation_accuracy"] <= 1.0
+    assert run.leftovers() == []
+
+
+def test_a_broken_row_is_named_in_one_line(start: Start, cache: Path, tmp_path: Path) -> None:
+    with (tmp_path / "data" / "ag_news_csv" / "train.csv").open("a") as file:
+        file.write('"7","title","text"\n')
+    run = run_with(start, cache)
+    assert run.returncode == 2
+    assert "data/ag_news_csv/train.csv:65: class '7'; expected 1 to 4" in run.stderr
+
+
+def test_missing_files_are_named_before_anything_starts(start: Start, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "ag_news_csv" / "train.csv").unlink()
+    run = run_with(start, cache)
+    assert run.returncode == 2
+    assert "data ag_news: no train.csv in data/ag_news_csv" in run.stderr
+    assert not run.folder.exists()

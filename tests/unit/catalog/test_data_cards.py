@@ -1,0 +1,110 @@
+"""Cards of data sets: where they look for files, and the one line that says what was not there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scalescope.catalog.data import ag_news, imdb
+from scalescope.errors import BadInput
+from scalescope.experiment.expand import expand
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import TWO_CORES
+from tests.unit.experiment.asking import ask
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def trial_of(data: str, **texts: str) -> Trial:
+    (trial,) = expand(ask(workload="transformer", data=data, **texts), TWO_CORES).trials
+    return trial
+
+
+def refusal(data: str, **texts: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        trial_of(data, **texts)
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("named", "within"), [(".", "ag_news_csv"), ("ag_news_csv", "ag_news_csv")])
+def test_ag_news_is_found_in_its_folder_or_as_it(tmp_path: Path, named: str, within: str) -> None:
+    files = tmp_path / within / "train.csv", tmp_path / within / "test.csv"
+    touch(*files)
+    assert ag_news.find_files(str(tmp_path / named)) == files
+
+
+def test_missing_files_of_ag_news_are_named(tmp_path: Path) -> None:
+    assert refusal("ag_news", data_dir=str(tmp_path)) == (
+        f"data ag_news: no ag_news_csv/train.csv under {tmp_path}"
+    )
+    touch(tmp_path / "ag_news_csv" / "train.csv")
+    assert (
+        refusal("ag_news", data_dir=str(tmp_path)) == f"data ag_news: no test.csv in {tmp_path}/ag_news_csv"
+    )
+
+
+@pytest.mark.parametrize("data", ["ag_news", "imdb"])
+def test_a_missing_folder_is_named(tmp_path: Path, data: str) -> None:
+    assert (
+        refusal(data, data_dir=f"{tmp_path}/none") == f"data {data}: data_dir {tmp_path}/none: no such folder"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["imdb/train.csv", "imdb/test.csv"], ["imdb/train.csv", "imdb/test.csv"]),
+        (["train.csv", "test.csv"], ["train.csv", "test.csv"]),
+        (["IMDB Dataset.csv"], ["IMDB Dataset.csv"]),
+        (["imdb/IMDB Dataset.csv"], ["imdb/IMDB Dataset.csv"]),
+        (
+            [f"aclImdb/{part}/{kind}/0_1.txt" for part in ("train", "test") for kind in ("pos", "neg")],
+            ["aclImdb/train", "aclImdb/test"],
+        ),
+        (
+            [f"{part}/{kind}/0_1.txt" for part in ("train", "test") for kind in ("pos", "neg")],
+            ["train", "test"],
+        ),
+    ],
+)
+def test_reviews_are_found_whichever_way_they_lie(tmp_path: Path, files: list[str], found: list[str]) -> None:
+    touch(*(tmp_path / file for file in files))
+    assert imdb.find_files(str(tmp_path)) == tuple(tmp_path / one for one in found)
+
+
+def test_missing_reviews_are_named(tmp_path: Path) -> None:
+    touch(tmp_path / "imdb" / "train.csv")
+    assert refusal("imdb", data_dir=str(tmp_path)) == (
+        "data imdb: neither imdb/train.csv with test.csv nor IMDB Dataset.csv nor aclImdb/train/pos "
+        f"under {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize("data", ["ag_news", "imdb"])
+def test_without_a_folder_there_must_be_a_way_to_download(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert re.match(rf"data {data}: --data-dir names the folder that holds .+ not installed$", refusal(data))
+
+
+def test_without_a_folder_and_with_the_package_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert trial_of("ag_news").settings["data_dir"] is None
+
+
+def test_an_epoch_is_the_whole_data_set(tmp_path: Path) -> None:
+    touch(tmp_path / "train.csv", tmp_path / "test.csv")
+    trial = trial_of("ag_news", data_dir=str(tmp_path), eval="true")
+    assert trial.settings["steps_per_epoch"] is None
+    assert trial_of("ag_news", data_dir=str(tmp_path), steps_per_epoch="9").settings["steps_per_epoch"] == 9
+
+
+def test_fewer_classes_than_the_data_has_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path / "train.csv", tmp_path / "test.csv")
+    refused = refusal("ag_news", data_dir=str(tmp_path), num_classes="3")
+    assert refused == "num_classes 3: ag_news has 4; leave it out, or give 4"
+    assert trial_of("imdb", data_dir=str(tmp_path), num_classes="3").settings["num_classes"] == 3

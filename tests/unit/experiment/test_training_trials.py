@@ -1,0 +1,173 @@
+"""Training trials: defaults of the workload, batch arithmetic, stand-ins, epochs without a given length."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.experiment.expand import expand
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import TWO_CORES
+
+from .asking import ask, with_gpus
+
+_DDP_OF_PYTORCH = {
+    "bucket_cap_mb": None,
+    "static_graph": False,
+    "broadcast_buffers": True,
+    "gradient_as_bucket_view": False,
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """An own workload that can be named."""
+    (tmp_path / "mine.py").write_text("def build(): pass\n")
+    return f"{tmp_path}/mine.py:build"
+
+
+def _trial(**texts: str) -> Trial:
+    (trial,) = expand(ask(**texts), TWO_CORES).trials
+    return trial
+
+
+def _of(trial: Trial, names: object) -> dict[str, object]:
+    return {name: trial.settings[name] for name in names}  # type: ignore[attr-defined]
+
+
+def test_an_own_workload_starts_from_pytorchs_own_ddp(own: str) -> None:
+    mine = _trial(workload=own, world_size="2")
+    ours = _trial(world_size="2")
+    assert _of(mine, _DDP_OF_PYTORCH) == _DDP_OF_PYTORCH
+    assert all(ours.settings[name] != value for name, value in _DDP_OF_PYTORCH.items())
+    assert (mine.settings["data"], mine.settings["batch_size"]) == ("own", 32)
+
+
+def test_what_is_given_goes_before_what_a_workload_would_have(own: str) -> None:
+    given = {
+        "bucket_cap_mb": "25",
+        "static_graph": "true",
+        "broadcast_buffers": "false",
+        "gradient_as_bucket_view": "true",
+        "batch_size": "7",
+    }
+    trial = _trial(workload=own, world_size="2", **given)
+    assert _of(trial, given) == {
+        "bucket_cap_mb": 25.0,
+        "static_graph": True,
+        "broadcast_buffers": False,
+        "gradient_as_bucket_view": True,
+        "batch_size": 7,
+    }
+
+
+def test_each_workload_of_a_sweep_keeps_its_own_defaults(own: str) -> None:
+    trials = expand(ask(workload=f"mlp,cnn,{own}", world_size="2"), TWO_CORES).trials
+    assert [one.settings["static_graph"] for one in trials] == [True, True, False]
+    assert [one.settings["batch_size"] for one in trials] == [256, 32, 32]
+
+
+def test_a_workloads_batch_depends_on_the_device() -> None:
+    (trial,) = expand(ask(workload="cnn"), with_gpus(1)).trials
+    wished = ("batch_size", "image_size", "channels", "depth", "num_classes")
+    assert [trial.settings[name] for name in wished] == [256, 224, 64, 50, None]
+
+
+def test_a_depth_of_no_resnet_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"^depth 49 is no ResNet's; .* 50 is nearest$"):
+        _trial(workload="cnn", depth="49")
+
+
+@pytest.mark.parametrize(("workload", "data"), [("mlp", "own"), ("cnn", "ag_news"), ("paced", "own")])
+def test_data_that_a_workload_cannot_read_is_refused(workload: str, data: str) -> None:
+    with pytest.raises(BadInput, match=rf"^workload {workload} cannot be fed {data}; it takes synthetic$"):
+        _trial(workload=workload, data=data)
+
+
+def test_an_own_workload_is_fed_its_own(own: str) -> None:
+    with pytest.raises(BadInput, match=r"cannot be fed synthetic; it takes own$"):
+        _trial(workload=own, data="synthetic")
+
+
+@pytest.mark.parametrize(
+    ("texts", "rank", "micro", "step", "mode"),
+    [
+        ({"batch_size": "8"}, 8, 8, 16, "weak"),
+        ({"batch_size": "8", "accumulation_steps": "3"}, 24, 8, 48, "weak"),
+        ({"global_batch_size": "48"}, 24, 24, 48, "strong"),
+        ({"global_batch_size": "48", "accumulation_steps": "3"}, 24, 8, 48, "strong"),
+    ],
+)
+def test_batches_of_a_rank_a_pass_and_a_step(
+    texts: dict[str, str], rank: int, micro: int, step: int, mode: str
+) -> None:
+    trial = _trial(world_size="2", **texts)
+    assert (trial.rank_batch_size, trial.micro_batch_size) == (rank, micro)
+    assert (trial.samples_per_step, trial.mode) == (step, mode)
+
+
+def test_the_ranks_of_a_pipeline_share_one_batch() -> None:
+    weak = _trial(world_size="2", batch_size="8", strategy="pipeline")
+    assert (weak.replicas, weak.rank_batch_size, weak.samples_per_step) == (1, 8, 8)
+    assert weak.mode == "strong"  # more ranks do not bring more work
+    strong = _trial(world_size="2", global_batch_size="8", strategy="pipeline")
+    assert (strong.rank_batch_size, strong.samples_per_step, strong.mode) == (8, 8, "strong")
+
+
+def test_a_run_from_before_accumulation_has_one_batch_a_step() -> None:
+    trial = _trial(world_size="2", batch_size="8")
+    older = Trial(settings={n: v for n, v in trial.settings.items() if n != "accumulation_steps"})
+    assert (older.rank_batch_size, older.micro_batch_size) == (8, 8)
+    assert older.trial_id == trial.trial_id
+
+
+@pytest.mark.parametrize(("total", "near"), [("50", 48), ("5", 6)])
+def test_a_global_batch_divides_over_ranks_and_accumulation_steps(total: str, near: int) -> None:
+    over = r"2 ranks × 3 accumulation steps"
+    with pytest.raises(
+        BadInput, match=rf"^global_batch_size {total} does not divide over {over}; {near} would$"
+    ):
+        _trial(world_size="2", global_batch_size=total, accumulation_steps="3")
+
+
+@pytest.mark.parametrize(
+    ("cores", "texts", "stands_in"),
+    [
+        (2, {"world_size": "4"}, True),
+        (2, {"world_size": "2"}, False),  # one core each
+        (2, {"world_size": "2", "threads_per_rank": "2"}, True),
+        (8, {"world_size": "4"}, False),
+    ],
+)
+def test_ranks_stand_in_only_where_there_are_more_than_cores(
+    cores: int, texts: dict[str, str], stands_in: bool
+) -> None:
+    machine = dataclasses.replace(TWO_CORES, cores=cores)
+    (trial,) = expand(ask(stand_in="true", **texts), machine).trials
+    assert trial.settings["stand_in"] is stands_in
+    (unasked,) = expand(ask(**texts), machine).trials
+    assert unasked.settings["stand_in"] is False
+    assert (trial.trial_id == unasked.trial_id) is not stands_in
+
+
+def test_a_gpu_needs_no_stand_in() -> None:
+    machine = with_gpus(4, cores=2)
+    (trial,) = expand(ask(world_size="4", stand_in="true"), machine).trials
+    assert trial.settings["stand_in"] is False
+
+
+def test_one_rank_alone_computes() -> None:
+    assert _trial(world_size="4", stand_in="true").on_one_rank().settings["stand_in"] is False
+
+
+def test_all_steps_of_an_epoch_are_counted_by_the_ranks(own: str) -> None:
+    trial = _trial(workload=own, steps_per_epoch="all", epochs="3")
+    assert trial.settings["steps_per_epoch"] is None
+    assert trial.steps == 0
+    assert _trial(workload=own, steps_per_epoch="10", epochs="3").steps == 30
+
+
+def test_all_steps_of_data_without_an_end_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"^steps_per_epoch all: synthetic data has no end; give a number$"):
+        _trial(steps_per_epoch="all")

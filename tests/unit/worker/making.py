@@ -1,0 +1,29 @@
+"""Shorthand for what a rank is made of: places, options of the loader, cards with their defaults."""
+
+from typing import Any, TypeVar
+
+import torch
+
+from scalescope.catalog.levers.input import Input
+from scalescope.catalog.setting import settings_of
+from scalescope.worker.feeding import Feed, Shard, feed
+from scalescope.worker.step import Data, Surroundings
+
+CPU = torch.device("cpu")
+Card = TypeVar("Card")
+
+
+def options(card: type[Card], device: str = "cpu", **changes: Any) -> Card:
+    """A card's options: its defaults on `device`, with some changed."""
+    values = {one.name: one.default_for(device) for one in settings_of(card)}
+    return card(**{**values, **changes})
+
+
+def place(reference: str = "test", rank: int = 0, world_size: int = 1, batch_size: int = 4) -> Surroundings:
+    """Where a workload is built."""
+    return Surroundings(reference=reference, rank=rank, world_size=world_size, batch_size=batch_size)
+
+
+def feed_of(data: Data, batch_size: int = 4, *, index: int = 0, count: int = 1, **changes: Any) -> Feed:
+    """The feed of one shard on the CPU."""
+    return feed(data, batch_size, options(Input, **changes), CPU, Shard(index=index, count=count), seed=0)

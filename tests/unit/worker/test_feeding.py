@@ -1,0 +1,104 @@
+"""Feeding from data sets: who gets which sample in which epoch, and that loader processes never stay."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from scalescope.catalog.levers.input import Input
+from scalescope.worker.feeding import Feed, Shard, feed
+from scalescope.worker.step import Data
+from scalescope.worker.text.encoding import ClassifiedTexts
+
+CPU = torch.device("cpu")
+
+
+def texts(count: int) -> Data:
+    """Samples whose class is their number."""
+    tokens = torch.arange(count, dtype=torch.int32).view(count, 1)
+    return Data(samples=ClassifiedTexts(tokens, torch.arange(count)), collate=lambda batch: batch)
+
+
+def loader(num_workers: int | None = None, *, persistent: bool = False) -> Input:
+    return Input(
+        num_workers=num_workers, pin_memory=False, persistent_workers=persistent, prefetch_factor=None
+    )
+
+
+def epoch_of(stream: Feed) -> list[int]:
+    """The samples of the next epoch in their order."""
+    assert stream.epoch_batches is not None
+    batches = [next(stream.batches) for _ in range(stream.epoch_batches)]
+    return [int(label) for _, labels in batches for label in labels]
+
+
+@pytest.mark.parametrize("options", [loader(), loader(2), loader(1, persistent=True)], ids=str)
+def test_two_shards_see_every_sample_once_an_epoch(options: Input) -> None:
+    shards = [feed(texts(40), 6, options, CPU, Shard(index=index, count=2), 0) for index in (0, 1)]
+    try:
+        epochs = [[epoch_of(stream) for stream in shards] for _ in range(2)]
+    finally:
+        for stream in shards:
+            stream.close()
+    for first, second in epochs:
+        assert len(first) == len(second) == 20
+        assert sorted(first + second) == list(range(40))
+    assert epochs[0][0] != epochs[1][0]
+    assert set(epochs[0][0]) != set(epochs[1][0])
+
+
+def test_shards_are_equally_long_where_samples_do_not_divide() -> None:
+    """Ranks that make unequal numbers of steps would wait for each other for ever."""
+    shards = [feed(texts(41), 4, loader(), CPU, Shard(index=index, count=2), 0) for index in (0, 1)]
+    seen = [epoch_of(stream) for stream in shards]
+    assert [len(one) for one in seen] == [21, 21]
+    assert set(seen[0] + seen[1]) == set(range(41))
+
+
+def test_the_order_is_the_seeds() -> None:
+    def order(seed: int) -> list[int]:
+        return epoch_of(feed(texts(30), 8, loader(), CPU, Shard(index=0, count=1), seed))
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+_RANK = """
+import multiprocessing, time, torch
+from tests.unit.worker.test_feeding import CPU, loader, texts
+from scalescope.worker.feeding import Shard, feed
+stream = feed(texts(4000), 4, loader(2), CPU, Shard(index=0, count=1), 0)
+next(stream.batches)
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_loader_processes_end_with_their_rank() -> None:
+    root = Path(__file__).parents[3]
+    rank = subprocess.Popen([sys.executable, "-c", _RANK], cwd=root, stdout=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    workers = [int(word) for word in rank.stdout.readline().split()]
+    assert len(workers) == 2
+    assert all(_lives(pid) for pid in workers)
+    os.kill(rank.pid, signal.SIGKILL)
+    rank.wait()
+    rank.stdout.close()
+    deadline = time.monotonic() + 5
+    while any(_lives(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(_lives(pid) for pid in workers)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,111 @@
+"""Words and their ids: which are kept, and that they are found once and alike everywhere."""
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.worker.text import vocabulary
+from scalescope.worker.text.corpus import Corpus, corpus_of
+from scalescope.worker.text.vocabulary import most_frequent, vocabulary_of, words_of
+
+ROWS = [("b a a c", 0), ("A <br />b; d", 1)]
+
+
+def corpus(rows: list[tuple[str, int]] = ROWS) -> Corpus:
+    return corpus_of("made", rows, rows, 2)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "scalescope"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The Cat, the CAT!", ["the", "cat", "the", "cat"]),
+        ("one<br />two<br>three<BR/>four", ["one", "two", "three", "four"]),
+        ("It's $1.9 billion", ["it's", "1", "9", "billion"]),
+        ("'quoted' snake_case", ["quoted", "snake", "case"]),
+        ("Vlastimil Brodský", ["vlastimil", "brodský"]),
+        (" \n…", []),
+    ],
+)
+def test_words_of_a_text(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+
+
+def test_the_most_frequent_words_come_first_and_ties_by_letters() -> None:
+    assert most_frequent(["b a a c", "a b d"], 3) == ["a", "b", "c"]
+
+
+def test_ids_begin_after_padding_and_unknown(cache: Path) -> None:
+    assert vocabulary_of(corpus(), 5) == {"a": 2, "b": 3, "c": 4}
+    assert vocabulary_of(corpus(), 100) == {"a": 2, "b": 3, "c": 4, "d": 5}
+
+
+def test_a_vocabulary_is_found_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = vocabulary_of(corpus(), 5)
+    monkeypatch.setattr(vocabulary, "most_frequent", None)  # whoever calls it now fails
+    assert vocabulary_of(corpus(), 5) == first
+    (file,) = cache.glob("vocabulary-*.json")
+    assert json.loads(file.read_text()) == ["a", "b", "c"]
+
+
+def test_other_texts_or_another_size_are_another_vocabulary(cache: Path) -> None:
+    vocabulary_of(corpus(), 5)
+    vocabulary_of(corpus(), 6)
+    vocabulary_of(corpus([*ROWS, ("e", 0)]), 5)
+    assert len(list(cache.glob("vocabulary-*.json"))) == 3
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", '["a", "b", "c", "d", "e"]', '{"a": 2}', '["a"', "\xff"])
+def test_a_spoiled_cache_is_made_anew(cache: Path, content: str) -> None:
+    expected = vocabulary_of(corpus(), 5)
+    (file,) = cache.glob("vocabulary-*.json")
+    file.write_bytes(content.encode("latin-1"))
+    assert vocabulary_of(corpus(), 5) == expected
+    assert json.loads(file.read_text()) == ["a", "b", "c"]
+
+
+def test_where_nothing_can_be_kept_it_is_found_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # a file is no folder, not even for root
+    assert vocabulary_of(corpus(), 5) == {"a": 2, "b": 3, "c": 4}
+
+
+def test_a_relative_cache_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert vocabulary.cache_folder() == tmp_path / ".cache" / "scalescope"
+
+
+def _ask(answers: Any, begin: Any) -> None:
+    begin.wait()
+    found = []
+
+    def counting(texts: Any, count: int) -> list[str]:
+        found.append(count)
+        return most_frequent(texts, count)
+
+    vocabulary.most_frequent = counting
+    answers.put((vocabulary_of(corpus([("a b", 0), ("b", 1)] * 2000), 4), len(found)))
+
+
+def test_one_process_finds_it_while_the_others_wait(cache: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    answers, begin = fork.Queue(), fork.Barrier(3)
+    processes = [fork.Process(target=_ask, args=(answers, begin)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    found = [answers.get(timeout=30) for _ in processes]
+    for process in processes:
+        process.join()
+    assert [words for words, _ in found] == [{"b": 2, "a": 3}] * 3
+    assert sorted(times for _, times in found) == [0, 0, 1]

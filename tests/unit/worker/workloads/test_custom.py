@@ -1,0 +1,250 @@
+"""Own workloads: what a function may ask for and return, and how what it does wrong is said."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from scalescope.catalog.workloads.custom import Custom
+from scalescope.errors import BadInput
+from scalescope.worker.step import Workload
+from scalescope.worker.workloads.custom import build
+
+from ..making import CPU, feed_of, place
+
+_GOOD = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Linear(2, 2), [(torch.zeros(2), 0)] * 8, nn.functional.cross_entropy
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty current directory, and imports as they were afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def _build(reference: str, **where: Any) -> Workload:
+    return build(Custom(), CPU, place(reference, **where))
+
+
+def _built(monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], **where: Any) -> Workload:
+    """The workload of a function of this test, as if it stood in a file."""
+    Path("given.py").write_text("")
+    monkeypatch.setitem(sys.modules, "given_module", type(sys)("given_module"))
+    monkeypatch.setattr(sys.modules["given_module"], "build", factory, raising=False)
+    return _build("given_module:build", **where)
+
+
+def _refusal(source: str, reference: str = "mine.py:build") -> str:
+    """What is said of a file; `line N` counts from the line after the opening quotes."""
+    Path("mine.py").write_text(source)
+    with pytest.raises(BadInput) as caught:
+        _build(reference)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def _parts() -> tuple[nn.Module, Any, Any]:
+    return nn.Linear(2, 2), TensorDataset(torch.zeros(8, 2), torch.zeros(8)), nn.functional.mse_loss
+
+
+def test_a_file_is_found_by_relative_and_absolute_path(tmp_path: Path) -> None:
+    Path("below").mkdir()
+    Path("below/mine.py").write_text(_GOOD)
+    for reference in ("below/mine.py:build", f"{tmp_path}/below/mine.py:build"):
+        workload = _build(reference)
+        assert isinstance(workload.model, nn.Linear)
+        assert workload.make_optimizer is None
+
+
+def test_a_file_may_import_its_neighbours_and_define_dataclasses() -> None:
+    Path("below").mkdir()
+    Path("below/neighbour.py").write_text("WIDTH = 3\n")
+    Path("below/mine.py").write_text(
+        "from __future__ import annotations\nimport dataclasses, neighbour\nfrom torch import nn\n"
+        "@dataclasses.dataclass\nclass Size:\n    width: int = neighbour.WIDTH\n"
+        "def build():\n    return nn.Linear(Size().width, 1), [], nn.functional.mse_loss\n"
+    )
+    assert _build("below/mine.py:build").model.in_features == 3
+
+
+def test_a_module_is_found_from_the_current_directory() -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text("")
+    Path("package/inner.py").write_text(_GOOD)
+    assert isinstance(_build("package.inner:build").model, nn.Linear)
+
+
+def test_a_function_gets_the_arguments_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: dict[str, Any] = {}
+
+    def factory(rank: int, device: torch.device, *, batch_size: int, other: int = 5, **rest: Any) -> Any:
+        got.update(rank=rank, device=device, batch_size=batch_size, other=other, rest=rest)
+        return _parts()
+
+    _built(monkeypatch, factory, rank=1, world_size=2, batch_size=16)
+    assert got == {"rank": 1, "device": CPU, "batch_size": 16, "other": 5, "rest": {}}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "def build(model_size, seed): pass",
+            "it asks for model_size, seed; on offer are rank, world_size, ",
+        ),
+        ("def other(): pass", "there is no build in mine.py"),
+        ("build = 5", "build is an int, not a function"),
+        ("\nx = 1 / 0\ndef build(): pass", "line 2: ZeroDivisionError: division by zero"),
+        ("def build():\n    raise ValueError('first\\nsecond')", "line 2: ValueError: first"),
+        ("def build():\n    raise KeyError", "line 2: KeyError"),
+        ("import json\ndef build():\n    json.loads('{')", "line 3: JSONDecodeError: Expecting property"),
+        ("import sys\ndef build():\n    sys.exit(0)", "line 3: called sys.exit(0)"),
+        ("raise SystemExit('no')", "line 1: called sys.exit(no)"),
+        ("def build(:\n    pass", "line 1: SyntaxError: invalid syntax: def build(:"),
+        ("import no_such_thing", "line 1: ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("def build(): return 5", "returned an int; expected (model, data, loss) or ("),
+        ("def build(): pass", "returned None; expected (model, data, loss) or ("),
+        ("def build(): return 1, 2", "returned a tuple of 2; expected (model, data, loss)"),
+        ("def build(): return 1, [], print", "returned an int as model; expected a torch.nn.Module"),
+        (
+            "from torch import nn\ndef build(): return nn.ReLU(), [], print",
+            "returned a model without parameters to train",
+        ),
+        (
+            "from torch import nn\ndef build(): return nn.Linear(1, 1), 5, print",
+            "returned an int as data; expected a data set or an iterable",
+        ),
+        (
+            "from torch import nn\ndef build(): return nn.Linear(1, 1), {'x': 5}, print",
+            "returned a dict of 1 as data; expected a data set or an iterable",
+        ),
+        (
+            "from torch import nn\nclass Endless:\n    def __getitem__(self, n): return n\n"
+            "def build(): return nn.Linear(1, 1), Endless(), print",
+            "returned an Endless as data, which has no __len__",
+        ),
+        (
+            "from torch import nn\ndef build(): return nn.Linear(1, 1), [], None",
+            "returned None as loss; expected a function",
+        ),
+        (
+            "from torch import nn\ndef build(): return nn.Linear(1, 1), [], print, 'adam'",
+            "returned a str as optimizer; expected an optimizer or a function",
+        ),
+    ],
+)
+def test_what_a_file_does_wrong_is_said_in_one_line(source: str, message: str) -> None:
+    assert _refusal(source).startswith(f"workload mine.py:build: {message}")
+
+
+def test_a_syntax_error_in_a_neighbour_names_the_neighbour(tmp_path: Path) -> None:
+    Path("neighbour.py").write_text("\n\nx = = 1\n")
+    message = _refusal("import neighbour")
+    assert message == (
+        f"workload mine.py:build: {tmp_path}/neighbour.py:3: SyntaxError: invalid syntax: x = = 1"
+    )
+
+
+def test_errors_in_a_module_point_into_it() -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text("")
+    Path("package/inner.py").write_text("def build():\n    return [][0]\n")
+    Path("package/torn.py").write_text("def build(:\n")
+    assert _refusal("", "package.inner:build").endswith(
+        "package.inner:build: line 2: IndexError: list index out of range"
+    )
+    assert _refusal("", "package.torn:build").endswith(
+        "torn:build: line 1: SyntaxError: invalid syntax: def build(:"
+    )
+
+
+@pytest.mark.parametrize("place_of", ["nowhere", "nowhere.inner", "package.nowhere"])
+def test_a_missing_module_is_told_from_one_that_misses_something(tmp_path: Path, place_of: str) -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text("")
+    missing = place_of.removesuffix(".inner")
+    why = f"there is no module {missing} in {tmp_path} or among the installed packages"
+    assert _refusal("", f"{place_of}:build") == f"workload {place_of}:build: {why}"
+
+
+class _Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(torch.zeros(2), torch.tensor(1))] * 8)
+
+
+def test_a_loader_brings_its_data_set_and_how_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, loss = _parts()
+
+    def together(found: list[Any]) -> Any:
+        return torch.stack([inputs for inputs, _ in found]), "mine"
+
+    loader = DataLoader(data, batch_size=3, collate_fn=together, drop_last=True)
+    found = _built(monkeypatch, lambda: (model, loader, loss)).data
+    assert found.samples is data
+    assert (found.num_workers, found.drop_last) == (0, True)
+    batch = next(feed_of(found, 4).batches)
+    assert (batch[0].shape, batch[1]) == ((4, 2), "mine")  # the trial's batch, the owner's function
+
+
+def test_a_loader_of_a_stream_is_batched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(_Stream(), batch_size=2)
+    found = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
+    assert next(feed_of(found, 4).batches)[0].shape == (4, 2)
+
+
+def test_a_loader_that_does_not_batch_hands_out_ready_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = [(torch.zeros(4, 2), torch.zeros(4))] * 3
+    loader = DataLoader(ready, batch_size=None)
+    found = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
+    assert next(feed_of(found, 4).batches)[0].shape == (4, 2)
+
+
+def test_an_optimizer_is_made_anew_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, loss = _parts()
+    given = torch.optim.AdamW(model.parameters(), lr=0.125, betas=(0.5, 0.75), weight_decay=0.25)
+    make = _built(monkeypatch, lambda: (model, data, loss, given)).make_optimizer
+    assert make is not None
+    made = make(iter([nn.Parameter(torch.zeros(3))]))
+    assert type(made) is torch.optim.AdamW
+    kept = {name: made.param_groups[0][name] for name in ("lr", "betas", "weight_decay")}
+    assert kept == {"lr": 0.125, "betas": (0.5, 0.75), "weight_decay": 0.25}
+    assert made.param_groups[0]["params"][0].shape == (3,)
+
+
+def test_a_function_that_makes_the_optimizer_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(list(parameters))
+
+    assert _built(monkeypatch, lambda: (*_parts(), make)).make_optimizer is make
+    assert _built(monkeypatch, lambda: (*_parts(), None)).make_optimizer is None
+
+
+def test_an_optimizer_that_cannot_be_made_anew_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, loss = _parts()
+    groups = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias], "lr": 1.0}], lr=0.1)
+    part = torch.optim.SGD([model.weight], lr=0.1)
+    for optimizer, why in (
+        (groups, "an optimizer of 2 parameter groups cannot be rebuilt; return a function that makes it of"),
+        (part, "the optimizer holds 1 of the model's 2 trained parameters; return a function that makes it"),
+    ):
+        with pytest.raises(BadInput, match=why):
+            _built(monkeypatch, lambda optimizer=optimizer: (model, data, loss, optimizer))
+    model.bias.requires_grad_(False)
+    assert _built(monkeypatch, lambda: (model, data, loss, part)).make_optimizer is not None
