@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scalescope.analysis.epochs import Epoch, over_launches
 from scalescope.analysis.launches import Launch, summarise
 from scalescope.analysis.statistics import (
     Estimate,
@@ -12,6 +13,7 @@ from scalescope.analysis.statistics import (
     mean_of_logs,
     slope,
 )
+from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -38,6 +40,17 @@ class Configuration:
     @property
     def samples_per_s(self) -> Estimate:
         return mean_of_logs(self.log_rates)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens through all ranks, padding included; None where samples are no text."""
+        workload = self.trial.options(cards.card("workloads", str(self.trial.settings["workload"])))
+        tokens = workload.tokens_per_sample()
+        return None if tokens is None else float(tokens * self.samples_per_s.value)
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        return over_launches([launch.epochs for launch in self.launches])
 
     @property
     def global_batch(self) -> int:

@@ -5,6 +5,7 @@ import statistics
 from dataclasses import dataclass
 from datetime import datetime
 
+from scalescope.analysis.epochs import Epoch, epochs_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -27,6 +28,7 @@ class Launch:
     outliers: tuple[tuple[int | None, int], ...]  # (rank, measured step); no rank where several share it
     machine_changed: bool | None
     matmul_flops_per_s: float | None
+    epochs: tuple[Epoch, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -56,6 +58,7 @@ def summarise(result: Result) -> Launch:
         outliers=_outliers(steps, per_rank),
         machine_changed=_machine_changed(result),
         matmul_flops_per_s=_matmul_rate(result),
+        epochs=epochs_of(result),
     )
 
 

@@ -173,8 +173,13 @@ def _selection(benchmark: Any, asked: dict[str, Value]) -> dict[str, str]:
 def _check_all_used(experiment: Experiment, used: set[str]) -> None:
     for name in experiment.settings:
         if name not in used:
-            owners = {one.card.lower() for one in cards.all_settings(experiment.benchmark)[name]}
+            owners = {_card_name(one.card) for one in cards.all_settings(experiment.benchmark)[name]}
             raise BadInput(f"{name} belongs to {' and '.join(sorted(owners))}, which no trial here uses")
+
+
+def _card_name(class_name: str) -> str:
+    """`scratch_ddp` of ScratchDdp: the name by which a person asks for a card."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 
 
 def _fill_from_trials(experiment: Experiment, trials: tuple[Trial, ...]) -> Experiment:

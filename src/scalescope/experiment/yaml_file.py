@@ -15,6 +15,8 @@ from scalescope.errors import BadInput
 
 _LARGEST_FILE_BYTES = 1 << 20
 _GROUPS = ("model", "training", "data")  # headings people write; their keys are settings like any other
+_BOTH = ("data",)  # a heading where lines stand below it, a setting where it has a value
+_NAMED = {"data": "data", "model": "workload"}  # what `name` means below a heading; elsewhere the run's
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def shown_key(name: str) -> str:
     return name if name and name.isprintable() and len(name) <= 60 else repr(name)[:60]
 
 
-def _read_mapping(path: Path, events: Iterator[yaml.Event], prefix: str, entries: Entries) -> None:
+def _read_mapping(path: Path, events: Iterator[yaml.Event], group: str, entries: Entries) -> None:
     groups: set[str] = set()
     for key in events:
         if isinstance(key, yaml.MappingEndEvent):
@@ -58,23 +60,32 @@ def _read_mapping(path: Path, events: Iterator[yaml.Event], prefix: str, entries
             raise BadInput(f"{path}:{_line(key)}: a key must be a plain word")
         value = next(events)
         where = f"{path}:{_line(key)}: {shown_key(key.value)}"
-        is_group = not prefix and key.value in (*_GROUPS, "env")
+        is_group = not group and key.value in (*_GROUPS, "env")
         if isinstance(value, yaml.MappingStartEvent):
             if not is_group:
                 allowed = ", ".join((*_GROUPS, "env"))
                 raise BadInput(f"{where}: only {allowed} may hold keys of their own")
-            if key.value in groups:
+            if key.value in groups or key.value in entries:
                 raise BadInput(f"{where}: given twice")
             groups.add(key.value)
-            _read_mapping(path, events, "env." if key.value == "env" else " ", entries)
+            _read_mapping(path, events, key.value, entries)
             continue
-        if is_group:
+        if is_group and key.value not in _BOTH:
             raise BadInput(f"{where}: expected 'key: value' lines below it")
-        name = prefix.strip() + key.value
+        if key.value in groups:
+            raise BadInput(f"{where}: given twice")
+        name = _name_of(group, key.value)
         if name in entries:
             first = entries[name][0].origin
             raise BadInput(f"{where}: given twice (first at {first})")
         entries[name] = _read_values(path, name, value, events)
+
+
+def _name_of(group: str, key: str) -> str:
+    """The setting that a key stands for under a heading."""
+    if group == "env":
+        return f"env.{key}"
+    return _NAMED.get(group, key) if key == "name" else key
 
 
 def _read_values(path: Path, name: str, value: yaml.Event, events: Iterator[yaml.Event]) -> tuple[Given, ...]:

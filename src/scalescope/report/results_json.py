@@ -1,14 +1,17 @@
 """results.json: the summary of a run in the shape users of such suites know, rebuilt from its trials."""
 
+import dataclasses
 from typing import Any
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.epochs import Epoch, worth_telling
 from scalescope.analysis.scaling import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
 from scalescope.report.communication import communication_json, pairs_json
+from scalescope.report.memory_json import memory_json
 from scalescope.report.training import warnings_of
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
@@ -36,7 +39,7 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
             "communication": communication_json(collective_rows(run.results)),
             "pairs": pairs_json(run),
             "training": [*map(_training, full), *_failures(run)],
-            "memory": [],
+            "memory": memory_json(run),
             "scaling": [_scaling(row) for row in rows],
             "findings": [],
         },
@@ -71,11 +74,27 @@ def _training(one: Configuration) -> dict[str, Any]:
         "step_time_s": {"median": one.median_step_s, "mean": step.value, "ci95": _interval(step)},
         "samples_per_s": rate.value,
         "ci95_samples_per_s": _interval(rate),
+        **_text_and_epochs(one),
         "scaling_measurement": not settings["oversubscribe"],
         "warnings": warnings_of(one),
         "settings": dict(settings),
         "status": "ok",
     }
+
+
+def _text_and_epochs(one: Configuration) -> dict[str, Any]:
+    """What only texts, and only runs of several epochs or with an evaluation, have."""
+    found: dict[str, Any] = {}
+    if one.tokens_per_s is not None:
+        found["tokens_per_s"] = one.tokens_per_s
+    if worth_telling(one.epochs):
+        found["epochs"] = [_epoch(epoch) for epoch in one.epochs]
+    return found
+
+
+def _epoch(epoch: Epoch) -> dict[str, Any]:
+    fields = dataclasses.asdict(epoch)
+    return {"epoch": fields.pop("number"), **fields}
 
 
 def _description(trial: Trial) -> dict[str, Any]:

@@ -3,18 +3,21 @@
 import json
 
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.epochs import Epoch, worth_telling
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import is_useful, percent, significant
-from scalescope.report.section import Section
+from scalescope.report.numbers import MISSING, is_useful, percent, significant
+from scalescope.report.section import Section, Table
 from scalescope.results.run import Run
 
 _LABEL_WIDTH = 17
+_MOST_EPOCHS = 20  # shown; results.json has them all
 
 
 def training_sections(run: Run) -> tuple[Section, ...]:
     """A summary for every configuration that was measured."""
-    return tuple(summary_section(one) for one in configurations(run.results))
+    shown = [(summary_section(one), epoch_section(one)) for one in configurations(run.results)]
+    return tuple(section for pair in shown for section in pair if section is not None)
 
 
 def next_after_training(run: Run) -> str | None:
@@ -38,7 +41,7 @@ def summary_section(one: Configuration) -> Section:
         ("Warmup steps", f"{settings['warmup_steps']}"),
         ("Measured steps", f"{one.measured_steps} / {total}"),
         ("Avg step time", f"{step.value * 1e3:.2f} ms"),
-        ("Throughput", f"{one.samples_per_s.value:,.0f} samples/s"),
+        ("Throughput", _throughput(one)),
         ("Measured samples", f"{sum(launch.samples for launch in one.launches):,}"),
         ("Median step time", f"{one.median_step_s * 1e3:.2f} ms"),
         ("95 % interval", _interval(one)),
@@ -47,6 +50,47 @@ def summary_section(one: Configuration) -> Section:
     lines = [f"{label:<{_LABEL_WIDTH}}: {text}" for label, text in facts]
     lines += [f"{'Warning':<{_LABEL_WIDTH}}: {doubt}" for doubt in warnings_of(one)]
     return Section(title="=== DDP Scaling Benchmark ===", lines=tuple(lines))
+
+
+def _throughput(one: Configuration) -> str:
+    samples = f"{one.samples_per_s.value:,.0f} samples/s"
+    return samples if one.tokens_per_s is None else f"{samples}, {one.tokens_per_s:,.0f} tokens/s"
+
+
+def epoch_section(one: Configuration) -> Section | None:
+    """How the training went, epoch by epoch, and where it ended; nothing where one epoch says nothing."""
+    epochs = one.epochs
+    if not worth_telling(epochs):
+        return None
+    judged = epochs[-1].validation_accuracy is not None
+    columns = ("Epoch", "Time (s)", "Train accuracy", "Validation accuracy")[: 4 if judged else 2]
+    rows = tuple(_epoch_cells(epoch)[: len(columns)] for epoch in _first_and_last(epochs))
+    return Section(
+        title=f"Epochs ({one.trial.label})",
+        table=Table(columns=columns, rows=rows),
+        lines=(_final_accuracy(epochs[-1]),) if judged else (),
+    )
+
+
+def _final_accuracy(last: Epoch) -> str:
+    _, _, train, validation = _epoch_cells(last)
+    return f"Final accuracy: {validation} on validation data, {train} on training data (epoch {last.number})."
+
+
+def _first_and_last(epochs: tuple[Epoch, ...]) -> tuple[Epoch | None, ...]:
+    """The epochs that a screen has room for; None stands for those left out."""
+    if len(epochs) <= _MOST_EPOCHS:
+        return epochs
+    half = _MOST_EPOCHS // 2
+    return (*epochs[:half], None, *epochs[-half:])
+
+
+def _epoch_cells(epoch: Epoch | None) -> tuple[str, ...]:
+    if epoch is None:
+        return ("…", "…", "…", "…")
+    accuracies = (epoch.train_accuracy, epoch.validation_accuracy)
+    shown = (MISSING if value is None else f"{value:.3f}" for value in accuracies)
+    return (f"{epoch.number}", f"{epoch.time_s:.2f}", *shown)
 
 
 def surroundings(trial: Trial) -> list[str]:

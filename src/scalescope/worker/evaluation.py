@@ -15,7 +15,7 @@ from scalescope.worker.measurements import Measurements
 from scalescope.worker.position import Position
 from scalescope.worker.step import Workload
 
-_BATCH = 256
+_LARGEST_BATCH = 256
 IGNORED = -100  # cross_entropy's own mark for positions without a target
 
 
@@ -26,6 +26,8 @@ class Evaluation:
         self._workload = workload
         self._group = group
         self._device = device
+        # A batch that could be trained on fits: answers over a vocabulary take gigabytes.
+        self._batch_size = min(_LARGEST_BATCH, trial.micro_batch_size)
         validation, training = workload.data.validation, workload.data.samples
         every = max(1, len(training) // len(validation))
         self._parts = {
@@ -47,11 +49,11 @@ class Evaluation:
         """Each rank asks its own share; all make as many passes, since a sharded model needs all at once."""
         ranks = self._group.world_size
         own = list(range(self._group.rank, len(samples), ranks))
-        passes = math.ceil(math.ceil(len(samples) / ranks) / _BATCH)
+        passes = math.ceil(math.ceil(len(samples) / ranks) / self._batch_size)
         right = asked = 0.0
         for number in range(passes):
             position.mark(Phase(number % 2))  # alternating, so that a long evaluation is no silence
-            chosen = own[number * _BATCH : (number + 1) * _BATCH]
+            chosen = own[number * self._batch_size : (number + 1) * self._batch_size]
             batch = self._batch(samples, chosen or [0])
             outputs = self._workload.model(batch[0])
             if chosen:
@@ -60,8 +62,11 @@ class Evaluation:
                 right += float((answers == targets)[counted].sum())
                 asked += float(counted.sum())
         right, asked = self._group.total([right, asked], self._device)
-        return right / asked
+        return right / max(asked, 1.0)
 
     def _batch(self, samples: Any, chosen: list[int]) -> Any:
+        """The chosen samples, fetched and put together as a loader would."""
         collate = self._workload.data.collate or default_collate
-        return to_device(collate([samples[number] for number in chosen]), self._device)
+        at_once = getattr(samples, "__getitems__", None)
+        found = at_once(chosen) if at_once else [samples[number] for number in chosen]
+        return to_device(collate(found), self._device)

@@ -50,9 +50,14 @@ def feed(data: Data, batch_size: int, options: Input, device: torch.device, shar
             return Feed(batches=itertools.cycle([to_device(batch, device) for batch in ready]))
         made_up = _MadeUp(data.synthesize, seed)
         data = Data(samples=made_up, collate=_as_it_is)
-    if isinstance(data.samples, IterableDataset) or hasattr(data.samples, "__getitem__"):
+    if isinstance(data.samples, IterableDataset) or _is_numbered(data.samples):
         return _from_loader(data, batch_size, options, device, shard, seed)
     return Feed(batches=_ready_made(data.samples, batch_size, device))
+
+
+def _is_numbered(samples: Any) -> bool:
+    """Whether samples are asked for one by one, by number."""
+    return hasattr(samples, "__getitem__") and hasattr(samples, "__len__")
 
 
 def _from_loader(
@@ -61,7 +66,9 @@ def _from_loader(
     sampler: DistributedSampler[Any] | None = None
     if not isinstance(data.samples, IterableDataset):
         sampler = DistributedSampler(data.samples, shard.count, shard.index, shuffle=True, seed=seed)
-    workers = options.num_workers or 0
+    workers = data.num_workers if options.num_workers is None else options.num_workers
+    # A generator of its own, or starting worker processes would move the model's random numbers.
+    generator = torch.Generator().manual_seed(seed)
     loader = DataLoader(
         data.samples,
         batch_size=batch_size,
@@ -71,11 +78,10 @@ def _from_loader(
         persistent_workers=options.persistent_workers,
         prefetch_factor=options.prefetch_factor,
         collate_fn=data.collate,
+        drop_last=data.drop_last,
         worker_init_fn=_dies_with(os.getpid()),
         multiprocessing_context="fork" if workers else None,
-        generator=torch.Generator().manual_seed(
-            seed
-        ),  # or starting workers would move the model's random numbers
+        generator=generator,
     )
     stream = _moved(_epochs(loader, sampler), device, options.pin_memory)
     return Feed(batches=stream, epoch_batches=None if sampler is None else len(loader))
@@ -90,7 +96,7 @@ def _epochs(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any] | None"
             empty = False
             yield batch
         if empty:
-            raise BadInput("the data set is empty")
+            raise BadInput("the data set is empty, or smaller than one batch")
 
 
 def _moved(batches: Iterator[Batch], device: torch.device, pinned: bool) -> Iterator[Batch]:
@@ -104,13 +110,17 @@ def _ready_made(source: Any, batch_size: int, device: torch.device) -> Iterator[
         count = 0
         for batch in source:
             count += 1
-            if count == 1 and batch_size_of(batch) != batch_size:
+            held = batch_size_of(batch)
+            if count == 1 and held != batch_size:
                 raise BadInput(
-                    f"the data's batches hold {batch_size_of(batch)} samples, --batch-size says {batch_size}"
+                    f"the data's batches hold {held} samples and a rank's batch is {batch_size}; "
+                    f"--batch-size {held} fits"
                 )
             yield to_device(batch, device)
-        if count == 0 or iter(source) is source:  # a generator does not begin again
+        if iter(source) is source:  # a generator does not begin again
             raise BadInput("the data ended before the training did; give fewer steps or data that goes on")
+        if count == 0:
+            raise BadInput("the data holds no batch at all")
 
 
 def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:

@@ -1,0 +1,48 @@
+"""Card of the AG News corpus, and where its files are looked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalescope.catalog.data_files import check_downloadable, existing_folder
+from scalescope.catalog.setting import setting
+from scalescope.catalog.traits import DataTraits
+from scalescope.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgNews(DataTraits):
+    """News in four classes: world, sports, business, science and technology."""
+
+    ends = True
+    has_validation = True
+    classes = 4
+    defaults = {"steps_per_epoch": None}  # noqa: RUF012
+
+    data_dir: str | None = setting(
+        None,
+        "Folder that holds the data set's files. Without it the package datasets downloads them.",
+        sweep=False,
+    )
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Refuse a folder without the files, and no folder without a way to download."""
+        if values["data_dir"] is None:
+            check_downloadable("ag_news", "ag_news_csv/train.csv")
+        else:
+            find_files(values["data_dir"])
+
+
+def find_files(data_dir: str) -> tuple[Path, Path]:
+    """train.csv and test.csv, in ag_news_csv or in the folder itself."""
+    folder = existing_folder("ag_news", data_dir)
+    for place in (folder / "ag_news_csv", folder):
+        files = place / "train.csv", place / "test.csv"
+        missing = [file.name for file in files if not file.is_file()]
+        if not missing:
+            return files
+        if len(missing) < len(files):
+            raise BadInput(f"data ag_news: no {missing[0]} in {place}")
+    raise BadInput(f"data ag_news: no ag_news_csv/train.csv under {data_dir}")

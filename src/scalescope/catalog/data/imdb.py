@@ -1,0 +1,56 @@
+"""Card of IMDB's film reviews, and where their files are looked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalescope.catalog.data_files import check_downloadable, existing_folder
+from scalescope.catalog.setting import setting
+from scalescope.catalog.traits import DataTraits
+from scalescope.errors import BadInput
+
+_ONE_FILE = "IMDB Dataset.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imdb(DataTraits):
+    """Film reviews, negative or positive: longer texts than news."""
+
+    ends = True
+    has_validation = True
+    classes = 2
+    defaults = {"steps_per_epoch": None}  # noqa: RUF012
+
+    data_dir: str | None = setting(
+        None,
+        "Folder that holds the data set's files. Without it the package datasets downloads them.",
+        sweep=False,
+    )
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Refuse a folder without the files, and no folder without a way to download."""
+        if values["data_dir"] is None:
+            check_downloadable("imdb", "imdb/train.csv")
+        else:
+            find_files(values["data_dir"])
+
+
+def find_files(data_dir: str) -> tuple[Path, ...]:
+    """What is trained on and what judges: two CSV files, two folders of aclImdb, or one file for both."""
+    folder = existing_folder("imdb", data_dir)
+    for place in (folder / "imdb", folder):
+        files = place / "train.csv", place / "test.csv"
+        if all(file.is_file() for file in files):
+            return files
+        if (place / _ONE_FILE).is_file():
+            return (place / _ONE_FILE,)
+    for place in (folder / "aclImdb", folder):
+        parts = place / "train", place / "test"
+        if all((part / name).is_dir() for part in parts for name in ("pos", "neg")):
+            return parts
+    raise BadInput(
+        f"data imdb: neither imdb/train.csv with test.csv nor {_ONE_FILE} nor aclImdb/train/pos "
+        f"under {data_dir}"
+    )

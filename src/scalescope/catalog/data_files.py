@@ -1,0 +1,23 @@
+"""What data sets on disk have in common: refusing early what a rank could not load."""
+
+import importlib.util
+from pathlib import Path
+
+from scalescope.errors import BadInput
+
+
+def existing_folder(name: str, data_dir: str) -> Path:
+    """The folder a person named, which must be there."""
+    folder = Path(data_dir).expanduser()
+    if not folder.is_dir():
+        raise BadInput(f"data {name}: data_dir {data_dir}: no such folder")
+    return folder
+
+
+def check_downloadable(name: str, looked_for: str) -> None:
+    """Without a folder only the package `datasets` can bring the data."""
+    if importlib.util.find_spec("datasets") is None:
+        raise BadInput(
+            f"data {name}: --data-dir names the folder that holds {looked_for}; "
+            "without it, the package datasets would download it, and that is not installed"
+        )

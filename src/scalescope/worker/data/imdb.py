@@ -1,0 +1,44 @@
+"""Reads IMDB's film reviews, negative or positive, in any of the three ways they are handed about."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalescope.catalog.data.imdb import Imdb, find_files
+from scalescope.errors import BadInput
+from scalescope.worker.text.corpus import Corpus, Row, corpus_of
+from scalescope.worker.text.hub import load_from_hub
+from scalescope.worker.text.rows import csv_rows, text_files
+
+_HEADER = ["review", "sentiment"]
+_LABELS = {"negative": 0, "positive": 1}
+_FIFTH = 5  # one file has no split of its own: every fifth row judges
+
+
+def load(options: Imdb) -> Corpus:
+    """The corpus from local files, or from the hub where no folder is named."""
+    if options.data_dir is None:
+        return load_from_hub("imdb", "stanfordnlp/imdb", Imdb.classes)
+    files = find_files(options.data_dir)
+    if len(files) == 1:
+        rows = list(_rows(files[0]))
+        others = [row for number, row in enumerate(rows, 1) if number % _FIFTH]
+        return corpus_of("imdb", others, rows[_FIFTH - 1 :: _FIFTH], Imdb.classes)
+    train, test = (_tree(place) if place.is_dir() else _rows(place) for place in files)
+    return corpus_of("imdb", train, test, Imdb.classes)
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    rows = csv_rows(path, fields=2)
+    where, header = next(rows, (f"{path}:1", []))
+    if header != _HEADER:
+        raise BadInput(f"{where}: expected the header {','.join(_HEADER)}")
+    for where, (text, label) in rows:
+        if label not in _LABELS:
+            raise BadInput(f"{where}: sentiment {label[:20]!r}; expected negative or positive")
+        yield text, _LABELS[label]
+
+
+def _tree(folder: Path) -> Iterator[Row]:
+    for name, label in (("neg", 0), ("pos", 1)):
+        for text in text_files(folder / name):
+            yield text, label

@@ -1,0 +1,46 @@
+"""Corpus: classified texts to train on and to be judged by."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scalescope.errors import BadInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Texts, and the class of each counted from 0."""
+
+    texts: tuple[str, ...]
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """A data set; `digest` changes with any text, label or order in it, whichever way it was stored."""
+
+    train: Split
+    validation: Split
+    classes: int
+    digest: str
+
+
+Row = tuple[str, int]
+
+
+def corpus_of(name: str, train: Iterable[Row], validation: Iterable[Row], classes: int) -> Corpus:
+    """The corpus made of these rows, neither part of which may be empty."""
+    parts = {"train": _split(train), "validation": _split(validation)}
+    digest = hashlib.sha256()
+    for part, split in parts.items():
+        if not split.texts:
+            raise BadInput(f"data {name}: the {part} part has no rows")
+        for text, label in zip(split.texts, split.labels, strict=True):
+            written = text.encode("utf-8", "surrogatepass")
+            digest.update(f"{part} {label} {len(written)} ".encode() + written)
+    return Corpus(**parts, classes=classes, digest=digest.hexdigest())
+
+
+def _split(rows: Iterable[Row]) -> Split:
+    found = list(rows)
+    return Split(texts=tuple(text for text, _ in found), labels=tuple(label for _, label in found))
