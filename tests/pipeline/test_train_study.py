@@ -47,9 +47,23 @@ def test_the_summary_says_what_was_run() -> None:
 
 def test_a_summary_section_for_every_configuration() -> None:
     report = train(ask("train", world_size=[1, 2]), FakeLauncher(MODEL), RecordingWatcher())
-    assert [section.title for section in report.sections] == ["=== DDP Scaling Benchmark ==="] * 2
+    titles = [section.title for section in report.sections]
+    assert titles == ["=== DDP Scaling Benchmark ==="] * 2 + ["Side by side"]
     assert report.sections[0].lines[0] == "World size       : 1"
     assert report.sections[1].lines[0] == "World size       : 2"
+
+
+def test_a_sweep_ends_with_all_configurations_side_by_side() -> None:
+    request = ask("train", batch_size=[10, 20], optimizer=["sgd", "adamw"])
+    table = train(request, FakeLauncher(MODEL), RecordingWatcher()).sections[-1].table
+    assert table is not None
+    assert table.columns == ("configuration", "optimizer", "step ms", "samples/s", "95 % interval")
+    assert sorted(row[1:4] for row in table.rows) == sorted(
+        (optimizer, step, rate)
+        for optimizer in ("sgd", "adamw")
+        for step, rate in (("20.0", "500.0"), ("30.0", "666.7"))
+    )
+    assert {row[-1] for row in table.rows} == {"—"}  # one launch has no interval
 
 
 def test_the_run_folder_holds_everything() -> None:

@@ -5,9 +5,10 @@ import json
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, worth_telling
 from scalescope.catalog import cards
-from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, is_useful, percent, significant
+from scalescope.experiment.trial import Trial, identity
+from scalescope.report.numbers import MISSING, is_useful, milliseconds, percent, significant
 from scalescope.report.section import Section, Table
+from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
 
 _LABEL_WIDTH = 17
@@ -16,8 +17,38 @@ _MOST_EPOCHS = 20  # shown; results.json has them all
 
 def training_sections(run: Run) -> tuple[Section, ...]:
     """A summary for every configuration that was measured."""
-    shown = [(summary_section(one), epoch_section(one)) for one in configurations(run.results)]
-    return tuple(section for pair in shown for section in pair if section is not None)
+    measured = configurations(run.results)
+    shown = [(summary_section(one), epoch_section(one)) for one in measured]
+    found = tuple(section for pair in shown for section in pair if section is not None)
+    return (*found, side_by_side(measured)) if len(measured) > 1 else found
+
+
+def side_by_side(measured: tuple[Configuration, ...]) -> Section:
+    """All configurations of a sweep in one table, in the order in which they were asked for."""
+    trials = [one.trial for one in measured]
+    varied = varied_settings(trials)
+    columns = ("configuration", *varied, "step ms", "samples/s", "95 % interval")
+    rows = tuple(
+        (
+            one.trial.label,
+            *(shown_value(one.trial, name) for name in varied),
+            milliseconds(one.step_time_s.value),
+            significant(one.samples_per_s.value, 4),
+            _rate_interval(one),
+        )
+        for one in measured
+    )
+    return Section(
+        title="Side by side",
+        table=Table(columns=columns, rows=rows, left=frozenset(("configuration", *varied))),
+    )
+
+
+def _rate_interval(one: Configuration) -> str:
+    rate = one.samples_per_s
+    if rate.low is None or rate.high is None or not is_useful(rate):
+        return MISSING
+    return f"{significant(rate.low, 4)} to {significant(rate.high, 4)}"
 
 
 def next_after_training(run: Run) -> str | None:
@@ -32,7 +63,7 @@ def summary_section(one: Configuration) -> Section:
     """The benchmark's summary, in the words and columns its users know."""
     settings = one.trial.settings
     step = one.step_time_s
-    shown = {name: value for name, value in settings.items() if value is not None}
+    shown = {name: value for name, value in identity(settings).items() if value is not None}
     total = one.measured_steps + settings["warmup_steps"]
     facts = [
         ("World size", f"{one.trial.world_size}"),
@@ -53,7 +84,8 @@ def summary_section(one: Configuration) -> Section:
 
 
 def _throughput(one: Configuration) -> str:
-    samples = f"{one.samples_per_s.value:,.0f} samples/s"
+    unit = cards.card("workloads", one.trial.settings["workload"]).unit
+    samples = f"{one.samples_per_s.value:,.0f} {unit}/s"
     return samples if one.tokens_per_s is None else f"{samples}, {one.tokens_per_s:,.0f} tokens/s"
 
 
