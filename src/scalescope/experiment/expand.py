@@ -113,10 +113,10 @@ def _check_ranks_fit(settings: Mapping[str, tuple[Value, ...]], machine: Machine
             )
         notes.append(f"{most} ranks share {len(machine.gpus)} GPU(s): no scaling measurement.")
     elif "cpu" in settings["device"] and most > machine.cores:
-        notes.append(
-            f"{most} ranks on {machine.cores} cores: ranks compete for cores, "
-            "so this shows less scaling than separate machines would."
-        )
+        effect = "ranks compete for cores, so this shows less scaling than separate machines would."
+        if all(settings.get("stand_in", (False,))):
+            effect = "where there are more ranks than cores, each sleeps for measured compute times."
+        notes.append(f"{most} ranks on {machine.cores} cores: {effect}")
 
 
 def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:

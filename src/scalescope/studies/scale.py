@@ -45,7 +45,8 @@ def plan_scaling(
 
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
-    sweep: dict[str, tuple[object, ...]] = {}
+    # A file made for training to an accuracy may ask for it; how fast something scales does not depend on it.
+    sweep: dict[str, tuple[object, ...]] = {"eval": (False,)} if "eval" in experiment.settings else {}
     device = chosen_device(experiment, machine)
     if "world_size" not in experiment.settings:
         most = most_ranks or default_most_ranks(device, machine, experiment)
