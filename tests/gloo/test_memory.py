@@ -1,6 +1,7 @@
 """`memory` on the command line with real ranks on the CPU."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,13 @@ def test_two_ranks_with_adamw_and_a_forecast_for_ddp(start: Start) -> None:
     assert trial["forecast_bytes"]["gradients"] == held["gradients"]
     assert trial["no_forecast"] is None
     assert job["largest_batch_is"] == "calculated"
+
+
+def test_a_small_data_set_is_said_to_fit_and_not_a_batch_it_cannot_fill(start: Start) -> None:
+    own = f"--workload={Path(__file__).parents[2] / 'examples/own_model.py'}:build"
+    done = start("memory", own, "--device=cpu", "--batch-size=8,3000", "--memory-limit=64M").finish()
+    assert done.returncode == 0, done.stdout + done.stderr
+    small, large, job = done.summary["results"]["memory"]
+    assert (small["all_samples"], large["all_samples"]) == (None, 2000)
+    assert (job["largest_batch"], job["largest_batch_is"]) == (2000, "all_samples")
+    assert "all 2,000 samples that the data has for a rank fit" in done.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.errors import Interrupted, StorageError
+from scalescope.errors import BadInput, Interrupted, StorageError
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
@@ -178,3 +178,36 @@ def test_a_disk_too_full_for_the_summary_frees_the_folder(monkeypatch: pytest.Mo
     assert caught.value.exit_code == 7
     report = train(ask("train", resume=True), FakeLauncher(MODEL), RecordingWatcher())
     assert report.exit_code == 0
+
+
+def refusing(*batches: int) -> Callable[[Trial, int], Outcome | None]:
+    """Ranks find the request wrong at these batches, each for the same reason."""
+
+    def outcome(trial: Trial, launch: int) -> Outcome | None:
+        if trial.rank_batch_size not in batches:
+            return None
+        return Outcome(status="failed", reason="your data is odd", bad_input=True, log="logs/x.log")
+
+    return outcome
+
+
+def test_a_request_that_no_rank_can_do_is_bad_input_and_ends_early() -> None:
+    launcher = FakeLauncher(MODEL, outcomes=refusing(10, 20, 30))
+    watcher = RecordingWatcher()
+    with pytest.raises(BadInput, match=r"^your data is odd \(log: logs/x.log\)$"):
+        train(ask("train", batch_size=[10, 20, 30], repeats=3), launcher, watcher)
+    assert len(launcher.launched) == 2  # the second said the same as the first
+    assert not watcher.results
+    assert {one.status for one in load_run("run").results} == {"failed"}
+
+
+def test_a_trial_refused_by_its_ranks_stops_neither_the_sweep_nor_its_resumption() -> None:
+    for resume in (False, True):
+        launcher = FakeLauncher(MODEL, outcomes=refusing(10))
+        watcher = RecordingWatcher()
+        asked = ask("train", batch_size=[10, 20, 30], repeats=2, resume=resume)
+        report = train(asked, launcher, watcher)
+        assert report.exit_code == 4
+        assert sum(one.status == "ok" for one in load_run("run").results) == 4
+        assert [one.reason for one in watcher.results if one.status == "failed"] == ["your data is odd"]
+    assert len(launcher.launched) == 1  # resuming asks the refused trial once more and nothing else

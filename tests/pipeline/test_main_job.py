@@ -1,14 +1,17 @@
 """`run`: the main job."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Gpu
+from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
 from scalescope.studies.main_job import main_job
 from scalescope.studies.request import Request
 
@@ -36,10 +39,43 @@ def test_the_main_job_says_what_memory_training_takes() -> None:
     watcher = RecordingWatcher()
     report = main_job(ask("run", batch_size=50, world_size=[1, 2]), FakeLauncher(MODEL), watcher)
     held = [(trial, n) for trial, n in watcher.launched if trial.settings["benchmark"] == "memory"]
-    assert sorted(trial.rank_batch_size for trial, _ in held) == [1, 2, 4, 8]
+    assert sorted(trial.rank_batch_size for trial, _ in held) == [2, 8]
     assert {(trial.world_size, n) for trial, n in held} == {(1, 0)}  # once, however many repeats
     assert "A sample costs 977 KiB" in report.sections[-1].lines[0]
-    assert "calculated, not tried" in report.sections[-1].lines[0]
+    assert "calculated, not tried: scalescope memory --memory-limit tries" in report.sections[-1].lines[0]
+
+
+def test_own_models_are_looked_at_with_the_batches_that_were_asked_for() -> None:
+    own = f"{Path(__file__).parents[2] / 'examples/own_model.py'}:build"
+    watcher = RecordingWatcher()
+    main_job(ask("run", workload=own, batch_size=[16, 48], world_size=[1, 2]), FakeLauncher(MODEL), watcher)
+    held = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "memory"]
+    assert sorted(trial.rank_batch_size for trial in held) == [16, 48]
+
+
+@pytest.mark.parametrize("bad_input", [False, True])
+def test_memory_that_cannot_be_measured_is_a_remark(bad_input: bool) -> None:
+    def refuse(trial: Trial, launch: int) -> Outcome | None:
+        if trial.settings["benchmark"] == "memory":
+            return Outcome(status="failed", reason="Expected more than 1 value", bad_input=bad_input)
+        return None
+
+    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL, outcomes=refuse), RecordingWatcher())
+    assert report.exit_code == 0
+    assert not any(section.title == "Failed" for section in report.sections)
+    assert report.sections[-1].lines == (
+        "What a sample costs is unknown; the largest batch that fits is unknown.",
+        "Whether batch 2 fits is unknown: failed: Expected more than 1 value",
+        "Whether batch 8 fits is unknown: failed: Expected more than 1 value",
+    )
+
+
+def test_where_memory_alone_was_asked_for_its_failure_counts() -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status="failed", reason="killed")
+
+    launcher = FakeLauncher(MODEL, outcomes=fail)
+    assert main_job(ask("run"), launcher, RecordingWatcher(), parts=("memory",)).exit_code == 4
 
 
 def test_memory_alone_trains_nothing_else() -> None:
@@ -48,7 +84,7 @@ def test_memory_alone_trains_nothing_else() -> None:
     assert {trial.settings["benchmark"] for trial, _ in watcher.launched} == {"memory"}
     assert report.exit_code == 0
     kinds = [entry["kind"] for entry in summary_of(report.path)["results"]["memory"]]
-    assert kinds == ["measure"] * 4 + ["job"]
+    assert kinds == ["measure"] * 2 + ["job"]
 
 
 def test_the_main_job_says_what_the_network_gives() -> None:
@@ -92,7 +128,8 @@ def test_training_alone_measures_all_ranks_and_nothing_else() -> None:
     )
     assert {trial.world_size for trial, _ in watcher.launched} == {2}
     assert {trial.settings["ablation"] for trial, _ in watcher.launched} == {"none"}
-    assert [section.title for section in report.sections] == ["=== DDP Scaling Benchmark ==="] * 2
+    titles = [section.title for section in report.sections]
+    assert titles == ["=== DDP Scaling Benchmark ==="] * 2 + ["Side by side"]
 
 
 def test_the_machine_is_said_to_have_gpus_and_ranks_to_share_them() -> None:

@@ -158,6 +158,17 @@ def test_resume_may_add_repeats() -> None:
     assert "repeats: 5\n" in Path("run/experiment.yaml").read_text()
 
 
+def test_a_run_from_before_a_setting_existed_is_resumed() -> None:
+    """Its file lacks the line; what every run did then is the setting's neutral value."""
+    train(ask("train", repeats=1), FakeLauncher(CostModel()), RecordingWatcher())
+    file = Path("run/experiment.yaml")
+    kept = [line for line in file.read_text().splitlines() if not line.startswith(("eval:", "data:"))]
+    file.write_text("\n".join(kept) + "\n")
+    launcher = FakeLauncher(CostModel())
+    train(ask("train", repeats=2, resume=True), launcher, RecordingWatcher())
+    assert len(launcher.launched) == 1
+
+
 def test_resume_with_other_settings_is_refused() -> None:
     train(ask("train", batch_size=10), FakeLauncher(MODEL), RecordingWatcher())
     files = {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}

@@ -1,5 +1,6 @@
 """A configuration: all launches of one trial together, with intervals and doubts about itself."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable
@@ -58,15 +59,8 @@ class Configuration:
 
     @property
     def step_time_s(self) -> Estimate:
-        """Mean step time with its interval, from the same logs as the throughput."""
-        rate = self.samples_per_s
-        if rate.low is None or rate.high is None:
-            return Estimate(self.global_batch / rate.value)
-        return Estimate(
-            self.global_batch / rate.value,
-            self.global_batch / rate.high,
-            self.global_batch / rate.low,
-        )
+        """Mean step time with its interval; from logs, as the throughput is."""
+        return mean_of_logs([math.log(mean_s) for mean_s in self.mean_steps_s])
 
     @property
     def median_step_s(self) -> float:

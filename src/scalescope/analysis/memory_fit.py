@@ -55,16 +55,25 @@ def _least_squares(points: Sequence[tuple[int, int]]) -> Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
-    """The largest batch seen to fit and the smallest seen not to; 0 fits always, None is not known."""
+    """The largest batch seen to fit and the smallest seen not to; 0 fits always, None is not known.
+
+    There are only `most` samples, where a batch was larger than all of them.
+    """
 
     fits: int
     fails: int | None
+    most: int | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether all samples there are fit at once."""
+        return self.most is not None and self.fits >= self.most
 
     @property
     def is_closed(self) -> bool:
         """Whether the two are so close that nobody needs to try further."""
-        if self.fails is None:
-            return self.fits >= _LARGEST_BATCH
+        if self.fails is None or self.is_all:
+            return self.is_all or self.fits >= _LARGEST_BATCH
         return self.fails - self.fits <= max(1, int(self.fits * _TOLERANCE))
 
 

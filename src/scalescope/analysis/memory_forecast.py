@@ -39,6 +39,16 @@ class Saving:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """What changes would save at a batch near the largest that fits, of a peak of so many bytes."""
+
+    batch: int
+    peak: int
+    has_state: bool  # the optimizer's, which ZeRO-1 cuts
+    changes: tuple[Saving, ...]
+
+
 def forecast_of(counters: Counters, variant: str = "as_asked") -> Forecast | None:
     """The forecast a rank has written down for one rank alone."""
     found: dict[str, int] = {}
@@ -59,25 +69,24 @@ def forecast_points(counters: Counters, settings: Mapping[str, Any]) -> list[tup
     for batch in sorted(batches):
         alone = forecast_of(counters, f"at/{batch}")
         if alone is not None:
-            whole, _ = with_strategy(alone, settings, unit_of(counters))
+            whole, _ = with_strategy(alone, settings, gathered_of(counters))
             found += [] if whole is None else [(batch, whole.peak)]
     return found
 
 
-def unit_of(counters: Counters) -> int | None:
-    """Parameter bytes of the largest part that FSDP gathers at a time."""
-    unit = counters.get("forecast/largest_unit")
-    return unit if isinstance(unit, int) else None
+def gathered_of(counters: Counters) -> int | None:
+    """Parameter bytes that FSDP has whole at a time, at most."""
+    size = counters.get("forecast/gathered")
+    return size if isinstance(size, int) else None
 
 
 def problem_of(counters: Counters) -> str | None:
     """Why there is no forecast."""
-    reason = counters.get("forecast/as_asked/problem")
-    return None if reason is None else str(reason)
+    return _why_not(counters, "as_asked")
 
 
 def with_strategy(
-    alone: Forecast, settings: Mapping[str, Any], largest_unit: int | None
+    alone: Forecast, settings: Mapping[str, Any], gathered: int | None
 ) -> tuple[Forecast | None, str | None]:
     """The forecast for a rank of the trial's strategy, or why there is none.
 
@@ -89,52 +98,83 @@ def with_strategy(
     if name in ("ddp", "zero1"):
         views = settings.get("gradient_as_bucket_view")
         buckets = 0 if views else alone.parameters  # a second copy of all gradients
-        own = _share(alone.optimizer, ranks) if name == "zero1" else alone.optimizer
-        return dataclasses.replace(alone, strategy=buckets, optimizer=own), None
+        with_buckets = dataclasses.replace(alone, strategy=buckets)
+        return (_zero1(with_buckets, ranks) if name == "zero1" else with_buckets), None
     if name == "fsdp":
-        return _sharded(alone, ranks, largest_unit)
+        return _sharded(alone, ranks, gathered, settings)
     return None, f"nobody has written down how {name} changes memory"
 
 
-def _sharded(alone: Forecast, ranks: int, largest_unit: int | None) -> tuple[Forecast | None, str | None]:
-    """FSDP: everything that lasts is cut, and the largest block is there as a whole while it computes."""
-    if largest_unit is None:
+def _zero1(alone: Forecast, ranks: int) -> Forecast:
+    return dataclasses.replace(alone, optimizer=_share(alone.optimizer, ranks))
+
+
+def _sharded(
+    alone: Forecast, ranks: int, gathered: int | None, settings: Mapping[str, Any]
+) -> tuple[Forecast | None, str | None]:
+    """FSDP at most: everything that lasts is cut; blocks are whole while they compute, or from then on."""
+    if gathered is None:
         return None, "the size of FSDP's blocks is unknown"
+    whole = gathered if settings.get("reshard_after_forward", True) else alone.parameters
+    if settings.get("fsdp_param_dtype") == "bf16":
+        whole //= 2
     cut = {name: _share(getattr(alone, name), ranks) for name in ("parameters", "gradients", "optimizer")}
-    return dataclasses.replace(alone, strategy=largest_unit, **cut), None
+    return dataclasses.replace(alone, strategy=whole, **cut), None
 
 
 def _share(size: int, ranks: int) -> int:
     return -(-size // ranks)
 
 
-def savings_of(counters: Counters, settings: Mapping[str, Any]) -> tuple[Saving, ...]:
+def savings_of(counters: Counters, settings: Mapping[str, Any]) -> Savings | None:
     """What each change would save of the peak, one at a time; changes already made are left out."""
-    alone = forecast_of(counters)
-    if alone is None:
-        return ()
-    unit = unit_of(counters)
-    now, reason = with_strategy(alone, settings, unit)
-    found = []
-    if settings["strategy"] not in ("fsdp", "pipeline"):
-        for ranks in RANKS_OF_SAVINGS:
-            cut, why = _sharded(alone, ranks, unit)
-            saved = None if now is None or cut is None else now.peak - cut.peak
-            found.append(Saving(name="fsdp", ranks=ranks, saved_bytes=saved, reason=why or reason))
-    if settings["strategy"] in ("single", "ddp", "scratch_ddp"):
-        for ranks in RANKS_OF_SAVINGS:
-            saved = alone.optimizer - _share(alone.optimizer, ranks)
-            found.append(Saving(name="zero1", ranks=ranks, saved_bytes=saved))
+    alone, batch = forecast_of(counters, "now"), counters.get("forecast/other_ways_batch")
+    if alone is None or not isinstance(batch, int):
+        return None
+    now, _ = with_strategy(alone, settings, gathered_of(counters))
+    if now is None:
+        return None
+    found = [] if settings["strategy"] == "fsdp" else _by_fsdp(counters, alone, now)
+    if settings["strategy"] in ("single", "ddp", "scratch_ddp") and alone.optimizer:
+        found += _by_zero1(counters, alone, settings)
     if settings.get("precision") in ("fp32", "tf32"):
         found.append(_variant(counters, alone, "bf16"))
     found.append(_variant(counters, alone, "checkpointing"))
-    return tuple(found)
+    return Savings(batch=batch, peak=now.peak, has_state=alone.optimizer > 0, changes=tuple(found))
+
+
+def _by_fsdp(counters: Counters, alone: Forecast, now: Forecast) -> list[Saving]:
+    found = []
+    for ranks in RANKS_OF_SAVINGS:
+        cut, reason = _sharded(alone, ranks, gathered_of(counters), {})
+        saved = None if cut is None else now.peak - cut.peak
+        found.append(Saving(name="fsdp", ranks=ranks, saved_bytes=saved, reason=reason))
+    return found
+
+
+def _by_zero1(counters: Counters, alone: Forecast, settings: Mapping[str, Any]) -> list[Saving]:
+    """ZeRO-1 works within DDP, whose buckets hold the gradients also while there are activations."""
+    kept = forecast_of(counters, "kept") if settings["strategy"] == "single" else alone
+    reason = None if kept is not None else _why_not(counters, "kept") or "it was not computed"
+    return [
+        Saving(
+            name="zero1",
+            ranks=ranks,
+            saved_bytes=None if kept is None else alone.peak - _zero1(kept, ranks).peak,
+            reason=reason,
+        )
+        for ranks in RANKS_OF_SAVINGS
+    ]
 
 
 def _variant(counters: Counters, alone: Forecast, name: str) -> Saving:
     other = forecast_of(counters, name)
     if other is not None:
         return Saving(name=name, ranks=None, saved_bytes=alone.peak - other.peak)
-    problem = counters.get(f"forecast/{name}/problem")
-    reason = "the model has no blocks that could be checkpointed" if problem is None else str(problem)
+    reason = _why_not(counters, name) or "the model has no blocks that could be checkpointed"
     return Saving(name=name, ranks=None, saved_bytes=None, reason=reason)
+
+
+def _why_not(counters: Counters, variant: str) -> str | None:
+    problem = counters.get(f"forecast/{variant}/problem")
+    return None if problem is None else str(problem)

@@ -186,9 +186,9 @@ def _kind_order(trial: Trial) -> str:
 
 
 def _strategy_settings() -> set[str]:
-    return {
-        one.name for name in cards.names("strategies") for one in settings_of(cards.card("strategies", name))
-    }
+    """Settings that say how the work is spread; a number format of a strategy's own makes it other work."""
+    owners = [cards.card("strategies", name) for name in cards.names("strategies")]
+    return {one.name for owner in owners for one in settings_of(owner)} - {"fsdp_param_dtype"}
 
 
 def _find(candidates: list[Configuration], wanted: Trial) -> Configuration | None:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from scalescope.catalog import cards
+from scalescope.catalog.setting import Unset
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Value
 
@@ -29,6 +30,12 @@ def to_yaml(experiment: Experiment, words: tuple[str, ...] = ()) -> str:
     lines = [f"{name}: {_inline(value)}\n" for name, value in sorted(body.items())]
     command = " ".join(("scalescope", experiment.verb, *words, "FILE"))
     return f"# {command} repeats this run.\n" + "".join(lines)
+
+
+def neutral_lines(benchmark: str) -> set[str]:
+    """The lines that say of a setting what every run before it existed did."""
+    settings = (versions[0] for versions in cards.all_settings(benchmark).values())
+    return {f"{one.name}: {_inline(one.neutral)}" for one in settings if not isinstance(one.neutral, Unset)}
 
 
 class _Dumper(yaml.SafeDumper):

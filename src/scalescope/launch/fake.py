@@ -136,13 +136,15 @@ class FakeLauncher:
             "inputs": 0,
         }
         counters: dict[str, float | int | str | None] = {"measured/peak": model.peak_bytes(trial)}
-        if trial.settings["purpose"] == "measure":
+        if trial.settings["purpose"] != "search":
             counters |= {f"measured/{name}": size for name, size in sizes.items() if name != "temporary"}
             counters |= {f"forecast/as_asked/{name}": size for name, size in sizes.items()}
-            halved = {**sizes, "activations": held // 2}
-            counters |= {f"forecast/bf16/{name}": size for name, size in halved.items()}
             counters |= {"trace/temporary": model.temporary_bytes}
-            counters["forecast/largest_unit"] = model.parameter_bytes // 4
+            counters["forecast/gathered"] = model.parameter_bytes // 4
+        if trial.settings["purpose"] == "measure":
+            ways = {"now": sizes, "kept": sizes, "bf16": {**sizes, "activations": held // 2}}
+            counters |= {f"forecast/{way}/{name}": size for way in ways for name, size in ways[way].items()}
+            counters["forecast/other_ways_batch"] = trial.micro_batch_size
         if trial.device == "cuda":
             peak = model.peak_bytes(trial)
             counters |= {"measured/library": 0, "measured/reserved": peak}

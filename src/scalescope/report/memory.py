@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from scalescope.analysis.memory import MemoryGroup, MemoryRow, memory_groups
+from scalescope.analysis.memory import MemoryGroup, memory_groups
 from scalescope.analysis.memory_forecast import Saving
-from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, percent
+from scalescope.analysis.memory_rows import MemoryRow
+from scalescope.report.memory_verdict import name_of, verdicts
+from scalescope.report.numbers import MISSING, data_size, percent
 from scalescope.report.section import Section, Table
 from scalescope.report.training import surroundings
 from scalescope.report.varied import shown_value, varied_settings
@@ -13,12 +14,14 @@ from scalescope.results.run import Run
 
 CATEGORIES = ("parameters", "buffers", "gradients", "optimizer", "activations")
 _CHANGES = {
-    "fsdp": "FSDP",
+    "fsdp": "FSDP (at least)",  # its forecast is an upper bound
     "zero1": "ZeRO-1",
     "bf16": "bf16 (autocast)",
     "checkpointing": "activation checkpointing",
 }
 _ENDED = {"oom": "out of memory"}
+_OTHERS = ("inputs", "library")  # of no step, but in its peak
+_UPPER_BOUNDS = ("fsdp",)
 
 
 def memory_sections(run: Run) -> tuple[Section, ...]:
@@ -28,83 +31,24 @@ def memory_sections(run: Run) -> tuple[Section, ...]:
         return (Section(lines=("Nothing was measured that could be shown.",)),)
     savings = [_savings_section(group, len(groups) > 1) for group in groups]
     return (
-        Section(lines=_verdicts(groups)),
-        _table_section([row for group in groups for row in group.rows]),
+        Section(lines=verdicts(groups)),
+        _table_section(groups),
         *(section for section in savings if section is not None),
-        Section(lines=_limits(groups)),
+        Section(lines=limits_of(groups)),
     )
 
 
 def memory_brief(run: Run) -> tuple[Section, ...]:
     """The sentences for the main job."""
     groups = memory_groups(run)
-    return (Section(lines=_verdicts(groups)),) if groups else ()
+    return (Section(lines=verdicts(groups)),) if groups else ()
 
 
-def next_after_memory(run: Run) -> str | None:
-    """What to do after `memory`."""
-    groups = memory_groups(run)
-    if any(not group.is_searched and group.calculated_batch is not None for group in groups):
-        return "scalescope memory --memory-limit 4GiB tries which batch fits that much."
-    if groups:
-        return "scalescope train shows what a larger batch gains in speed."
-    return None
-
-
-def _verdicts(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
-    several = len(groups) > 1
-    varied = varied_settings([group.trial for group in groups])
-    return tuple(_name(group.trial, varied) * several + verdict(group) for group in groups)
-
-
-def _name(trial: Trial, varied: tuple[str, ...]) -> str:
-    others = [f", {name} {shown_value(trial, name)}" for name in varied if name != "strategy"]
-    return f"{trial.settings['strategy']}, {counted(trial.world_size, 'rank')}{''.join(others)}: "
-
-
-def verdict(group: MemoryGroup) -> str:
-    """What a sample costs, on top of what, and how many of them fit."""
-    return f"{_cost(group)}; {_fit(group)}."
-
-
-def _cost(group: MemoryGroup) -> str:
-    line = group.line
-    if line is None or line.slope <= 0:
-        row = group.largest_measured
-        if row is None or row.peak is None:
-            return "What a sample costs is unknown"
-        return f"Batch {row.batch:,} takes {data_size(row.peak)} and no growth with the batch is seen"
-    source = " (forecast)" if group.line_is_forecast else ""
-    held = group.activations
-    share = ""
-    if not group.line_is_forecast and held is not None and 0 < held.slope <= line.slope:
-        share = f", {data_size(held.slope)} of it activations,"
-    return f"A sample costs {data_size(line.slope)}{share} on top of {data_size(max(0.0, line.base))}{source}"
-
-
-def _fit(group: MemoryGroup) -> str:
-    room = "" if group.capacity is None else f" {data_size(group.capacity)}"
-    fits, fails = group.bracket.fits, group.bracket.fails
-    if group.is_searched or fails is not None:
-        if fails is not None and fits == 0:
-            return f"no batch fits{room}: {fails:,} does not (tried)"
-        if group.bracket.is_closed:
-            return f"the largest batch that fits{room} is {fits:,} (tried)"
-        limit = "" if fails is None else f" and {fails:,} does not"
-        return f"batch {fits:,} fits{room}{limit} (tried; the search was not finished)"
-    batch = group.calculated_batch
-    if batch is None:
-        return "the largest batch that fits is unknown"
-    return f"the largest batch that fits{room} is {batch:,} (calculated, not tried{_how_to_try(group)})"
-
-
-def _how_to_try(group: MemoryGroup) -> str:
-    return ": --memory-limit tries" if group.trial.device == "cpu" and group.trial.settings["search"] else ""
-
-
-def _table_section(rows: list[MemoryRow]) -> Section:
+def _table_section(groups: tuple[MemoryGroup, ...]) -> Section:
+    rows = [row for group in groups for row in group.rows]
     varied = tuple(name for name in varied_settings([row.trial for row in rows]) if name != "strategy")
-    cells = [_cells(row, varied) for row in rows]
+    others = tuple(name for name in _OTHERS if any(row.measured(name) is not None for row in rows))
+    cells = [_cells(row, varied, others) for row in rows]
     first = rows[0].trial
     made = "".join(f" · {one}" for one in surroundings(first))
     title = f"memory of a rank · {first.settings['workload']} on {first.device}{made}"
@@ -114,26 +58,34 @@ def _table_section(rows: list[MemoryRow]) -> Section:
             columns=tuple(cells[0]),
             rows=tuple(tuple(row.values()) for row in cells),
             left=frozenset(("strategy",)),
-            optional=("buffers", "temporary", "strategy", "ranks"),
+            optional=("buffers", "temporary", *_OTHERS, "strategy", "ranks"),
         ),
         details=tuple(line for row in rows for line in _details(row)),
     )
 
 
-def _cells(row: MemoryRow, varied: tuple[str, ...]) -> dict[str, str]:
+def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> dict[str, str]:
     sizes = {name: _size(row.measured(name)) for name in CATEGORIES}
     shown_peak = _size(row.peak) if row.status == "ok" else _ENDED.get(row.status, row.status)
     return {
-        "batch": f"{row.batch:,}",
+        "batch": f"{row.batch:,}" + ("" if row.all_samples is None else f" ({row.all_samples:,} samples)"),
         "strategy": str(row.trial.settings["strategy"]),
         "ranks": f"{row.trial.world_size}",
         **{name: shown_value(row.trial, name) for name in varied},
         **{("params" if name == "parameters" else name): text for name, text in sizes.items()},
         "temporary": _size(row.at_peak("temporary")),
+        **{name: _size(row.measured(name)) for name in others},
         "peak": shown_peak,
-        "forecast": MISSING if row.forecast is None else data_size(row.forecast.peak),
+        "forecast": _forecast(row),
         "difference": MISSING if row.difference is None else f"{row.difference * 100:+.1f} %",
     }
+
+
+def _forecast(row: MemoryRow) -> str:
+    if row.forecast is None:
+        return MISSING
+    bound = "at most " if row.trial.settings["strategy"] in _UPPER_BOUNDS else ""
+    return bound + data_size(row.forecast.peak)
 
 
 def _size(size: int | None) -> str:
@@ -161,19 +113,21 @@ def _details(row: MemoryRow) -> list[str]:
 
 
 def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
-    row = group.largest_measured
-    if not group.savings or row is None or row.forecast is None:
+    found = group.savings
+    if found is None:
         return None
-    whole = row.forecast.peak
-    title = f"what would save memory at batch {row.batch:,} · forecast, each by itself"
+    whole = data_size(found.peak)
+    title = f"what would save memory at batch {found.batch:,} · forecast, each by itself, of {whole}"
     if several:
-        title += f" · {_name(group.trial, ()).removesuffix(': ')}"
-    rows = tuple((_change(one), *_saved(one, whole)) for one in group.savings)
+        title += f" · {name_of(group.trial, ()).removesuffix(': ')}"
+    rows = tuple((_change(one), *_saved(one, found.peak)) for one in found.changes)
+    stateless = not found.has_state and group.trial.settings["strategy"] != "zero1"
     return Section(
         title=title,
         table=Table(columns=("change", "saves", "of the peak"), rows=rows, left=frozenset(("change",))),
+        lines=("The optimizer keeps no state: ZeRO-1 saves nothing.",) if stateless else (),
         details=tuple(
-            f"{_change(one)}: unknown: {one.reason}" for one in group.savings if one.saved_bytes is None
+            f"{_change(one)}: unknown: {one.reason}" for one in found.changes if one.saved_bytes is None
         ),
     )
 
@@ -190,9 +144,18 @@ def _saved(one: Saving, whole: int) -> tuple[str, str]:
     return data_size(one.saved_bytes), percent(one.saved_bytes / whole)
 
 
-def _limits(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
+def limits_of(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
+    """What the figures do not say."""
     devices = {group.trial.device for group in groups}
-    lines = ["Not everything lives at once, so the peak is less than the sum of its parts."]
+    rows = [row for group in groups for row in group.rows if row.status == "ok"]
+    lines = []
+    if any(_adds_up_to_more(row) for row in rows):
+        lines.append(
+            "Every column is at its own highest, and not everything lives at once: they add up to more than "
+            "the peak."
+        )
+    if any(row.at_peak("temporary") is not None for row in rows):
+        lines.append("Temporary is what else the step had taken at the moment of the peak.")
     if "cpu" in devices:
         lines.append(
             "On the CPU the peak is resident memory: whole pages, with what libraries take, and with freed "
@@ -204,3 +167,8 @@ def _limits(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
             "buffers and gaps between blocks come on top."
         )
     return tuple(lines)
+
+
+def _adds_up_to_more(row: MemoryRow) -> bool:
+    parts = [row.measured(name) for name in (*CATEGORIES, *_OTHERS)] + [row.at_peak("temporary")]
+    return row.peak is not None and sum(part or 0 for part in parts) > row.peak

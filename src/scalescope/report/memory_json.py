@@ -3,15 +3,19 @@
 import dataclasses
 from typing import Any
 
-from scalescope.analysis.memory import MemoryGroup, MemoryRow, memory_groups, memory_rows
+from scalescope.analysis.memory import MemoryGroup, memory_groups
 from scalescope.analysis.memory_fit import Line
+from scalescope.analysis.memory_rows import MemoryRow, memory_rows
 from scalescope.experiment.trial import Trial
 from scalescope.report.memory import CATEGORIES
 from scalescope.results.run import Run
 
 
 def memory_json(run: Run) -> list[dict[str, Any]]:
-    """Every trial as bytes, those that failed with their reason, then one entry for each kind of job."""
+    """Every trial as bytes, those that failed with their reason, then one entry for each kind of job.
+
+    `kind` tells them apart: `measure` was looked at closely, `search` only tried, `job` sums up.
+    """
     entries = [_row_json(row) for row in memory_rows(run.results)]
     return entries + [_group_json(group) for group in memory_groups(run)]
 
@@ -19,10 +23,11 @@ def memory_json(run: Run) -> list[dict[str, Any]]:
 def _row_json(row: MemoryRow) -> dict[str, Any]:
     parts = ("activations", "gradients", "temporary", "growth", "given_back", "held_after_forward")
     return {
-        "kind": row.trial.settings["purpose"],
+        "kind": "search" if row.is_search else "measure",
         "trial_id": row.trial.trial_id,
         **_description(row.trial),
         "batch_size": row.batch,
+        "all_samples": row.all_samples,
         "status": row.status,
         "reason": row.reason,
         "measured_bytes": {
@@ -55,7 +60,7 @@ def _description(trial: Trial) -> dict[str, Any]:
 
 
 def _group_json(group: MemoryGroup) -> dict[str, Any]:
-    tried = group.is_searched or group.bracket.fails is not None
+    batch, source = _largest(group)
     return {
         "kind": "job",
         **_description(group.trial),
@@ -65,13 +70,26 @@ def _group_json(group: MemoryGroup) -> dict[str, Any]:
         "line_from": None if group.line is None else "forecast" if group.line_is_forecast else "measured",
         "forecast_bytes_per_sample": _slope(group.forecast_line),
         "activation_bytes_per_sample": _slope(group.activations),
-        "largest_batch": (group.bracket.fits or None) if tried else group.calculated_batch,
-        "largest_batch_is": "tried" if tried else "calculated" if group.calculated_batch else "unknown",
+        "largest_batch": batch,
+        "largest_batch_is": source,
         "smallest_batch_that_fails": group.bracket.fails,
-        "search_finished": group.bracket.is_closed if tried else None,
+        "search_finished": group.bracket.is_closed if group.is_tried else None,
         "tries": group.tries,
-        "savings": [dataclasses.asdict(one) for one in group.savings],
+        "savings_at_batch": None if group.savings is None else group.savings.batch,
+        "savings": []
+        if group.savings is None
+        else [dataclasses.asdict(one) for one in group.savings.changes],
     }
+
+
+def _largest(group: MemoryGroup) -> tuple[int | None, str]:
+    """The largest batch that is known to fit, and how that is known."""
+    if not group.is_tried:
+        batch = group.calculated_batch
+        return batch, "unknown" if batch is None else "calculated"
+    if group.bracket.fits:
+        return group.bracket.fits, "all_samples" if group.bracket.is_all else "tried"
+    return None, "none_fits" if group.bracket.fails == 1 else "unknown"
 
 
 def _slope(line: Line | None) -> float | None:

@@ -56,8 +56,9 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
     """One line for each world size and batch."""
     next_sizes = next_world_sizes(rows)
     varied = varied_settings([row.trial for row in rows])
+    wrapped = _wrapped_heading(rows)
     law = _law_heading(max(rows, key=lambda row: row.ranks), next_sizes)
-    cells = [_cells(row, next_sizes, varied, law) for row in rows]
+    cells = [_cells(row, next_sizes, varied, law, wrapped) for row in rows]
     return Section(
         title=_title(rows),
         table=Table(
@@ -65,7 +66,7 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
             rows=tuple(tuple(row.values()) for row in cells),
             left=frozenset(("mode", "reading")),
             # The title, -v and results.json still tell what a narrow page leaves out.
-            optional=("mode", law, "serial", "vs DDP×1", "samples/s"),
+            optional=("mode", law, "serial", wrapped, "samples/s"),
         ),
         details=_details(rows),
     )
@@ -91,23 +92,31 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     )
 
 
-def _cells(row: ScalingRow, next_sizes: tuple[int, ...], varied: tuple[str, ...], law: str) -> dict[str, str]:
+def _cells(
+    row: ScalingRow, next_sizes: tuple[int, ...], varied: tuple[str, ...], law: str, wrapped: str
+) -> dict[str, str]:
     one = row.configuration
     return {
-        "ranks": f"{row.ranks}",
+        "ranks": f"{row.ranks} (stand-in)" if row.trial.settings.get("stand_in") else f"{row.ranks}",
         "batch": f"{row.batch:,}",
         **{name: shown_value(row.trial, name) for name in varied},
         "step ms": milliseconds(one.step_time_s.value),
         "samples/s": significant(one.samples_per_s.value, 4),
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
-        "vs DDP×1": _against_wrapped(row),
+        wrapped: _against_wrapped(row),
         "exposed comm": _exposed(row),
         "serial": _serial(row.serial_fraction),
         law: _allowed(row, next_sizes),
         "mode": row.trial.mode,
         "reading": row.reading,
     }
+
+
+def _wrapped_heading(rows: tuple[ScalingRow, ...]) -> str:
+    """The other baseline is the strategy on one rank, which is not always DDP."""
+    strategies = {str(row.trial.settings["strategy"]) for row in rows} - {"single"}
+    return "vs DDP×1" if strategies <= {"ddp"} else "vs wrapped×1"
 
 
 def _law_heading(row: ScalingRow, sizes: tuple[int, ...]) -> str:

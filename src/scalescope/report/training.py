@@ -24,7 +24,7 @@ def training_sections(run: Run) -> tuple[Section, ...]:
 
 
 def side_by_side(measured: tuple[Configuration, ...]) -> Section:
-    """All configurations of a sweep in one table, in the order in which they were asked for."""
+    """All configurations of a sweep in one table, by ranks, batch and what was varied."""
     trials = [one.trial for one in measured]
     varied = varied_settings(trials)
     columns = ("configuration", *varied, "step ms", "samples/s", "95 % interval")
@@ -36,12 +36,16 @@ def side_by_side(measured: tuple[Configuration, ...]) -> Section:
             significant(one.samples_per_s.value, 4),
             _rate_interval(one),
         )
-        for one in measured
+        for one in sorted(measured, key=lambda one: _place(one.trial, varied))
     )
     return Section(
         title="Side by side",
         table=Table(columns=columns, rows=rows, left=frozenset(("configuration", *varied))),
     )
+
+
+def _place(trial: Trial, varied: tuple[str, ...]) -> tuple[object, ...]:
+    return trial.world_size, trial.rank_batch_size, *(shown_value(trial, name) for name in varied)
 
 
 def _rate_interval(one: Configuration) -> str:

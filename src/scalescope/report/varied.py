@@ -11,6 +11,7 @@ _ALWAYS_SHOWN = (
     "global_batch_size",
     "oversubscribe",
     "ablation",
+    "stand_in",
     "purpose",
 )
 

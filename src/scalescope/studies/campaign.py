@@ -122,6 +122,7 @@ def _run_plan(
     durations = _Durations(before.results)
     failures = Counter({one.trial_id: _weight(one) for one in before.of_status("oom", "invalid")})
     given_up: Counter[str] = Counter()
+    refusals = _Refusals(watcher, some_worked=bool(before.of_status("ok")))
     watcher.began(len(ordered), sum((trial.trial_id, n) in finished for trial, n in ordered))
     for order, (trial, launch) in enumerate(ordered):
         if (trial.trial_id, launch) in finished:
@@ -137,9 +138,11 @@ def _run_plan(
             )
             in_time = False
             break
-        result = _launch_once(plan, launcher, folder, watcher, trial, launch, order)
+        result, bad_input = _launch_once(plan, launcher, folder, watcher, trial, launch, order)
         durations.add(result)
-        failures[trial.trial_id] += _weight(result)
+        failures[trial.trial_id] += _TRIES_BEFORE_GIVING_UP if bad_input else _weight(result)
+        refusals.add(result, bad_input)
+    refusals.decide()
     notes += [f"Gave up on {label}: {count} more launches not run." for label, count in given_up.items()]
     return notes, in_time
 
@@ -163,7 +166,8 @@ def _launch_once(
     trial: Trial,
     launch: int,
     order: int,
-) -> Result:
+) -> tuple[Result, bool]:
+    """Launch and store; the second value says that the request itself was found to be wrong."""
     watcher.launching(trial, launch)
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     started = time.monotonic()
@@ -194,11 +198,41 @@ def _launch_once(
         name = signal.Signals(interruption.signum).name
         record(Outcome(status="failed", reason=f"interrupted by {name}"))
         raise
-    result = record(outcome)
-    if outcome.bad_input:
-        raise BadInput(f"{outcome.reason} (log: {outcome.log})" if outcome.log else str(outcome.reason))
-    watcher.ended(result)
-    return result
+    return record(outcome), outcome.bad_input
+
+
+class _Refusals:
+    """Ranks that found the request wrong: one trial's is a failure like any, all trials' is bad input."""
+
+    def __init__(self, watcher: CampaignWatcher, *, some_worked: bool) -> None:
+        self._watcher = watcher
+        self._some_worked = some_worked
+        self._held_back: list[Result] = []
+
+    def add(self, result: Result, bad_input: bool) -> None:
+        """Tell of a result, unless it may turn out to be what is said of the whole request in one line."""
+        if bad_input and not self._some_worked:
+            self._held_back.append(result)
+            if [one.reason for one in self._held_back].count(result.reason) > 1:
+                self.decide()
+            return
+        self._some_worked |= result.status == "ok"
+        if self._some_worked:
+            self._release()
+        self._watcher.ended(result)
+
+    def decide(self) -> None:
+        """Refuse the request where nothing of it worked."""
+        if self._held_back and not self._some_worked:
+            first = self._held_back[0]
+            log = f" (log: {first.log})" if first.log else ""
+            raise BadInput(f"{first.reason}{log}")
+        self._release()
+
+    def _release(self) -> None:
+        for result in self._held_back:
+            self._watcher.ended(result)
+        self._held_back.clear()
 
 
 class _Durations:

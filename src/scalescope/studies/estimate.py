@@ -6,7 +6,9 @@ from scalescope.experiment.trial import Trial
 # Orders of magnitude of one core and one data-centre GPU in fp32; an estimate needs no more.
 _FLOPS_PER_S = {"cpu": 50e9, "cuda": 30e12}
 _FRESH_S = 4.0  # importing torch anew, for trials with variables of their own
-_FORECAST_S = 2.0  # counting a step's memory on tensors without data
+# Counting a step's memory on tensors without data, and how often that is done.
+_FORECAST_S = 1.5
+_FORECASTS = {"measure": 7, "compare": 1, "brief": 3, "search": 0}
 _STEPS_OF_A_DATA_SET = 500  # where only the data knows
 _LAUNCH_S = {"cpu": 1.0, "cuda": 4.0}
 
@@ -27,6 +29,6 @@ def _launch_s(trial: Trial) -> float:
     step_s = workload.least_step_s() + flops * trial.rank_batch_size / rate
     fresh_s = _FRESH_S if settings["env"] else 0.0
     if settings["benchmark"] == "memory":
-        fresh_s += _FORECAST_S
+        fresh_s += _FORECAST_S * _FORECASTS[settings["purpose"]]
     steps = trial.steps or _STEPS_OF_A_DATA_SET
     return float(_LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + fresh_s + steps * step_s)

@@ -6,6 +6,7 @@ from typing import Any
 from scalescope.catalog import cards
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import Setting, settings_of
+from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
@@ -13,13 +14,14 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
 from scalescope.report.communication import communication_brief
 from scalescope.report.machine import machine_section
-from scalescope.report.memory import memory_brief, next_after_memory
+from scalescope.report.memory import memory_brief
+from scalescope.report.memory_verdict import next_after_memory
 from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.report.section import Section
 from scalescope.report.training import next_after_training, training_sections
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
-from scalescope.studies.memory import with_small_batches
+from scalescope.studies.memory import with_one_forecaster
 from scalescope.studies.request import Request
 from scalescope.studies.scale import plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
@@ -28,6 +30,7 @@ PARTS = ("comm", "training", "memory", "scaling")
 DEFAULTS = {"repeats": 5, "budget": 90.0}
 _WARMUP = 5
 _ITERS = 20
+_BATCHES = (2, 8)  # for memory; models that normalise over the batch refuse one sample
 _SHORT_COMM = {
     "collective": "all_reduce",
     "min_bytes": 1 << 10,
@@ -51,8 +54,9 @@ def main_job(
     experiment = _with_steps(request.experiment(DEFAULTS), warmup, iters)
     everything = plan_scaling(request, experiment, machine, most_ranks)
     watcher.shown((machine_section(machine, _ranks(everything)),))
-    once = _memory(everything) if "memory" in parts else ()
-    plan = dataclasses.replace(everything, trials=_trials_of(parts, everything), once=once)
+    plan = dataclasses.replace(everything, trials=_trials_of(parts, everything))
+    if "memory" in parts:
+        plan = _with_memory(plan, everything, alone=parts == ("memory",))
     if not plan.all_trials:
         raise CannotRun(f"--benchmark {','.join(parts)}: one rank has nobody to talk to")
 
@@ -91,15 +95,32 @@ def _communication(everything: Plan) -> tuple[Trial, ...]:
     return expand(experiment, everything.machine).trials
 
 
+def _with_memory(plan: Plan, everything: Plan, *, alone: bool) -> Plan:
+    """The plan with a look at memory; beside other parts, one that can fail without harm."""
+    if alone:
+        return dataclasses.replace(plan, once=with_one_forecaster(_memory(everything)))
+    try:
+        once = tuple(trial.replace(purpose="brief") for trial in _memory(everything))
+    except BadInput as error:
+        return dataclasses.replace(plan, notes=(*plan.notes, f"Memory is not measured: {error}"))
+    return dataclasses.replace(plan, once=once)
+
+
 def _memory(everything: Plan) -> tuple[Trial, ...]:
-    """What one rank of the same job holds at small batches; the largest batch is calculated, not tried."""
+    """What one rank of the same job holds at small batches; the largest batch is calculated, not tried.
+
+    One's own workload may have only the batches it was asked for.
+    """
     asked = everything.experiment
     known = set(cards.all_settings("memory")) - {"batch_size", "global_batch_size", "strategy", "env"}
     strategies = {one.name for card in cards.names("strategies") for one in _settings("strategies", card)}
     settings = {n: v for n, v in asked.settings.items() if n in known - strategies}
     settings |= {"world_size": (1,), "strategy": ("single",), "search": (False,), "oversubscribe": (False,)}
+    own = any(cards.card("workloads", name) is Custom for name in settings.get("workload", ()))
+    batches = sorted({trial.micro_batch_size for trial in everything.trials}) if own else _BATCHES
+    settings["batch_size"] = tuple(batches)
     experiment = dataclasses.replace(asked, benchmark="memory", settings=settings)
-    return expand(with_small_batches(experiment), everything.machine).trials
+    return expand(experiment, everything.machine).trials
 
 
 def _settings(kind: str, name: str) -> tuple[Setting, ...]:

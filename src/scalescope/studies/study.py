@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
-from scalescope.experiment.record import to_yaml
+from scalescope.experiment.record import neutral_lines, to_yaml
 from scalescope.launch.inspection import inspect_system
 from scalescope.launch.launcher import Launcher
 from scalescope.report.results_json import results_json
@@ -126,7 +126,7 @@ def _open_folder(request: Request, plan: Plan) -> RunFolder:
     if request.resume and not (path / EXPERIMENT).is_file():
         raise BadInput(f"--resume: {path} holds no run to continue")
     if request.resume:
-        _check_same_request(path, to_yaml(plan.experiment, request.words))
+        _check_same_request(path, to_yaml(plan.experiment, request.words), neutral_lines(request.benchmark))
         _check_same_machine(path, plan)
     folder = RunFolder.open(path, resume=request.resume)
     if not given:
@@ -143,10 +143,13 @@ def _default_path(request: Request) -> Path:
     return latest.resolve()
 
 
-def _check_same_request(path: Path, wanted: str) -> None:
-    """A run is continued by the request that began it; only the number of repeats may grow."""
-    before = _comparable((path / EXPERIMENT).read_text(encoding="utf-8"))
-    now = _comparable(wanted)
+def _check_same_request(path: Path, wanted: str, neutral: set[str]) -> None:
+    """A run is continued by the request that began it; only the number of repeats may grow.
+
+    Settings added since are at their neutral value in it, so `neutral` lines say nothing.
+    """
+    before = _comparable((path / EXPERIMENT).read_text(encoding="utf-8")) - neutral
+    now = _comparable(wanted) - neutral
     if before != now:
         keys = {"the verb" if line.startswith("#") else line.partition(":")[0] for line in before ^ now}
         raise BadInput(f"--resume: {path} was asked for otherwise; these differ: {', '.join(sorted(keys))}")

@@ -24,10 +24,11 @@ def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload
     card = cards.card("workloads", name)
     module = importlib.import_module(card.__module__.replace(".catalog.", ".worker."))
     torch.manual_seed(trial.settings["seed"])
+    shard = shard_of(trial, group)
     surroundings = Surroundings(
         reference=name,
-        rank=group.rank,
-        world_size=group.world_size,
+        rank=shard.index,
+        world_size=shard.count,
         batch_size=trial.micro_batch_size,
         corpus=_corpus(trial, source),
     )
@@ -93,6 +94,11 @@ def optimizer_factory(options: Training) -> OptimizerFactory:
 
 def build_feed(trial: Trial, workload: Workload, group: Group, device: torch.device) -> Feed:
     """The stream of batches this rank trains on."""
-    shard = Shard(index=group.rank % trial.replicas, count=trial.replicas)
     seed = int(trial.settings["seed"])
+    shard = shard_of(trial, group)
     return feed(workload.data, trial.micro_batch_size, trial.options(Input), device, shard, seed)
+
+
+def shard_of(trial: Trial, group: Group) -> Shard:
+    """This rank's part of the samples; the ranks of a pipeline have the same."""
+    return Shard(index=group.rank % trial.replicas, count=trial.replicas)

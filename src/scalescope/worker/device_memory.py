@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from scalescope.worker.allocator_trace import BACKWARD, FORWARD, Event, Phase, replay
+from scalescope.worker.device import device_identity
 from scalescope.worker.libraries import use_libraries
 from scalescope.worker.step import Step
 from scalescope.worker.tensor_bytes import gradients_of, storages
@@ -29,8 +30,14 @@ class DeviceGauge:
         """Everything that is taken before there is a model belongs to the libraries."""
         use_libraries(self._device)
         torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()  # what earlier trials of this process left would count against a limit
         self._found["measured/library"] = torch.cuda.memory_allocated(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
+
+    def room(self) -> int | None:
+        """What torch has already and what the GPU still has."""
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return int(free) + torch.cuda.memory_reserved(self._device)
 
     def after_model(self) -> None:
         pass
@@ -71,7 +78,8 @@ class DeviceGauge:
         self._found.setdefault("measured/peak", torch.cuda.max_memory_allocated(self._device))
         free, total = torch.cuda.mem_get_info(self._device)
         self._found["measured/reserved"] = torch.cuda.memory_reserved(self._device)
-        return self._found | {"device/total": total, "device/free": free}
+        shared = {"device/identity": device_identity(self._device)}  # ranks may share a GPU
+        return self._found | {"device/total": total, "device/free": free} | shared
 
 
 class AllocatorTrace:
@@ -134,4 +142,5 @@ class AllocatorTrace:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a private interface: whatever it does, the statistics remain
-            self._problem = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+            reason = (str(error).splitlines() or [""])[0]
+            self._problem = f"{type(error).__name__}: {reason}"[:_LONGEST_REASON]

@@ -5,11 +5,11 @@ import time
 from typing import Any
 
 import torch
-from torch.utils.data import Subset, default_collate
+from torch.utils.data import Subset
 
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Phase
-from scalescope.worker.feeding import to_device
+from scalescope.worker.feeding import fetch, to_device
 from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
 from scalescope.worker.position import Position
@@ -54,7 +54,7 @@ class Evaluation:
         for number in range(passes):
             position.mark(Phase(number % 2))  # alternating, so that a long evaluation is no silence
             chosen = own[number * self._batch_size : (number + 1) * self._batch_size]
-            batch = self._batch(samples, chosen or [0])
+            batch = to_device(fetch(self._workload.data, samples, chosen or [0]), self._device)
             outputs = self._workload.model(batch[0])
             if chosen:
                 answers, targets = outputs.argmax(dim=-1), batch[1]
@@ -63,10 +63,3 @@ class Evaluation:
                 asked += float(counted.sum())
         right, asked = self._group.total([right, asked], self._device)
         return right / max(asked, 1.0)
-
-    def _batch(self, samples: Any, chosen: list[int]) -> Any:
-        """The chosen samples, fetched and put together as a loader would."""
-        collate = self._workload.data.collate or default_collate
-        at_once = getattr(samples, "__getitems__", None)
-        found = at_once(chosen) if at_once else [samples[number] for number in chosen]
-        return to_device(collate(found), self._device)

@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    default_collate,
+)
 
 from scalescope.catalog.levers.input import Input
 from scalescope.errors import BadInput
@@ -16,7 +23,6 @@ from scalescope.lifeline import die_with_parent
 from scalescope.worker.step import Batch, Batches, Data, batch_size_of
 
 _DISTINCT_BATCHES = 2  # made once and kept on the device: input costs nothing then
-_SYNTHETIC_SAMPLES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +52,17 @@ def feed(data: Data, batch_size: int, options: Input, device: torch.device, shar
     generator = torch.Generator().manual_seed(seed * 65_537 + shard.index + 1)
     if data.synthesize is not None:
         if options.num_workers is None:
-            ready = [data.synthesize(batch_size, generator) for _ in range(_DISTINCT_BATCHES)]
-            return Feed(batches=itertools.cycle([to_device(batch, device) for batch in ready]))
-        made_up = _MadeUp(data.synthesize, seed)
-        data = Data(samples=made_up, collate=_as_it_is)
-    if isinstance(data.samples, IterableDataset) or _is_numbered(data.samples):
-        return _from_loader(data, batch_size, options, device, shard, seed)
+            ready = [
+                to_device(data.synthesize(batch_size, generator), device) for _ in range(_DISTINCT_BATCHES)
+            ]
+            return Feed(batches=itertools.cycle(ready))
+        data = Data(samples=_MadeUp(data.synthesize, seed), collate=_as_it_is)
+        return _from_loader(data, batch_size, options, device, _Endless(shard), seed)
+    if isinstance(data.samples, IterableDataset):
+        return _from_loader(data, batch_size, options, device, None, seed)
+    if _is_numbered(data.samples):
+        sampler: Sampler[int] = DistributedSampler(data.samples, shard.count, shard.index, seed=seed)
+        return _from_loader(data, batch_size, options, device, sampler, seed + shard.index)
     return Feed(batches=_ready_made(data.samples, batch_size, device))
 
 
@@ -61,11 +72,13 @@ def _is_numbered(samples: Any) -> bool:
 
 
 def _from_loader(
-    data: Data, batch_size: int, options: Input, device: torch.device, shard: Shard, seed: int
+    data: Data,
+    batch_size: int,
+    options: Input,
+    device: torch.device,
+    sampler: Sampler[int] | None,
+    seed: int,
 ) -> Feed:
-    sampler: DistributedSampler[Any] | None = None
-    if not isinstance(data.samples, IterableDataset):
-        sampler = DistributedSampler(data.samples, shard.count, shard.index, shuffle=True, seed=seed)
     workers = data.num_workers if options.num_workers is None else options.num_workers
     # A generator of its own, or starting worker processes would move the model's random numbers.
     generator = torch.Generator().manual_seed(seed)
@@ -84,13 +97,14 @@ def _from_loader(
         generator=generator,
     )
     stream = _moved(_epochs(loader, sampler), device, options.pin_memory)
-    return Feed(batches=stream, epoch_batches=None if sampler is None else len(loader))
+    ends = isinstance(sampler, DistributedSampler)
+    return Feed(batches=stream, epoch_batches=len(loader) if ends else None)
 
 
-def _epochs(loader: "DataLoader[Any]", sampler: "DistributedSampler[Any] | None") -> Iterator[Batch]:
+def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None) -> Iterator[Batch]:
     for epoch in itertools.count():
-        if sampler is not None:
-            sampler.set_epoch(epoch)
+        if isinstance(sampler, DistributedSampler):
+            sampler.set_epoch(epoch)  # or every epoch would be shuffled alike
         empty = True
         for batch in loader:
             empty = False
@@ -108,7 +122,9 @@ def _ready_made(source: Any, batch_size: int, device: torch.device) -> Iterator[
     """Batches from somebody else's iterable, from the beginning again when it ends."""
     while True:
         count = 0
-        for batch in source:
+        passing = iter(source)
+        once = passing is source  # a generator does not begin again
+        for batch in passing:
             count += 1
             held = batch_size_of(batch)
             if count == 1 and held != batch_size:
@@ -117,10 +133,17 @@ def _ready_made(source: Any, batch_size: int, device: torch.device) -> Iterator[
                     f"--batch-size {held} fits"
                 )
             yield to_device(batch, device)
-        if iter(source) is source:  # a generator does not begin again
+        if once:
             raise BadInput("the data ended before the training did; give fewer steps or data that goes on")
         if count == 0:
             raise BadInput("the data holds no batch at all")
+
+
+def fetch(data: Data, samples: Any, numbers: list[int]) -> Batch:
+    """The samples of these numbers, put together as a loader would."""
+    at_once = getattr(samples, "__getitems__", None)
+    found = at_once(numbers) if at_once else [samples[number] for number in numbers]
+    return (data.collate or default_collate)(found)
 
 
 def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:
@@ -143,15 +166,22 @@ def _as_it_is(batch: Batch) -> Batch:
     return batch
 
 
+class _Endless(Sampler[int]):
+    """Numbers without end: a loader that began again would cost time, the sooner the more ranks."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count(self._shard.index, self._shard.count)
+
+
 class _MadeUp(Dataset[Any]):
     """Synthetic samples by number, made when a loader asks for them."""
 
     def __init__(self, synthesize: Callable[[int, torch.Generator], Batch], seed: int) -> None:
         self._synthesize = synthesize
         self._seed = seed
-
-    def __len__(self) -> int:
-        return _SYNTHETIC_SAMPLES
 
     def __getitems__(self, numbers: list[int]) -> Batch:
         generator = torch.Generator().manual_seed(self._seed * 65_537 + numbers[0])

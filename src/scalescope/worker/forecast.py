@@ -11,20 +11,23 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scalescope.experiment.trial import Trial
 from scalescope.worker.assembly import build_step
-from scalescope.worker.step import Batch, Step, Workload
+from scalescope.worker.blocks import blocks_of, checkpoint_blocks, gathered_bytes
+from scalescope.worker.step import Batch, Step, Workload, batch_size_of
 from scalescope.worker.tensor_bytes import state_of, tensors_in
 
 _STEPS = 2  # the optimizer makes its state in the first
 # Far above small batches, whose peak may lie where nothing depends on the batch.
-_MULTIPLES = (256, 512)
+_LEAST_TIMES = 256
+_LEAST_LARGE = 2048
 _LONGEST_REASON = 300
 _CATEGORIES = {
     "Parameter": "parameters",
@@ -34,76 +37,112 @@ _CATEGORIES = {
     "Temp": "temporary",
     "Optstate": "optimizer",
     "Other": "inputs",
-    "Total": "peak",
 }
+_WHOLE = "Total"
 Counters = dict[str, float | int | str | None]
 
 
-def forecast(trial: Trial, workload: Workload, batch: Batch, batches: int, device: torch.device) -> Counters:
-    """Bytes by category at the peak of a step on one rank: as asked, in bf16, and with checkpointing.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained on one rank; `batches` as large as `batch` wait on the device."""
 
-    `batches` as large as `batch` wait on the device. Gradients that stay in DDP's buckets stay here too.
+    trial: Trial
+    workload: Workload
+    batch: Batch
+    batches: int
+    device: torch.device
+
+    @property
+    def size(self) -> int:
+        return batch_size_of(self.batch)
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether every tensor of a batch has a row for each sample."""
+        return all(len(one.shape) > 0 and len(one) == self.size for one in tensors_in(self.batch))
+
+
+def forecast(job: Job, room: int | None) -> Counters:
+    """Bytes by category at the peak of a step on one rank, for as many ways to train as the purpose needs.
+
+    `room` is about how much a rank may take. Gradients that stay in DDP's buckets stay here too.
     """
-    variants: dict[str, Callable[[], dict[str, int]]] = {
-        "as_asked": partial(_track, trial, workload, batch, batches, device)
-    }
-    if trial.settings["precision"] in ("fp32", "tf32"):
-        in_bf16 = trial.replace(precision="bf16")
-        variants["bf16"] = partial(_track, in_bf16, workload, batch, batches, device)
-    if blocks_of(workload.model):
-        variants["checkpointing"] = partial(
-            _track, trial, workload, batch, batches, device, checkpointed=True
-        )
-    size = trial.micro_batch_size
-    if all(len(one.shape) > 0 and len(one) == size for one in tensors_in(batch)):
-        for times in _MULTIPLES:
-            variants[f"at/{size * times}"] = partial(
-                _track, trial, workload, batch, batches, device, times=times
-            )
-    found: Counters = {"forecast/largest_unit": _largest_unit(workload.model)}
-    for name, track in variants.items():
-        try:
-            found |= {f"forecast/{name}/{category}": size for category, size in track().items()}
-        except Exception as error:  # somebody's model, and a private interface: the measurement goes on
-            reason = (str(error).splitlines() or [""])[0]
-            found[f"forecast/{name}/problem"] = f"{type(error).__name__}: {reason}"[:_LONGEST_REASON]
+    purpose = job.trial.settings["purpose"]
+    found: Counters = {"forecast/gathered": gathered_bytes(job.workload.model)}
+    found |= _told("as_asked", partial(_track, job))
+    if purpose != "compare" and job.can_grow:
+        times = max(_LEAST_TIMES, -(-_LEAST_LARGE // job.size))
+        for one in (times, 2 * times):
+            found |= _told(f"at/{job.size * one}", partial(_track, job, times=one))
+    if purpose == "measure":
+        found |= _other_ways(job, _times_that_fit(found, job, room))
     gc.collect()
     return found
 
 
-def _track(
-    trial: Trial,
-    workload: Workload,
-    batch: Batch,
-    batches: int,
-    device: torch.device,
-    *,
-    checkpointed: bool = False,
-    times: int = 1,
-) -> dict[str, int]:
+def _other_ways(job: Job, times: int) -> Counters:
+    """The same batch trained otherwise; so large a batch that it matters."""
+    trial, blocks = job.trial, blocks_of(job.workload.model)
+    found: Counters = {"forecast/other_ways_batch": job.size * times}
+    found |= _told("now", partial(_track, job, times=times))
+    if trial.settings["strategy"] == "single":  # ZeRO-1 would keep gradients in the buckets of DDP
+        found |= _told("kept", partial(_track, job, times=times, kept=True))
+    if trial.settings["precision"] in ("fp32", "tf32"):
+        in_bf16 = dataclasses.replace(job, trial=trial.replace(precision="bf16"))
+        found |= _told("bf16", partial(_track, in_bf16, times=times))
+    if blocks:
+        found |= _told("checkpointing", partial(_track, job, times=times, checkpointed=True))
+    return found
+
+
+def _times_that_fit(found: Counters, job: Job, room: int | None) -> int:
+    """How many times the batch fits the room, by the line through the large batches; 1 where unknown."""
+    wholes: Counter[int] = Counter()
+    for name, size in found.items():
+        _, kind, *rest = name.split("/")
+        if kind == "at" and isinstance(size, int):
+            wholes[int(rest[0])] += size
+    if len(wholes) < 2 or room is None:
+        return 1
+    (small, less), (large, more) = sorted(wholes.items())
+    slope = (more - less) / (large - small)
+    fitting = small + (room - less) / slope if slope > 0 else 0.0
+    return max(1, min(large, int(fitting)) // job.size)
+
+
+def _told(name: str, track: Callable[[], dict[str, int]]) -> Counters:
+    try:
+        return {f"forecast/{name}/{category}": size for category, size in track().items()}
+    except Exception as error:  # somebody's model, and a private interface: the measurement goes on
+        reason = (str(error).splitlines() or [""])[0]
+        return {f"forecast/{name}/problem": f"{type(error).__name__}: {reason}"[:_LONGEST_REASON]}
+
+
+def _track(job: Job, *, times: int = 1, checkpointed: bool = False, kept: bool = False) -> dict[str, int]:
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    device, batches = job.device, job.batches
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with FakeCopyMode(mode):
-        model = copy.deepcopy(workload.model)
+        model = copy.deepcopy(job.workload.model)
     if checkpointed:
-        _checkpoint(model)
+        checkpoint_blocks(model)
     with mode:
-        waiting = [_like(batch, device, times) for _ in range(batches)]
-        step = _step_alone(trial, dataclasses.replace(workload, model=model), device)
+        waiting = [_like(job.batch, device, times) for _ in range(batches)]
+        workload = dataclasses.replace(job.workload, model=model)
+        step = _step_alone(job.trial, workload, device, kept=kept or keeps_gradients(job.trial))
         tracker = MemTracker()
         tracker.track_external(model, step.optimizer, *_tensors(waiting))
         with tracker:
             for number in range(_STEPS):
-                _run(step, waiting[number % batches])
-                tracker.reset_mod_stats()
+                _run(step, waiting[number % batches], tracker)
         own = sum(one.untyped_storage().nbytes() for one in state_of(step.optimizer))
     return _categories(tracker.get_tracker_snapshot("peak"), device, own)
 
 
-def _step_alone(trial: Trial, workload: Workload, device: torch.device) -> Step:
-    """The step on one rank, with gradients kept or dropped as the trial's strategy does it."""
+def _step_alone(trial: Trial, workload: Workload, device: torch.device, *, kept: bool) -> Step:
+    """The step on one rank, with gradients kept from step to step or dropped."""
     precision = trial.settings["precision"]
     # Scaling looks at numbers, which fake tensors have none of; both formats take as much memory.
     alone = trial.replace(
@@ -115,7 +154,7 @@ def _step_alone(trial: Trial, workload: Workload, device: torch.device) -> Step:
         # Torch decides by the type of the parameters, which is another one here.
         if group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = device.type == "cuda"
-    if keeps_gradients(trial):
+    if kept:
         step = dataclasses.replace(step, clear=lambda: optimizer.zero_grad(set_to_none=False))
     return step
 
@@ -127,11 +166,12 @@ def keeps_gradients(trial: Trial) -> bool:
     return bool(trial.settings.get("gradient_as_bucket_view", False))
 
 
-def _run(step: Step, batch: Batch) -> None:
+def _run(step: Step, batch: Batch, tracker: Any) -> None:
     for remaining in range(step.accumulation_steps, 0, -1):
         with nullcontext() if remaining == 1 else step.no_sync():
             loss = step.forward(batch)
             step.backward(loss)
+        tracker.reset_mod_stats()  # it knows of one forward pass of a module at a time
     step.apply()
     step.clear()
 
@@ -144,7 +184,9 @@ def _categories(
     for place, sizes in snapshot.items():
         if torch.device(place).type == device.type:
             for kind, size in sizes.items():
-                found[_CATEGORIES[str(getattr(kind, "value", kind))]] += int(size)
+                name = str(getattr(kind, "value", kind))
+                if name != _WHOLE:
+                    found[_CATEGORIES[name]] += int(size)
     passing = max(0, found["optimizer"] - state)
     return found | {"optimizer": found["optimizer"] - passing, "temporary": found["temporary"] + passing}
 
@@ -163,50 +205,3 @@ def _like(batch: Batch, device: torch.device, times: int) -> Batch:
 
 def _tensors(batches: list[Batch]) -> list[Tensor]:
     return list(itertools.chain.from_iterable(tensors_in(batch) for batch in batches))
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """What is checkpointed: in the container with most parameters, the blocks of the weightiest kind.
-
-    A block has parts; checkpointing a lone layer keeps its input, which was kept anyway.
-    """
-    containers = [one for one in model.modules() if isinstance(one, nn.Sequential | nn.ModuleList)]
-    candidates = [blocks for one in containers if (blocks := _weightiest(list(one.children())))]
-    return max(candidates, key=lambda blocks: sum(map(parameter_bytes, blocks)), default=[])
-
-
-def _weightiest(children: list[nn.Module]) -> list[nn.Module]:
-    weights: Counter[type[nn.Module]] = Counter()
-    with_parts = [one for one in children if any(True for _ in one.children())]
-    for child in with_parts:
-        weights[type(child)] += parameter_bytes(child)
-    if not weights:
-        return []
-    kind = weights.most_common(1)[0][0]
-    return [child for child in with_parts if type(child) is kind]
-
-
-def parameter_bytes(module: nn.Module) -> int:
-    """Bytes of all parameters of a module."""
-    return sum(one.numel() * one.element_size() for one in module.parameters())
-
-
-def _checkpoint(model: nn.Module) -> None:
-    """Let every block forget its activations and compute them again when backward needs them."""
-    from torch.utils.checkpoint import checkpoint
-
-    for block in blocks_of(model):
-        plain = block.forward
-
-        def forward(*inputs: Any, _plain: Any = plain, **named: Any) -> Any:
-            return checkpoint(_plain, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
-
-        block.forward = forward
-
-
-def _largest_unit(model: nn.Module) -> int | None:
-    """Parameter bytes of the largest part that FSDP gathers at a time."""
-    from scalescope.worker.strategies.fsdp import units_of
-
-    units = [parameter_bytes(unit) for unit in units_of(model)]
-    return max([*units, parameter_bytes(model) - sum(units)], default=None)

@@ -19,6 +19,13 @@ from scalescope.results.rank_job import RankJob
 from scalescope.worker.position import Position
 
 _CLONE_NEWNET = 0x40000000
+# What torch says as a plain RuntimeError when it, or a library below it, is given no memory.
+_SIGNS_OF_NO_MEMORY = (
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 
 def run_rank(job: RankJob) -> int:
@@ -129,4 +136,4 @@ def _is_out_of_memory(error: BaseException) -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
         return True
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS_OF_NO_MEMORY)

@@ -14,6 +14,9 @@ from scalescope.worker.libraries import use_libraries
 from scalescope.worker.step import Step
 
 _STATUS = Path("/proc/self/status")
+_MEMORY = Path("/proc/meminfo")
+_GROUP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
 _FORGET_PEAK = Path("/proc/self/clear_refs")
 _SAMPLE_S = 0.002
 
@@ -24,6 +27,34 @@ def status_bytes(name: str) -> int | None:
         match = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
         return int(match[1]) * 1024 if match else None
     return None
+
+
+def available_bytes() -> int | None:
+    """What this process may still take: of the host's memory, and of what its control groups allow."""
+    found = [_allowed_bytes(group) for group in _groups()]
+    with contextlib.suppress(OSError):
+        match = re.search(r"^MemAvailable:\s+(\d+) kB$", _MEMORY.read_text(), re.MULTILINE)
+        found.append(int(match[1]) * 1024 if match else None)
+    return min((size for size in found if size is not None), default=None)
+
+
+def _groups() -> list[Path]:
+    """This process's control group and all above it; in a container it may see only the root of its own."""
+    with contextlib.suppress(OSError):
+        match = re.search(r"^0::/(.*)$", _GROUP.read_text(), re.MULTILINE)
+        own = _GROUPS / (match[1] if match else "")
+        return [own, *(one for one in own.parents if one.is_relative_to(_GROUPS))]
+    return []
+
+
+def _allowed_bytes(group: Path) -> int | None:
+    """A group's limit less what it holds; pages of files do not count, they give way."""
+    try:
+        limit, held = int((group / "memory.max").read_text()), int((group / "memory.current").read_text())
+        match = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
+    return max(0, limit - held + (int(match[1]) if match else 0))
 
 
 class ResidentPeak:
@@ -59,10 +90,16 @@ class ResidentGauge:
         self._device = device
         self._marks: dict[str, int | None] = {}
         self._peak: ResidentPeak | None = None
+        self._available: int | None = None
 
     def before_model(self) -> None:
         use_libraries(self._device)  # their buffers and threads are not the model's
         self._marks["before_model"] = status_bytes("VmRSS")
+        self._available = available_bytes()
+
+    def room(self) -> int | None:
+        """What the host had for all ranks on it before there was a model."""
+        return self._available
 
     def after_model(self) -> None:
         self._marks["after_model"] = status_bytes("VmRSS")
@@ -96,8 +133,7 @@ class ResidentGauge:
         return {
             "measured/peak": (model or 0) + (highest or 0) - (before or 0) if known else None,
             "measured/activations": _difference(self._marks, "after_forward", "before_forward"),
-            "measured/resident_before": self._marks.get("before_model"),
-            "measured/resident_highest": highest,
+            "device/available": self._available,
         }
 
 

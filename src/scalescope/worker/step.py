@@ -58,7 +58,10 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a workload may be built for: its name as given, this rank's place, and text to read."""
+    """What a workload may be built for: its name as given, the part of the samples it is to read, and text.
+
+    The ranks of a pipeline are one reader, so `rank` and `world_size` count readers.
+    """
 
     reference: str
     rank: int
@@ -136,8 +139,9 @@ def run_steps(
     clock: Clock,
     position: Position,
     fault: Fault | None = None,
+    parts_of: Callable[[int], int] | None = None,
 ) -> Stretch:
-    """Run `count` steps under the clock."""
+    """Run `count` steps under the clock; `parts_of` says how many batches the step of a number takes."""
     done = Stretch()
     before = position.completed
     clock.start()
@@ -145,13 +149,14 @@ def run_steps(
         position.begin_step()
         if fault is not None:
             fault.at_step(position.begun - 1)
-        for remaining in range(step.accumulation_steps, 0, -1):
+        parts = step.accumulation_steps if parts_of is None else parts_of(position.begun - 1)
+        for remaining in range(parts, 0, -1):
             with nullcontext() if remaining == 1 else step.no_sync():
                 batch = next(batches)
                 position.mark(Phase.FORWARD)
                 loss = step.forward(batch)
                 position.mark(Phase.BACKWARD)
-                step.backward(loss)
+                step.backward(loss if parts == 1 else loss / parts)  # so that the sum is their mean
             done.samples += batch_size_of(batch)
         position.mark(Phase.OPTIMIZER)
         step.apply()

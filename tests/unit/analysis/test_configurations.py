@@ -61,6 +61,16 @@ def test_step_time_and_throughput_come_from_the_same_logs() -> None:
     assert step.high == pytest.approx(20 / rate.low)
 
 
+def test_the_step_time_is_the_mean_of_steps_where_batches_are_short() -> None:
+    """A data set's last batch is smaller: throughput counts its samples, the step takes what it takes."""
+    result = make_result(make_trial(batch_size=32), [[0.010] * 20], launch=0)
+    (record,) = result.ranks
+    short = dataclasses.replace(record, counters={**record.counters, "measured_samples": 400})
+    (one,) = configurations([dataclasses.replace(result, ranks=[short])])
+    assert one.step_time_s.value == pytest.approx(0.010)
+    assert one.samples_per_s.value == pytest.approx(400 / 0.2)
+
+
 def test_one_launch_has_no_interval() -> None:
     one = make_configuration(make_trial(), 0.010)
     assert one.step_time_s.value == pytest.approx(0.010)

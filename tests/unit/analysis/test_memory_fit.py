@@ -66,3 +66,9 @@ def test_any_prediction_ends_with_a_true_bracket(truth: int, predicted: int | No
 def test_where_nothing_fits_the_smallest_batch_says_so() -> None:
     assert next_batch(Bracket(fits=0, fails=1), None, 0) is None
     assert next_batch(Bracket(fits=0, fails=8), None, 0) == 4
+
+
+def test_a_bracket_is_closed_once_all_samples_fit() -> None:
+    assert Bracket(fits=2000, fails=None, most=2000).is_closed
+    assert not Bracket(fits=8, fails=None, most=2000).is_closed
+    assert not Bracket(fits=8, fails=1500, most=2000).is_closed

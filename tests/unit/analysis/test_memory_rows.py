@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.memory import MemoryGroup, memory_groups, memory_rows
+from scalescope.analysis.memory import MemoryGroup, memory_groups
+from scalescope.analysis.memory_rows import memory_rows
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 
@@ -148,3 +149,65 @@ def test_jobs_are_kept_apart_and_a_pipeline_is_not_searched() -> None:
 
 def test_nothing_measured_is_no_job() -> None:
     assert groups_of() == ()
+
+
+def test_a_batch_above_all_samples_is_no_point_and_ends_the_search() -> None:
+    limited = {"memory_limit": 500 * MIB}
+    few = made(5000, {**peak(30 * MIB), "data/samples": 2000}, purpose="search", **limited)
+    (group,) = groups_of(made(1, peak(20 * MIB), **limited), made(2, peak(30 * MIB), **limited), few)
+    assert (group.bracket.fits, group.bracket.most, group.bracket.is_all) == (2000, 2000, True)
+    assert group.line is not None and group.line.slope == 10 * MIB
+    assert group.next_try() is None
+
+
+def test_all_samples_do_not_fit_where_fewer_did_not() -> None:
+    few = made(5000, {**peak(30 * MIB), "data/samples": 2000}, purpose="search", device="cuda")
+    (group,) = groups_of(made(1, peak(20), device="cuda"), made(1500, status="oom", device="cuda"), few)
+    assert (group.bracket.fits, group.bracket.is_all) == (1, False)
+
+
+def test_a_page_more_is_no_growth_on_the_cpu() -> None:
+    (group,) = groups_of(made(1, peak(4_591_616)), made(2, peak(4_595_712)))
+    assert group.line is None and group.calculated_batch is None
+    (group,) = groups_of(made(1, peak(4_591_616), device="cuda"), made(2, peak(4_595_712), device="cuda"))
+    assert group.line is not None and group.line.slope == 4096
+
+
+def test_what_goes_up_and_down_on_the_cpu_is_no_growth() -> None:
+    sizes = {2: 48.7, 4: 62.2, 8: 54.6, 16: 59.0}
+    (group,) = groups_of(*(made(batch, peak(int(size * MIB))) for batch, size in sizes.items()))
+    assert group.line is None
+
+
+def test_a_line_that_begins_below_nothing_is_not_believed() -> None:
+    sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "temporary", "inputs"), 0)
+    large = {
+        f"forecast/at/{batch}/{name}": size
+        for batch in (256, 512)
+        for name, size in {**sizes, "activations": batch * MIB}.items()
+    }
+    (group,) = groups_of(made(1, peak(1 * MIB)), made(2, {**peak(20 * MIB), **large}))
+    assert group.line_is_forecast
+
+
+def gpu(free: int, reserved: int, identity: str) -> dict[str, Any]:
+    return {
+        **peak(100),
+        "measured/reserved": reserved,
+        "device/free": free,
+        "device/identity": identity,
+    }
+
+
+def test_ranks_on_one_gpu_share_it() -> None:
+    two = {"device": "cuda", "world_size": 2, "strategy": "ddp"}
+    (shared,) = groups_of(made(1, gpu(800, 100, "a"), gpu(820, 80, "a"), **two))
+    assert shared.capacity == (800 + 180) // 2
+    (apart,) = groups_of(made(1, gpu(800, 100, "a"), gpu(820, 90, "b"), **two))
+    assert apart.capacity == 900
+
+
+def test_a_host_offers_what_is_available_and_not_all_it_has() -> None:
+    found = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
+    (group,) = groups_of(made(1, *found, world_size=2, strategy="ddp"))
+    assert group.capacity == 350 * MIB  # the second rank found the first one's batch

@@ -56,8 +56,8 @@ def test_the_known_case_is_that_of_the_published_measurement(data_dir: Path) -> 
     assert {(one.world_size, one.rank_batch_size) for one in trials} == {
         (1, 256),
         (2, 256),
-        (1, 2048),
-        (2, 2048),
+        (1, 4096),
+        (2, 4096),
     }
     widths = {name: trials[0].settings[name] for name in ("input_dim", "hidden_dim", "num_layers")}
     assert widths == {"input_dim": 4096, "hidden_dim": 4096, "num_layers": 3}

@@ -7,7 +7,8 @@ import pytest
 
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import judge
-from scalescope.report.memory import memory_brief, memory_sections, next_after_memory
+from scalescope.report.memory import memory_brief, memory_sections
+from scalescope.report.memory_verdict import next_after_memory
 from scalescope.report.numbers import data_size
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
@@ -28,10 +29,12 @@ def counters(batch: int) -> dict[str, Any]:
     return {
         **{f"measured/{name}": size for name, size in whole.items() if name != "temporary"},
         **{f"forecast/as_asked/{name}": size for name, size in whole.items()},
+        **{f"forecast/now/{name}": size for name, size in whole.items()},
         **{f"forecast/checkpointing/{name}": size for name, size in {**whole, "temporary": MIB}.items()},
         "forecast/bf16/problem": "TypeError: no",
-        "forecast/largest_unit": 5 * MIB,
-        "measured/peak": (20 + 2 * batch) * MIB,
+        "forecast/gathered": 5 * MIB,
+        "forecast/other_ways_batch": batch,
+        "measured/peak": (20 + 4 * batch) * MIB,
     }
 
 
@@ -41,8 +44,8 @@ RUN = run_of(*(made(batch, counters(batch), precision="fp32") for batch in (1, 2
 def test_the_first_line_is_the_verdict() -> None:
     (line,) = memory_sections(RUN)[0].lines
     assert line == (
-        "A sample costs 2.00 MiB, 1.00 MiB of it activations, on top of 20.0 MiB; the largest batch that "
-        "fits 1.00 GiB is 502 (calculated, not tried: --memory-limit tries)."
+        "A sample costs 4.00 MiB, 1.00 MiB of it activations, on top of 20.0 MiB; the largest batch that "
+        "fits 1.00 GiB is 251 (calculated, not tried: --memory-limit tries)."
     )
     assert memory_brief(RUN)[0].lines == (line,)
     assert next_after_memory(RUN) == "scalescope memory --memory-limit 4GiB tries which batch fits that much."
@@ -55,10 +58,10 @@ def test_measured_stands_beside_forecast() -> None:
     assert (row["batch"], row["params"], row["peak"], row["forecast"]) == (
         "4",
         "10.0 MiB",
-        "28.0 MiB",
+        "36.0 MiB",
         "24.0 MiB",
     )
-    assert row["difference"] == "-14.3 %"
+    assert row["difference"] == "-33.3 %"
     assert row["temporary"] == "—"  # nobody traced it
 
 
@@ -66,7 +69,7 @@ def test_savings_name_what_is_unknown_and_what_costs() -> None:
     section = memory_sections(RUN)[2]
     assert section.table is not None
     cells = {row[0]: row[1:] for row in section.table.rows}
-    assert cells["FSDP over 2 ranks"] == ("5.00 MiB", "21 %")
+    assert cells["FSDP (at least) over 2 ranks"] == ("5.00 MiB", "21 %")
     assert cells["bf16 (autocast)"] == ("unknown", "—")
     assert cells["activation checkpointing"] == ("costs 1.00 MiB", "-4 %")
     assert section.details == ("bf16 (autocast): unknown: TypeError: no",)
@@ -111,3 +114,36 @@ def test_a_rank_that_measured_nothing_makes_the_result_invalid() -> None:
     assert judge(trial, said).status == "ok"
     silent = [*said, RankRecord(rank=1, host="h", device="d", placement="p")]
     assert judge(trial, silent).reason == "rank 1 measured no memory"
+
+
+def test_columns_that_add_up_to_more_than_the_peak_are_explained_and_others_not() -> None:
+    more = "add up to more than the peak"
+    assert not any(more in line for line in memory_sections(RUN)[-1].lines)
+    on_gpu = {**counters(4), "measured/peak": 21 * MIB, "trace/temporary": MIB, "measured/library": 65 * MIB}
+    sections = memory_sections(run_of(made(4, on_gpu, device="cuda")))
+    assert any(more in line for line in sections[-1].lines)
+    assert any(line.startswith("Temporary is what else") for line in sections[-1].lines)
+    assert sections[1].table is not None
+    assert (
+        dict(zip(sections[1].table.columns, sections[1].table.rows[0], strict=True))["library"] == "65.0 MiB"
+    )
+
+
+def test_the_forecast_of_fsdp_is_an_upper_bound() -> None:
+    run = run_of(made(4, counters(4), strategy="fsdp", world_size=2))
+    table = memory_sections(run)[1].table
+    assert table is not None
+    assert dict(zip(table.columns, table.rows[0], strict=True))["forecast"] == "at most 19.0 MiB"
+
+
+def test_savings_stand_at_the_batch_they_were_forecast_for() -> None:
+    large = {**counters(4), "forecast/other_ways_batch": 900}
+    section = memory_sections(run_of(made(4, large, precision="fp32")))[2]
+    assert section.title == "what would save memory at batch 900 · forecast, each by itself, of 24.0 MiB"
+
+
+def test_a_batch_that_the_data_could_not_fill_says_so() -> None:
+    run = run_of(made(1, counters(1)), made(64, {**counters(4), "data/samples": 40}))
+    sections = memory_sections(run)
+    assert sections[1].table is not None and sections[1].table.rows[1][0] == "64 (40 samples)"
+    assert sections[0].lines[0].endswith("all 40 samples that the data has for a rank fit 1.00 GiB (tried).")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from scalescope.worker import device_memory
 from scalescope.worker.device_memory import AllocatorTrace
 
 CUDA = torch.device("cuda:0")
@@ -68,3 +69,25 @@ def test_no_events_are_a_reason(allocator: Allocator) -> None:
     trace.mark("forward")
     assert trace.end({}) == {"trace/problem": "RuntimeError: the allocator recorded no events"}
     assert allocator.recording == ["all", None]  # recording has ended all the same
+
+
+def test_a_reason_is_one_line(allocator: Allocator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such thing\nand a trace\nof the driver")
+
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", fail)
+    trace = AllocatorTrace(CUDA)
+    trace.begin()
+    assert trace.end({}) == {"trace/problem": "RuntimeError: no such thing"}
+
+
+def test_what_earlier_trials_left_is_given_back_before_a_limit_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(device_memory, "use_libraries", lambda device: done.append("libraries"))
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: done.append("read") or 7)
+    device_memory.DeviceGauge(CUDA).before_model()
+    assert done == ["libraries", "synchronize", "empty_cache", "read", "reset_peak_memory_stats"]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from scalescope.catalog.levers.input import Input
+from scalescope.worker import feeding
 from scalescope.worker.feeding import Feed, Shard, feed
 from scalescope.worker.step import Data
 from scalescope.worker.text.encoding import ClassifiedTexts
@@ -102,3 +103,15 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_batch_is_on_its_device_before_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def make(size: int, generator: torch.Generator) -> torch.Tensor:
+        done.append("made")
+        return torch.zeros(size)
+
+    monkeypatch.setattr(feeding, "to_device", lambda batch, device: done.append("moved"))
+    feed(Data(synthesize=make), 4, loader(), CPU, Shard(index=0, count=1), 0)
+    assert done == ["made", "moved"] * 2

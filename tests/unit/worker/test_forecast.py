@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from scalescope.experiment.trial import Trial
-from scalescope.worker.forecast import blocks_of, forecast
+from scalescope.worker.blocks import blocks_of, gathered_bytes
+from scalescope.worker.forecast import Job, forecast
 from scalescope.worker.step import Data, Workload
 
 WIDTH = 32
@@ -40,7 +41,7 @@ class Looks(nn.Module):
         return outputs if float(outputs.sum()) > 0 else -outputs
 
 
-def counted(model: nn.Module, batch: int = 64, **changes: Any) -> dict[str, Any]:
+def counted(model: nn.Module, batch: int = 64, room: int | None = None, **changes: Any) -> dict[str, Any]:
     settings = {
         "benchmark": "memory",
         "workload": "mlp",
@@ -52,11 +53,24 @@ def counted(model: nn.Module, batch: int = 64, **changes: Any) -> dict[str, Any]
         "global_batch_size": None,
         "data": "synthetic",
         "world_size": 1,
+        "purpose": "measure",
         **changes,
     }
     workload = Workload(model=model, data=Data(), loss=nn.functional.mse_loss)
     tensors = (torch.zeros(batch, WIDTH), torch.zeros(batch, WIDTH))
-    return dict(forecast(Trial(settings=settings), workload, tensors, 2, torch.device("cpu")))
+    job = Job(
+        trial=Trial(settings=settings),
+        workload=workload,
+        batch=tensors,
+        batches=2,
+        device=torch.device("cpu"),
+    )
+    return dict(forecast(job, room))
+
+
+def peak(found: dict[str, Any], name: str) -> int:
+    """The whole of a forecast."""
+    return sum(size for key, size in found.items() if key.startswith(f"forecast/{name}/"))
 
 
 @pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("adamw", 2 * PARAMETERS)])
@@ -66,8 +80,6 @@ def test_what_lasts_is_counted_exactly(optimizer: str, state: int) -> None:
     steps = 4 * 4 if optimizer == "adamw" else 0  # a counter for each parameter
     assert found["forecast/as_asked/optimizer"] == state + steps
     assert found["forecast/as_asked/inputs"] == 2 * 2 * 64 * WIDTH * 4
-    parts = [size for name, size in found.items() if name.startswith("forecast/as_asked/")]
-    assert sum(parts) == 2 * found["forecast/as_asked/peak"]
 
 
 def test_nothing_of_the_real_model_changes() -> None:
@@ -83,10 +95,9 @@ def test_nothing_of_the_real_model_changes() -> None:
 def test_memory_grows_with_the_batch_and_bf16_and_checkpointing_hold_less() -> None:
     model = nn.Sequential(*(Block() for _ in range(6)))
     found = counted(model, batch=4096)
-    peak = found["forecast/as_asked/peak"]
-    assert found["forecast/bf16/peak"] < peak
-    assert found["forecast/checkpointing/peak"] < peak
-    first, second = (found[f"forecast/at/{4096 * times}/peak"] for times in (256, 512))
+    assert peak(found, "bf16") < peak(found, "now") == peak(found, "as_asked")
+    assert peak(found, "checkpointing") < peak(found, "now")
+    first, second = (peak(found, f"at/{4096 * times}") for times in (256, 512))
     assert second / first == pytest.approx(2, rel=0.01)
 
 
@@ -99,7 +110,7 @@ def test_gradients_in_buckets_stay() -> None:
 
 def test_a_model_that_looks_at_its_numbers_has_a_reason_instead() -> None:
     found = counted(Looks())
-    assert "forecast/as_asked/peak" not in found
+    assert "forecast/as_asked/parameters" not in found
     assert "DataDependent" in found["forecast/as_asked/problem"]
 
 
@@ -107,3 +118,50 @@ def test_lone_layers_are_no_blocks() -> None:
     assert blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) == []
     model = nn.Sequential(nn.Embedding(9, WIDTH), Block(), Block(), nn.Linear(WIDTH, 9))
     assert blocks_of(model) == [model[1], model[2]]
+
+
+def test_a_block_has_others_of_its_kind_however_heavy_a_lone_part_is() -> None:
+    heavy = nn.Sequential(nn.Linear(8 * WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    model = nn.Sequential(heavy, Block(), Block())
+    assert blocks_of(model) == [model[1], model[2]]
+    assert blocks_of(nn.Sequential(Block())) == []
+
+
+def test_fsdp_has_two_blocks_whole_and_what_is_in_none() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(4))
+            self.head = nn.Linear(WIDTH, 1, bias=False)
+
+    assert gathered_bytes(Model()) == 2 * PARAMETERS + 4 * WIDTH
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_accumulating_steps_have_a_forecast_and_keep_gradients(steps: int) -> None:
+    found = counted(nn.Sequential(Block(), Block()), batch=4096, accumulation_steps=steps)
+    assert not [name for name in found if name.endswith("problem")]
+    assert found["forecast/as_asked/gradients"] == 2 * PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("purpose", "kinds"),
+    [
+        ("compare", {"as_asked"}),
+        ("brief", {"as_asked", "at"}),
+        ("measure", {"as_asked", "at", "now", "kept", "bf16", "checkpointing"}),
+    ],
+)
+def test_no_more_is_forecast_than_the_purpose_needs(purpose: str, kinds: set[str]) -> None:
+    found = counted(nn.Sequential(Block(), Block()), batch=2, purpose=purpose)
+    assert {name.split("/")[1] for name in found if name.count("/") > 1} == kinds
+
+
+def test_other_ways_are_compared_near_the_largest_batch_that_fits() -> None:
+    room = 4 << 20
+    found = counted(nn.Sequential(Block(), Block()), batch=2, room=room)
+    batch = found["forecast/other_ways_batch"]
+    assert 64 < batch < 4096
+    assert peak(found, "now") == pytest.approx(room, rel=0.02)
+    assert found["forecast/kept/gradients"] == 2 * PARAMETERS > found["forecast/now/gradients"]
+    assert counted(nn.Sequential(Block()), batch=2)["forecast/other_ways_batch"] == 2

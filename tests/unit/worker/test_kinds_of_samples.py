@@ -54,6 +54,19 @@ def test_shards_get_different_synthetic_samples_and_always_the_same() -> None:
     assert not torch.equal(mine, other)
 
 
+def test_made_up_samples_never_end_and_no_two_shards_share_one() -> None:
+    """A loader that began again in the middle of a window would read as time lost."""
+    asked: list[list[int]] = []
+
+    def remember(count: int, generator: torch.Generator) -> Batch:
+        return _made_up(count, generator)
+
+    first, second = (feed_of(Data(synthesize=remember), 4, index=n, count=2, num_workers=0) for n in (0, 1))
+    assert first.epoch_batches is None
+    asked = [batch[0].flatten().tolist() for feed in (first, second) for batch in _take(feed.batches, 50)]
+    assert len({tuple(one) for one in asked}) == 100
+
+
 def test_without_processes_the_rank_itself_prepares_new_samples() -> None:
     first, second, third = _take(feed_of(Data(synthesize=_made_up), 5, num_workers=0).batches, 3)
     assert first[0].shape == (5, 3)

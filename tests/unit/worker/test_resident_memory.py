@@ -2,13 +2,15 @@
 
 import multiprocessing
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from scalescope.worker.resident_memory import DataLimit, ResidentPeak, status_bytes
+from scalescope.worker import resident_memory
+from scalescope.worker.resident_memory import DataLimit, ResidentPeak, available_bytes, status_bytes
 from scalescope.worker.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -26,8 +28,6 @@ def test_a_peak_is_seen_after_it_is_gone() -> None:
 
 
 def test_where_the_peak_cannot_be_reset_samples_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scalescope.worker import resident_memory
-
     class Refusing:
         def write_text(self, _: str) -> None:
             raise OSError("no")
@@ -78,3 +78,38 @@ def test_bytes_are_counted_once_for_every_storage() -> None:
     assert held_bytes(state_of(optimizer), CPU) == 2 * 4 * (100 + 10) + 2 * 4
     batch = {"a": torch.ones(3), "b": (torch.ones(2), "text")}
     assert held_bytes(tensors_in(batch), CPU) == 4 * 5
+
+
+def _host(monkeypatch: pytest.MonkeyPatch, root: Path, available: int) -> Path:
+    (root / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:    {available // 1024} kB\n")
+    (root / "own").write_text("0::/outer/inner\n")
+    inner = root / "groups/outer/inner"
+    inner.mkdir(parents=True)
+    for name, path in {"_MEMORY": "meminfo", "_GROUP": "own", "_GROUPS": "groups"}.items():
+        monkeypatch.setattr(resident_memory, name, root / path)
+    return inner
+
+
+def _limit(group: Path, limit: str, held: int, of_files: int) -> None:
+    (group / "memory.max").write_text(f"{limit}\n")
+    (group / "memory.current").write_text(f"{held}\n")
+    (group / "memory.stat").write_text(f"anon 1\ninactive_file {of_files}\n")
+
+
+def test_what_is_available_is_bounded_by_every_control_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inner = _host(monkeypatch, tmp_path, 900 * MIB)
+    assert available_bytes() == 900 * MIB
+    _limit(inner, "max", 100 * MIB, 0)
+    assert available_bytes() == 900 * MIB
+    _limit(inner.parent, f"{500 * MIB}", 300 * MIB, 50 * MIB)
+    assert available_bytes() == 250 * MIB
+
+
+def test_a_host_that_says_nothing_has_an_unknown_amount(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("_MEMORY", "_GROUP", "_GROUPS"):
+        monkeypatch.setattr(resident_memory, name, tmp_path / "none")
+    assert available_bytes() is None

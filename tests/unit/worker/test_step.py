@@ -165,5 +165,32 @@ def test_a_list_of_two_is_a_pair() -> None:
 
 def test_one_accumulation_step_changes_nothing() -> None:
     step = _step(_workload())
-    assert accumulate(step, Accumulation(accumulation_steps=1), CPU) is step
-    assert dataclasses.replace(step).accumulation_steps == 1
+    assert accumulate(step, Accumulation(accumulation_steps=1), CPU) == step
+
+
+def test_a_step_may_take_fewer_batches_and_weighs_them_as_their_mean() -> None:
+    """The last step of an epoch takes what is left of it."""
+    whole, parts = _workload(), _workload()
+    parts.model.load_state_dict(whole.model.state_dict())
+    batches = _batches(3, 3)
+    both = tuple(torch.cat(pair) for pair in zip(*batches, strict=True))
+    run_steps(_step(whole), iter([both]), 1, CpuClock(1), Position(None, 0, 1))
+    accumulated = accumulate(_step(parts), Accumulation(accumulation_steps=4), CPU)
+    run_steps(accumulated, iter(batches), 1, CpuClock(1), Position(None, 0, 1), parts_of=lambda step: 2)
+    for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_first_step_exchanges_every_batch_even_under_a_gradient_scaler() -> None:
+    """The scaler of fp16 replaces `apply`; only `clear` is called in every step whatever the levers."""
+    entered: list[str] = []
+
+    @contextlib.contextmanager
+    def no_sync() -> Iterator[None]:
+        entered.append("no_sync")
+        yield
+
+    plain = dataclasses.replace(_step(_workload(), 3), no_sync=no_sync)
+    scaled = dataclasses.replace(synchronise_first_step(plain), apply=lambda: None)
+    _run(scaled, _batches(*[2] * 9), 3)
+    assert len(entered) == 4  # two of three batches in the second and in the third step

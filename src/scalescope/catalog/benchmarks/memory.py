@@ -7,6 +7,7 @@ from typing import Any
 from scalescope.catalog.setting import setting
 from scalescope.catalog.training import Training
 
+BATCHES = (1, 2, 4, 8)  # small ones tell as much about memory as large ones do, and sooner
 WARMUP_STEPS = 2  # the optimizer makes its state in the first, DDP its lasting buckets after it
 
 
@@ -30,15 +31,16 @@ class Memory(Training):
     )
     purpose: str = setting(
         "measure",
-        "Whether to look at a step closely, or only to see whether it fits.",
-        choices=("measure", "search"),
+        "How closely to look: with all forecasts, beside another batch that has them, as a remark in a "
+        "larger run, or only whether the batch fits.",
+        choices=("measure", "compare", "brief", "search"),
         neutral="measure",
         internal=True,
     )
 
     def steps(self) -> int:
         """How many steps a launch takes: two to settle, and one that is looked at."""
-        return WARMUP_STEPS + (self.purpose == "measure")
+        return WARMUP_STEPS + (self.purpose != "search")
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:

@@ -7,6 +7,6 @@ from scalescope.catalog.traits import DataTraits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own(DataTraits):
-    """What your own workload brings along; 40 steps of it unless more are asked for."""
+    """What your own workload brings along."""
 
     ends = True

@@ -24,6 +24,7 @@ class Fsdp(StrategyTraits):
         "fp32",
         "Number format in which parameters are gathered and computed with; gradients are summed in fp32.",
         choices=("fp32", "bf16"),
+        neutral="fp32",
     )
 
     @staticmethod

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from scalescope.catalog.benchmarks.memory import BATCHES
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
 
 
-@measuring_verb("memory", {"repeats": 1, "batch_size": "1,2,4,8"}, benchmark="memory")
+@measuring_verb("memory", {"repeats": 1, "batch_size": ",".join(map(str, BATCHES))}, benchmark="memory")
 def command(**arguments: Any) -> None:
     """Measure how much memory training takes, and find the largest batch that fits.
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -14,24 +15,32 @@ from scalescope.worker.allocator_trace import BACKWARD, FORWARD
 from scalescope.worker.assembly import build_feed, build_step, build_workload
 from scalescope.worker.device_memory import DeviceGauge
 from scalescope.worker.faults import Fault
-from scalescope.worker.feeding import Feed
-from scalescope.worker.forecast import forecast
+from scalescope.worker.forecast import Job, forecast
 from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
 from scalescope.worker.position import Position
 from scalescope.worker.resident_memory import DataLimit, ResidentGauge
-from scalescope.worker.step import Batch, Step, Workload
+from scalescope.worker.step import Batch, Batches, Step, Workload, batch_size_of
 from scalescope.worker.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
 
 _SLOWEST_STEP_S = 60.0  # a step that fills the memory may take long, and there is none to learn from
 # What libraries below torch say when the system gives them nothing more.
-_SIGNS_OF_NO_MEMORY = ("bad_alloc", "allocate memory", "could not create a memory", "not enough memory")
+_SIGNS_OF_NO_MEMORY = (
+    "bad_alloc",
+    "allocate memory",
+    "could not create a memory",
+    "could not create a primitive",
+    "could not execute a primitive",
+    "not enough memory",
+)
+Take = Callable[[], Batch]
 
 
 class Gauge(Protocol):
     """Watches the memory of one kind of device."""
 
     def before_model(self) -> None: ...
+    def room(self) -> int | None: ...
     def after_model(self) -> None: ...
     def before_steps(self) -> None: ...
     def begin_step(self) -> None: ...
@@ -70,24 +79,40 @@ def _measure(
     try:
         batch = next(feed.batches)
         gauge.after_model()
+        take = partial(next_whole, feed.batches, batch_size_of(batch))
+        waiting = _waiting(trial, workload)
+        found.counters |= _shortage(trial, workload, batch)
         if not searching and group.rank == 0:
+            job = Job(trial=trial, workload=workload, batch=batch, batches=waiting, device=device)
             with lifted():
-                found.counters |= forecast(trial, workload, batch, _waiting(trial, workload), device)
+                found.counters |= forecast(job, trial.settings["memory_limit"] or gauge.room())
         gauge.before_steps()
         step = build_step(trial, workload, device)
         for _ in range(WARMUP_STEPS):
-            _take_step(step, feed, position, fault, gauge if device.type == "cpu" else None)
+            _take_step(step, take, position, fault, gauge if device.type == "cpu" else None)
         position.enter(Stage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
         if not searching:
-            found.counters |= _look_at_step(step, feed, position, fault, gauge, device)
-            one_batch = held_bytes(tensors_in(batch), device)
-            found.counters["measured/inputs"] = _waiting(trial, workload) * one_batch
+            found.counters |= _look_at_step(step, take, position, fault, gauge, device)
+            found.counters["measured/inputs"] = waiting * held_bytes(tensors_in(batch), device)
         found.counters |= gauge.counters()
     finally:
         feed.close()
     if trial.settings["strategy"] == "pipeline":  # its forward holds a whole schedule, backward included
         found.counters["measured/activations"] = None
     return found
+
+
+def _shortage(trial: Trial, workload: Workload, batch: Batch) -> dict[str, int]:
+    """All samples there are, where these are fewer than the batch: a data set hands out what it has."""
+    samples = batch_size_of(batch)
+    short = workload.data.synthesize is None and samples < trial.micro_batch_size
+    return {"data/samples": samples} if short else {}
+
+
+def next_whole(batches: Batches, samples: int) -> Batch:
+    """The next batch, but for the short one that ends a pass over the data; two in a row are meant so."""
+    batch = next(batches)
+    return next(batches) if batch_size_of(batch) < samples else batch
 
 
 def _waiting(trial: Trial, workload: Workload) -> int:
@@ -97,7 +122,7 @@ def _waiting(trial: Trial, workload: Workload) -> int:
 
 
 def _take_step(
-    step: Step, feed: Feed, position: Position, fault: Fault | None, gauge: Gauge | None = None
+    step: Step, take: Take, position: Position, fault: Fault | None, gauge: Gauge | None = None
 ) -> dict[str, int]:
     """One step with marks where its phases begin; returns the bytes of the gradients."""
     position.begin_step()
@@ -105,7 +130,7 @@ def _take_step(
         fault.at_step(position.begun - 1)
     for remaining in range(step.accumulation_steps, 0, -1):
         with nullcontext() if remaining == 1 else step.no_sync():
-            batch: Batch = next(feed.batches)
+            batch = take()
             position.mark(Phase.FORWARD)
             if gauge is not None:
                 gauge.begin_phase(FORWARD)
@@ -113,7 +138,7 @@ def _take_step(
             position.mark(Phase.BACKWARD)
             if gauge is not None:
                 gauge.begin_phase(BACKWARD)
-            step.backward(loss)
+            step.backward(loss / step.accumulation_steps)
     position.mark(Phase.OPTIMIZER)
     sizes: dict[str, int] = {}
     if gauge is not None:
@@ -127,11 +152,11 @@ def _take_step(
 
 
 def _look_at_step(
-    step: Step, feed: Feed, position: Position, fault: Fault | None, gauge: Gauge, device: torch.device
+    step: Step, take: Take, position: Position, fault: Fault | None, gauge: Gauge, device: torch.device
 ) -> dict[str, float | int | str | None]:
     """The step that is measured closely, and what lasts beyond it."""
     gauge.begin_step()
-    sizes = _take_step(step, feed, position, fault, gauge)
+    sizes = _take_step(step, take, position, fault, gauge)
     gauge.end_step()
     return {
         **sizes,

@@ -1,6 +1,7 @@
 """The training benchmark: warm up, measure the steps that follow, return raw samples."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
 from scalescope.worker.position import Position
 from scalescope.worker.stand_in import stand_in_for
-from scalescope.worker.step import Step, run_steps
+from scalescope.worker.step import Step, Stretch, run_steps
 from scalescope.worker.timing import clock_for
 
 
@@ -36,8 +37,10 @@ def measure(
     step = build_step(trial, workload, device)
     evaluation = Evaluation(workload, trial, group, device) if options.eval else None
     feed = build_feed(trial, workload, group, device)
+    torch.manual_seed(trial.settings["seed"] + group.rank)  # replicas start equal, but drop out differently
+    run = _Run(step, feed, device, position, fault, _course_of(options, feed, step.accumulation_steps))
     try:
-        losses = _train(trial, step, feed, group, device, position, fault, evaluation, found)
+        losses = _train(trial, run, group, evaluation, found)
     finally:
         feed.close()
     _spoil(step, losses, fault)
@@ -47,58 +50,94 @@ def measure(
     return found
 
 
-def _train(
-    trial: Trial,
-    step: Step,
-    feed: Feed,
-    group: Group,
-    device: torch.device,
-    position: Position,
-    fault: Fault | None,
-    evaluation: Evaluation | None,
-    found: Measurements,
-) -> list[torch.Tensor]:
-    """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
-    options = trial.options(Train)
-    epoch_steps = _steps_of_an_epoch(options, feed, step.accumulation_steps)
+@dataclass(frozen=True)
+class _Course:
+    """How many steps there are, and where epochs end among them."""
+
+    steps: int
+    epoch_steps: int
+    epoch_batches: int | None  # known where an epoch is all samples once
+    accumulation_steps: int
+
+    def parts_of(self, step: int) -> int:
+        """Batches a step takes: the last of an epoch takes what is left, so that epochs stay apart."""
+        if self.epoch_batches is None:
+            return self.accumulation_steps
+        used = step % self.epoch_steps * self.accumulation_steps
+        return min(self.accumulation_steps, self.epoch_batches - used)
+
+
+def _course_of(options: Train, feed: Feed, accumulation_steps: int) -> _Course:
+    batches = feed.epoch_batches if options.steps_per_epoch is None else None
+    if options.steps_per_epoch is None and batches is None:
+        raise BadInput("steps_per_epoch all: this data has no known length; give a number")
+    epoch_steps = options.steps_per_epoch or math.ceil((batches or 0) / accumulation_steps)
     total = options.epochs * epoch_steps
     if options.warmup_steps >= total:
         raise BadInput(f"warmup_steps {options.warmup_steps} leaves nothing of the data's {total} steps")
-    position.plan(total)
-    position.enter(Stage.WARMUP)
-    warmup = clock_for(device, options.warmup_steps)
-    run_steps(step, feed.batches, options.warmup_steps, warmup, position, fault)
-    found.samples["warmup_step_time_s"] = warmup.step_times_s()
-    found.counters["matmul_flops_per_s_before"] = matmul_flops_per_s(device, trial.settings["precision"])
+    return _Course(total, epoch_steps, batches, accumulation_steps)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """All that a stretch of steps needs."""
+
+    step: Step
+    feed: Feed
+    device: torch.device
+    position: Position
+    fault: Fault | None
+    course: _Course
+
+    def steps(self, count: int) -> tuple[list[float], Stretch]:
+        """Run the next `count` steps; returns their times and what they left."""
+        clock = clock_for(self.device, count)
+        stretch = run_steps(
+            self.step, self.feed.batches, count, clock, self.position, self.fault, self.course.parts_of
+        )
+        return clock.step_times_s(), stretch
+
+
+def _train(
+    trial: Trial, run: _Run, group: Group, evaluation: Evaluation | None, found: Measurements
+) -> list[torch.Tensor]:
+    """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
+    warmup_steps, course = trial.options(Train).warmup_steps, run.course
+    precision = str(trial.settings["precision"])
+    # Before the warm-up: a pause after it would let loader processes work ahead of the window.
+    matmul_flops_per_s(run.device, precision)
+    found.counters["matmul_flops_per_s_before"] = matmul_flops_per_s(run.device, precision)
+    run.position.plan(course.steps)
+    run.position.enter(Stage.WARMUP)
+    warmup_times, _ = run.steps(warmup_steps)
     group.barrier()
-    position.enter(Stage.STEADY, slowest_warmup_s=max(warmup.step_times_s()))
+    run.position.enter(Stage.STEADY, slowest_warmup_s=max(warmup_times))
     losses: list[torch.Tensor] = []
     times: list[float] = []
     samples = 0
-    for end in range(epoch_steps, total + 1, epoch_steps) if evaluation else (total,):
-        count = end - max(options.warmup_steps, end - epoch_steps if evaluation else 0)
-        if count > 0:
-            clock = clock_for(device, count)
-            stretch = run_steps(step, feed.batches, count, clock, position, fault)
-            times += clock.step_times_s()
+    for count in _stretches(course, warmup_steps, evaluation is not None):
+        if count:
+            taken, stretch = run.steps(count)
+            times += taken
             losses += stretch.losses
             samples += stretch.samples
         if evaluation is not None:
-            evaluation.look(position, found)
+            evaluation.look(run.position, found)
             group.barrier()
+    found.samples["warmup_step_time_s"] = warmup_times
     found.samples["step_time_s"] = times
-    found.samples["epoch_time_s"] = _epoch_times([*warmup.step_times_s(), *times], epoch_steps)
-    found.counters |= {"measured_samples": samples, "epoch_steps": epoch_steps}
-    found.counters["matmul_flops_per_s_after"] = matmul_flops_per_s(device, trial.settings["precision"])
+    found.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], course.epoch_steps)
+    found.counters |= {"measured_samples": samples, "epoch_steps": course.epoch_steps}
+    found.counters["matmul_flops_per_s_after"] = matmul_flops_per_s(run.device, precision)
     return losses
 
 
-def _steps_of_an_epoch(options: Train, feed: Feed, accumulation_steps: int) -> int:
-    if options.steps_per_epoch is not None:
-        return options.steps_per_epoch
-    if feed.epoch_batches is None:
-        raise BadInput("steps_per_epoch all: this data has no known length; give a number")
-    return math.ceil(feed.epoch_batches / accumulation_steps)
+def _stretches(course: _Course, warmup_steps: int, by_epoch: bool) -> list[int]:
+    """Lengths of the measured stretches: one in all, or what is left of every epoch after the warm-up."""
+    if not by_epoch:
+        return [course.steps - warmup_steps]
+    ends = range(course.epoch_steps, course.steps + 1, course.epoch_steps)
+    return [max(0, min(course.epoch_steps, end - warmup_steps)) for end in ends]
 
 
 def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:

@@ -56,16 +56,16 @@ def synchronise_first_step(step: Step) -> Step:
 
     The sum stays exact: an average that is averaged again does not change.
     """
-    applied = [0]
+    ended = [0]
 
-    def apply() -> None:
-        step.apply()
-        applied[0] += 1
+    def clear() -> None:  # the one part that no lever replaces
+        step.clear()
+        ended[0] += 1
 
     def no_sync() -> AbstractContextManager[None]:
-        return step.no_sync() if applied[0] else nullcontext()
+        return step.no_sync() if ended[0] else nullcontext()
 
-    return dataclasses.replace(step, apply=apply, no_sync=no_sync)
+    return dataclasses.replace(step, clear=clear, no_sync=no_sync)
 
 
 def _send_nothing(device: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

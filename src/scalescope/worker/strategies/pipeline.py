@@ -10,12 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalescope.catalog.strategies.pipeline import Pipeline, parts_of
 from scalescope.errors import BadInput
-from scalescope.worker.feeding import to_device
+from scalescope.worker.feeding import fetch, to_device
 from scalescope.worker.step import Batch, Data, OptimizerFactory, Step, Workload, plain_step
 
 # Outputs are of no use once the loss is known; older versions of torch keep and join them all the same.
@@ -121,7 +120,7 @@ def _sample_inputs(data: Data, device: torch.device) -> Tensor | None:
     if data.synthesize is not None:
         batch = data.synthesize(2, torch.Generator().manual_seed(0))
     elif hasattr(data.samples, "__getitem__") and len(data.samples) > 1:
-        batch = (data.collate or default_collate)([data.samples[0], data.samples[1]])
+        batch = fetch(data, data.samples, [0, 1])
     else:
         return None
     inputs = batch[0] if isinstance(batch, tuple | list) else None

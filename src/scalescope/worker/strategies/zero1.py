@@ -21,7 +21,7 @@ def wrap(
     wrapped = wrapped_in_ddp(workload.model, options, device)
     optimizer = ZeroRedundancyOptimizer(
         workload.model.parameters(),
-        optimizer_class=cast(Any, make_optimizer),  # called like a class, with this rank's parameter groups
+        optimizer_class=cast(Any, _class_of(make_optimizer)),
     )
     step = plain_step(
         workload,
@@ -31,3 +31,13 @@ def wrap(
         keep_gradients=options.gradient_as_bucket_view,
     )
     return synchronise_first_step(step) if options.static_graph else step
+
+
+def _class_of(make_optimizer: OptimizerFactory) -> Any:
+    """Something to be called like an optimizer's class: with this rank's part of the one parameter group."""
+
+    def make(groups: list[dict[str, Any]], **defaults: Any) -> torch.optim.Optimizer:
+        (group,) = groups
+        return make_optimizer(iter(group["params"]))
+
+    return make

@@ -9,7 +9,14 @@ from hypothesis import strategies as some
 from torch import nn
 
 from scalescope.errors import BadInput
-from scalescope.worker.strategies.pipeline import balanced_cuts, blocks_of, costs_of, split
+from scalescope.worker.step import Data
+from scalescope.worker.strategies.pipeline import (
+    _sample_inputs,
+    balanced_cuts,
+    blocks_of,
+    costs_of,
+    split,
+)
 
 
 def _largest(costs: list[int], cuts: list[int]) -> int:
@@ -102,3 +109,22 @@ def test_a_model_may_say_how_it_is_sequential() -> None:
 
     model = Unrolled()
     assert blocks_of(model) == list(model.layers)
+
+
+def test_samples_to_look_at_are_fetched_as_the_loader_would() -> None:
+    """A data set that hands out whole batches has a collate that leaves them as they are."""
+
+    class Whole:
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+            return torch.full((3,), number), number
+
+        def __getitems__(self, numbers: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.tensor(numbers)[:, None].expand(-1, 3), torch.tensor(numbers)
+
+    whole = _sample_inputs(Data(samples=Whole(), collate=lambda batch: batch), torch.device("cpu"))
+    single = _sample_inputs(Data(samples=[(torch.zeros(3), 0), (torch.ones(3), 1)]), torch.device("cpu"))
+    assert whole is not None and whole.tolist() == [[0] * 3, [1] * 3]
+    assert single is not None and single.tolist() == [[0] * 3, [1] * 3]

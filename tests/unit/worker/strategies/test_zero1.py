@@ -1,0 +1,22 @@
+"""The sharded optimizer is made of parameters, whoever wrote the function that makes it."""
+
+import pytest
+import torch
+from torch import nn
+
+
+# torch warns of itself when this part of it is imported
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_function_of_parameters_gets_parameters() -> None:
+    from scalescope.worker.strategies.zero1 import _class_of
+
+    model = nn.Linear(2, 2)
+    seen: list[nn.Parameter] = []
+
+    def own(parameters):  # type: ignore[no-untyped-def]
+        seen.extend(parameters)
+        return torch.optim.SGD(seen, lr=0.5)
+
+    optimizer = _class_of(own)([{"params": list(model.parameters())}], some_default=1)
+    assert [id(one) for one in seen] == [id(one) for one in model.parameters()]
+    assert isinstance(optimizer, torch.optim.SGD)
