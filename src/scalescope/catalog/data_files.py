@@ -1,9 +1,27 @@
 """What data sets on disk have in common: refusing early what a rank could not load."""
 
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
 
+from scalescope.catalog.setting import setting
+from scalescope.catalog.traits import DataTraits
 from scalescope.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesOnDisk(DataTraits):
+    """A data set in files: an epoch is all of it, and a part of it judges."""
+
+    ends = True
+    has_validation = True
+    defaults = {"steps_per_epoch": None}  # noqa: RUF012
+
+    data_dir: str | None = setting(
+        None,
+        "Folder that holds the data set's files. Without it the package datasets downloads them.",
+        sweep=False,
+    )
 
 
 def existing_folder(name: str, data_dir: str) -> Path:

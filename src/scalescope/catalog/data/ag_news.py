@@ -5,26 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalescope.catalog.data_files import check_downloadable, existing_folder
-from scalescope.catalog.setting import setting
-from scalescope.catalog.traits import DataTraits
+from scalescope.catalog.data_files import FilesOnDisk, check_downloadable, existing_folder
 from scalescope.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgNews(DataTraits):
+class AgNews(FilesOnDisk):
     """News in four classes: world, sports, business, science and technology."""
 
-    ends = True
-    has_validation = True
     classes = 4
-    defaults = {"steps_per_epoch": None}  # noqa: RUF012
-
-    data_dir: str | None = setting(
-        None,
-        "Folder that holds the data set's files. Without it the package datasets downloads them.",
-        sweep=False,
-    )
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
