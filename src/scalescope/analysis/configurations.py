@@ -75,6 +75,11 @@ class Configuration:
         rates = [one.matmul_flops_per_s for one in self.launches if one.matmul_flops_per_s]
         return statistics.median(rates) if rates else None
 
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        peaks = [one.peak_memory_bytes for one in self.launches if one.peak_memory_bytes is not None]
+        return max(peaks) if peaks else None
+
     def instabilities(self) -> list[str]:
         """Why this result is less sure than it looks; empty where nothing speaks against it."""
         found = []

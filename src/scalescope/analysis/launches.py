@@ -29,6 +29,8 @@ class Launch:
     machine_changed: bool | None
     matmul_flops_per_s: float | None
     epochs: tuple[Epoch, ...] = ()
+    losses: tuple[float, ...] = ()  # of every measured step, the mean over ranks
+    peak_memory_bytes: int | None = None  # of the rank that took most; None where nobody counted
 
     @property
     def samples_per_s(self) -> float:
@@ -58,6 +60,8 @@ def summarise(result: Result) -> Launch:
         outliers=_outliers(steps, per_rank),
         machine_changed=_machine_changed(result),
         matmul_flops_per_s=_matmul_rate(result),
+        losses=_losses(result),
+        peak_memory_bytes=_peak_memory(result),
         epochs=epochs_of(result),
     )
 
@@ -114,3 +118,14 @@ def _matmul_rate(result: Result) -> float | None:
         if isinstance(value := record.counters.get(name), int | float)
     ]
     return statistics.median(rates) if rates else None
+
+
+def _losses(result: Result) -> tuple[float, ...]:
+    per_rank = [record.samples.get("loss", []) for record in result.ranks]
+    return tuple(statistics.fmean(step) for step in zip(*per_rank, strict=True)) if all(per_rank) else ()
+
+
+def _peak_memory(result: Result) -> int | None:
+    peaks = [record.counters.get("peak_memory_bytes") for record in result.ranks]
+    known = [int(peak) for peak in peaks if isinstance(peak, int | float)]
+    return max(known) if known else None

@@ -81,20 +81,21 @@ def t_quantile(probability: float, freedom: float) -> float:
     """The value that Student's t with `freedom` degrees stays below with `probability` ≥ 0.5."""
     assert 0.5 <= probability < 1.0 and freedom > 0.0
     low, high = 0.0, 1.0
-    while _t_distribution(high, freedom) < probability:
+    while t_probability(high, freedom) < probability:
         low, high = high, high * 2.0
     for _ in range(200):
         middle = (low + high) / 2.0
         if middle in (low, high):
             break
-        if _t_distribution(middle, freedom) < probability:
+        if t_probability(middle, freedom) < probability:
             low = middle
         else:
             high = middle
     return (low + high) / 2.0
 
 
-def _t_distribution(t: float, freedom: float) -> float:
+def t_probability(t: float, freedom: float) -> float:
+    """The probability that Student's t with `freedom` degrees stays below `t` ≥ 0."""
     tail = _incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
     return 1.0 - 0.5 * tail
 

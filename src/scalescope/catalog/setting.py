@@ -36,6 +36,24 @@ class Unset:
 UNSET = Unset()
 
 
+Need = Literal["cuda", "ranks", "convolutions", "attention", "loader", "workers"]
+Change = Literal["nothing", "rounding", "the job"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lever:
+    """How `tune` may move a setting: values worth trying, where that makes sense, what it does to results.
+
+    A lever that changes `the job` (the batch, the model's width) is compared by sample and never called a
+    free speed-up; one that changes `rounding` trains to nearly the same loss.
+    """
+
+    tries: tuple[Scalar, ...] = ()
+    multiples: tuple[int, ...] = ()  # of the value it has
+    needs: tuple[Need, ...] = ()
+    changes: Change = "nothing"
+
+
 @dataclass(frozen=True, slots=True)
 class PerDevice:
     """A default that differs between the CPU and a GPU."""
@@ -70,6 +88,7 @@ class Setting:
     internal: bool = False
     aliases: tuple[str, ...] = ()
     opposite: str | None = None
+    lever: Lever | None = None
 
     @property
     def flag(self) -> str:
@@ -94,6 +113,7 @@ def setting(
     internal: bool = False,
     aliases: tuple[str, ...] = (),
     opposite: str | None = None,
+    lever: Lever | None = None,
 ) -> Any:
     """Declare a card's field; the arguments are those of `Setting`."""
     details = dict(locals())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import PerDevice, setting
+from scalescope.catalog.setting import Lever, PerDevice, setting
 from scalescope.errors import BadInput
 
 
@@ -20,12 +20,14 @@ class Training:
     strategy: str = setting(
         "auto",
         "How the work is spread over ranks; auto is single on one rank and ddp above.",
+        lever=Lever(tries=("ddp", "scratch_ddp", "fsdp", "zero1", "pipeline"), needs=("ranks",)),
     )
     batch_size: int | None = setting(
         PerDevice(cpu=256, cuda=4096),
         "Samples per rank and step: the work grows with the ranks (weak scaling).",
         low=1,
         high=2**31,
+        lever=Lever(multiples=(2, 4, 8), changes="the job"),
     )
     global_batch_size: int | None = setting(
         None,
@@ -38,6 +40,12 @@ class Training:
         "sgd",
         "sgd touches each parameter once a step; adamw keeps two more copies and costs more.",
         choices=("sgd", "adamw"),
+    )
+    fused_optimizer: bool = setting(
+        False,
+        "Update all parameters in one kernel instead of several.",
+        neutral=False,
+        lever=Lever(tries=(True,), changes="rounding"),
     )
     lr: float = setting(0.01, "Learning rate; no influence on speed.", low=0, high=1e6)
 

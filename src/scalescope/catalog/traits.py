@@ -15,6 +15,8 @@ class WorkloadTraits:
     # Where settings of other cards start from with this workload.
     defaults: ClassVar[Defaults] = {}
     unit: ClassVar[str] = "samples"
+    has_convolutions: ClassVar[bool] = False
+    has_attention: ClassVar[bool] = False
 
     @staticmethod
     def check_name(name: str) -> None:

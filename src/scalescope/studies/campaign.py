@@ -35,6 +35,7 @@ class Plan:
     machine: Machine
     notes: tuple[str, ...] = ()
     once: tuple[Trial, ...] = ()  # run after the first round: repeats would tell nothing new
+    chosen: tuple[tuple[Trial, int], ...] | None = None  # these launches in this order, instead of rounds
 
     @property
     def all_trials(self) -> tuple[Trial, ...]:
@@ -46,6 +47,8 @@ class Plan:
         Rounds keep the comparison fair when the machine changes over time, and balanced when a budget
         ends the run early.
         """
+        if self.chosen is not None:
+            return list(self.chosen)
         ordered: list[tuple[Trial, int]] = []
         for launch in range(self.experiment.measuring.repeats):
             round_of_trials = sorted(self.trials, key=lambda trial: trial.trial_id)
@@ -74,7 +77,7 @@ class CampaignWatcher(Watcher, Protocol):
     def ended(self, result: Result) -> None: ...
 
 
-More = Callable[[Run], tuple[Trial, ...]]
+More = Callable[[Run], tuple[tuple[Trial, int], ...]]
 
 
 def run_campaign(
@@ -86,28 +89,22 @@ def run_campaign(
 ) -> list[str]:
     """Run what is not done yet, then what `more` asks for; returns what has to be said about it.
 
-    `more` sees all results so far and is asked again until it names no trial that was not run.
+    `more` sees all results so far and is asked again until it names no launch that was not made.
     """
     started = time.monotonic()
     notes, in_time = _run_plan(plan, launcher, folder, watcher, started)
-    tried: set[str] = set()
+    tried: set[tuple[str, int]] = set()
     while in_time:
         run = load_run(folder.path)
-        done = tried | {result.trial_id for result in run.of_status(*KEPT)}
-        trials = tuple(trial for trial in more(run) if trial.trial_id not in done)
-        if not trials:
+        done = tried | {result.key for result in run.of_status(*KEPT)}
+        launches = tuple((trial, n) for trial, n in more(run) if (trial.trial_id, n) not in done)
+        if not launches:
             break
-        tried |= {trial.trial_id for trial in trials}  # one that fails is not tried for ever
-        said, in_time = _run_plan(_follow_up(plan, trials), launcher, folder, watcher, started)
+        tried |= {(trial.trial_id, n) for trial, n in launches}  # one that fails is not tried for ever
+        further = dataclasses.replace(plan, chosen=launches, notes=())
+        said, in_time = _run_plan(further, launcher, folder, watcher, started)
         notes += said
     return notes
-
-
-def _follow_up(plan: Plan, trials: tuple[Trial, ...]) -> Plan:
-    """A plan for further trials of the same request, each launched once."""
-    once = dataclasses.replace(plan.experiment.measuring, repeats=1)
-    experiment = dataclasses.replace(plan.experiment, measuring=once)
-    return dataclasses.replace(plan, experiment=experiment, trials=trials, once=(), notes=())
 
 
 def _run_plan(

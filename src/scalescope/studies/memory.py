@@ -38,7 +38,13 @@ def memory(
         notes=expansion.notes,
     )
     return carry_out(
-        request, plan, launcher, watcher, memory_sections, next_after_memory, more=tries_worth_making
+        request,
+        plan,
+        launcher,
+        watcher,
+        memory_sections,
+        next_after_memory,
+        more=lambda run: tuple((trial, 0) for trial in tries_worth_making(run)),
     )
 
 

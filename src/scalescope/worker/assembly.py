@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from scalescope.catalog import cards
+from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.worker.feeding import Feed, Shard, feed
+from scalescope.worker.feeding import Feed, Handling, Shard, feed
 from scalescope.worker.group import Group
 from scalescope.worker.step import OptimizerFactory, Step, Surroundings, Workload
 
@@ -62,6 +63,9 @@ def _check_same_on_all_ranks(model: nn.Module, group: Group) -> None:
 def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
     """The training step the trial describes: workload, then strategy, then levers."""
     name = trial.settings["strategy"]
+    for module, options in _levers(trial):
+        if hasattr(module, "prepare"):
+            workload = module.prepare(workload, options, device)
     strategy = importlib.import_module(f"scalescope.worker.strategies.{name}")
     step: Step = strategy.wrap(
         workload,
@@ -75,19 +79,25 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
 
 def with_levers(trial: Trial, step: Step, device: torch.device) -> Step:
     """The step as the trial's levers change it."""
-    for lever in cards.names("levers"):
-        module = importlib.import_module(f"scalescope.worker.levers.{lever}")
-        step = module.apply(step, trial.options(cards.card("levers", lever)), device)
+    for module, options in _levers(trial):
+        if hasattr(module, "apply"):
+            step = module.apply(step, options, device)
     return step
+
+
+def _levers(trial: Trial) -> Iterator[tuple[Any, Any]]:
+    """(implementation, options) of every lever: `prepare` changes the workload, `apply` the step."""
+    for name in cards.names("levers"):
+        module = importlib.import_module(f"scalescope.worker.levers.{name}")
+        yield module, trial.options(cards.card("levers", name))
 
 
 def optimizer_factory(options: Training) -> OptimizerFactory:
     """Makes the trial's optimizer once a strategy knows which parameters it owns."""
 
     def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        if options.optimizer == "adamw":
-            return torch.optim.AdamW(parameters, lr=options.lr)
-        return torch.optim.SGD(parameters, lr=options.lr)
+        kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.SGD
+        return kind(parameters, lr=options.lr, fused=options.fused_optimizer or None)
 
     return make
 
@@ -96,7 +106,8 @@ def build_feed(trial: Trial, workload: Workload, group: Group, device: torch.dev
     """The stream of batches this rank trains on."""
     seed = int(trial.settings["seed"])
     shard = shard_of(trial, group)
-    return feed(workload.data, trial.micro_batch_size, trial.options(Input), device, shard, seed)
+    how = Handling(loader=trial.options(Input), copying=trial.options(Copying))
+    return feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
 
 
 def shard_of(trial: Trial, group: Group) -> Shard:

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ from torch.utils.data import (
     default_collate,
 )
 
+from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.errors import BadInput
 from scalescope.lifeline import die_with_parent
-from scalescope.worker.step import Batch, Batches, Data, batch_size_of
+from scalescope.worker.step import Batch, Batches, Data, batch_size_of, map_tensors
 
 _DISTINCT_BATCHES = 2  # made once and kept on the device: input costs nothing then
 
@@ -47,23 +48,31 @@ class Feed:
             close()
 
 
-def feed(data: Data, batch_size: int, options: Input, device: torch.device, shard: Shard, seed: int) -> Feed:
-    """The stream that `options` ask for."""
+@dataclass(frozen=True, kw_only=True)
+class Handling:
+    """What the input levers ask for: who prepares batches, and how they get to the device."""
+
+    loader: Input
+    copying: Copying
+
+
+def feed(data: Data, batch_size: int, how: Handling, device: torch.device, shard: Shard, seed: int) -> Feed:
+    """The stream of batches, handled as asked."""
     generator = torch.Generator().manual_seed(seed * 65_537 + shard.index + 1)
     if data.synthesize is not None:
-        if options.num_workers is None:
+        if how.loader.num_workers is None:
             ready = [
                 to_device(data.synthesize(batch_size, generator), device) for _ in range(_DISTINCT_BATCHES)
             ]
             return Feed(batches=itertools.cycle(ready))
         data = Data(samples=_MadeUp(data.synthesize, seed), collate=_as_it_is)
-        return _from_loader(data, batch_size, options, device, _Endless(shard), seed)
+        return _from_loader(data, batch_size, how, device, _Endless(shard), seed)
     if isinstance(data.samples, IterableDataset):
-        return _from_loader(data, batch_size, options, device, None, seed)
+        return _from_loader(data, batch_size, how, device, None, seed)
     if _is_numbered(data.samples):
         sampler: Sampler[int] = DistributedSampler(data.samples, shard.count, shard.index, seed=seed)
-        return _from_loader(data, batch_size, options, device, sampler, seed + shard.index)
-    return Feed(batches=_ready_made(data.samples, batch_size, device))
+        return _from_loader(data, batch_size, how, device, sampler, seed + shard.index)
+    return Feed(batches=_copied(_ready_made(data.samples, batch_size), how.copying, device))
 
 
 def _is_numbered(samples: Any) -> bool:
@@ -74,11 +83,12 @@ def _is_numbered(samples: Any) -> bool:
 def _from_loader(
     data: Data,
     batch_size: int,
-    options: Input,
+    how: Handling,
     device: torch.device,
     sampler: Sampler[int] | None,
     seed: int,
 ) -> Feed:
+    options = how.loader
     workers = data.num_workers if options.num_workers is None else options.num_workers
     # A generator of its own, or starting worker processes would move the model's random numbers.
     generator = torch.Generator().manual_seed(seed)
@@ -87,7 +97,7 @@ def _from_loader(
         batch_size=batch_size,
         sampler=sampler,
         num_workers=workers,
-        pin_memory=options.pin_memory,
+        pin_memory=how.copying.pin_memory,
         persistent_workers=options.persistent_workers,
         prefetch_factor=options.prefetch_factor,
         collate_fn=data.collate,
@@ -96,7 +106,7 @@ def _from_loader(
         multiprocessing_context="fork" if workers else None,
         generator=generator,
     )
-    stream = _moved(_epochs(loader, sampler), device, options.pin_memory)
+    stream = _copied(_epochs(loader, sampler), how.copying, device)
     ends = isinstance(sampler, DistributedSampler)
     return Feed(batches=stream, epoch_batches=len(loader) if ends else None)
 
@@ -113,12 +123,34 @@ def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None) -> Iterator
             raise BadInput("the data set is empty, or smaller than one batch")
 
 
-def _moved(batches: Iterator[Batch], device: torch.device, pinned: bool) -> Iterator[Batch]:
+def _copied(batches: Iterator[Batch], options: Copying, device: torch.device) -> Iterator[Batch]:
+    if options.prefetch_stream and device.type == "cuda":
+        return _copied_ahead(batches, device)
+    return (to_device(batch, device, non_blocking=options.non_blocking) for batch in batches)
+
+
+def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """Copy the next batch on a stream of its own while the current one is used."""
+    copies = torch.cuda.Stream(device)
+
+    def begin(batch: Batch) -> Batch:
+        with torch.cuda.stream(copies):
+            return to_device(batch, device, non_blocking=True)
+
+    def claim(tensor: Tensor) -> Tensor:
+        tensor.record_stream(torch.cuda.current_stream(device))  # or its memory could be reused too early
+        return tensor
+
+    coming = begin(next(batches))
     for batch in batches:
-        yield to_device(batch, device, non_blocking=pinned)
+        torch.cuda.current_stream(device).wait_stream(copies)
+        ready, coming = coming, begin(batch)
+        yield map_tensors(claim, ready)
+    torch.cuda.current_stream(device).wait_stream(copies)
+    yield map_tensors(claim, coming)
 
 
-def _ready_made(source: Any, batch_size: int, device: torch.device) -> Iterator[Batch]:
+def _ready_made(source: Any, batch_size: int) -> Iterator[Batch]:
     """Batches from somebody else's iterable, from the beginning again when it ends."""
     while True:
         count = 0
@@ -132,7 +164,7 @@ def _ready_made(source: Any, batch_size: int, device: torch.device) -> Iterator[
                     f"the data's batches hold {held} samples and a rank's batch is {batch_size}; "
                     f"--batch-size {held} fits"
                 )
-            yield to_device(batch, device)
+            yield batch
         if once:
             raise BadInput("the data ended before the training did; give fewer steps or data that goes on")
         if count == 0:
@@ -148,13 +180,7 @@ def fetch(data: Data, samples: Any, numbers: list[int]) -> Batch:
 
 def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:
     """The batch with every tensor in it on the device."""
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=non_blocking)
-    if isinstance(batch, Mapping):
-        return {name: to_device(part, device, non_blocking=non_blocking) for name, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(to_device(part, device, non_blocking=non_blocking) for part in batch)
-    return batch
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), batch)
 
 
 def _dies_with(rank_process: int) -> Callable[[int], None]:

@@ -172,6 +172,17 @@ def run_steps(
     return done
 
 
+def map_tensors(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    """The batch with every tensor in it changed."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {name: map_tensors(change, part) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(map_tensors(change, part) for part in batch)
+    return batch
+
+
 def batch_size_of(batch: Batch) -> int:
     """Samples in a batch: the length of the first tensor found in it."""
     if isinstance(batch, Tensor):

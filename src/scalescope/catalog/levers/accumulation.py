@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scalescope.catalog.setting import setting
+from scalescope.catalog.setting import Lever, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,4 +16,5 @@ class Accumulation:
         low=1,
         high=100_000,
         neutral=1,
+        lever=Lever(tries=(2, 4), needs=("ranks",), changes="the job"),
     )

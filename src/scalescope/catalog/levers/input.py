@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import setting
-from scalescope.errors import BadInput, CannotRun
+from scalescope.catalog.setting import Lever, setting
+from scalescope.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +20,13 @@ class Input:
         high=1024,
         none_word="auto",
         neutral=None,
-    )
-    pin_memory: bool = setting(
-        False, "Prepare batches in page-locked memory, from which a GPU copies faster.", neutral=False
+        lever=Lever(tries=(0, 1, 2, 4), needs=("loader",)),
     )
     persistent_workers: bool = setting(
-        False, "Keep the loader's processes from epoch to epoch instead of starting them anew.", neutral=False
+        False,
+        "Keep the loader's processes from epoch to epoch instead of starting them anew.",
+        neutral=False,
+        lever=Lever(tries=(True,), needs=("workers",)),
     )
     prefetch_factor: int | None = setting(
         None,
@@ -33,6 +34,7 @@ class Input:
         low=1,
         high=10_000,
         neutral=None,
+        lever=Lever(tries=(4, 8), needs=("workers",)),
     )
 
     @staticmethod
@@ -42,5 +44,3 @@ class Input:
             for name in ("persistent_workers", "prefetch_factor"):
                 if values[name]:
                     raise BadInput(f"{name} is about the loader's processes; --num-workers 2 starts two")
-        if values["pin_memory"] and values["device"] == "cpu":
-            raise CannotRun("pin_memory is for copies to a GPU; there is none in a run on the CPU")

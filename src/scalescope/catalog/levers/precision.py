@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import setting
+from scalescope.catalog.setting import Lever, setting
 from scalescope.errors import CannotRun
 
 
@@ -17,6 +17,7 @@ class Precision:
         "fp32, tf32 (GPU), bf16 or fp16 (GPU) by autocast. Speeds up compute, not the gradient "
         "traffic: gradients stay fp32.",
         choices=("fp32", "tf32", "bf16", "fp16"),
+        lever=Lever(tries=("tf32", "bf16", "fp16"), changes="rounding"),
     )
 
     @staticmethod

@@ -42,6 +42,7 @@ class Cnn(WorkloadTraits):
     """A ResNet on random images: much compute for few gradients, batch-norm statistics in buffers."""
 
     unit = "images"
+    has_convolutions = True
     defaults = {"batch_size": PerDevice(cpu=32, cuda=256)}  # noqa: RUF012
 
     image_size: int = setting(

@@ -17,6 +17,7 @@ class Transformer(WorkloadTraits):
     """Attention over token ids: classifies texts, or predicts the next token of each position."""
 
     takes = ("synthetic", "ag_news", "imdb")
+    has_attention = True
     defaults = {"batch_size": 32}  # noqa: RUF012
 
     d_model: int = setting(PerDevice(cpu=128, cuda=768), "Width of a token's vector.", low=1, high=2**20)

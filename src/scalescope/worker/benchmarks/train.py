@@ -30,6 +30,8 @@ def measure(
 ) -> Measurements:
     """Train as the trial says and return what was seen; statistics are made elsewhere."""
     options = trial.options(Train)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)  # attached ranks may have run other trials before
     workload = build_workload(trial, group, device)
     found = Measurements(counters=_count_parameters(workload.model))
     if options.stand_in:
@@ -43,6 +45,8 @@ def measure(
         losses = _train(trial, run, group, evaluation, found)
     finally:
         feed.close()
+    if device.type == "cuda":
+        found.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
     _spoil(step, losses, fault)
     record_losses(found, losses)
     if cards.card("strategies", trial.settings["strategy"]).replicated:

@@ -7,7 +7,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from scalescope.catalog.strategies.zero1 import Zero1
 from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
-from scalescope.worker.strategies.ddp import synchronise_first_step, wrapped_in_ddp
+from scalescope.worker.strategies.ddp import add_comm_hook, synchronise_first_step, wrapped_in_ddp
 
 
 def wrap(
@@ -19,6 +19,7 @@ def wrap(
 ) -> Step:
     """A training step that averages gradients like DDP and updates only this rank's parameters."""
     wrapped = wrapped_in_ddp(workload.model, options, device)
+    add_comm_hook(wrapped, options.comm_hook)
     optimizer = ZeroRedundancyOptimizer(
         workload.model.parameters(),
         optimizer_class=cast(Any, _class_of(make_optimizer)),

@@ -1,0 +1,25 @@
+"""Card of the `fusion` lever."""
+
+from dataclasses import dataclass
+
+from scalescope.catalog.setting import Lever, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusion:
+    """Fewer and larger kernels: less time between them, less traffic to memory."""
+
+    compile: str = setting(
+        "none",
+        "torch.compile: default fuses kernels, reduce-overhead also replays them as CUDA graphs, "
+        "max-autotune tries many versions of each. Compiling takes its time, before the measurement.",
+        choices=("none", "default", "reduce-overhead", "max-autotune"),
+        neutral="none",
+        lever=Lever(tries=("default", "reduce-overhead", "max-autotune"), changes="rounding"),
+    )
+    jit: bool = setting(
+        False,
+        "TorchScript, which PyTorch has deprecated: torch.compile is its successor.",
+        neutral=False,
+        lever=Lever(tries=(True,), changes="rounding"),
+    )

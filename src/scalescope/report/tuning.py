@@ -1,0 +1,168 @@
+"""What `tune` found: the sentence, what was tried, what adds up, and the line that runs it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalescope.analysis.tuning import Comparison
+from scalescope.analysis.tuning_search import Attempt
+from scalescope.experiment.trial import Trial
+from scalescope.report.numbers import MISSING, counted, data_size, percent
+from scalescope.report.section import Section, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """All that a tuning run can say."""
+
+    levers: tuple[tuple[str, str, str], ...]  # (setting and value, trial id, what it changes)
+    inapplicable: tuple[tuple[str, str], ...]
+    baseline: Trial
+    singles: tuple[Comparison, ...]
+    dropped: frozenset[str]
+    failed: dict[str, str]
+    attempts: tuple[Attempt, ...]
+    winner: frozenset[str]
+    final: Comparison | None
+    threshold: float
+    finished: bool
+
+
+def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
+    """Verdict first, then the table of everything tried, then the combinations and what does not apply."""
+    found = [Section(lines=(verdict(tuning),)), _tried(tuning)]
+    if tuning.attempts:
+        found.append(_combined(tuning))
+    if tuning.inapplicable:
+        lines = tuple(f"{text}: {reason}" for text, reason in tuning.inapplicable)
+        found.append(Section(title="Does not apply", lines=lines))
+    return tuple(found)
+
+
+def verdict(tuning: Tuning) -> str:
+    """One sentence: what to change and what it gives, or that nothing is known to help."""
+    ended = "" if tuning.finished else " The budget ended the search early; --resume goes on."
+    if tuning.final is not None and tuning.final.verdict == "faster":
+        return f"{_names(tuning.winner)} is {_times(tuning.final)} as fast as it is now.{ended}"
+    if tuning.final is not None:
+        return (
+            f"{_names(tuning.winner)} looked fastest, but new launches did not confirm it "
+            f"({_times(tuning.final)}).{ended}"
+        )
+    if not tuning.singles:
+        return f"Nothing could be compared yet.{ended}"
+    unsure = sum(one.verdict == "inconclusive" for one in tuning.singles)
+    doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
+    return f"No lever is known to help.{doubt}{ended}".replace("1 trys", "1 try").replace("trys", "tries")
+
+
+def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
+    """The one line that runs what was found."""
+    if tuning.winner:
+        return f"scalescope train {file}"
+    if any(one.verdict == "inconclusive" for one in tuning.singles):
+        return "--repeats 10 and more --steps-per-epoch see smaller differences."
+    return None
+
+
+def _tried(tuning: Tuning) -> Section:
+    judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
+    rows = [_row(tuning, text, trial, changes, judged.get(trial)) for text, trial, changes in tuning.levers]
+    columns = ("lever", "verdict", "speed", "smallest seen", "memory", "loss", "remark")
+    order = {"faster": 0, "no difference": 1, "inconclusive": 2, "slower": 3}
+    rows.sort(key=lambda row: (order.get(row[1], 4), row[0]))
+    return Section(
+        title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, 95 % intervals in brackets",
+        table=Table(
+            columns=columns,
+            rows=tuple(rows),
+            left=frozenset(("lever", "verdict", "remark")),
+            optional=("memory", "loss", "smallest seen"),
+        ),
+    )
+
+
+def _row(tuning: Tuning, text: str, trial_id: str, changes: str, one: Comparison | None) -> tuple[str, ...]:
+    if one is None:
+        reason = tuning.failed.get(trial_id, "not measured")
+        return (text, "failed" if trial_id in tuning.failed else MISSING, *[MISSING] * 4, reason)
+    remarks = []
+    if changes == "the job":
+        remarks.append("another job: compared by sample")
+    if one.loss_differs:
+        remarks.append("the loss differs")
+    if trial_id in tuning.dropped:
+        remarks.append(f"dropped after {counted(len(one.candidate.launches), 'launch')}")
+    memory = one.candidate.peak_memory_bytes
+    return (
+        text,
+        one.verdict,
+        _times(one),
+        MISSING if one.smallest_seen is None else percent(one.smallest_seen),
+        MISSING if memory is None else data_size(memory),
+        MISSING if one.loss_change is None else f"{one.loss_change:+.1%}",
+        "; ".join(remarks),
+    )
+
+
+def _combined(tuning: Tuning) -> Section:
+    rows = tuple(
+        (
+            f"{'with' if one.adds else 'without'} {one.text}",
+            f"{one.speedup if one.adds else 1.0 / one.speedup:.2f}×",
+            "kept" if one.kept else "left out",
+        )
+        for one in tuning.attempts
+    )
+    table = Table(
+        columns=("combination", "against the step before", ""), rows=rows, left=frozenset(("combination", ""))
+    )
+    return Section(title="Together", table=table)
+
+
+def _names(winner: frozenset[str]) -> str:
+    return " + ".join(sorted(winner))
+
+
+def _times(one: Comparison) -> str:
+    speedup = one.speedup
+    if speedup.low is None or speedup.high is None:
+        return f"{speedup.value:.2f}×"
+    return f"{speedup.value:.2f}× [{speedup.low:.2f}, {speedup.high:.2f}]"
+
+
+def tuning_json(tuning: Tuning) -> dict[str, Any]:
+    """The same as plain data."""
+    judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
+    return {
+        "baseline": tuning.baseline.trial_id,
+        "finished": tuning.finished,
+        "threshold": tuning.threshold,
+        "tried": [
+            {"lever": text, "trial_id": trial, "changes": changes, **_judgement(judged.get(trial))}
+            for text, trial, changes in tuning.levers
+        ],
+        "inapplicable": [{"lever": text, "reason": reason} for text, reason in tuning.inapplicable],
+        "combined": [
+            {"lever": one.text, "adds": one.adds, "speedup": one.speedup, "kept": one.kept}
+            for one in tuning.attempts
+        ],
+        "winner": sorted(tuning.winner),
+        "confirmed": None if tuning.final is None else _judgement(tuning.final),
+    }
+
+
+def _judgement(one: Comparison | None) -> dict[str, Any]:
+    if one is None:
+        return {"verdict": None}
+    speedup = one.speedup
+    return {
+        "verdict": one.verdict,
+        "speedup": speedup.value,
+        "ci95_speedup": [speedup.low, speedup.high] if speedup.has_interval else None,
+        "p_value": one.p_value,
+        "smallest_effect_seen": one.smallest_seen,
+        "loss_change": one.loss_change,
+        "launches": len(one.candidate.launches),
+        "peak_memory_bytes": one.candidate.peak_memory_bytes,
+    }

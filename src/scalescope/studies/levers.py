@@ -1,0 +1,132 @@
+"""Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scalescope.catalog import cards
+from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_value, settings_of
+from scalescope.errors import BadInput, ScalescopeError
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial, Value
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One setting at one other value."""
+
+    name: str
+    value: Value
+    trial: Trial
+    changes: Change
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} {'none' if self.value is None else self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inapplicable:
+    """A lever, or one value of it, that does nothing or cannot run here."""
+
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """What will be tried, and what will not be and why."""
+
+    baseline: Trial
+    candidates: tuple[Candidate, ...]
+    inapplicable: tuple[Inapplicable, ...]
+
+
+def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) -> Levers:
+    """The candidates of `asked` names (or name=value, or all) around the one trial of `experiment`."""
+    trials = expand(experiment, machine).trials
+    if len(trials) != 1:
+        raise BadInput(f"tune starts from one configuration, these settings make {len(trials)}")
+    baseline = trials[0]
+    candidates: dict[str, Candidate] = {}
+    inapplicable: list[Inapplicable] = []
+    for setting, values in _wanted(baseline, asked):
+        reason = why_not(setting, baseline) if setting.lever else None
+        if reason is not None:
+            inapplicable.append(Inapplicable(text=setting.name, reason=reason))
+            continue
+        for value in values:
+            try:
+                one = _candidate(experiment, machine, setting, value)
+            except ScalescopeError as error:
+                inapplicable.append(Inapplicable(text=f"{setting.name} {value}", reason=str(error)))
+                continue
+            if one.trial.trial_id != baseline.trial_id:
+                candidates.setdefault(one.trial.trial_id, one)
+    return Levers(baseline=baseline, candidates=tuple(candidates.values()), inapplicable=tuple(inapplicable))
+
+
+def _wanted(baseline: Trial, asked: Sequence[str]) -> Iterator[tuple[Setting, tuple[Value, ...]]]:
+    known = _settings_of_trial(baseline)
+    for word in asked:
+        name, separator, text = word.partition("=")
+        if word == ALL:
+            for setting in known.values():
+                if setting.lever is not None and setting.lever.changes != "the job":
+                    yield setting, tried_values(setting, baseline)
+        elif name not in known:
+            levers = [one for one, setting in known.items() if setting.lever]
+            raise BadInput(
+                f"--levers: this configuration has no setting {name!r}; levers here: "
+                f"{', '.join(sorted(levers))}{nearest(name, known)}"
+            )
+        elif separator:
+            yield known[name], (parse_value(known[name], text, f"--levers {name}"),)
+        elif known[name].lever is None:
+            raise BadInput(f"--levers {name}: it lists no values worth trying; give one: {name}=VALUE")
+        else:
+            yield known[name], tried_values(known[name], baseline)
+
+
+def _settings_of_trial(trial: Trial) -> dict[str, Setting]:
+    selection = {
+        kind: str(trial.settings[name])
+        for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy"))
+    }
+    owners = cards.cards_of_trial(str(trial.settings["benchmark"]), selection)
+    found = {one.name: one for owner in owners for one in settings_of(owner)}
+    return {name: one for name, one in found.items() if not one.internal and one.kind != "env"}
+
+
+def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
+    """The values of a lever that differ from the baseline's; multiples are of the baseline's own."""
+    assert setting.lever is not None
+    now = baseline.settings[setting.name]
+    multiples = tuple(now * times for times in setting.lever.multiples) if now else ()
+    return tuple(value for value in (*setting.lever.tries, *multiples) if value != now)
+
+
+def _candidate(experiment: Experiment, machine: Machine, setting: Setting, value: Value) -> Candidate:
+    changed = experiment.with_settings(**{setting.name: (value,)})
+    (trial,) = expand(changed, machine).trials
+    changes: Change = setting.lever.changes if setting.lever else "nothing"
+    return Candidate(name=setting.name, value=value, trial=trial, changes=changes)
+
+
+def why_not(setting: Setting, trial: Trial) -> str | None:
+    """Why a lever does nothing in this trial; None where it may."""
+    assert setting.lever is not None
+    workload = cards.card("workloads", str(trial.settings["workload"]))
+    loader = trial.settings["data"] != "synthetic" or trial.settings["num_workers"] is not None
+    facts: dict[Need, tuple[bool, str]] = {
+        "cuda": (trial.device == "cuda", "needs a CUDA GPU"),
+        "ranks": (trial.world_size > 1, "needs more than one rank"),
+        "convolutions": (workload.has_convolutions, "the model has no convolutions"),
+        "attention": (workload.has_attention, "the model has no attention of ours"),
+        "loader": (loader, "synthetic batches wait on the device; --num-workers 0 makes a loader"),
+        "workers": (bool(trial.settings["num_workers"]), "the loader has no processes; --num-workers 2"),
+    }
+    return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)

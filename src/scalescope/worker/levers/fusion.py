@@ -1,0 +1,32 @@
+"""The `fusion` lever: torch.compile, or TorchScript before it."""
+
+import dataclasses
+import warnings
+
+import torch
+from torch import Tensor
+
+from scalescope.catalog.levers.fusion import Fusion
+from scalescope.worker.step import Batch, Step, Workload
+
+
+def prepare(workload: Workload, options: Fusion, device: torch.device) -> Workload:
+    """The model as TorchScript, before a wrapper holds it."""
+    if not options.jit:
+        return workload
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the setting's help says it
+        return dataclasses.replace(workload, model=torch.jit.script(workload.model))
+
+
+def apply(step: Step, options: Fusion, device: torch.device) -> Step:
+    """The step with its forward compiled: dynamo sees a wrapper and cuts the graph at its buckets."""
+    if options.compile == "none":
+        return step
+    compiled = torch.compile(step.forward, mode=None if options.compile == "default" else options.compile)
+
+    def forward(batch: Batch) -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(batch).clone()  # a replayed graph overwrites its outputs, and losses are kept
+
+    return dataclasses.replace(step, forward=forward)
