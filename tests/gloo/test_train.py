@@ -93,20 +93,19 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
     """Losses of two ranks, worked out in one process: each its own batch, one averaged update."""
     import torch
 
-    from scalescope.catalog.levers.input import Input
     from scalescope.catalog.workloads.mlp import Mlp
     from scalescope.worker.feeding import Shard, feed
     from scalescope.worker.step import Surroundings
     from scalescope.worker.workloads.mlp import build
+    from tests.unit.worker.making import handling
 
     torch.manual_seed(0)
     options = Mlp(input_dim=16, hidden_dim=16, num_layers=2, output_dim=4)
     cpu = torch.device("cpu")
     workload = build(options, cpu, Surroundings(reference="mlp", rank=0, world_size=2, batch_size=4))
     optimizer = torch.optim.SGD(workload.model.parameters(), lr=0.01)
-    plain = Input(num_workers=None, pin_memory=False, persistent_workers=False, prefetch_factor=None)
     batches = [
-        feed(workload.data, 4, plain, cpu, Shard(index=rank, count=2), seed=0).batches for rank in (0, 1)
+        feed(workload.data, 4, handling(), cpu, Shard(index=rank, count=2), seed=0).batches for rank in (0, 1)
     ]
     losses: list[list[float]] = [[], []]
     for _ in range(steps):

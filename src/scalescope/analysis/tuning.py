@@ -37,22 +37,13 @@ class Comparison:
 
 
 def compare_all(
-    baseline: Configuration,
-    candidates: Sequence[Configuration],
-    threshold: float,
-    dropped: frozenset[str] = frozenset(),
+    baseline: Configuration, candidates: Sequence[Configuration], threshold: float
 ) -> tuple[Comparison, ...]:
-    """All verdicts of a run; the more comparisons, the more sure each claim must be.
-
-    Those `dropped` were so much slower in every launch that more launches were not spent on them.
-    """
+    """All verdicts of a run; the more comparisons, the more sure each claim must be."""
     tests = [p_value(one.log_rates, baseline.log_rates) for one in candidates]
-    sure = [
-        claimed or one.trial.trial_id in dropped for claimed, one in zip(holm(tests), candidates, strict=True)
-    ]
     return tuple(
         _comparison(baseline, one, p, claimed, threshold)
-        for one, p, claimed in zip(candidates, tests, sure, strict=True)
+        for one, p, claimed in zip(candidates, tests, holm(tests), strict=True)
     )
 
 
@@ -74,7 +65,9 @@ def _comparison(
 def _verdict(speedup: float, claimed: bool, seen: float | None, threshold: float) -> Verdict:
     if claimed and abs(speedup - 1.0) > _LEAST_EFFECT:
         return "faster" if speedup > 1.0 else "slower"
-    return "no difference" if seen is not None and seen <= threshold else "inconclusive"
+    # What looks larger than the threshold but survives no correction is no proof of equality either.
+    small = abs(speedup - 1.0) <= threshold
+    return "no difference" if small and seen is not None and seen <= threshold else "inconclusive"
 
 
 def p_value(left: Sequence[float], right: Sequence[float]) -> float | None:

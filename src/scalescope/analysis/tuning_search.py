@@ -16,7 +16,7 @@ from scalescope.results.result import Result
 
 SCREENING = 2  # launches of everything, before what is clearly worse is dropped
 _CLEARLY = 0.15  # slower in every launch by this much
-_STAGE = 100  # launch numbers of one stage; each stage measures anew what it compares
+MOST_LAUNCHES = 100  # launch numbers of one stage; each stage measures anew what it compares
 _WORTH_KEEPING = 1.01
 _RETESTS = 3
 
@@ -41,10 +41,15 @@ class Attempt:
 
 @dataclass(slots=True, kw_only=True)
 class Laboratory:
-    """What was measured, by stage."""
+    """What was measured, by stage.
+
+    A candidate that failed once is out: nobody should be told to use it. The baseline, which is used already,
+    is out only where none of its launches worked.
+    """
 
     results: Sequence[Result]
     seed: int
+    baseline: str = ""  # its trial id
     failed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,11 +58,13 @@ class Laboratory:
         for one in self.results:
             if one.status != "ok":
                 self.failed.setdefault(one.trial_id, f"{one.status}: {one.reason}")
+        if any(one.trial_id == self.baseline and one.status == "ok" for one in self.results):
+            self.failed.pop(self.baseline, None)
 
     def measured(self, trials: Iterable[Trial], count: int, stage: int) -> dict[str, Configuration]:
         """`count` launches of each trial that can be run, made in turns; by trial id."""
         wanted = [trial for trial in trials if trial.trial_id not in self.failed]
-        first = stage * _STAGE
+        first = stage * MOST_LAUNCHES
         there = {result.key for result in self.results}
         missing: list[tuple[Trial, int]] = []
         for launch in range(first, first + count):
@@ -66,7 +73,8 @@ class Laboratory:
             missing += [(trial, launch) for trial in turn]
         if missing:
             raise Needs(tuple(missing))
-        of_stage = [one for one in self.results if first <= one.launch < first + _STAGE]
+        # Later launches of the stage do not count: reading again must decide as it did the first time.
+        of_stage = [one for one in self.results if first <= one.launch < first + count]
         ids = {trial.trial_id for trial in wanted}
         return {one.trial.trial_id: one for one in configurations(of_stage) if one.trial.trial_id in ids}
 
@@ -74,15 +82,20 @@ class Laboratory:
 def singles(
     laboratory: Laboratory, baseline: Trial, candidates: Sequence[Trial], launches: int, threshold: float
 ) -> tuple[tuple[Comparison, ...], frozenset[str]]:
-    """Every candidate against the baseline, and which were dropped early because they were clearly worse."""
+    """Every candidate against the baseline, and which were dropped early because they were clearly worse.
+
+    Dropping saves launches and claims nothing: on a noisy machine two slow launches prove little.
+    """
     first = laboratory.measured([baseline, *candidates], min(SCREENING, launches), 0)
+    if baseline.trial_id not in first:
+        return (), frozenset()
     dropped = frozenset(
         one.trial.trial_id for one in first.values() if _clearly_worse(one, first[baseline.trial_id])
     )
     kept = [trial for trial in candidates if trial.trial_id not in dropped]
     found = {**first, **laboratory.measured([baseline, *kept], launches, 0)}
     judged = [found[trial.trial_id] for trial in candidates if trial.trial_id in found]
-    return compare_all(found[baseline.trial_id], judged, threshold, dropped), dropped
+    return compare_all(found[baseline.trial_id], judged, threshold), dropped
 
 
 def _clearly_worse(one: Configuration, baseline: Configuration) -> bool:
@@ -106,7 +119,9 @@ def combine(
             keeps = gain > _WORTH_KEEPING
             attempts.append(Attempt(text=lever, adds=True, speedup=gain, kept=keeps))
             kept = kept | {lever} if keeps else kept
-    for lever in sorted(kept) if len(kept) > 1 else ():
+    for lever in sorted(kept):
+        if len(kept) == 1:  # it was measured against the baseline already, in more launches
+            break
         gain = _gain(laboratory, build(kept), build(kept - {lever}), stage)
         stage += 1
         if gain is not None:

@@ -48,6 +48,8 @@ class CostModel:
     activation_bytes: int = 1_000_000  # of one sample
     temporary_bytes: int = 500_000
     device_bytes: int = 1 << 34
+    # What settings do to the step time of every trial that has all of these (name, value) pairs.
+    factors: Mapping[tuple[tuple[str, object], ...], float] = field(default_factory=dict)
 
     def step_time_s(self, trial: Trial) -> float:
         """The true mean step time of a trial."""
@@ -56,7 +58,11 @@ class CostModel:
             time_s += self.wrapper_s
         if trial.settings["ablation"] != "noop_comm":
             time_s += self.exposed_comm_s.get(trial.world_size, 0.0)
-        return time_s
+        return time_s * math.prod(
+            factor
+            for pairs, factor in self.factors.items()
+            if all(trial.settings.get(name) == value for name, value in pairs)
+        )
 
     def peak_bytes(self, trial: Trial) -> int:
         """The true peak of a step: parameters, gradients, and what the batch takes."""

@@ -27,6 +27,11 @@ class Tuning:
     threshold: float
     finished: bool
 
+    @property
+    def recommended(self) -> bool:
+        """Whether new launches confirmed the winner; nothing else is worth running."""
+        return self.final is not None and self.final.verdict == "faster"
+
 
 def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     """Verdict first, then the table of everything tried, then the combinations and what does not apply."""
@@ -42,15 +47,20 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
 def verdict(tuning: Tuning) -> str:
     """One sentence: what to change and what it gives, or that nothing is known to help."""
     ended = "" if tuning.finished else " The budget ended the search early; --resume goes on."
-    if tuning.final is not None and tuning.final.verdict == "faster":
+    if tuning.final is not None and tuning.recommended:
         return f"{_names(tuning.winner)} is {_times(tuning.final)} as fast as it is now.{ended}"
     if tuning.final is not None:
         return (
             f"{_names(tuning.winner)} looked fastest, but new launches did not confirm it "
             f"({_times(tuning.final)}).{ended}"
         )
+    if tuning.winner:
+        state = "new launches of it failed" if tuning.finished else "that is not confirmed yet"
+        return f"{_names(tuning.winner)} looked fastest, but {state}.{ended}"
+    if tuning.baseline.trial_id in tuning.failed:
+        return f"What it is now could not be measured: {tuning.failed[tuning.baseline.trial_id]}"
     if not tuning.singles:
-        return f"Nothing could be compared yet.{ended}"
+        return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
     unsure = sum(one.verdict == "inconclusive" for one in tuning.singles)
     doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
     return f"No lever is known to help.{doubt}{ended}".replace("1 trys", "1 try").replace("trys", "tries")
@@ -58,7 +68,7 @@ def verdict(tuning: Tuning) -> str:
 
 def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
     """The one line that runs what was found."""
-    if tuning.winner:
+    if tuning.recommended:
         return f"scalescope train {file}"
     if any(one.verdict == "inconclusive" for one in tuning.singles):
         return "--repeats 10 and more --steps-per-epoch see smaller differences."
@@ -139,7 +149,14 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "finished": tuning.finished,
         "threshold": tuning.threshold,
         "tried": [
-            {"lever": text, "trial_id": trial, "changes": changes, **_judgement(judged.get(trial))}
+            {
+                "lever": text,
+                "trial_id": trial,
+                "changes": changes,
+                "dropped": trial in tuning.dropped,
+                "failed": tuning.failed.get(trial),
+                **_judgement(judged.get(trial)),
+            }
             for text, trial, changes in tuning.levers
         ],
         "inapplicable": [{"lever": text, "reason": reason} for text, reason in tuning.inapplicable],
@@ -148,6 +165,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
             for one in tuning.attempts
         ],
         "winner": sorted(tuning.winner),
+        "recommended": tuning.recommended,
         "confirmed": None if tuning.final is None else _judgement(tuning.final),
     }
 
@@ -163,6 +181,7 @@ def _judgement(one: Comparison | None) -> dict[str, Any]:
         "p_value": one.p_value,
         "smallest_effect_seen": one.smallest_seen,
         "loss_change": one.loss_change,
+        "loss_differs": one.loss_differs,
         "launches": len(one.candidate.launches),
         "peak_memory_bytes": one.candidate.peak_memory_bytes,
     }

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scalescope.catalog import cards
+from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.expand import expand
@@ -25,7 +26,12 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        return f"{self.name} {'none' if self.value is None else self.value}"
+        return shown(self.name, self.value)
+
+
+def shown(name: str, value: Value) -> str:
+    """A setting at a value, as a person reads it."""
+    return f"{name} {'none' if value is None else value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +64,17 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
         if reason is not None:
             inapplicable.append(Inapplicable(text=setting.name, reason=reason))
             continue
+        if not values:
+            inapplicable.append(Inapplicable(text=setting.name, reason="has no other value worth trying"))
         for value in values:
             try:
-                one = _candidate(experiment, machine, setting, value)
+                one = _candidate(experiment, machine, baseline, setting, value)
             except ScalescopeError as error:
-                inapplicable.append(Inapplicable(text=f"{setting.name} {value}", reason=str(error)))
+                inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=str(error)))
                 continue
-            if one.trial.trial_id != baseline.trial_id:
+            if one.trial.trial_id == baseline.trial_id:
+                inapplicable.append(Inapplicable(text=one.text, reason="is what the baseline does"))
+            else:
                 candidates.setdefault(one.trial.trial_id, one)
     return Levers(baseline=baseline, candidates=tuple(candidates.values()), inapplicable=tuple(inapplicable))
 
@@ -109,11 +119,23 @@ def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
     return tuple(value for value in (*setting.lever.tries, *multiples) if value != now)
 
 
-def _candidate(experiment: Experiment, machine: Machine, setting: Setting, value: Value) -> Candidate:
+def _candidate(
+    experiment: Experiment, machine: Machine, baseline: Trial, setting: Setting, value: Value
+) -> Candidate:
     changed = experiment.with_settings(**{setting.name: (value,)})
     (trial,) = expand(changed, machine).trials
-    changes: Change = setting.lever.changes if setting.lever else "nothing"
+    changes = _changes(setting, baseline)
+    if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
+        changes = "the job"
     return Candidate(name=setting.name, value=value, trial=trial, changes=changes)
+
+
+def _changes(setting: Setting, baseline: Trial) -> Change:
+    """What a setting does to results; one that is no lever and no matter of ranks is another job."""
+    if setting.lever is not None:
+        return setting.lever.changes
+    strategy = cards.card("strategies", str(baseline.settings["strategy"]))
+    return "rounding" if setting.card in (Placement.__name__, strategy.__name__) else "the job"
 
 
 def why_not(setting: Setting, trial: Trial) -> str | None:

@@ -16,6 +16,7 @@ from scalescope.report.section import Section
 from scalescope.report.trials import failure_section, is_answer, plan_section
 from scalescope.results.files import to_text
 from scalescope.results.provenance import describe_environment, environment_id
+from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import (
     DEFAULT_ROOT,
@@ -52,8 +53,12 @@ def carry_out(
     next_step: Callable[[Run], str | None],
     files: Callable[[Run], dict[str, str]] = lambda run: {},
     more: More = lambda run: (),
+    answers: Callable[[Result], bool] = is_answer,
 ) -> StudyReport:
-    """Measure a plan and what `more` asks for then, write the summary, and show `sections` of it."""
+    """Measure a plan and what `more` asks for then, write the summary, and show `sections` of it.
+
+    A failed launch of which `answers` is true is what was to be found out: the run ends well all the same.
+    """
     plan = _launched_once(plan) if not launcher.repeatable else plan
     for note in plan.notes:
         watcher.noted(note)
@@ -90,7 +95,7 @@ def carry_out(
         sections=shown,
         path=folder.path,
         next_step=next_step(run),
-        exit_code=_exit_code(run, request.strict),
+        exit_code=_exit_code(run, request.strict, answers),
         run=run,
     )
 
@@ -167,8 +172,8 @@ def _comparable(text: str) -> set[str]:
     return {line for line in text.splitlines() if not line.startswith((*free, "teardown"))}
 
 
-def _exit_code(run: Run, strict: bool) -> int:
-    statuses = {result.status for result in run.results if not is_answer(result)}
+def _exit_code(run: Run, strict: bool, answers: Callable[[Result], bool]) -> int:
+    statuses = {result.status for result in run.results if not answers(result)}
     if statuses & {"failed", "oom"}:
         return ExitCode.WORKER_FAILED
     if "hang" in statuses:

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.tuning import Comparison
-from scalescope.analysis.tuning_search import Attempt, Laboratory, Needs, combine, confirmed, singles
+from scalescope.analysis.tuning_search import (
+    MOST_LAUNCHES,
+    Attempt,
+    Laboratory,
+    Needs,
+    combine,
+    confirmed,
+    singles,
+)
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
@@ -46,6 +54,8 @@ def tune(
         raise BadInput("tune needs launches of its own; run it without torchrun")
     machine = launcher.machine()
     experiment = request.experiment(DEFAULTS)
+    if experiment.measuring.repeats > MOST_LAUNCHES:
+        raise BadInput(f"--repeats: tune makes at most {MOST_LAUNCHES} launches of one kind")
     search = Search(experiment, machine, options or TuneOptions())
     for one in search.levers.inapplicable:
         watcher.noted(f"not tried: {one.text}: {one.reason}")
@@ -65,6 +75,7 @@ def tune(
         lambda run: next_after_tuning(search.read(run), run.path / TUNED),
         lambda run: search.files(run),
         more=search.more,
+        answers=lambda result: result.trial_id != search.levers.baseline.trial_id,
     )
 
 
@@ -111,16 +122,16 @@ class Search:
     def files(self, run: Run) -> dict[str, str]:
         tuning = self.read(run)
         found = {"tuning.json": to_text(tuning_json(tuning))}
-        if tuning.winner:
-            found[TUNED] = to_yaml(self._with(tuning.winner))
+        if tuning.recommended:
+            found[TUNED] = to_yaml(dataclasses.replace(self._with(tuning.winner), verb="train"))
         return found
 
     def _follow(self, run: Run, progress: "_Progress") -> None:
         options, repeats = self._options, self._experiment.measuring.repeats
-        laboratory = Laboratory(results=run.results, seed=self._experiment.measuring.order_seed)
+        baseline, seed = self.levers.baseline, self._experiment.measuring.order_seed
+        laboratory = Laboratory(results=run.results, seed=seed, baseline=baseline.trial_id)
         progress.failed = laboratory.failed
         trials = [one.trial for one in self.levers.candidates]
-        baseline = self.levers.baseline
         progress.singles, progress.dropped = singles(laboratory, baseline, trials, repeats, options.threshold)
         ranked = self._ranked(progress)
         if not ranked:
@@ -134,27 +145,23 @@ class Search:
         progress.final = confirmed(laboratory, baseline, winner, repeats, options.threshold)
 
     def _ranked(self, progress: "_Progress") -> list[Candidate]:
-        """The best value of every lever, fastest first; the first must be faster, others may help it.
+        """The best value of every lever: what is known to be faster first, then what may help it.
 
         Another job is no better version of this one, so levers that change it take no part.
         """
         effects = {one.candidate.trial.trial_id: one for one in progress.singles}
-        found: dict[str, tuple[float, Candidate]] = {}
-        for one in self.levers.candidates:
-            judged = effects.get(one.trial.trial_id)
-            if (
-                judged is None
-                or one.changes == "the job"
-                or judged.verdict == "slower"
-                or judged.loss_differs
-            ):
-                continue
-            if one.name not in found or judged.speedup.value > found[one.name][0]:
-                found[one.name] = (judged.speedup.value, one)
-        ranked = [one for _, one in sorted(found.values(), key=lambda pair: -pair[0])]
-        if not ranked or effects[ranked[0].trial.trial_id].verdict != "faster":
-            return []
-        return ranked
+
+        def place(one: Candidate) -> tuple[bool, float]:
+            judged = effects[one.trial.trial_id]
+            return judged.verdict != "faster", -judged.speedup.value
+
+        there = [one for one in self.levers.candidates if one.trial.trial_id not in progress.dropped]
+        fit = [one for one in there if _is_fit(one, effects.get(one.trial.trial_id))]
+        best: dict[str, Candidate] = {}
+        for one in sorted(fit, key=place):
+            best.setdefault(one.name, one)
+        ranked = list(best.values())
+        return ranked if ranked and not place(ranked[0])[0] else []
 
     def _with(self, texts: frozenset[str]) -> Experiment:
         chosen = [self._by_text[text] for text in sorted(texts)]
@@ -166,6 +173,13 @@ class Search:
         except ScalescopeError:
             return None
         return trial
+
+
+def _is_fit(one: Candidate, judged: Comparison | None) -> bool:
+    """Whether a candidate may become part of what is recommended."""
+    if judged is None or one.changes == "the job":
+        return False
+    return judged.verdict != "slower" and not judged.loss_differs
 
 
 @dataclass(slots=True)

@@ -4,9 +4,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.setting import settings_of
-from scalescope.worker.feeding import Feed, Shard, feed
+from scalescope.worker.feeding import Feed, Handling, Shard, feed
 from scalescope.worker.step import Data, Surroundings
 
 CPU = torch.device("cpu")
@@ -26,4 +27,12 @@ def place(reference: str = "test", rank: int = 0, world_size: int = 1, batch_siz
 
 def feed_of(data: Data, batch_size: int = 4, *, index: int = 0, count: int = 1, **changes: Any) -> Feed:
     """The feed of one shard on the CPU."""
-    return feed(data, batch_size, options(Input, **changes), CPU, Shard(index=index, count=count), seed=0)
+    return feed(data, batch_size, handling(**changes), CPU, Shard(index=index, count=count), seed=0)
+
+
+def handling(**changes: Any) -> Handling:
+    """How batches are made and copied: as the cards' defaults say, with some changed."""
+    names = {one.name for one in settings_of(Copying)}
+    copying = {name: value for name, value in changes.items() if name in names}
+    loader = {name: value for name, value in changes.items() if name not in names}
+    return Handling(loader=options(Input, **loader), copying=options(Copying, **copying))

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalescope.catalog.levers.input import Input
 from scalescope.worker import feeding
-from scalescope.worker.feeding import Feed, Shard, feed
+from scalescope.worker.feeding import Feed, Handling, Shard, feed
 from scalescope.worker.step import Data
 from scalescope.worker.text.encoding import ClassifiedTexts
 
-CPU = torch.device("cpu")
+from .making import CPU, handling
 
 
 def texts(count: int) -> Data:
@@ -25,10 +24,8 @@ def texts(count: int) -> Data:
     return Data(samples=ClassifiedTexts(tokens, torch.arange(count)), collate=lambda batch: batch)
 
 
-def loader(num_workers: int | None = None, *, persistent: bool = False) -> Input:
-    return Input(
-        num_workers=num_workers, pin_memory=False, persistent_workers=persistent, prefetch_factor=None
-    )
+def loader(num_workers: int | None = None, *, persistent: bool = False) -> Handling:
+    return handling(num_workers=num_workers, persistent_workers=persistent)
 
 
 def epoch_of(stream: Feed) -> list[int]:
@@ -39,7 +36,7 @@ def epoch_of(stream: Feed) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [loader(), loader(2), loader(1, persistent=True)], ids=str)
-def test_two_shards_see_every_sample_once_an_epoch(options: Input) -> None:
+def test_two_shards_see_every_sample_once_an_epoch(options: Handling) -> None:
     shards = [feed(texts(40), 6, options, CPU, Shard(index=index, count=2), 0) for index in (0, 1)]
     try:
         epochs = [[epoch_of(stream) for stream in shards] for _ in range(2)]

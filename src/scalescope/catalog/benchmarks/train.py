@@ -43,6 +43,9 @@ class Train(Training):
         "measured to need, instead of fighting for cores; gradients and their exchange stay real.",
         neutral=False,
     )
+    delay_ms: float = setting(
+        0.0, "Time added to every step, to see whether it is found.", low=0, neutral=0.0, internal=True
+    )
     ablation: str = setting(
         "none",
         "What is switched off to see what it costs.",

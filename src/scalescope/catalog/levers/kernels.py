@@ -1,8 +1,11 @@
 """Card of the `kernels` lever."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scalescope.catalog.setting import Lever, setting
+from scalescope.errors import CannotRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +27,11 @@ class Kernels:
             tries=("flash", "efficient", "cudnn", "math"), needs=("cuda", "attention"), changes="rounding"
         ),
     )
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Two of the kernels are a GPU's alone."""
+        if values["device"] == "cpu" and values["attention"] in ("efficient", "cudnn"):
+            raise CannotRun(
+                f"attention {values['attention']} needs a CUDA GPU; flash and math work on the CPU"
+            )

@@ -40,5 +40,6 @@ def command(**arguments: Any) -> None:
     if match is None or not 0.0 < float(match[1]) < 100.0:
         raise BadInput(f"--threshold: expected a share such as 3%, got {arguments['threshold']!r}")
     options = TuneOptions(levers=levers, threshold=float(match[1]) / 100.0, combine=arguments["combine"])
-    words = ("--levers", ",".join(levers), *(("--combine",) if arguments["combine"] else ()))
+    combining = ("--combine",) if arguments["combine"] else ()
+    words = ("--levers", ",".join(levers), "--threshold", f"{float(match[1]):g}%", *combining)
     measure("tune", tune, arguments, words=words, options=options)

@@ -1,6 +1,8 @@
 """The training benchmark: warm up, measure the steps that follow, return raw samples."""
 
+import dataclasses
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +38,7 @@ def measure(
     found = Measurements(counters=_count_parameters(workload.model))
     if options.stand_in:
         workload = stand_in_for(workload, trial, group, device, found)
-    step = build_step(trial, workload, device)
+    step = _delayed(build_step(trial, workload, device), options.delay_ms)
     evaluation = Evaluation(workload, trial, group, device) if options.eval else None
     feed = build_feed(trial, workload, group, device)
     torch.manual_seed(trial.settings["seed"] + group.rank)  # replicas start equal, but drop out differently
@@ -52,6 +54,18 @@ def measure(
     if cards.card("strategies", trial.settings["strategy"]).replicated:
         found.counters["parameter_checksum"] = parameter_checksum(step.module)
     return found
+
+
+def _delayed(step: Step, delay_ms: float) -> Step:
+    """The step with time added to it, which an analysis must find."""
+    if delay_ms == 0.0:
+        return step
+
+    def clear() -> None:
+        step.clear()
+        time.sleep(delay_ms / 1e3)
+
+    return dataclasses.replace(step, clear=clear)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""Whether `tune` can be trusted: identical configurations compared many times, and an injected delay found.
+
+    python benchmarks/aa.py [--runs 40] [--delays 10] [--delay 0.08] [--seconds 0.4]
+
+Every run is what `tune` does with one lever: launches of two configurations in turns, judged by launches. The
+lever is the learning rate, which has no influence on speed, or the same with a delay in every step.
+"""
+
+import argparse
+import math
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.tuning import Comparison
+from scalescope.analysis.tuning_search import Laboratory, Needs, singles
+from scalescope.experiment.expand import expand
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.yaml_file import Given
+from scalescope.launch.local import LocalLauncher
+from scalescope.results.run import Run, load_run
+from scalescope.results.run_folder import RunFolder
+from scalescope.studies.campaign import Plan, run_campaign
+from scalescope.studies.request import Request
+
+SMALL = {"world_size": 2, "hidden_dim": 128, "input_dim": 128, "output_dim": 64, "batch_size": 64}
+THRESHOLD = 0.03
+LAUNCHES = 5
+
+
+class Silence:
+    """A watcher that says nothing."""
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *arguments: None
+
+
+def plan_of(launcher: LocalLauncher, **settings: object) -> Plan:
+    """One configuration, as a plan that launches nothing by itself."""
+    asked = {name: (Given(str(value), name),) for name, value in {**SMALL, **settings}.items()}
+    request = Request(verb="tune", flags=asked)
+    expansion = expand(request.experiment({"repeats": LAUNCHES}), launcher.machine())
+    return Plan(
+        experiment=expansion.experiment, trials=expansion.trials, machine=launcher.machine(), chosen=()
+    )
+
+
+def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> Comparison:
+    """Compare the plan's configuration with another one as `tune` does."""
+    (baseline,) = plan.trials
+    found: list[Comparison] = []
+
+    def more(run: Run) -> tuple[tuple[Trial, int], ...]:
+        try:
+            laboratory = Laboratory(results=run.results, seed=seed, baseline=baseline.trial_id)
+            found[:] = singles(laboratory, baseline, [other], LAUNCHES, THRESHOLD)[0]
+        except Needs as needed:
+            return needed.launches
+        return ()
+
+    with tempfile.TemporaryDirectory() as directory:
+        folder = RunFolder.open(Path(directory) / "run", resume=False)
+        (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
+        run_campaign(plan, launcher, folder, Silence(), more)  # type: ignore[arg-type]
+        folder.close()
+    return found[0]
+
+
+def steps_for(launcher: LocalLauncher, seconds: float) -> tuple[int, float]:
+    """How many steps make a launch of that length, and how long one takes."""
+    plan = plan_of(launcher, steps_per_epoch=200)
+    with tempfile.TemporaryDirectory() as directory:
+        folder = RunFolder.open(Path(directory) / "run", resume=False)
+        (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
+        chosen = Plan(**{name: getattr(plan, name) for name in ("experiment", "trials", "machine")})
+        run_campaign(chosen, launcher, folder, Silence())  # type: ignore[arg-type]
+        (one,) = configurations(load_run(folder.path).results)
+        folder.close()
+    step_s = one.step_time_s.value
+    return max(20, int(seconds / step_s)), step_s
+
+
+def interval(count: int, total: int) -> str:
+    """Wilson's 95 % interval of a rate."""
+    z, share = 1.96, count / total
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / (1 + z * z / total)
+    return f"[{max(0.0, middle - half):.1%}, {middle + half:.1%}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--delays", type=int, default=10)
+    parser.add_argument("--delay", type=float, default=0.08)
+    parser.add_argument("--seconds", type=float, default=0.4, help="length of a launch's window")
+    asked = parser.parse_args()
+    launcher = LocalLauncher()
+    try:
+        steps, step_s = steps_for(launcher, asked.seconds)
+        plan = plan_of(launcher, steps_per_epoch=steps)
+        (baseline,) = plan.trials
+        print(f"{steps} steps of {step_s * 1e3:.2f} ms a launch, {LAUNCHES} launches each")
+        same = [judge(launcher, plan, baseline.replace(lr=0.011), seed) for seed in range(asked.runs)]
+        verdicts = Counter(one.verdict for one in same)
+        alarms = verdicts["faster"] + verdicts["slower"]
+        print(f"identical, {asked.runs} runs: {dict(verdicts)}")
+        print(f"called different: {alarms} of {asked.runs} {interval(alarms, asked.runs)}")
+        delay_ms = asked.delay * step_s * 1e3
+        later = baseline.replace(delay_ms=delay_ms)
+        found = [judge(launcher, plan, later, 1000 + seed) for seed in range(asked.delays)]
+        sharp = [one for one in found if one.smallest_seen is not None and one.smallest_seen <= 0.05]
+        print(f"{asked.delay:.0%} delay, {asked.delays} runs: {dict(Counter(one.verdict for one in found))}")
+        seen = sum(one.verdict == "slower" for one in sharp)
+        print(f"sharp enough to see 5 %: {len(sharp)}, of these slower: {seen}")
+    finally:
+        launcher.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Every lever alone on two ranks: it trains to the loss of the baseline, or says why it does not apply.
+
+`torch.compile` is traced and cut at DDP's buckets as in a real run, but by a backend that makes no C++:
+the compiler alone takes more than a minute on two cores.
+"""
+
+import functools
+import gc
+import json
+import math
+import multiprocessing
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.yaml_file import Given
+from scalescope.launch.fake import TWO_CORES
+from scalescope.studies.levers import Levers, find_levers
+
+pytestmark = pytest.mark.gloo
+
+_RANKS = 2
+_STEPS = 6
+_TOLERANCES = {"nothing": 1e-6, "rounding": 0.02}
+# 16 bits on the wire round a gradient by 0.4 % at most, of a step that moves the loss by a few percent.
+_HOOK_TOLERANCE = 1e-3
+_JOB = ("accumulation_steps", "batch_size")
+# Large enough a rate that a gradient that is wrong, or not exchanged, shows in the loss.
+_FLAGS = {"world_size": 2, "device": "cpu", "threads_per_rank": 1, "batch_size": 8, "lr": 0.6}
+_MLP = {**_FLAGS, "input_dim": 16, "hidden_dim": 24, "num_layers": 3, "output_dim": 4}
+_CNN = {**_FLAGS, "workload": "cnn", "channels": 4, "image_size": 16, "lr": 0.05}
+_TRANSFORMER = {
+    **_FLAGS,
+    "workload": "transformer",
+    "d_model": 16,
+    "n_heads": 2,
+    "num_layers": 2,
+    "max_seq_len": 8,
+    "vocab_size": 50,
+    "lr": 0.3,
+}
+_JOBS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "mlp": (_MLP, ("all", *_JOB)),
+    "loader": ({**_MLP, "num_workers": 1}, ("num_workers", "persistent_workers", "prefetch_factor")),
+    "adamw": ({**_MLP, "optimizer": "adamw", "lr": 0.03}, ("fused_optimizer", "strategy=zero1")),
+    "cnn": (_CNN, ("memory_format", "broadcast_buffers", "cudnn_benchmark")),
+    "transformer": (_TRANSFORMER, ("precision", "comm_hook", "compile=default", "attention")),
+}
+
+
+def levers_of(job: str) -> Levers:
+    """What `tune` would try on this machine's like without a GPU."""
+    settings, asked = _JOBS[job]
+    flags = {name: (Given(str(value), f"--{name}"),) for name, value in settings.items()}
+    return find_levers(build_experiment("tune", "train", {}, flags, {}), TWO_CORES, asked)
+
+
+def trials_of(job: str) -> dict[str, tuple[Trial, str]]:
+    """What is trained, by its name, with what it may change."""
+    levers = levers_of(job)
+    found = {one.text: (one.trial, str(one.changes)) for one in levers.candidates}
+    return {"baseline": (levers.baseline, "nothing"), **found}
+
+
+_CASES = [(job, text, changes) for job in _JOBS for text, (_, changes) in trials_of(job).items()]
+
+
+def _losses(trial: Trial, rank: int, beats: Path) -> list[float]:
+    """The losses of a rank, trained as the benchmark trains."""
+    import torch
+
+    from scalescope.results.heartbeat import Heartbeats
+    from scalescope.worker.assembly import build_feed, build_step, build_workload
+    from scalescope.worker.group import Group
+    from scalescope.worker.position import Position
+    from scalescope.worker.step import run_steps
+    from scalescope.worker.timing import clock_for
+
+    device, group = torch.device("cpu"), Group(rank=rank, world_size=_RANKS, joined=False)
+    workload = build_workload(trial, group, device)
+    step = build_step(trial, workload, device)
+    feed = build_feed(trial, workload, group, device)
+    Heartbeats(beats, 1, create=True)
+    try:
+        done = run_steps(step, feed.batches, _STEPS, clock_for(device, _STEPS), Position(beats, 0, 1))
+    finally:
+        feed.close()
+    return [float(loss) for loss in done.losses]
+
+
+def _run_rank(rank: int, directory: Path) -> None:
+    """All cases, one after the other in one process group; answers go into a file."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    torch.compile = functools.partial(torch.compile, backend="aot_eager")  # type: ignore[assignment]
+    store = dist.FileStore(str(directory / "store"), _RANKS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=_RANKS)
+    found: dict[str, list[float]] = {}
+    for job in _JOBS:
+        for number, (text, (trial, _)) in enumerate(trials_of(job).items()):
+            print(f"rank {rank}: {job}: {text}", file=sys.stderr, flush=True)
+            found[f"{job}: {text}"] = _losses(trial, rank, directory / f"beats-{rank}-{job}-{number}")
+            gc.collect()  # a wrapper's hooks must not outlive its case
+    dist.destroy_process_group()
+    (directory / f"answers-{rank}.json").write_text(json.dumps(found))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The losses of both ranks, by job and lever."""
+
+    ranks: list[dict[str, list[float]]]
+
+    def losses(self, job: str, text: str) -> list[float]:
+        """The loss of every step, the mean over ranks."""
+        both = zip(*(answers[f"{job}: {text}"] for answers in self.ranks), strict=True)
+        return [sum(pair) / _RANKS for pair in both]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """Real ranks, started once for all cases."""
+    directory = tmp_path_factory.mktemp("levers")
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=_run_rank, args=(rank, directory)) for rank in range(_RANKS)]
+    for one in ranks:
+        one.start()
+    try:
+        for one in ranks:
+            one.join(timeout=200)
+        assert [one.exitcode for one in ranks] == [0] * _RANKS
+    finally:
+        for one in ranks:
+            one.kill()
+            one.join()
+    return Answers([json.loads((directory / f"answers-{rank}.json").read_text()) for rank in range(_RANKS)])
+
+
+@pytest.mark.parametrize("job", [job for job in _JOBS if job != "loader"])  # its samples never come again
+def test_the_baselines_learn_so_that_a_wrong_gradient_would_show(job: str, answers: Answers) -> None:
+    losses = answers.losses(job, "baseline")
+    moved = max(abs(losses[4] / losses[0] - 1.0), abs(losses[5] / losses[1] - 1.0))  # two batches in turns
+    print(f"{job}: the loss of the same batch moved by {moved:.1%} in four steps")
+    assert moved > 2 * _TOLERANCES["rounding"]
+
+
+@pytest.mark.parametrize(("job", "text", "changes"), [case for case in _CASES if case[1] != "baseline"])
+def test_a_lever_ends_at_the_loss_its_card_promises(
+    job: str, text: str, changes: str, answers: Answers
+) -> None:
+    losses, expected = answers.losses(job, text), answers.losses(job, "baseline")
+    assert len(losses) == _STEPS
+    assert all(math.isfinite(loss) for loss in losses)
+    if changes == "the job":  # other samples: that it trains is all that can be said
+        return
+    difference = max(abs(a / b - 1.0) for a, b in zip(losses, expected, strict=True))
+    allowed = _HOOK_TOLERANCE if text.startswith("comm_hook") else _TOLERANCES[changes]
+    print(f"{job}: {text}: largest difference {difference:.1e}, allowed {allowed:g}")
+    assert difference <= allowed
+
+
+def test_together_they_are_all_levers_there_are() -> None:
+    """What is neither trained here nor said not to apply would be forgotten."""
+    from scalescope.catalog import cards
+
+    settings = cards.all_settings("train")
+    every = {name for name, versions in settings.items() if any(one.lever for one in versions)}
+    trained = {text.split()[0] for _, text, _ in _CASES}
+    jobs = ("mlp", "cnn", "transformer")
+    reasons = {one.text: one.reason for job in jobs for one in levers_of(job).inapplicable}
+    left_out = {text.split()[0] for text in reasons}
+    assert every <= trained | left_out
+    assert all(reasons.values())
+    without_gpu = ("pin_memory", "non_blocking", "prefetch_stream", "cudnn_benchmark", "attention")
+    assert not trained & set(without_gpu)
+    assert {reasons[name] for name in without_gpu} == {"needs a CUDA GPU"}
+    assert reasons["precision tf32"] == "precision tf32 needs a CUDA GPU; bf16 works on the CPU"

@@ -1,0 +1,325 @@
+"""`tune` from request to recommendation, on a cost model that says which settings truly help."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.yaml_file import read_experiment_file
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
+from scalescope.results.run import load_run
+from scalescope.studies import campaign
+from scalescope.studies.study import StudyReport
+from scalescope.studies.train import train
+from scalescope.studies.tune import TuneOptions, levers_from, tune
+
+from .recording import RecordingWatcher, ask, summary_of
+
+BF16, JIT, FUSED = ("precision", "bf16"), ("jit", True), ("fused_optimizer", True)
+HOOK = ("comm_hook", "fp16")
+Factors = dict[tuple[tuple[str, object], ...], float]
+Outcomes = Callable[[Trial, int], Outcome | None]
+HELPING: Factors = {(BF16,): 0.7, (JIT,): 0.8, (HOOK,): 0.9, (BF16, HOOK): 1.3, (FUSED,): 1.5}
+LEVERS = ("precision", "jit", "comm_hook", "fused_optimizer")
+
+
+def launcher(factors: Factors, outcomes: Outcomes = lambda trial, launch: None) -> FakeLauncher:
+    return FakeLauncher(CostModel(launch_noise=0.004, factors=factors), outcomes=outcomes)
+
+
+def tuned(
+    factors: Factors,
+    *levers: str,
+    watcher: RecordingWatcher | None = None,
+    outcomes: Outcomes = lambda trial, launch: None,
+    combine: bool = False,
+    **asked: Any,
+) -> StudyReport:
+    options = TuneOptions(levers=levers or LEVERS, combine=combine)
+    request = ask("tune", world_size=2, **asked)
+    return tune(request, launcher(factors, outcomes), watcher or RecordingWatcher(), options=options)
+
+
+def tuning_of(report: StudyReport) -> dict[str, Any]:
+    assert report.path is not None
+    found: dict[str, Any] = json.loads((report.path / "tuning.json").read_text())
+    return found
+
+
+def verdicts(report: StudyReport) -> dict[str, str | None]:
+    return {one["lever"]: one["verdict"] for one in tuning_of(report)["tried"]}
+
+
+def sentence(report: StudyReport) -> str:
+    return report.sections[0].lines[0]
+
+
+def test_it_finds_the_true_best() -> None:
+    report = tuned(HELPING)
+    assert report.exit_code == 0
+    assert verdicts(report) == {
+        "precision bf16": "faster",
+        "jit True": "faster",
+        "comm_hook fp16": "faster",
+        "comm_hook bf16": "no difference",
+        "fused_optimizer True": "slower",
+    }
+    found = tuning_of(report)
+    assert found["winner"] == ["precision bf16"]
+    assert found["recommended"] is True
+    low, high = found["confirmed"]["ci95_speedup"]
+    assert low < 1 / 0.7 < high
+    assert sentence(report).startswith("precision bf16 is 1.4")
+    assert sentence(report).endswith("as fast as it is now.")
+    assert report.next_step == "scalescope train run/tuned.yaml"
+
+
+def test_repeats_are_spent_where_they_decide_something() -> None:
+    tuned(HELPING)
+    run = load_run("run")
+    counts = {
+        (one.settings["fused_optimizer"], one.settings["precision"]): sum(
+            other.trial_id == one.trial_id for other in run.results
+        )
+        for one in run.results
+    }
+    assert counts[True, "fp32"] == 2  # clearly worse
+    assert counts[False, "bf16"] == 5 + 5  # judged, then confirmed anew
+
+
+def test_what_helps_together_is_combined_and_what_interferes_is_left_out() -> None:
+    report = tuned(HELPING, combine=True)
+    found = tuning_of(report)
+    assert found["winner"] == ["jit True", "precision bf16"]
+    attempts = {(one["lever"], one["adds"]): one["kept"] for one in found["combined"]}
+    assert attempts == {
+        ("jit True", True): True,
+        ("comm_hook fp16", True): False,
+        ("jit True", False): True,
+        ("precision bf16", False): True,
+    }
+    low, high = found["confirmed"]["ci95_speedup"]
+    assert low < 1 / (0.7 * 0.8) < high
+    together = next(section for section in report.sections if section.title == "Together")
+    assert together.table is not None and len(together.table.rows) == 4
+
+
+def test_nothing_is_recommended_where_nothing_helps() -> None:
+    report = tuned({(FUSED,): 1.5}, combine=True)
+    assert sentence(report) == "No lever is known to help."
+    assert report.next_step is None
+    assert report.exit_code == 0
+    assert tuning_of(report)["winner"] == []
+    assert tuning_of(report)["confirmed"] is None
+    assert not Path("run/tuned.yaml").exists()
+    assert len(load_run("run").results) == 5 * 5 + 2
+
+
+def test_a_noisy_candidate_does_not_hide_one_that_is_known_to_help() -> None:
+    """The largest estimate may be noise; the winner is the best of what is sure."""
+
+    def shaky(trial: Trial, launch: int) -> Outcome | None:
+        if trial.settings["jit"] and launch % 2:
+            return FakeLauncher(CostModel(factors={(JIT,): 0.3})).launch(
+                trial,
+                launch,
+                None,
+                None,
+                RecordingWatcher(),  # type: ignore[arg-type]
+            )
+        return None
+
+    report = tuned({(BF16,): 0.9}, outcomes=shaky)
+    assert verdicts(report)["jit True"] == "inconclusive"
+    tried = {one["lever"]: one["speedup"] for one in tuning_of(report)["tried"]}
+    assert tried["jit True"] > tried["precision bf16"]
+    assert tuning_of(report)["winner"] == ["precision bf16"]
+
+
+def test_another_job_is_shown_and_never_recommended() -> None:
+    report = tuned({(("accumulation_steps", 4),): 0.5}, "accumulation_steps")
+    (first, _) = [one for one in tuning_of(report)["tried"] if one["verdict"] == "faster"]
+    assert first["changes"] == "the job"
+    assert sentence(report) == "No lever is known to help."
+    table = report.sections[1].table
+    assert table is not None
+    assert {row[-1] for row in table.rows} == {"another job: compared by sample"}
+
+
+class Clock:
+    """A clock that moves only when a launch runs."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def launch(self, trial: Trial, launch: int) -> Outcome | None:
+        self.now_s += 10.0
+        return None
+
+
+@pytest.mark.parametrize("budget_s", [45, 275, 400])
+def test_a_search_that_its_budget_ended_is_resumed_to_the_same_answer(
+    budget_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=clock.monotonic))
+    whole = tuned(HELPING, combine=True, outcomes=clock.launch, budget="1h", output_dir="whole")
+    watcher = RecordingWatcher()
+    part = tuned(
+        HELPING,
+        combine=True,
+        outcomes=clock.launch,
+        budget=f"{budget_s}s",
+        output_dir="part",
+        watcher=watcher,
+    )
+    assert len(load_run("part").results) == budget_s // 10
+    assert tuning_of(part)["finished"] is False
+    assert sentence(part).endswith("The budget ended the search early; --resume goes on.")
+    assert part.next_step is None or "tuned.yaml" not in part.next_step
+    assert not Path("part/tuned.yaml").exists()
+    assert part.exit_code == 0
+    assert any("ended the run" in note for note in watcher.notes)
+    rest = tuned(HELPING, combine=True, outcomes=clock.launch, budget="1h", output_dir="part", resume=True)
+    assert tuning_of(rest) == tuning_of(whole)
+    assert sentence(rest) == sentence(whole)
+    keys = [sorted(result.key for result in load_run(name).results) for name in ("whole", "part")]
+    assert keys[0] == keys[1]
+    assert Path("part/tuned.yaml").read_text() == Path("whole/tuned.yaml").read_text()
+
+
+def test_a_finished_search_is_resumed_without_a_launch() -> None:
+    first = tuned(HELPING, combine=True)
+    watcher = RecordingWatcher()
+    again = tuned(HELPING, combine=True, resume=True, watcher=watcher)
+    assert watcher.launched == []
+    assert tuning_of(again) == tuning_of(first)
+
+
+@pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])
+def test_a_candidate_that_fails_is_a_row_and_the_run_goes_on(status: Any) -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status=status, reason="it broke") if trial.settings["jit"] else None
+
+    report = tuned(HELPING, outcomes=fail, combine=True)
+    assert report.exit_code == 0
+    table = report.sections[1].table
+    assert table is not None
+    (row,) = [row for row in table.rows if row[0] == "jit True"]
+    assert row[1] == "failed"
+    assert row[-1] == f"{status}: it broke"
+    (tried,) = [one for one in tuning_of(report)["tried"] if one["lever"] == "jit True"]
+    assert tried["failed"] == f"{status}: it broke"
+    assert tried["verdict"] is None
+    assert tuning_of(report)["winner"] == ["precision bf16"]
+    assert tuning_of(report)["finished"] is True
+    assert report.sections[-1].title == "Failed"
+
+
+def test_a_baseline_that_fails_is_no_answer() -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        plain = trial.settings["precision"] == "fp32" and not trial.settings["jit"]
+        return Outcome(status="failed", reason="it broke") if plain else None
+
+    report = tuned(HELPING, "precision", "jit", outcomes=fail)
+    assert report.exit_code == 4
+    assert sentence(report) == "What it is now could not be measured: failed: it broke"
+    assert report.next_step is None
+
+
+def test_the_tuned_file_is_the_winner() -> None:
+    report = tuned(HELPING, combine=True, bucket_cap_mb=5, name="mine")
+    assert report.path is not None
+    path = report.path / "tuned.yaml"
+    assert path.read_text().startswith("# scalescope train FILE repeats this run.\n")
+    experiment = build_experiment("train", "train", read_experiment_file(path), {}, {})
+    (trial,) = expand(experiment, TWO_CORES).trials
+    confirming = {one.trial_id for one in load_run(report.path).results if one.launch >= 9000}
+    assert confirming == {tuning_of(report)["baseline"], trial.trial_id}
+    wanted = {"precision": "bf16", "jit": True, "comm_hook": "none", "bucket_cap_mb": 5.0, "world_size": 2}
+    assert wanted.items() <= trial.settings.items()
+    again = train(ask("train", file=path, output_dir="again"), launcher(HELPING), RecordingWatcher())
+    (row,) = summary_of(again.path)["results"]["training"]
+    assert again.exit_code == 0
+    assert row["step_time_s"]["mean"] == pytest.approx((0.01 + 256 * 0.0002) * 0.7 * 0.8, rel=0.01)
+
+
+def test_the_file_of_results_is_complete() -> None:
+    found = tuning_of(tuned(HELPING, "precision", "jit", "memory_format"))
+    assert set(found) == {
+        *("baseline", "finished", "threshold", "tried", "inapplicable", "combined", "winner"),
+        *("recommended", "confirmed"),
+    }
+    assert found["finished"] is True
+    assert found["threshold"] == 0.03
+    assert {one["lever"] for one in found["inapplicable"]} == {
+        *("precision tf32", "precision fp16", "memory_format")
+    }
+    assert all(one["reason"] for one in found["inapplicable"])
+    ids = {result.trial_id for result in load_run("run").results}
+    assert ids == {found["baseline"], *(one["trial_id"] for one in found["tried"])}
+    for one in found["tried"]:
+        assert one["launches"] == 5
+        assert one["failed"] is None
+        assert one["ci95_speedup"][0] < one["speedup"] < one["ci95_speedup"][1]
+        assert 0.0 <= one["p_value"] <= 1.0
+        assert one["loss_change"] == 0.0
+        assert one["smallest_effect_seen"] < 0.03
+
+
+def test_a_dry_run_shows_the_trials_and_launches_nothing() -> None:
+    made = launcher(HELPING)
+    watcher = RecordingWatcher()
+    request = ask("tune", world_size=2, dry_run=True)
+    report = tune(request, made, watcher, options=TuneOptions(levers=("precision", "comm_hook")))
+    assert made.launched == []
+    assert list(Path().iterdir()) == []
+    (section,) = report.sections
+    assert section.table is not None
+    assert {"precision", "comm_hook"} <= set(section.table.columns)
+    assert len(section.table.rows) == 4  # the baseline, bf16, and two hooks
+    assert any("not tried: precision tf32" in note for note in watcher.notes)
+
+
+def test_what_leaves_nothing_to_try_is_refused() -> None:
+    with pytest.raises(BadInput, match="nothing is left to try here"):
+        tuned({}, "memory_format")
+    with pytest.raises(BadInput, match="at most 100 launches"):
+        tuned({}, repeats=101)
+    with pytest.raises(BadInput, match="name some, or all"):
+        levers_from([" , "])
+    assert levers_from(["a, b=1", "c"]) == ("a", "b=1", "c")
+
+
+def test_attached_ranks_cannot_be_tuned() -> None:
+    attached = launcher({})
+    attached.repeatable = False
+    with pytest.raises(BadInput, match="run it without torchrun"):
+        tune(ask("tune", world_size=2), attached, RecordingWatcher())
+
+
+def test_what_was_dropped_is_no_part_of_a_combination() -> None:
+    """Two slow launches claim nothing where all launches differ, but nobody builds on them either."""
+
+    def shaky(trial: Trial, launch: int) -> Outcome | None:
+        slow = trial.settings["jit"] and trial.settings["precision"] == "fp32"
+        model = CostModel(factors={(JIT,): 1.5 if launch % 2 else 3.0})
+        made = FakeLauncher(model).launch(trial, launch, None, None, RecordingWatcher())  # type: ignore[arg-type]
+        return made if slow else None
+
+    report = tuned({(BF16,): 0.7, (JIT,): 0.9}, "precision", "jit", outcomes=shaky, combine=True)
+    (tried,) = [one for one in tuning_of(report)["tried"] if one["lever"] == "jit True"]
+    assert (tried["dropped"], tried["launches"], tried["verdict"]) == (True, 2, "inconclusive")
+    assert tuning_of(report)["winner"] == ["precision bf16"]
+    assert tuning_of(report)["combined"] == []
