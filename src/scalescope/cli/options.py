@@ -18,6 +18,7 @@ SWEEP_TEXT = {
     "world_size": "1, 2, 4 ... to what the machine has",
     "batch_size": "32,256 on CPU, 256,4096 on GPU",
 }
+_SHORT_FORMS = {"precision": ("amp", "bf16")}  # setting: (flag, value)
 _SWITCHES = {
     "resume": "Continue a run that was stopped: the newest, or the one in --output-dir.",
     "dry_run": "Show the trials and roughly how long they take; run nothing.",
@@ -79,6 +80,14 @@ def _setting_options(benchmark: str, defaults: dict[str, Any]) -> Iterator[click
             if not setting.internal and setting.name not in seen:
                 seen.add(setting.name)
                 yield _option(setting, heading, defaults)
+                if setting.name in _SHORT_FORMS:
+                    yield _short_form(setting.name, heading)
+
+
+def _short_form(name: str, heading: str) -> click.Option:
+    flag, value = _SHORT_FORMS[name]
+    text = f"Short for {name.replace('_', '-')} {value}."
+    return SettingOption([f"--{flag}", flag], is_flag=True, help=text, heading=heading, setting=None)
 
 
 def _run_options(defaults: dict[str, Any]) -> Iterator[click.Option]:
@@ -173,7 +182,16 @@ def given_flags(context: click.Context) -> Entries:
             raise click.UsageError(f"{setting.flag} is given {len(value)} times; it takes one value")
         else:
             entries[setting.name] = (Given(value[0], setting.flag),)
+    _add_short_forms(context, entries)
     return entries
+
+
+def _add_short_forms(context: click.Context, entries: Entries) -> None:
+    for name, (flag, value) in _SHORT_FORMS.items():
+        if context.params.get(flag):
+            if name in entries:
+                raise click.UsageError(f"--{flag} is short for --{name} {value}; give one of them")
+            entries[name] = (Given(value, f"--{flag}"),)
 
 
 def _env_entries(pairs: tuple[str, ...]) -> Entries:

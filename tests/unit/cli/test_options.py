@@ -53,6 +53,12 @@ def test_an_alias_is_the_same_setting() -> None:
     assert typed("--nproc-per-node", "2") == typed("--world-size", "2")
 
 
+def test_a_short_form_is_its_setting_at_one_value() -> None:
+    assert typed("--amp") == {"precision": (Given("bf16", "--amp"),)}
+    with pytest.raises(click.UsageError, match="--amp is short for --precision bf16; give one of them"):
+        typed("--amp", "--precision", "fp16")
+
+
 def test_env_is_swept_by_repeating_the_flag() -> None:
     assert typed("--env", "A=1,2", "--env", "A=3", "--env", "B==x", "--env", "C=") == {
         "env.A": (Given("1,2", "--env A"), Given("3", "--env A")),
