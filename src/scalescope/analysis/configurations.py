@@ -20,6 +20,7 @@ from scalescope.results.result import Result
 
 _UNSTABLE_CV = 0.03
 _DRIFT_SPAN_S = 120.0
+_SHORT = 0.01  # the last batch of an epoch may be smaller without a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,18 @@ class Configuration:
 
     def remarks(self) -> list[str]:
         """What a reader should know without doubting the result."""
+        return [*self._short_batches(), *self._outliers()]
+
+    def _short_batches(self) -> list[str]:
+        """Whether steps worked on fewer samples than asked for; a data set may have no more."""
+        steps = sum(len(one.step_times_s) for one in self.launches)
+        samples = sum(one.samples for one in self.launches)
+        mean, asked = samples / steps, self.trial.samples_per_step
+        if mean > asked * (1.0 - _SHORT):
+            return []
+        return [f"steps held {mean:.0f} samples on average and not {asked}: the data's batches are smaller"]
+
+    def _outliers(self) -> list[str]:
         outliers = [place for one in self.launches for place in one.outliers]
         if not outliers:
             return []

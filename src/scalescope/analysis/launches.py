@@ -30,6 +30,7 @@ class Launch:
     matmul_flops_per_s: float | None
     epochs: tuple[Epoch, ...] = ()
     losses: tuple[float, ...] = ()  # of every measured step, the mean over ranks
+    own_optimizer: str | None = None  # what an own workload brought along; the settings did not decide then
     peak_memory_bytes: int | None = None  # of the rank that took most; None where nobody counted
 
     @property
@@ -61,6 +62,7 @@ def summarise(result: Result) -> Launch:
         machine_changed=_machine_changed(result),
         matmul_flops_per_s=_matmul_rate(result),
         losses=_losses(result),
+        own_optimizer=_own_optimizer(result),
         peak_memory_bytes=_peak_memory(result),
         epochs=epochs_of(result),
     )
@@ -129,3 +131,8 @@ def _peak_memory(result: Result) -> int | None:
     peaks = [record.counters.get("peak_memory_bytes") for record in result.ranks]
     known = [int(peak) for peak in peaks if isinstance(peak, int | float)]
     return max(known) if known else None
+
+
+def _own_optimizer(result: Result) -> str | None:
+    names = {record.counters.get("own_optimizer") for record in result.ranks} - {None}
+    return str(min(names, key=str)) if names else None

@@ -62,8 +62,17 @@ class Training:
         takes = cards.card("workloads", values["workload"]).takes
         if values["data"] not in takes:
             raise BadInput(
-                f"workload {values['workload']} cannot be fed {values['data']}; it takes {', '.join(takes)}"
+                f"workload {values['workload']} cannot be fed {values['data']}, it takes {', '.join(takes)}"
+                f"{_reader_of(values['data'])}"
             )
+
+
+def _reader_of(data: str) -> str:
+    """The first of our workloads that would read it."""
+    if not cards.card("data", data).has_validation:  # made up or one's own: nothing to be read elsewhere
+        return ""
+    names = (name for name in cards.known_names("workloads") if data in cards.card("workloads", name).takes)
+    return next((f"; --workload {name} reads it" for name in names), "")
 
 
 def _shares(values: Mapping[str, Any]) -> int:

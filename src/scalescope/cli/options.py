@@ -79,9 +79,18 @@ def _setting_options(benchmark: str, defaults: dict[str, Any]) -> Iterator[click
         for setting in settings_of(card):
             if not setting.internal and setting.name not in seen:
                 seen.add(setting.name)
-                yield _option(setting, heading, defaults)
+                others = [name for name, other in _sharing(benchmark, setting.name) if other is not card]
+                also = f" Also of {', '.join(others)}." if others else ""
+                yield _option(dataclasses.replace(setting, help=setting.help + also), heading, defaults)
                 if setting.name in _SHORT_FORMS:
                     yield _short_form(setting.name, heading)
+
+
+def _sharing(benchmark: str, name: str) -> Iterator[tuple[str, Any]]:
+    """Cards with a setting of that name, as help calls them."""
+    for heading, card in grouped_settings(benchmark):
+        if name in {one.name for one in settings_of(card)}:
+            yield heading[0].lower() + heading[1:], card
 
 
 def _short_form(name: str, heading: str) -> click.Option:

@@ -84,7 +84,8 @@ class Trial:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         if "strategy" in self.settings:
             what = "memory, " if self.settings["benchmark"] == "memory" else ""
-            return f"{what}{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}"
+            shared = " in all" if self.replicas < self.world_size else ""
+            return f"{what}{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}{shared}"
         return f"{self.settings['benchmark']}, {ranks}, {self.settings['dtype']}"
 
     @property

@@ -68,6 +68,10 @@ def summary_section(one: Configuration) -> Section:
     settings = one.trial.settings
     step = one.step_time_s
     shown = {name: value for name, value in identity(settings).items() if value is not None}
+    own = one.launches[0].own_optimizer
+    if own is not None:
+        shown = {**shown, "optimizer": f"{own} of the workload"}
+        shown.pop("lr")
     total = one.measured_steps + settings["warmup_steps"]
     facts = [
         ("World size", f"{one.trial.world_size}"),

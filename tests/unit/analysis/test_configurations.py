@@ -69,6 +69,8 @@ def test_the_step_time_is_the_mean_of_steps_where_batches_are_short() -> None:
     (one,) = configurations([dataclasses.replace(result, ranks=[short])])
     assert one.step_time_s.value == pytest.approx(0.010)
     assert one.samples_per_s.value == pytest.approx(400 / 0.2)
+    (remark,) = one.remarks()
+    assert remark == "steps held 20 samples on average and not 32: the data's batches are smaller"
 
 
 def test_one_launch_has_no_interval() -> None:

@@ -78,5 +78,7 @@ def test_an_unknown_task_is_refused(task: str) -> None:
 
 
 def test_the_mlp_reads_no_text() -> None:
-    with pytest.raises(BadInput, match=r"workload mlp cannot be fed imdb; it takes synthetic"):
+    with pytest.raises(
+        BadInput, match="workload mlp cannot be fed imdb, it takes synthetic; --workload transformer reads it"
+    ):
         expand(ask(workload="mlp", data="imdb"), TWO_CORES)

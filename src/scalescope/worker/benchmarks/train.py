@@ -39,6 +39,8 @@ def measure(
     if options.stand_in:
         workload = stand_in_for(workload, trial, group, device, found)
     step = _delayed(build_step(trial, workload, device), options.delay_ms)
+    if workload.make_optimizer is not None and not options.stand_in:
+        found.counters["own_optimizer"] = type(step.optimizer).__name__
     evaluation = Evaluation(workload, trial, group, device) if options.eval else None
     feed = build_feed(trial, workload, group, device)
     torch.manual_seed(trial.settings["seed"] + group.rank)  # replicas start equal, but drop out differently
