@@ -183,7 +183,7 @@ def test_identical_launches_are_called_different_in_five_of_a_hundred_runs(
 ) -> None:
     """The rate is that of runs with any false claim, whatever the number of comparisons: Holm's promise."""
     draw = random.Random(2026)
-    runs, wrong = 2000 // candidates, 0
+    runs, wrong = 1200 // candidates, 0
     for _ in range(runs):
         made = [Made(BASELINE, [draw.gauss(3.0, spread) for _ in range(5)]) for _ in range(1 + candidates)]
         found = compare_all(made[0], made[1:], threshold=0.03)  # type: ignore[arg-type]
