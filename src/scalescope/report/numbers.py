@@ -52,7 +52,9 @@ def percent_with_interval(estimate: Estimate) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 rank`, `2 ranks`, `5 launches`."""
+    """`1 rank`, `2 ranks`, `5 launches`, `3 tries`."""
+    if number != 1 and thing.endswith("y"):
+        return f"{number:,} {thing[:-1]}ies"
     ending = "" if number == 1 else "es" if thing.endswith("h") else "s"
     return f"{number:,} {thing}{ending}"
 

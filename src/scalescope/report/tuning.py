@@ -63,7 +63,7 @@ def verdict(tuning: Tuning) -> str:
         return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
     unsure = sum(one.verdict == "inconclusive" for one in tuning.singles)
     doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
-    return f"No lever is known to help.{doubt}{ended}".replace("1 trys", "1 try").replace("trys", "tries")
+    return f"No lever is known to help.{doubt}{ended}"
 
 
 def next_after_tuning(tuning: Tuning, file: Path) -> str | None:

@@ -30,7 +30,13 @@ def wrap(
         wrapped.register_comm_hook(device, _send_nothing)
     else:
         add_comm_hook(wrapped, options.comm_hook)
-    optimizer = make_optimizer(workload.model.parameters())
+    return step_of(workload, wrapped, make_optimizer(workload.model.parameters()), options)
+
+
+def step_of(
+    workload: Workload, wrapped: DistributedDataParallel, optimizer: torch.optim.Optimizer, options: Ddp
+) -> Step:
+    """The training step around a model inside DDP."""
     step = plain_step(
         workload,
         wrapped,

@@ -6,8 +6,8 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from scalescope.catalog.strategies.zero1 import Zero1
-from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
-from scalescope.worker.strategies.ddp import add_comm_hook, synchronise_first_step, wrapped_in_ddp
+from scalescope.worker.step import OptimizerFactory, Step, Workload
+from scalescope.worker.strategies.ddp import add_comm_hook, step_of, wrapped_in_ddp
 
 
 def wrap(
@@ -24,14 +24,7 @@ def wrap(
         workload.model.parameters(),
         optimizer_class=cast(Any, _class_of(make_optimizer)),
     )
-    step = plain_step(
-        workload,
-        wrapped,
-        optimizer,
-        no_sync=wrapped.no_sync,
-        keep_gradients=options.gradient_as_bucket_view,
-    )
-    return synchronise_first_step(step) if options.static_graph else step
+    return step_of(workload, wrapped, optimizer, options)
 
 
 def _class_of(make_optimizer: OptimizerFactory) -> Any:
