@@ -14,6 +14,8 @@ from scalescope.analysis.statistics import (
     mean_of_logs,
     slope,
 )
+from scalescope.analysis.telemetry import Seen
+from scalescope.analysis.telemetry import over_launches as over_looks
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
@@ -77,6 +79,24 @@ class Configuration:
         return statistics.median(rates) if rates else None
 
     @property
+    def model_flops_per_s(self) -> float | None:
+        """Operations of the model itself that one rank does in a second; None where nobody knows them."""
+        workload = self.trial.options(cards.card("workloads", str(self.trial.settings["workload"])))
+        flops = workload.flops_per_sample() or self.launches[0].flops_per_sample
+        return None if flops is None else float(flops * self.samples_per_s.value / self.trial.world_size)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP/s as a share of what a bare matrix product reached on the same device."""
+        done, ceiling = self.model_flops_per_s, self.matmul_flops_per_s
+        return None if done is None or ceiling is None else done / ceiling
+
+    @property
+    def seen(self) -> Seen:
+        """What GPUs and processors did meanwhile."""
+        return over_looks([launch.seen for launch in self.launches])
+
+    @property
     def peak_memory_bytes(self) -> int | None:
         peaks = [one.peak_memory_bytes for one in self.launches if one.peak_memory_bytes is not None]
         return max(peaks) if peaks else None
@@ -101,6 +121,9 @@ class Configuration:
             found.append(
                 f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches"
             )
+        hot = sum(one.seen.throttled for one in self.launches)
+        if hot:
+            found.append(f"the GPU slowed down by heat or its supply in {hot} of {total} launches")
         if changed:
             found.append(
                 f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches"

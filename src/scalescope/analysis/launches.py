@@ -2,10 +2,11 @@
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from scalescope.analysis.epochs import Epoch, epochs_of
+from scalescope.analysis.telemetry import Seen, seen_in
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -32,6 +33,8 @@ class Launch:
     losses: tuple[float, ...] = ()  # of every measured step, the mean over ranks
     own_optimizer: str | None = None  # what an own workload brought along; the settings did not decide then
     peak_memory_bytes: int | None = None  # of the rank that took most; None where nobody counted
+    flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
+    seen: Seen = field(default_factory=Seen)
 
     @property
     def samples_per_s(self) -> float:
@@ -65,6 +68,8 @@ def summarise(result: Result) -> Launch:
         own_optimizer=_own_optimizer(result),
         peak_memory_bytes=_peak_memory(result),
         epochs=epochs_of(result),
+        flops_per_sample=_flops_per_sample(result),
+        seen=seen_in(result.telemetry),
     )
 
 
@@ -131,6 +136,11 @@ def _peak_memory(result: Result) -> int | None:
     peaks = [record.counters.get("peak_memory_bytes") for record in result.ranks]
     known = [int(peak) for peak in peaks if isinstance(peak, int | float)]
     return max(known) if known else None
+
+
+def _flops_per_sample(result: Result) -> float | None:
+    counted = result.ranks[0].counters.get("model_flops_per_sample")
+    return float(counted) if isinstance(counted, int | float) else None
 
 
 def _own_optimizer(result: Result) -> str | None:

@@ -17,6 +17,7 @@ class WorkloadTraits:
     unit: ClassVar[str] = "samples"
     has_convolutions: ClassVar[bool] = False
     has_attention: ClassVar[bool] = False
+    counts_operations: ClassVar[bool] = False  # by running it, for want of a formula
 
     @staticmethod
     def check_name(name: str) -> None:

@@ -5,6 +5,7 @@ others follow what its worker publishes in the store.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge, record_from
 from scalescope.launch.probing import machine_from_probe
+from scalescope.launch.telemetry import Telemetry, gpus_of
 from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import RunFolder
 
@@ -68,21 +70,28 @@ class AttachedLauncher:
 
     def __init__(self, place: Membership) -> None:
         self._place = place
+        self._machine: Machine | None = None
         self._child = _start_worker(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def machine(self) -> Machine:
-        return machine_from_probe(self._ask({"probe": True})["machine"])
+        if self._machine is None:
+            self._machine = machine_from_probe(self._ask({"probe": True})["machine"])
+        return self._machine
 
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
     ) -> Outcome:
-        answer = self._ask(
-            {
-                "settings": dict(trial.settings),
-                "launch": launch,
-                "group_timeout_s": limits.init_timeout,
-            }
-        )
+        request = {
+            "settings": dict(trial.settings),
+            "launch": launch,
+            "group_timeout_s": limits.init_timeout,
+        }
+        telemetry = Telemetry(gpus_of(trial, self.machine()))
+        try:
+            with telemetry.looking():
+                answer = self._ask(request)
+        finally:
+            telemetry.close()
         raw: list[dict[str, Any]] = answer["records"]
         for one in raw:
             path = folder.rank_file(trial.trial_id, launch, one["rank"])
@@ -104,7 +113,7 @@ class AttachedLauncher:
                 step=step,
                 records=records,
             )
-        return judge(trial, records)
+        return dataclasses.replace(judge(trial, records), telemetry=telemetry.of_window(records))
 
     def check(self, trial: Trial) -> None:
         """What runs already cannot be changed: not its number, its variables or its surroundings."""

@@ -1,7 +1,7 @@
 """What every launcher offers, whichever way it starts ranks."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
@@ -22,6 +22,7 @@ class Outcome:
     bad_input: bool = False  # the request is wrong: every other launch of it would fail alike
     records: list[RankRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    telemetry: dict[str, Any] = field(default_factory=dict)
 
 
 class Watcher(Protocol):

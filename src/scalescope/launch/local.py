@@ -17,6 +17,7 @@ from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
 from scalescope.launch.split_gpu import SplitGpu
 from scalescope.launch.supervisor import SupervisedRank, Supervisor
+from scalescope.launch.telemetry import Telemetry, gpus_of
 from scalescope.results.heartbeat import Heartbeats
 from scalescope.results.rank_job import RankJob
 from scalescope.results.run_folder import RunFolder
@@ -30,7 +31,8 @@ class LocalLauncher:
 
     repeatable = True
 
-    def __init__(self, *, fork: bool | None = None) -> None:
+    def __init__(self, *, fork: bool | None = None, telemetry: bool = True) -> None:
+        self._telemetry = telemetry
         self._zygote = Zygote() if (can_fork() if fork is None else fork) else None
         self._machine: Machine | None = None
         self._networks: dict[tuple[str, int], ShapedNetwork] = {}
@@ -58,7 +60,8 @@ class LocalLauncher:
                 return Outcome(status="failed", reason=str(error))
         if outcome.status != "ok":
             return outcome
-        return dataclasses.replace(judge(trial, outcome.records), notes=outcome.notes)
+        judged = judge(trial, outcome.records)
+        return dataclasses.replace(judged, notes=outcome.notes, telemetry=outcome.telemetry)
 
     def _replace_zygote(self) -> None:
         """One that died or cannot fork costs a launch, not the sweep."""
@@ -81,7 +84,9 @@ class LocalLauncher:
         if self._zygote is not None and not trial.settings["env"]:
             spawner = self._zygote
         ranks: list[SupervisedRank] = []
-        supervisor = Supervisor(ranks, beats, limits, trial.steps, watcher, spawner.wait)
+        telemetry = Telemetry(gpus_of(trial, self.machine()), lambda: [one.process.pid for one in ranks])
+        look = telemetry.look if self._telemetry else lambda: None
+        supervisor = Supervisor(ranks, beats, limits, trial.steps, watcher, spawner.wait, look)
         try:
             for rank in range(world):
                 rank_file = folder.rank_file(trial.trial_id, launch, rank).absolute()
@@ -91,10 +96,13 @@ class LocalLauncher:
                 job = self._job(trial, launch, rank, directory, rank_file)
                 process = spawner.start(job, self._environment(trial, rank), log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
+            outcome = supervisor.run()
+            return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
         except BaseException:
             supervisor.end_all()
             raise
-        return supervisor.run()
+        finally:
+            telemetry.close()
 
     def _job(
         self,

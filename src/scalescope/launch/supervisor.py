@@ -61,6 +61,7 @@ class Supervisor:
         steps: int,
         watcher: Watcher,
         wait: Callable[[float], None],
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._ranks = ranks
         self._beats = beats
@@ -68,6 +69,7 @@ class Supervisor:
         self._steps = steps
         self._watcher = watcher
         self._wait = wait
+        self._look = look
         self._placed = False
 
     def run(self) -> Outcome:
@@ -75,6 +77,7 @@ class Supervisor:
         try:
             while True:
                 self._observe()
+                self._look()
                 if any(self._lost(rank) for rank in range(len(self._ranks))):
                     return self._failure()
                 if all(one.exit_code is not None for one in self._ranks):

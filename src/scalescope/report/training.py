@@ -4,6 +4,7 @@ import json
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, worth_telling
+from scalescope.analysis.telemetry import Seen
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial, identity
 from scalescope.report.numbers import MISSING, is_useful, milliseconds, percent, significant
@@ -85,6 +86,8 @@ def summary_section(one: Configuration) -> Section:
         ("Median step time", f"{one.median_step_s * 1e3:.2f} ms"),
         ("95 % interval", _interval(one)),
         ("Reading", compute_reading(one)),
+        *[("GPU", text) for text in (gpu_reading(one.seen),) if text],
+        *[("CPU", text) for text in (cpu_reading(one.seen),) if text],
     ]
     lines = [f"{label:<{_LABEL_WIDTH}}: {text}" for label, text in facts]
     lines += [f"{'Warning':<{_LABEL_WIDTH}}: {doubt}" for doubt in warnings_of(one)]
@@ -167,17 +170,37 @@ def _interval(one: Configuration) -> str:
 
 def compute_reading(one: Configuration) -> str:
     """How much of the device one rank uses, held against a bare matrix product on the same device."""
-    settings = one.trial.settings
-    workload = one.trial.options(cards.card("workloads", settings["workload"]))
-    flops = workload.flops_per_sample()
-    if flops is None:
-        return "unknown: nobody counts the operations of this workload"
-    rate = flops * one.samples_per_s.value / one.trial.world_size
+    rate, ceiling, mfu = one.model_flops_per_s, one.matmul_flops_per_s, one.mfu
+    if rate is None:
+        return "unknown: the operations of this workload could not be counted"
     shown = f"{_flops(rate)} a rank"
-    ceiling = one.matmul_flops_per_s
-    if ceiling is None:
+    if ceiling is None or mfu is None:
         return shown
-    return f"{shown}, {percent(rate / ceiling)} of a bare matrix product ({_flops(ceiling)})"
+    return f"{shown}, {percent(mfu)} of a bare matrix product ({_flops(ceiling)})"
+
+
+def gpu_reading(seen: Seen) -> str | None:
+    """What the GPUs did in the window; None where there was none to look at."""
+    if not seen.knows_gpu:
+        return None if seen.problem is None else f"unknown: {seen.problem}"
+    facts = [f"{percent(seen.gpu_utilization or 0.0)} busy"]
+    if seen.power_w is not None:
+        limit = "" if seen.power_limit_w is None else f" of {seen.power_limit_w:.0f}"
+        facts.append(f"{seen.power_w:.0f}{limit} W")
+    if seen.sm_clock_hz is not None:
+        limit = "" if seen.sm_clock_limit_hz is None else f" of {seen.sm_clock_limit_hz / 1e6:,.0f}"
+        facts.append(f"{seen.sm_clock_hz / 1e6:,.0f}{limit} MHz")
+    if seen.temperature_c is not None:
+        facts.append(f"{seen.temperature_c:.0f} °C")
+    return ", ".join([*facts, *(f"slowed by {name}" for name in seen.slowdowns)])
+
+
+def cpu_reading(seen: Seen) -> str | None:
+    """What the processor did in the window; None where the system does not say."""
+    if seen.host_utilization is None:
+        return None
+    ranks = "" if seen.rank_busy_cores is None else f"{seen.rank_busy_cores:.1f} cores a rank busy, "
+    return f"{ranks}{percent(seen.host_utilization)} of the host's"
 
 
 def _flops(rate: float) -> str:

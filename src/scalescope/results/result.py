@@ -9,6 +9,10 @@ Status = Literal["ok", "failed", "hang", "oom", "invalid"]
 _STRICT = {"allow_inf_nan": False}
 
 
+# When a rank's measured window began and ended, on the host's monotonic clock.
+WINDOW = ("window_began_monotonic_s", "window_ended_monotonic_s")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRecord:
     """Raw samples of one rank; statistics are derived from them, never stored in their place."""

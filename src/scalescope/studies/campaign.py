@@ -185,6 +185,7 @@ def _launch_once(
             environment_id=environment_id(plan.machine),
             ranks=outcome.records,
             notes=outcome.notes,
+            telemetry=outcome.telemetry,
         )
         folder.append(result)
         return result

@@ -4,7 +4,6 @@ The one place that knows torch's private MemTracker and fake tensors. Where thes
 with a model that looks at its own numbers, the reason is said instead.
 """
 
-import copy
 import dataclasses
 import gc
 import itertools
@@ -21,6 +20,7 @@ from torch import Tensor
 from scalescope.experiment.trial import Trial
 from scalescope.worker.assembly import build_step
 from scalescope.worker.blocks import blocks_of, checkpoint_blocks, gathered_bytes
+from scalescope.worker.fake_copy import empty_like, fake_copy
 from scalescope.worker.step import Batch, Step, Workload, batch_size_of
 from scalescope.worker.tensor_bytes import state_of, tensors_in
 
@@ -119,17 +119,14 @@ def _told(name: str, track: Callable[[], dict[str, int]]) -> Counters:
 
 
 def _track(job: Job, *, times: int = 1, checkpointed: bool = False, kept: bool = False) -> dict[str, int]:
-    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
     device, batches = job.device, job.batches
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with FakeCopyMode(mode):
-        model = copy.deepcopy(job.workload.model)
+    mode, model = fake_copy(job.workload.model)
     if checkpointed:
         checkpoint_blocks(model)
     with mode:
-        waiting = [_like(job.batch, device, times) for _ in range(batches)]
+        waiting = [empty_like(job.batch, device, times) for _ in range(batches)]
         workload = dataclasses.replace(job.workload, model=model)
         step = _step_alone(job.trial, workload, device, kept=kept or keeps_gradients(job.trial))
         tracker = MemTracker()
@@ -189,18 +186,6 @@ def _categories(
                     found[_CATEGORIES[name]] += int(size)
     passing = max(0, found["optimizer"] - state)
     return found | {"optimizer": found["optimizer"] - passing, "temporary": found["temporary"] + passing}
-
-
-def _like(batch: Batch, device: torch.device, times: int) -> Batch:
-    """A batch of the same shapes with so many times the samples; as fake tensors it holds no data."""
-    if isinstance(batch, Tensor):
-        shape = batch.shape if times == 1 else (len(batch) * times, *batch.shape[1:])
-        return torch.empty(shape, dtype=batch.dtype, device=device)
-    if isinstance(batch, Mapping):
-        return {name: _like(part, device, times) for name, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(_like(part, device, times) for part in batch)
-    return batch
 
 
 def _tensors(batches: list[Batch]) -> list[Tensor]:

@@ -17,6 +17,7 @@ _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 class Custom(WorkloadTraits):
     """A function of yours that returns a model, its data and its loss."""
 
+    counts_operations = True
     takes = ("own",)
     has_convolutions = has_attention = True  # it may: nobody knows before it is built
     # PyTorch's own defaults for DDP: the owner wants the job reproduced, not improved.

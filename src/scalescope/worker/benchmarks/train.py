@@ -13,17 +13,19 @@ from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
+from scalescope.results.result import WINDOW
 from scalescope.worker.assembly import build_feed, build_step, build_workload
 from scalescope.worker.calibration import matmul_flops_per_s
 from scalescope.worker.checksum import parameter_checksum
 from scalescope.worker.evaluation import Evaluation
 from scalescope.worker.faults import Fault
 from scalescope.worker.feeding import Feed
+from scalescope.worker.flops import count_flops_per_sample
 from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
 from scalescope.worker.position import Position
 from scalescope.worker.stand_in import stand_in_for
-from scalescope.worker.step import Step, Stretch, run_steps
+from scalescope.worker.step import Batches, Step, Stretch, Workload, run_steps
 from scalescope.worker.timing import clock_for
 
 
@@ -36,13 +38,15 @@ def measure(
         torch.cuda.reset_peak_memory_stats(device)  # attached ranks may have run other trials before
     workload = build_workload(trial, group, device)
     found = Measurements(counters=_count_parameters(workload.model))
+    feed = build_feed(trial, workload, group, device)
+    if cards.card("workloads", trial.settings["workload"]).counts_operations:
+        feed = _count_operations(feed, workload, device, found)
     if options.stand_in:
         workload = stand_in_for(workload, trial, group, device, found)
     step = _delayed(build_step(trial, workload, device), options.delay_ms)
     if workload.make_optimizer is not None and not options.stand_in:
         found.counters["own_optimizer"] = type(step.optimizer).__name__
     evaluation = Evaluation(workload, trial, group, device) if options.eval else None
-    feed = build_feed(trial, workload, group, device)
     torch.manual_seed(trial.settings["seed"] + group.rank)  # replicas start equal, but drop out differently
     run = _Run(step, feed, device, position, fault, _course_of(options, feed, step.accumulation_steps))
     try:
@@ -56,6 +60,18 @@ def measure(
     if cards.card("strategies", trial.settings["strategy"]).replicated:
         found.counters["parameter_checksum"] = parameter_checksum(step.module)
     return found
+
+
+def _count_operations(feed: Feed, workload: Workload, device: torch.device, found: Measurements) -> Feed:
+    """Note what a sample costs, by the first batch; the feed that is returned begins with it all the same."""
+    first = next(feed.batches)
+    found.counters["model_flops_per_sample"] = count_flops_per_sample(workload, first, device)
+
+    def batches() -> Batches:  # a generator: closing it closes the loader behind it
+        yield first
+        yield from feed.batches
+
+    return dataclasses.replace(feed, batches=batches())
 
 
 def _delayed(step: Step, delay_ms: float) -> Step:
@@ -135,6 +151,7 @@ def _train(
     losses: list[torch.Tensor] = []
     times: list[float] = []
     samples = 0
+    began = time.monotonic()
     for count in _stretches(course, warmup_steps, evaluation is not None):
         if count:
             taken, stretch = run.steps(count)
@@ -144,6 +161,7 @@ def _train(
         if evaluation is not None:
             evaluation.look(run.position, found)
             group.barrier()
+    found.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
     found.samples["warmup_step_time_s"] = warmup_times
     found.samples["step_time_s"] = times
     found.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], course.epoch_steps)

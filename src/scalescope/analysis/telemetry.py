@@ -1,0 +1,81 @@
+"""Telemetry of a launch in a few figures; what was not seen is None."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+# Reasons that make a GPU slower from one minute to the next; a power cap under full load does not vary.
+_HOT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
+_OFTEN = 0.1  # of the looks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Means over looks and GPUs, but for memory and temperature, whose largest value counts."""
+
+    gpu_utilization: float | None = None
+    gpu_memory_bytes: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_hz: float | None = None
+    sm_clock_limit_hz: float | None = None
+    temperature_c: float | None = None
+    host_utilization: float | None = None
+    rank_busy_cores: float | None = None
+    slowdowns: tuple[str, ...] = ()
+    problem: str | None = None
+
+    @property
+    def knows_gpu(self) -> bool:
+        return self.gpu_utilization is not None
+
+    @property
+    def throttled(self) -> bool:
+        """Whether heat or a failing supply slowed a GPU down."""
+        return any(name in _HOT for name in self.slowdowns)
+
+
+def seen_in(telemetry: dict[str, Any]) -> Seen:
+    """The figures of one launch."""
+    gpus: list[dict[str, Any]] = list(telemetry.get("gpus", {}).values())
+    cpu: dict[str, Any] = telemetry.get("cpu", {})
+    cores = cpu.get("rank_busy_cores")
+    return Seen(
+        gpu_utilization=_mean(_all(gpus, "utilization")),
+        gpu_memory_bytes=max(_all(gpus, "memory_used_bytes"), default=None),
+        power_w=_mean(_all(gpus, "power_w")),
+        power_limit_w=_mean([one["power_limit_w"] for one in gpus if "power_limit_w" in one]),
+        sm_clock_hz=_mean(_all(gpus, "sm_clock_hz")),
+        sm_clock_limit_hz=_mean([one["sm_clock_limit_hz"] for one in gpus if "sm_clock_limit_hz" in one]),
+        temperature_c=max(_all(gpus, "temperature_c"), default=None),
+        host_utilization=cpu.get("host_utilization"),
+        rank_busy_cores=_mean(cores) if cores else None,
+        slowdowns=_often(gpus),
+        problem=telemetry.get("gpu_problem"),
+    )
+
+
+def over_launches(launches: Sequence[Seen]) -> Seen:
+    """The mean of what launches saw, each figure over those that saw it."""
+    found: dict[str, Any] = {}
+    for one in fields(Seen):
+        values = [getattr(seen, one.name) for seen in launches]
+        known = [value for value in values if isinstance(value, int | float)]
+        found[one.name] = _mean(known)
+    names = dict.fromkeys(name for seen in launches for name in seen.slowdowns)
+    problems = [seen.problem for seen in launches if seen.problem is not None]
+    return Seen(**(found | {"slowdowns": tuple(names), "problem": problems[0] if problems else None}))
+
+
+def _often(gpus: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    shares = [one.get("slowdowns", {}) for one in gpus]
+    return tuple(dict.fromkeys(name for one in shares for name, share in one.items() if share >= _OFTEN))
+
+
+def _all(gpus: Iterable[dict[str, Any]], name: str) -> list[float]:
+    return [float(value) for one in gpus for value in one.get(name, [])]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
