@@ -12,12 +12,13 @@ from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate, ratio_of_logs, t_probability, t_quantile
+from scalescope.experiment.trial import Trial
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
-_LEAST_EFFECT = 0.01  # smaller differences are not claimed, however sure
+LEAST_EFFECT = 0.01  # smaller differences are not claimed, however sure
 _ALPHA = 0.05
 _LOSS_TOLERANCE = 0.02
-_LAST_LOSSES = 5
+_STANDS_OUT = 3.0  # standard errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +31,7 @@ class Comparison:
     smallest_seen: float | None  # the effect that would have been found in four of five such runs
     verdict: Verdict
     loss_change: float | None
-
-    @property
-    def loss_differs(self) -> bool:
-        return self.loss_change is not None and abs(self.loss_change) > _LOSS_TOLERANCE
+    loss_differs: bool = False
 
 
 def compare_all(
@@ -52,18 +50,20 @@ def _comparison(
 ) -> Comparison:
     speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
     seen = smallest_effect(one.log_rates, baseline.log_rates)
+    loss_change, loss_differs = _loss_of(baseline, one)
     return Comparison(
         candidate=one,
         speedup=speedup,
         p_value=p,
         smallest_seen=seen,
         verdict=_verdict(speedup.value, claimed, seen, threshold),
-        loss_change=_loss_change(baseline, one),
+        loss_change=loss_change,
+        loss_differs=loss_differs,
     )
 
 
 def _verdict(speedup: float, claimed: bool, seen: float | None, threshold: float) -> Verdict:
-    if claimed and abs(speedup - 1.0) > _LEAST_EFFECT:
+    if claimed and abs(speedup - 1.0) > LEAST_EFFECT:
         return "faster" if speedup > 1.0 else "slower"
     # What looks larger than the threshold but survives no correction is no proof of equality either.
     small = abs(speedup - 1.0) <= threshold
@@ -105,14 +105,35 @@ def smallest_effect(left: Sequence[float], right: Sequence[float]) -> float | No
     return math.expm1(half)
 
 
-def _loss_change(baseline: Configuration, one: Configuration) -> float | None:
-    """Relative change of the loss at the end of equally many steps; None where either is unknown."""
-    before, after = _last_loss(baseline), _last_loss(one)
-    if before is None or after is None or before == 0.0:
+def fastest(measured: Sequence[Configuration], baseline: Trial) -> tuple[Trial, float] | None:
+    """What is fastest so far, and how many times the baseline's speed; None before there is anything."""
+    rates = {one.trial.trial_id: one.samples_per_s.value for one in measured}
+    if baseline.trial_id not in rates or len(rates) < 2:
         return None
-    return after / before - 1.0
+    best = max(measured, key=lambda one: one.samples_per_s.value).trial
+    gain = rates[best.trial_id] / rates[baseline.trial_id]
+    return (best, gain) if gain > 1.0 + LEAST_EFFECT else None
 
 
-def _last_loss(one: Configuration) -> float | None:
-    losses = [value for launch in one.launches for value in launch.losses[-_LAST_LOSSES:]]
-    return statistics.fmean(losses) if losses else None
+def _loss_of(baseline: Configuration, one: Configuration) -> tuple[float | None, bool]:
+    """Relative change of the loss over the later half of equally many steps, and whether it is a real one.
+
+    The same steps see the same samples, so they are compared one by one. Where they differ to and fro, as by
+    other random numbers for dropout, only a difference that stands out from that is one.
+    """
+    before, after = _losses(baseline), _losses(one)
+    if not before or len(before) != len(after) or math.fsum(before) == 0.0:
+        return None, False
+    differences = [right - left for left, right in zip(before, after, strict=True)]
+    change = statistics.fmean(differences) / abs(statistics.fmean(before))
+    error = 0.0
+    if len(differences) > 1:
+        error = statistics.stdev(differences) / math.sqrt(len(differences)) / abs(statistics.fmean(before))
+    return change, abs(change) > max(_LOSS_TOLERANCE, _STANDS_OUT * error)
+
+
+def _losses(one: Configuration) -> list[float]:
+    """The losses of the later half of the window, step by step, as a mean over launches."""
+    per_launch = [launch.losses for launch in one.launches if launch.losses]
+    steps = [statistics.fmean(step) for step in zip(*per_launch, strict=False)]
+    return steps[len(steps) // 2 :]

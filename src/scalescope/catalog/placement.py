@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.link import rates_of
-from scalescope.catalog.setting import setting
+from scalescope.catalog.setting import Lever, PerDevice, setting
 from scalescope.errors import BadInput, CannotRun
 
 
@@ -37,6 +37,15 @@ class Placement:
         low=1,
         high=4096,
         none_word="auto",
+        lever=Lever(multiples=(2,), needs=("cpu",), changes="rounding"),
+    )
+    pin_cores: str = setting(
+        "auto",
+        "Keep every rank on cores of its own; auto does so on the CPU where there are enough, and not for "
+        "GPU ranks.",
+        choices=("auto", "yes", "no"),
+        neutral="auto",
+        lever=Lever(tries=(PerDevice(cpu="no", cuda="yes"),)),
     )
     oversubscribe: bool = setting(
         False,
@@ -68,6 +77,11 @@ class Placement:
         "Repeat for more names; the same name twice is a sweep.",
         kind="env",
         neutral=None,
+        lever=Lever(
+            tries=("NCCL_ALGO=Ring", "NCCL_ALGO=Tree", "NCCL_PROTO=Simple", "NCCL_PROTO=LL128"),
+            needs=("nccl", "ranks"),
+            changes="rounding",
+        ),
     )
 
     @staticmethod

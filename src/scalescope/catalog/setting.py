@@ -36,7 +36,7 @@ class Unset:
 UNSET = Unset()
 
 
-Need = Literal["cuda", "ranks", "convolutions", "attention", "loader", "workers"]
+Need = Literal["cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers"]
 Change = Literal["nothing", "rounding", "the job"]
 
 
@@ -48,10 +48,17 @@ class Lever:
     free speed-up; one that changes `rounding` trains to nearly the same loss.
     """
 
-    tries: tuple[Scalar, ...] = ()
+    tries: "tuple[Scalar | PerDevice, ...]" = ()
     multiples: tuple[int, ...] = ()  # of the value it has
     needs: tuple[Need, ...] = ()
     changes: Change = "nothing"
+    starts_slowly: bool = False  # it compiles, for instance: looked at last
+    # Values that `all` leaves out, and why; naming the lever tries them.
+    on_request: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
+
+    def tries_on(self, device: str) -> tuple[Scalar, ...]:
+        """The values worth trying on a device."""
+        return tuple(for_device(value, device) for value in self.tries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,13 @@ class TerminalWatcher:
             MofNCompleteColumn(),
             TextColumn("launches, left"),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[best]}"),
             console=Console(stderr=True, highlight=False),
             transient=True,
             disable=not sys.stderr.isatty(),
             refresh_per_second=2,
         )
-        self._task = self._bar.add_task("starting torch", total=None)
+        self._task = self._bar.add_task("starting torch", total=None, best="")
 
     def __enter__(self) -> "TerminalWatcher":
         self._bar.start()
@@ -92,6 +93,9 @@ class TerminalWatcher:
             self._print(f"{result.status}: {result.reason}{log}")
         for note in result.notes:
             self._print(f"note: {note}")
+
+    def best(self, text: str) -> None:
+        self._bar.update(self._task, best=f"best so far: {text}")
 
     def _print(self, line: str) -> None:
         from rich.text import Text

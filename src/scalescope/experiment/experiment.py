@@ -83,15 +83,11 @@ def _only_value(one: Setting, given: tuple[Given, ...]) -> Value:
 def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]:
     """Every combination of the values of the names: the same name twice is a sweep."""
     for name, values in env.items():
-        if not _ENV_NAME.fullmatch(name):
-            raise BadInput(f"{values[0].origin}: {name!r} is not a name of an environment variable")
-        if name in _OWN_ENV:
-            raise BadInput(f"{values[0].origin}: {name} is set for every rank by the launcher")
         texts = [one.text for one in values]
+        for text in texts:
+            check_variable(name, text, values[0].origin)
         if len(set(texts)) < len(texts):
             raise BadInput(f"{values[0].origin}: {name}: the same value is given twice")
-        if any("\0" in text for text in texts):
-            raise BadInput(f"{values[0].origin}: {name}: a value cannot hold a NUL character")
     count = math.prod(len(values) for values in env.values())
     if count > _MOST_ENV_COMBINATIONS:
         origin = next(iter(env.values()))[0].origin
@@ -100,6 +96,16 @@ def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]
         )
     choices = [[(name, one.text) for one in values] for name, values in sorted(env.items())]
     return tuple(dict(combination) for combination in product(*choices))
+
+
+def check_variable(name: str, text: str, origin: str) -> None:
+    """Refuse what is no environment variable, or one of the launcher's own."""
+    if not _ENV_NAME.fullmatch(name):
+        raise BadInput(f"{origin}: {name!r} is not a name of an environment variable")
+    if name in _OWN_ENV:
+        raise BadInput(f"{origin}: {name} is set for every rank by the launcher")
+    if "\0" in text:
+        raise BadInput(f"{origin}: {name}: a value cannot hold a NUL character")
 
 
 def _drop_overridden_batch(file: Entries, flags: Entries, given: Entries) -> None:

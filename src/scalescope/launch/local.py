@@ -32,7 +32,7 @@ class LocalLauncher:
     repeatable = True
 
     def __init__(self, *, fork: bool | None = None, telemetry: bool = True) -> None:
-        self._telemetry = telemetry
+        self.telemetry = telemetry
         self._zygote = Zygote() if (can_fork() if fork is None else fork) else None
         self._machine: Machine | None = None
         self._networks: dict[tuple[str, int], ShapedNetwork] = {}
@@ -85,7 +85,7 @@ class LocalLauncher:
             spawner = self._zygote
         ranks: list[SupervisedRank] = []
         telemetry = Telemetry(gpus_of(trial, self.machine()), lambda: [one.process.pid for one in ranks])
-        look = telemetry.look if self._telemetry else lambda: None
+        look = telemetry.look if self.telemetry else lambda: None
         supervisor = Supervisor(ranks, beats, limits, trial.steps, watcher, spawner.wait, look)
         try:
             for rank in range(world):
@@ -184,7 +184,11 @@ def _loopback() -> dict[str, str]:
 
 
 def cpus_for(trial: Trial, rank: int) -> list[int]:
-    """The cores a CPU rank is pinned to; none where there are not enough for all, or for GPU ranks."""
-    if trial.device != "cpu":
+    """The cores a rank is pinned to; none where there are not enough for all, or it is not to be pinned."""
+    asked = trial.settings.get("pin_cores", "auto")
+    if asked == "no" or (asked == "auto" and trial.device != "cpu"):
         return []
-    return share_of(own_cores(), int(trial.settings["threads_per_rank"]), trial.world_size, rank)
+    cores, ranks = own_cores(), trial.world_size
+    # A GPU rank's helpers (loader, watchdogs) run beside it, so it gets all that its share of the host has.
+    threads = int(trial.settings["threads_per_rank"]) if trial.device == "cpu" else len(cores) // ranks
+    return share_of(cores, threads, ranks, rank)

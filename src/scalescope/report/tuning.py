@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning import Comparison
 from scalescope.analysis.tuning_search import Attempt
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import MISSING, counted, data_size, percent
 from scalescope.report.section import Section, Table
+
+NOW = ""  # the baseline's name among jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,8 @@ class Tuning:
     singles: tuple[Comparison, ...]
     dropped: frozenset[str]
     failed: dict[str, str]
+    scaling: dict[str, Estimate]  # over one rank, by lever and value: of other jobs, and of NOW
+    first: str | None  # the lever that others were added to
     attempts: tuple[Attempt, ...]
     winner: frozenset[str]
     final: Comparison | None
@@ -33,9 +38,12 @@ class Tuning:
         return self.final is not None and self.final.verdict == "faster"
 
 
+_ORDER = {"faster": 0, "no difference": 1, "inconclusive": 2, "slower": 3, "failed": 4, MISSING: 5}
+
+
 def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     """Verdict first, then the table of everything tried, then the combinations and what does not apply."""
-    found = [Section(lines=(verdict(tuning),)), _tried(tuning)]
+    found = [Section(lines=(verdict(tuning), *_of_other_jobs(tuning))), _tried(tuning)]
     if tuning.attempts:
         found.append(_combined(tuning))
     if tuning.inapplicable:
@@ -66,6 +74,24 @@ def verdict(tuning: Tuning) -> str:
     return f"No lever is known to help.{doubt}{ended}"
 
 
+def _of_other_jobs(tuning: Tuning) -> list[str]:
+    """How the job scales, and which other one scales best; nothing where none was asked for."""
+    others = {name: one for name, one in tuning.scaling.items() if name != NOW}
+    if NOW not in tuning.scaling or not others:
+        return []
+    ranks = tuning.baseline.world_size
+    now = tuning.scaling[NOW]
+    negative = " (slower than one)" if now.value < 1.0 else ""
+    best = max(others, key=lambda name: others[name].value)
+    said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}."]
+    if others[best].value > now.value:
+        said.append(
+            f"Of the other jobs tried, {best} scales best: {_estimate(others[best])} of one. "
+            "That is the work itself changed, not this job made faster."
+        )
+    return said
+
+
 def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
     """The one line that runs what was found."""
     if tuning.recommended:
@@ -78,56 +104,70 @@ def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
 def _tried(tuning: Tuning) -> Section:
     judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
     rows = [_row(tuning, text, trial, changes, judged.get(trial)) for text, trial, changes in tuning.levers]
-    columns = ("lever", "verdict", "speed", "smallest seen", "memory", "loss", "remark")
-    order = {"faster": 0, "no difference": 1, "inconclusive": 2, "slower": 3}
-    rows.sort(key=lambda row: (order.get(row[1], 4), row[0]))
+    columns = ("lever", "verdict", "speed", "smallest seen", "memory", "GPU busy", "loss", "remark")
+    speeds = {text: -judged[trial].speedup.value for text, trial, _ in tuning.levers if trial in judged}
+    rows.sort(key=lambda row: (row[0] not in speeds, _ORDER[row[1]], speeds.get(row[0], 0.0)))
     return Section(
         title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, 95 % intervals in brackets",
         table=Table(
             columns=columns,
             rows=tuple(rows),
             left=frozenset(("lever", "verdict", "remark")),
-            optional=("memory", "loss", "smallest seen"),
+            optional=("memory", "GPU busy", "loss", "smallest seen"),
         ),
     )
 
 
 def _row(tuning: Tuning, text: str, trial_id: str, changes: str, one: Comparison | None) -> tuple[str, ...]:
     if one is None:
-        reason = tuning.failed.get(trial_id, "not measured")
-        return (text, "failed" if trial_id in tuning.failed else MISSING, *[MISSING] * 4, reason)
-    remarks = []
+        tried = any(attempt.text == text and attempt.launches for attempt in tuning.attempts)
+        left = "starts slowly: only tried with others" if tried else "not measured: no time was left"
+        reason = tuning.failed.get(trial_id, left if tuning.attempts else "not measured")
+        return (text, "failed" if trial_id in tuning.failed else MISSING, *[MISSING] * 5, reason)
+    launches = len(one.candidate.launches)
+    remarks = [] if launches > 1 else ["one launch: no verdict"]
+    if text in tuning.scaling:
+        remarks.append(f"{tuning.baseline.world_size} ranks deliver {_estimate(tuning.scaling[text])} of one")
     if changes == "the job":
         remarks.append("another job: compared by sample")
     if one.loss_differs:
         remarks.append("the loss differs")
     if trial_id in tuning.dropped:
-        remarks.append(f"dropped after {counted(len(one.candidate.launches), 'launch')}")
-    memory = one.candidate.peak_memory_bytes
+        remarks.append(f"dropped after {counted(launches, 'launch')}")
+    memory, busy = one.candidate.peak_memory_bytes, one.candidate.seen.gpu_utilization
     return (
         text,
-        one.verdict,
+        one.verdict if launches > 1 else MISSING,
         _times(one),
         MISSING if one.smallest_seen is None else percent(one.smallest_seen),
         MISSING if memory is None else data_size(memory),
+        MISSING if busy is None else percent(busy),
         MISSING if one.loss_change is None else f"{one.loss_change:+.1%}",
         "; ".join(remarks),
     )
 
 
 def _combined(tuning: Tuning) -> Section:
-    rows = tuple(
-        (
-            f"{'with' if one.adds else 'without'} {one.text}",
-            f"{one.speedup if one.adds else 1.0 / one.speedup:.2f}×",
-            "kept" if one.kept else "left out",
-        )
-        for one in tuning.attempts
-    )
-    table = Table(
-        columns=("combination", "against the step before", ""), rows=rows, left=frozenset(("combination", ""))
-    )
-    return Section(title="Together", table=table)
+    rows = [_first_step(tuning), *map(_step, tuning.attempts)]
+    columns = ("combination", "against the step before", "pairs of launches", "")
+    table = Table(columns=columns, rows=tuple(rows), left=frozenset(("combination", "")))
+    return Section(title="Together: levers added one by one, then each taken out again", table=table)
+
+
+def _first_step(tuning: Tuning) -> tuple[str, ...]:
+    """The lever that the others were added to."""
+    trial = next(trial for text, trial, _ in tuning.levers if text == tuning.first)
+    best = next(one for one in tuning.singles if one.candidate.trial.trial_id == trial)
+    launches = len(best.candidate.launches)
+    return f"with {tuning.first}", f"{best.speedup.value:.2f}×", f"{launches}", "fastest alone"
+
+
+def _step(one: Attempt) -> tuple[str, ...]:
+    name = f"{'with' if one.adds else 'without'} {one.text}"
+    if one.speedup is None:
+        return name, MISSING, "0", "no time left: left out" if one.adds else "no time left: kept"
+    ratio = one.speedup if one.adds else 1.0 / one.speedup
+    return name, f"{ratio:.2f}×", f"{one.launches}", "kept" if one.kept else "left out"
 
 
 def _names(winner: frozenset[str]) -> str:
@@ -135,7 +175,10 @@ def _names(winner: frozenset[str]) -> str:
 
 
 def _times(one: Comparison) -> str:
-    speedup = one.speedup
+    return _estimate(one.speedup)
+
+
+def _estimate(speedup: Estimate) -> str:
     if speedup.low is None or speedup.high is None:
         return f"{speedup.value:.2f}×"
     return f"{speedup.value:.2f}× [{speedup.low:.2f}, {speedup.high:.2f}]"
@@ -161,9 +204,19 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         ],
         "inapplicable": [{"lever": text, "reason": reason} for text, reason in tuning.inapplicable],
         "combined": [
-            {"lever": one.text, "adds": one.adds, "speedup": one.speedup, "kept": one.kept}
+            {
+                "lever": one.text,
+                "adds": one.adds,
+                "speedup": one.speedup,
+                "kept": one.kept,
+                "launches": one.launches,
+            }
             for one in tuning.attempts
         ],
+        "scaling": {
+            name or "now": {"speedup": one.value, "ci95": [one.low, one.high] if one.has_interval else None}
+            for name, one in tuning.scaling.items()
+        },
         "winner": sorted(tuning.winner),
         "recommended": tuning.recommended,
         "confirmed": None if tuning.final is None else _judgement(tuning.final),
@@ -184,4 +237,5 @@ def _judgement(one: Comparison | None) -> dict[str, Any]:
         "loss_differs": one.loss_differs,
         "launches": len(one.candidate.launches),
         "peak_memory_bytes": one.candidate.peak_memory_bytes,
+        "gpu_utilization": one.candidate.seen.gpu_utilization,
     }

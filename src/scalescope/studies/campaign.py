@@ -76,6 +76,10 @@ class CampaignWatcher(Watcher, Protocol):
 
     def ended(self, result: Result) -> None: ...
 
+    def best(self, text: str) -> None:
+        """What a search holds for the fastest so far."""
+        ...
+
 
 More = Callable[[Run], tuple[tuple[Trial, int], ...]]
 
@@ -86,13 +90,14 @@ def run_campaign(
     folder: RunFolder,
     watcher: CampaignWatcher,
     more: More = lambda run: (),
+    heard: Callable[[Result], None] = lambda result: None,
 ) -> list[str]:
     """Run what is not done yet, then what `more` asks for; returns what has to be said about it.
 
     `more` sees all results so far and is asked again until it names no launch that was not made.
     """
     started = time.monotonic()
-    notes, in_time = _run_plan(plan, launcher, folder, watcher, started)
+    notes, in_time = _run_plan(plan, launcher, folder, watcher, started, heard)
     tried: set[tuple[str, int]] = set()
     while in_time:
         run = load_run(folder.path)
@@ -102,13 +107,18 @@ def run_campaign(
             break
         tried |= {(trial.trial_id, n) for trial, n in launches}  # one that fails is not tried for ever
         further = dataclasses.replace(plan, chosen=launches, notes=())
-        said, in_time = _run_plan(further, launcher, folder, watcher, started)
+        said, in_time = _run_plan(further, launcher, folder, watcher, started, heard)
         notes += said
     return notes
 
 
 def _run_plan(
-    plan: Plan, launcher: Launcher, folder: RunFolder, watcher: CampaignWatcher, started: float
+    plan: Plan,
+    launcher: Launcher,
+    folder: RunFolder,
+    watcher: CampaignWatcher,
+    started: float,
+    heard: Callable[[Result], None],
 ) -> tuple[list[str], bool]:
     """Run what is not done yet; returns what has to be said, and whether the budget was kept."""
     notes: list[str] = []
@@ -139,6 +149,7 @@ def _run_plan(
         durations.add(result)
         failures[trial.trial_id] += _TRIES_BEFORE_GIVING_UP if bad_input else _weight(result)
         refusals.add(result, bad_input)
+        heard(result)
     refusals.decide()
     notes += [f"Gave up on {label}: {count} more launches not run." for label, count in given_up.items()]
     return notes, in_time

@@ -1,6 +1,6 @@
 """Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.catalog import cards
@@ -8,7 +8,7 @@ from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.expand import expand
-from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
 
@@ -23,6 +23,7 @@ class Candidate:
     value: Value
     trial: Trial
     changes: Change
+    starts_slowly: bool = False
 
     @property
     def text(self) -> str:
@@ -31,6 +32,8 @@ class Candidate:
 
 def shown(name: str, value: Value) -> str:
     """A setting at a value, as a person reads it."""
+    if isinstance(value, Mapping):
+        return f"{name} {' '.join(f'{one}={text}' for one, text in value.items())}"
     return f"{name} {'none' if value is None else value}"
 
 
@@ -59,13 +62,16 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
     baseline = trials[0]
     candidates: dict[str, Candidate] = {}
     inapplicable: list[Inapplicable] = []
-    for setting, values in _wanted(baseline, asked):
+    for setting, values, left_out in _wanted(baseline, asked):
         reason = why_not(setting, baseline) if setting.lever else None
         if reason is not None:
             inapplicable.append(Inapplicable(text=setting.name, reason=reason))
             continue
-        if not values:
+        if not values and not left_out:
             inapplicable.append(Inapplicable(text=setting.name, reason="has no other value worth trying"))
+        for value, why in left_out.items():
+            hint = f"{why}; --levers {setting.name}{'' if value is True else f'={value}'} tries it"
+            inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=hint))
         for value in values:
             try:
                 one = _candidate(experiment, machine, baseline, setting, value)
@@ -79,14 +85,19 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
     return Levers(baseline=baseline, candidates=tuple(candidates.values()), inapplicable=tuple(inapplicable))
 
 
-def _wanted(baseline: Trial, asked: Sequence[str]) -> Iterator[tuple[Setting, tuple[Value, ...]]]:
+def _wanted(
+    baseline: Trial, asked: Sequence[str]
+) -> Iterator[tuple[Setting, tuple[Value, ...], Mapping[Value, str]]]:
+    """(setting, values to try, values left out with the reason) of what was asked for."""
     known = _settings_of_trial(baseline)
     for word in asked:
         name, separator, text = word.partition("=")
         if word == ALL:
             for setting in known.values():
                 if setting.lever is not None and setting.lever.changes != "the job":
-                    yield setting, tried_values(setting, baseline)
+                    values = tried_values(setting, baseline)
+                    left_out = {one: why for one, why in setting.lever.on_request.items() if one in values}
+                    yield setting, tuple(one for one in values if one not in list(left_out)), left_out
         elif name not in known:
             levers = [one for one, setting in known.items() if setting.lever]
             raise BadInput(
@@ -94,11 +105,27 @@ def _wanted(baseline: Trial, asked: Sequence[str]) -> Iterator[tuple[Setting, tu
                 f"{', '.join(sorted(levers))}{nearest(name, known)}"
             )
         elif separator:
-            yield known[name], (parse_value(known[name], text, f"--levers {name}"),)
+            yield known[name], (_read(known[name], text, baseline),), {}
         elif known[name].lever is None:
             raise BadInput(f"--levers {name}: it lists no values worth trying; give one: {name}=VALUE")
         else:
-            yield known[name], tried_values(known[name], baseline)
+            yield known[name], tried_values(known[name], baseline), {}
+
+
+def _read(setting: Setting, text: str, baseline: Trial) -> Value:
+    """A value as typed after --levers NAME=."""
+    if setting.kind != "env":
+        return parse_value(setting, text, f"--levers {setting.name}")
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise BadInput(f"--levers env: expected env=NAME=VALUE, got {text!r}")
+    check_variable(name, value, "--levers env")
+    return _with_variable(baseline, name, value)
+
+
+def _with_variable(baseline: Trial, name: str, value: str) -> dict[str, str]:
+    """The baseline's environment with one variable more, or other."""
+    return {**(baseline.settings["env"] or {}), name: value}
 
 
 def _settings_of_trial(trial: Trial) -> dict[str, Setting]:
@@ -108,7 +135,7 @@ def _settings_of_trial(trial: Trial) -> dict[str, Setting]:
     }
     owners = cards.cards_of_trial(str(trial.settings["benchmark"]), selection)
     found = {one.name: one for owner in owners for one in settings_of(owner)}
-    return {name: one for name, one in found.items() if not one.internal and one.kind != "env"}
+    return {name: one for name, one in found.items() if not one.internal}
 
 
 def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
@@ -116,7 +143,10 @@ def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
     assert setting.lever is not None
     now = baseline.settings[setting.name]
     multiples = tuple(now * times for times in setting.lever.multiples) if now else ()
-    return tuple(value for value in (*setting.lever.tries, *multiples) if value != now)
+    tries: tuple[Value, ...] = setting.lever.tries_on(baseline.device)
+    if setting.kind == "env":
+        tries = tuple(_with_variable(baseline, *str(one).split("=", 1)) for one in tries)
+    return tuple(value for value in (*tries, *multiples) if value != now)
 
 
 def _candidate(
@@ -127,7 +157,8 @@ def _candidate(
     changes = _changes(setting, baseline)
     if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
         changes = "the job"
-    return Candidate(name=setting.name, value=value, trial=trial, changes=changes)
+    slow = setting.lever is not None and setting.lever.starts_slowly
+    return Candidate(name=setting.name, value=value, trial=trial, changes=changes, starts_slowly=slow)
 
 
 def _changes(setting: Setting, baseline: Trial) -> Change:
@@ -144,7 +175,9 @@ def why_not(setting: Setting, trial: Trial) -> str | None:
     workload = cards.card("workloads", str(trial.settings["workload"]))
     loader = trial.settings["data"] != "synthetic" or trial.settings["num_workers"] is not None
     facts: dict[Need, tuple[bool, str]] = {
+        "cpu": (trial.device == "cpu", "is about ranks on the CPU"),
         "cuda": (trial.device == "cuda", "needs a CUDA GPU"),
+        "nccl": (trial.settings["backend"] == "nccl", "the variables worth trying are NCCL's"),
         "ranks": (trial.world_size > 1, "needs more than one rank"),
         "convolutions": (workload.has_convolutions, "the model has no convolutions"),
         "attention": (workload.has_attention, "the model has no attention of ours"),

@@ -104,7 +104,7 @@ def with_explanations(trials: Iterable[Trial]) -> tuple[Trial, ...]:
         extra = [trial.replace(ablation="noop_comm")] if silent else []
         if has_one_rank:
             alone = [trial.on_one_rank()] if strategy.least_ranks == 1 else []
-            extra += [*alone, _plain_twin(trial)]
+            extra += [*alone, plain_twin(trial)]
         for one in extra:
             wanted.setdefault(one.trial_id, one)
     if all(trial.settings["strategy"] == "single" for trial in asked):
@@ -112,7 +112,7 @@ def with_explanations(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     return tuple(wanted.values())
 
 
-def _plain_twin(trial: Trial) -> Trial:
+def plain_twin(trial: Trial) -> Trial:
     """The same job on one rank without any wrapper."""
     wrapper = settings_of(cards.card("strategies", str(trial.settings["strategy"])))
     kept = {n: v for n, v in trial.settings.items() if n not in {one.name for one in wrapper}}

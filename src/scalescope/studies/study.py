@@ -53,6 +53,7 @@ def carry_out(
     next_step: Callable[[Run], str | None],
     files: Callable[[Run], dict[str, str]] = lambda run: {},
     more: More = lambda run: (),
+    heard: Callable[[Result], None] = lambda result: None,
     answers: Callable[[Result], bool] = is_answer,
 ) -> StudyReport:
     """Measure a plan and what `more` asks for then, write the summary, and show `sections` of it.
@@ -76,7 +77,7 @@ def carry_out(
         folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
         if not request.resume:
             folder.write(ENVIRONMENT, to_text(_environment(plan)))
-        notes = run_campaign(plan, launcher, folder, watcher, more)
+        notes = run_campaign(plan, launcher, folder, watcher, more, heard)
         run = _write_summary(folder, plan)
         for name, text in files(run).items():
             folder.write(name, text)

@@ -1,17 +1,21 @@
 """`tune`: which setting helps, really: one by one, then together, each claim measured."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scalescope.analysis.tuning import Comparison
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning import LEAST_EFFECT, Comparison, fastest
 from scalescope.analysis.tuning_search import (
     MOST_LAUNCHES,
     Attempt,
+    Combining,
     Laboratory,
     Needs,
-    combine,
     confirmed,
+    explore,
+    scaling_of,
     singles,
 )
 from scalescope.errors import BadInput, ScalescopeError
@@ -21,16 +25,22 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
-from scalescope.report.tuning import Tuning, next_after_tuning, tuning_json, tuning_sections
+from scalescope.report.numbers import duration
+from scalescope.report.section import Section, Table
+from scalescope.report.tuning import NOW, Tuning, next_after_tuning, tuning_json, tuning_sections
 from scalescope.results.files import to_text
+from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
-from scalescope.studies.levers import Candidate, Levers, find_levers
+from scalescope.studies.estimate import estimate_s
+from scalescope.studies.levers import Candidate, Levers, find_levers, shown
 from scalescope.studies.request import Request
+from scalescope.studies.scale import plain_twin
 from scalescope.studies.study import StudyReport, carry_out
 
 DEFAULTS = {"repeats": 5, "budget": 600.0}
 TUNED = "tuned.yaml"
+_SCALING_LAUNCHES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +71,8 @@ def tune(
         watcher.noted(f"not tried: {one.text}: {one.reason}")
     if not search.levers.candidates:
         raise BadInput("--levers: nothing is left to try here")
+    if request.dry_run:
+        return StudyReport(sections=(_plan_of(search.levers, experiment),))
     trials = (search.levers.baseline, *(one.trial for one in search.levers.candidates))
     expansion = expand(experiment, machine)
     plan = Plan(
@@ -75,7 +87,28 @@ def tune(
         lambda run: next_after_tuning(search.read(run), run.path / TUNED),
         lambda run: search.files(run),
         more=search.more,
+        heard=search.heard(watcher),
         answers=lambda result: result.trial_id != search.levers.baseline.trial_id,
+    )
+
+
+def _plan_of(levers: Levers, experiment: Experiment) -> Section:
+    """What would be tried; how much of it is launched how often is decided on the way."""
+    repeats, budget = experiment.measuring.repeats, experiment.measuring.budget
+    trials = (levers.baseline, *(one.trial for one in levers.candidates))
+    seconds = estimate_s(trials, repeats)
+    limit = "" if budget is None else f", {duration(budget)} at most"
+    return Section(
+        title=f"Would be tried against {levers.baseline.label}",
+        table=Table(
+            columns=("lever", "changes"),
+            rows=tuple((one.text, one.changes) for one in levers.candidates),
+            left=frozenset(("lever", "changes")),
+        ),
+        lines=(
+            f"Up to {repeats} launches each, roughly {duration(seconds)} for all of them{limit}. "
+            "Nothing was run.",
+        ),
     )
 
 
@@ -88,9 +121,38 @@ class Search:
         self._options = options
         self.levers: Levers = find_levers(experiment, machine, options.levers)
         self._by_text = {one.text: one for one in self.levers.candidates}
+        self._slow = {one.name for one in self.levers.candidates if one.starts_slowly}
+        self._earlier: int | None = None
+
+    def heard(self, watcher: CampaignWatcher) -> Callable[[Result], None]:
+        """What to do with each result as it comes: say what is fastest so far, when that changes."""
+        seen: list[Result] = []
+        told = ""
+
+        def hear(result: Result) -> None:
+            nonlocal told
+            seen.append(result)
+            best = fastest(configurations(seen), self.levers.baseline)
+            if best is not None:
+                name = self._name_of(best[0])
+                if name != told:
+                    told = name
+                    watcher.best(f"{name} {best[1]:.2f}×")
+
+        return hear
+
+    def _name_of(self, trial: Trial) -> str:
+        moved = [
+            shown(name, value)
+            for name, value in trial.settings.items()
+            if value != self.levers.baseline.settings.get(name)
+        ]
+        return " + ".join(moved)
 
     def more(self, run: Run) -> tuple[tuple[Trial, int], ...]:
         """The launches without which the search cannot go on; none when it is done."""
+        if self._earlier is None:
+            self._earlier = len(run.results)
         try:
             self._follow(run, _Progress())
         except Needs as needed:
@@ -112,6 +174,8 @@ class Search:
             singles=progress.singles,
             dropped=progress.dropped,
             failed=progress.failed,
+            scaling=progress.scaling,
+            first=progress.first,
             attempts=progress.attempts,
             winner=progress.winner,
             final=progress.final,
@@ -129,45 +193,83 @@ class Search:
     def _follow(self, run: Run, progress: "_Progress") -> None:
         options, repeats = self._options, self._experiment.measuring.repeats
         baseline, seed = self.levers.baseline, self._experiment.measuring.order_seed
-        laboratory = Laboratory(results=run.results, seed=seed, baseline=baseline.trial_id)
+        laboratory = Laboratory(
+            results=run.results,
+            seed=seed,
+            baseline=baseline.trial_id,
+            budget_s=self._experiment.measuring.budget,
+            earlier=self._earlier or 0,
+            is_slow=self._is_slow,
+        )
         progress.failed = laboratory.failed
         trials = [one.trial for one in self.levers.candidates]
-        progress.singles, progress.dropped = singles(laboratory, baseline, trials, repeats, options.threshold)
+        alone = explore if options.combine else singles
+        progress.singles, progress.dropped = alone(laboratory, baseline, trials, repeats, options.threshold)
+        pairs = self._another_jobs(progress)
+        progress.scaling = scaling_of(laboratory, pairs, min(repeats, _SCALING_LAUNCHES)) if pairs else {}
         ranked = self._ranked(progress)
         if not ranked:
             return
-        progress.winner = frozenset((ranked[0].text,))
+        progress.first = ranked[0].text
+        progress.winner = frozenset((progress.first,))
         if options.combine:
+            combining = Combining(laboratory=laboratory, build=self._trial_with, confirmations=repeats)
             others = [one.text for one in ranked[1:]]
-            progress.winner, progress.attempts = combine(laboratory, ranked[0].text, others, self._trial_with)
+            progress.winner, progress.attempts = combining.search(ranked[0].text, others)
         winner = self._trial_with(progress.winner)
         assert winner is not None  # it was measured
         progress.final = confirmed(laboratory, baseline, winner, repeats, options.threshold)
 
-    def _ranked(self, progress: "_Progress") -> list[Candidate]:
-        """The best value of every lever: what is known to be faster first, then what may help it.
+    def _another_jobs(self, progress: "_Progress") -> dict[str, tuple[Trial, Trial]]:
+        """The baseline and every other job on all ranks and on one: how they scale is what compares them."""
+        jobs = [one for one in self.levers.candidates if one.changes == "the job"]
+        wanted = {one.text: one.trial for one in jobs if one.trial.trial_id not in progress.failed}
+        if self.levers.baseline.world_size == 1 or not wanted:
+            return {}
+        wanted[NOW] = self.levers.baseline
+        return {name: (trial, plain_twin(trial)) for name, trial in wanted.items()}
 
-        Another job is no better version of this one, so levers that change it take no part.
+    def _ranked(self, progress: "_Progress") -> list[Candidate]:
+        """The best value of every lever: the fastest first, what starts slowly last.
+
+        Another job is no better version of this one, so levers that change it take no part. A lever that is
+        slower alone may help others: channels_last does nothing good without matrix units that want it.
         """
         effects = {one.candidate.trial.trial_id: one for one in progress.singles}
 
         def place(one: Candidate) -> tuple[bool, float]:
-            judged = effects[one.trial.trial_id]
-            return judged.verdict != "faster", -judged.speedup.value
+            judged = effects.get(one.trial.trial_id)
+            known = judged is not None and judged.verdict == "faster"
+            return not known, 0.0 if judged is None else -judged.speedup.value
 
-        there = [one for one in self.levers.candidates if one.trial.trial_id not in progress.dropped]
-        fit = [one for one in there if _is_fit(one, effects.get(one.trial.trial_id))]
+        candidates = [one for one in self.levers.candidates if one.trial.trial_id not in progress.failed]
+        fit = [one for one in candidates if _is_fit(one, effects.get(one.trial.trial_id))]
         best: dict[str, Candidate] = {}
         for one in sorted(fit, key=place):
             best.setdefault(one.name, one)
         ranked = list(best.values())
-        return ranked if ranked and not place(ranked[0])[0] else []
+        first = effects.get(ranked[0].trial.trial_id) if ranked else None
+        if first is None or not self._may_win(first):
+            return []
+        return [ranked[0], *sorted(ranked[1:], key=lambda one: one.starts_slowly)]
+
+    def _may_win(self, one: Comparison) -> bool:
+        """A claim starts from what is known; a search among few launches from what looks faster."""
+        if self._options.combine:
+            return one.verdict != "slower" and one.speedup.value > 1.0 + LEAST_EFFECT
+        return one.verdict == "faster"
+
+    def _is_slow(self, trial: Trial) -> bool:
+        return any(trial.settings[name] != self.levers.baseline.settings[name] for name in self._slow)
 
     def _with(self, texts: frozenset[str]) -> Experiment:
         chosen = [self._by_text[text] for text in sorted(texts)]
         return self._experiment.with_settings(**{one.name: (one.value,) for one in chosen})
 
     def _trial_with(self, texts: frozenset[str]) -> Trial | None:
+        """The trial with all these levers; None where it cannot be run, or two move the same setting."""
+        if len({self._by_text[text].name for text in texts}) < len(texts):
+            return None
         try:
             (trial,) = expand(self._with(texts), self._machine).trials
         except ScalescopeError:
@@ -177,9 +279,9 @@ class Search:
 
 def _is_fit(one: Candidate, judged: Comparison | None) -> bool:
     """Whether a candidate may become part of what is recommended."""
-    if judged is None or one.changes == "the job":
+    if one.changes == "the job":
         return False
-    return judged.verdict != "slower" and not judged.loss_differs
+    return one.starts_slowly if judged is None else not judged.loss_differs
 
 
 @dataclass(slots=True)
@@ -189,6 +291,8 @@ class _Progress:
     singles: tuple[Comparison, ...] = ()
     dropped: frozenset[str] = frozenset()
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    scaling: dict[str, Estimate] = dataclasses.field(default_factory=dict)
+    first: str | None = None
     attempts: tuple[Attempt, ...] = ()
     winner: frozenset[str] = frozenset()
     final: Comparison | None = None

@@ -126,11 +126,12 @@ def _clear_away() -> None:
 
 def _own_cores(settings: dict[str, Any]) -> list[int]:
     """Deal the host's cores out to its ranks; torchrun itself pins nothing."""
-    if settings["device"] != "cpu":
-        return []
+    asked, on_cpu = settings.get("pin_cores", "auto"), settings["device"] == "cpu"
     cores = _all_cores()
+    if asked == "no" or (asked == "auto" and not on_cpu):
+        return cores if on_cpu else []
     ranks, place = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ["LOCAL_RANK"])
-    share = share_of(cores, settings["threads_per_rank"], ranks, place)
+    share = share_of(cores, settings["threads_per_rank"] if on_cpu else len(cores) // ranks, ranks, place)
     return share or cores  # all of them again: an earlier trial may have pinned this process
 
 

@@ -42,6 +42,8 @@ def tuning(**changes: Any) -> Tuning:
         singles=SINGLES,
         dropped=frozenset((SLOW.candidate.trial.trial_id,)),
         failed={TRIALS["broken 5"].trial_id: "oom: too large"},
+        scaling={},
+        first="fast 1",
         attempts=(),
         winner=frozenset(("fast 1",)),
         final=FAST,
@@ -104,7 +106,16 @@ def test_only_what_was_confirmed_is_run_next(changes: dict[str, Any], line: str 
 def test_the_table_has_a_row_for_everything_the_best_first() -> None:
     table = tuning_sections(tuning())[1].table
     assert table is not None
-    assert table.columns == ("lever", "verdict", "speed", "smallest seen", "memory", "loss", "remark")
+    assert table.columns == (
+        "lever",
+        "verdict",
+        "speed",
+        "smallest seen",
+        "memory",
+        "GPU busy",
+        "loss",
+        "remark",
+    )
     assert [row[:2] for row in table.rows] == [
         ("fast 1", "faster"),
         ("same 2", "no difference"),
@@ -116,13 +127,13 @@ def test_the_table_has_a_row_for_everything_the_best_first() -> None:
     by_lever = {row[0]: row for row in table.rows}
     assert by_lever["fast 1"][2] == "2.00× [1.98, 2.02]"
     assert by_lever["slow 4"][-1] == "dropped after 2 launches"
-    assert by_lever["broken 5"][2:] == ("—", "—", "—", "—", "oom: too large")
-    assert by_lever["unmade 6"][2:] == ("—", "—", "—", "—", "not measured")
+    assert by_lever["broken 5"][2:] == ("—", "—", "—", "—", "—", "oom: too large")
+    assert by_lever["unmade 6"][2:] == ("—", "—", "—", "—", "—", "not measured")
     assert by_lever["same 2"][3].endswith("%")
 
 
 def test_remarks_say_what_is_no_free_speedup() -> None:
-    other = dataclasses.replace(FAST, loss_change=0.05)
+    other = dataclasses.replace(FAST, loss_change=0.05, loss_differs=True)
     levers = (("fast 1", TRIALS["fast 1"].trial_id, "the job"),)
     table = tuning_sections(tuning(levers=levers, singles=(other,)))[1].table
     assert table is not None
@@ -131,19 +142,39 @@ def test_remarks_say_what_is_no_free_speedup() -> None:
 
 def test_combinations_and_what_does_not_apply_have_sections_of_their_own() -> None:
     attempts = (
-        Attempt(text="b", adds=True, speedup=1.25, kept=True),
-        Attempt(text="a", adds=False, speedup=1.25, kept=True),
-        Attempt(text="c", adds=False, speedup=0.8, kept=False),
+        Attempt(text="b", adds=True, speedup=1.25, kept=True, launches=2),
+        Attempt(text="d", adds=True, speedup=None, kept=False),
+        Attempt(text="a", adds=False, speedup=1.25, kept=True, launches=1),
+        Attempt(text="c", adds=False, speedup=0.8, kept=False, launches=3),
     )
     together, left_out = tuning_sections(tuning(attempts=attempts))[2:]
     assert together.table is not None
     assert together.table.rows == (
-        ("with b", "1.25×", "kept"),
-        ("without a", "0.80×", "kept"),  # how much slower it is without
-        ("without c", "1.25×", "left out"),
+        ("with fast 1", "2.00×", "5", "fastest alone"),
+        ("with b", "1.25×", "2", "kept"),
+        ("with d", "—", "0", "no time left: left out"),
+        ("without a", "0.80×", "1", "kept"),  # how much slower it is without
+        ("without c", "1.25×", "3", "left out"),
     )
     assert left_out.lines == ("pin_memory: needs a CUDA GPU",)
     assert len(tuning_sections(tuning(inapplicable=()))) == 2
+
+
+def test_one_launch_is_no_verdict() -> None:
+    once = make_configuration(TRIALS["fast 1"], 0.005)
+    (one,) = compare_all(make_configuration(BASELINE, *CALM), [once], 0.03)
+    table = tuning_sections(tuning(singles=(one,)))[1].table
+    assert table is not None
+    row = next(row for row in table.rows if row[0] == "fast 1")
+    assert row[1:3] == ("—", "2.00×")
+    assert row[-1] == "one launch: no verdict"
+
+
+def test_what_was_only_tried_with_others_says_so() -> None:
+    attempts = (Attempt(text="unmade 6", adds=True, speedup=1.3, kept=True, launches=1),)
+    table = tuning_sections(tuning(attempts=attempts))[1].table
+    assert table is not None
+    assert table.rows[-1][-1] == "starts slowly: only tried with others"
 
 
 def test_the_plain_data_says_the_same() -> None:

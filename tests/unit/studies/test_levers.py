@@ -117,12 +117,43 @@ def test_all_leaves_out_what_changes_the_job_and_names_everything_else() -> None
         *("gradient_as_bucket_view", "find_unused_parameters", "comm_hook", "compile", "jit"),
         *("pin_memory", "non_blocking", "prefetch_stream", "num_workers", "persistent_workers"),
         *("prefetch_factor", "cudnn_benchmark", "attention", "memory_format", "precision"),
+        *("threads_per_rank", "pin_cores", "env"),
     }
+
+
+def test_all_names_what_it_leaves_to_those_who_ask() -> None:
+    left_out = reasons(found("all"))
+    assert left_out["compile max-autotune"].endswith("; --levers compile=max-autotune tries it")
+    assert left_out["jit True"].endswith("; --levers jit tries it")
+    assert "compile max-autotune" in tried(found("compile"))
+    assert tried(found("jit")) == ["jit True"]
+
+
+def test_variables_are_a_lever_of_nccl() -> None:
+    assert reasons(found("env", world_size="2")) == {"env": "the variables worth trying are NCCL's"}
+    levers = found("env", world_size="2", gpus=2)
+    assert "env NCCL_ALGO=Ring" in tried(levers)
+    assert levers.candidates[0].trial.settings["env"] == {"NCCL_ALGO": "Ring"}
+
+
+def test_a_variable_can_be_named_with_its_value() -> None:
+    (one,) = found("env=NCCL_PROTO=LL", world_size="2", gpus=2, **{"env.NCCL_DEBUG": "WARN"}).candidates
+    assert one.trial.settings["env"] == {"NCCL_DEBUG": "WARN", "NCCL_PROTO": "LL"}
+    assert one.text == "env NCCL_DEBUG=WARN NCCL_PROTO=LL"
+    with pytest.raises(BadInput, match="RANK is set for every rank by the launcher"):
+        found("env=RANK=1", world_size="2", gpus=2)
+    with pytest.raises(BadInput, match=r"expected env=NAME=VALUE, got 'NCCL_PROTO'"):
+        found("env=NCCL_PROTO", world_size="2", gpus=2)
+
+
+def test_pinning_is_tried_the_other_way_round() -> None:
+    assert tried(found("pin_cores")) == ["pin_cores no"]
+    assert tried(found("pin_cores", gpus=1)) == ["pin_cores yes"]
 
 
 def test_multiples_are_of_the_value_it_has() -> None:
     levers = found("batch_size", batch_size="6")
-    assert tried(levers) == ["batch_size 12", "batch_size 24", "batch_size 48"]
+    assert tried(levers) == ["batch_size 12", "batch_size 48", "batch_size 192"]
     assert {one.changes for one in levers.candidates} == {"the job"}
 
 

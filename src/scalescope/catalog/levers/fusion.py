@@ -15,11 +15,18 @@ class Fusion:
         "max-autotune tries many versions of each. Compiling takes its time, before the measurement.",
         choices=("none", "default", "reduce-overhead", "max-autotune"),
         neutral="none",
-        lever=Lever(tries=("default", "reduce-overhead", "max-autotune"), changes="rounding"),
+        lever=Lever(
+            tries=("default", "reduce-overhead", "max-autotune"),
+            changes="rounding",
+            starts_slowly=True,
+            on_request={"max-autotune": "compiling may take many minutes"},
+        ),
     )
     jit: bool = setting(
         False,
         "TorchScript, which PyTorch has deprecated: torch.compile is its successor.",
         neutral=False,
-        lever=Lever(tries=(True,), changes="rounding"),
+        lever=Lever(
+            tries=(True,), changes="rounding", on_request={True: "PyTorch has deprecated TorchScript"}
+        ),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scalescope.catalog.setting import PerDevice, setting
+from scalescope.catalog.setting import Lever, PerDevice, setting
 from scalescope.catalog.traits import WorkloadTraits
 from scalescope.errors import BadInput
 
@@ -51,6 +51,7 @@ class Cnn(WorkloadTraits):
         "pooling, below with a 3×3 convolution.",
         low=16,
         high=4096,
+        lever=Lever(multiples=(2,), changes="the job"),
     )
     channels: int = setting(
         PerDevice(cpu=16, cuda=64), "Width of the first stage; each later one doubles it.", low=1, high=4096

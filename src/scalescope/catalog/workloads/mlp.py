@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scalescope.catalog.setting import PerDevice, setting
+from scalescope.catalog.setting import Lever, PerDevice, setting
 from scalescope.catalog.traits import WorkloadTraits
 
 
@@ -17,12 +17,14 @@ class Mlp(WorkloadTraits):
         "Width of the hidden layers; gradients and compute grow with its square.",
         low=1,
         high=2**20,
+        lever=Lever(multiples=(2,), changes="the job"),
     )
     num_layers: int = setting(
         PerDevice(cpu=6, cuda=3),
         "Hidden layers, the one that reads the input included; the output layer comes on top.",
         low=1,
         high=10_000,
+        lever=Lever(multiples=(2,), changes="the job"),
     )
     output_dim: int = setting(
         PerDevice(cpu=512, cuda=2048), "Classes of the output layer.", low=1, high=2**20

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import PerDevice, setting
+from scalescope.catalog.setting import Lever, PerDevice, setting
 from scalescope.catalog.traits import WorkloadTraits
 from scalescope.errors import BadInput
 
@@ -20,7 +20,13 @@ class Transformer(WorkloadTraits):
     has_attention = True
     defaults = {"batch_size": 32}  # noqa: RUF012
 
-    d_model: int = setting(PerDevice(cpu=128, cuda=768), "Width of a token's vector.", low=1, high=2**20)
+    d_model: int = setting(
+        PerDevice(cpu=128, cuda=768),
+        "Width of a token's vector.",
+        low=1,
+        high=2**20,
+        lever=Lever(multiples=(2,), changes="the job"),
+    )
     n_heads: int = setting(
         PerDevice(cpu=4, cuda=12), "Attention heads; d_model is divided among them.", low=1, high=2**20
     )
@@ -29,6 +35,7 @@ class Transformer(WorkloadTraits):
         "Encoder blocks: attention and a feed-forward part each.",
         low=1,
         high=10_000,
+        lever=Lever(multiples=(2,), changes="the job"),
     )
     dim_feedforward: int = setting(
         PerDevice(cpu=256, cuda=3072), "Width of the feed-forward part.", low=1, high=2**20
@@ -38,6 +45,7 @@ class Transformer(WorkloadTraits):
         "Tokens of a sample: longer texts are cut, shorter ones padded. Attention grows with its square.",
         low=1,
         high=2**20,
+        lever=Lever(multiples=(2,), changes="the job"),
     )
     vocab_size: int = setting(
         PerDevice(cpu=20_000, cuda=50_304),

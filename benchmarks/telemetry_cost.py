@@ -1,0 +1,81 @@
+"""What looking at GPUs and processors costs the training they are looked at.
+
+    python benchmarks/telemetry_cost.py [--pairs 10] [--steps 400] [--device cpu|cuda]
+
+Launches of the same training with and without telemetry, in turns and in random order; the ratio of their step
+times with its interval. Claimed: at most 1.005 on a GPU.
+"""
+
+import argparse
+import random
+import tempfile
+from pathlib import Path
+
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.statistics import ratio_of_logs
+from scalescope.experiment.expand import expand
+from scalescope.experiment.yaml_file import Given
+from scalescope.launch.local import LocalLauncher
+from scalescope.results.run import load_run
+from scalescope.results.run_folder import RunFolder
+from scalescope.studies.campaign import Plan, run_campaign
+from scalescope.studies.request import Request
+
+
+class Silence:
+    """A watcher that says nothing."""
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *arguments: None
+
+
+def measured(launcher: LocalLauncher, pairs: int, asked: dict[str, object], directory: str) -> Configuration:
+    """Pairs of launches, one with and one without telemetry; prints their ratio."""
+    flags = {name: (Given(str(value), name),) for name, value in asked.items()}
+    expansion = expand(Request(verb="train", flags=flags).experiment({}), launcher.machine())
+    (trial,) = expansion.trials
+    folder = RunFolder.open(Path(directory) / "run", resume=False)
+    (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
+    for pair in range(pairs):
+        for looks in random.sample((True, False), 2):
+            launcher.telemetry = looks
+            launch = 2 * pair + looks
+            plan = Plan(
+                experiment=expansion.experiment,
+                trials=(trial,),
+                machine=launcher.machine(),
+                chosen=((trial, launch),),
+            )
+            run_campaign(plan, launcher, folder, Silence())  # type: ignore[arg-type]
+    results = load_run(folder.path).results
+    folder.close()
+    with_looks = configurations([one for one in results if one.launch % 2])
+    without = configurations([one for one in results if one.launch % 2 == 0])
+    seen = [one.telemetry.get("looks") for one in results if one.launch % 2]
+    cost = ratio_of_logs(without[0].log_rates, with_looks[0].log_rates)
+    print(
+        f"looks in a window: {min(seen)} to {max(seen)}; step {with_looks[0].step_time_s.value * 1e3:.3f} ms"
+    )
+    print(f"step time with ÷ without telemetry: {cost.value:.4f} [{cost.low:.4f}, {cost.high:.4f}]")
+    return with_looks[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args()
+    asked = {"steps_per_epoch": given.steps, "batch_size": given.batch_size, "device": given.device}
+    launcher = LocalLauncher()
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            seen = measured(launcher, given.pairs, asked, directory).seen
+    finally:
+        launcher.close()
+    print(seen)
+
+
+if __name__ == "__main__":
+    main()
