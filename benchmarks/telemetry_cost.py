@@ -2,8 +2,8 @@
 
     python benchmarks/telemetry_cost.py [--pairs 10] [--steps 400] [--device cpu|cuda]
 
-Launches of the same training with and without telemetry, in turns and in random order; the ratio of their step
-times with its interval. Claimed: at most 1.005 on a GPU.
+Launches of the same training with and without telemetry, in pairs and in random order: the ratio of their
+step times with its interval. Claimed: at most 1.005 on a GPU.
 """
 
 import argparse
