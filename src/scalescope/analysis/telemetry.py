@@ -8,6 +8,7 @@ from typing import Any
 # Reasons that make a GPU slower from one minute to the next; a power cap under full load does not vary.
 _HOT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
 _OFTEN = 0.1  # of the looks
+_LARGEST = ("gpu_memory_bytes", "temperature_c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Seen:
 
     @property
     def knows_gpu(self) -> bool:
-        return self.gpu_utilization is not None
+        return any(one is not None for one in (self.gpu_utilization, self.power_w, self.sm_clock_hz))
 
     @property
     def throttled(self) -> bool:
@@ -62,7 +63,7 @@ def over_launches(launches: Sequence[Seen]) -> Seen:
     for one in fields(Seen):
         values = [getattr(seen, one.name) for seen in launches]
         known = [value for value in values if isinstance(value, int | float)]
-        found[one.name] = _mean(known)
+        found[one.name] = max(known, default=None) if one.name in _LARGEST else _mean(known)
     names = dict.fromkeys(name for seen in launches for name in seen.slowdowns)
     problems = [seen.problem for seen in launches if seen.problem is not None]
     return Seen(**(found | {"slowdowns": tuple(names), "problem": problems[0] if problems else None}))

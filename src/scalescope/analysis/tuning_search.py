@@ -137,12 +137,25 @@ class Laboratory:
         slow = self.is_slow(trial)
         if seen:
             return seen[-1] * (_AGAIN if slow and len(seen) == 1 else 1.0)
+        return self._expected_first_s(slow)
+
+    def expected_again_s(self, trial: Trial) -> float:
+        """How long a launch will take once there was one."""
+        if trial.trial_id in self.durations_s:
+            return self.expected_s(trial)
+        slow = self.is_slow(trial)
+        return self._expected_first_s(slow) * (_AGAIN if slow else 1.0)
+
+    def _expected_first_s(self, slow: bool) -> float:
+        """As long as others of its kind did at first."""
         alike = [
-            durations[-1]
+            durations[0]
             for one, durations in self._by_trial()
             if self.is_slow(one) == slow and one.trial_id not in self.failed
         ]
-        return max(alike, default=_SLOW_START_S if slow else 0.0)
+        if not alike:
+            return _SLOW_START_S if slow else 0.0
+        return statistics.median(alike)
 
     def _by_trial(self) -> list[tuple[Trial, list[float]]]:
         trials = {one.trial_id: Trial(settings=one.settings) for one in self.results}
@@ -279,7 +292,7 @@ class Combining:
 
     def _reserve_s(self, *trials: Trial) -> float:
         """What confirming the winner at the end will take."""
-        again = max(self.laboratory.expected_s(trial) for trial in trials)
+        again = max(self.laboratory.expected_again_s(trial) for trial in trials)
         known = self.laboratory.durations_s.get(self.laboratory.baseline, [0.0])
         return self.confirmations * (known[-1] + again)
 

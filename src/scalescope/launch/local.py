@@ -84,7 +84,8 @@ class LocalLauncher:
         if self._zygote is not None and not trial.settings["env"]:
             spawner = self._zygote
         ranks: list[SupervisedRank] = []
-        telemetry = Telemetry(gpus_of(trial, self.machine()), lambda: [one.process.pid for one in ranks])
+        gpus = gpus_of(trial, self.machine()) if self.telemetry else []
+        telemetry = Telemetry(gpus, lambda: [one.process.pid for one in ranks])
         look = telemetry.look if self.telemetry else lambda: None
         supervisor = Supervisor(ranks, beats, limits, trial.steps, watcher, spawner.wait, look)
         try:

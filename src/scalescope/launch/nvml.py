@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 # Bits of the throttle mask that mean less speed than the clocks allow, by NVML's names.
 _SLOWDOWNS = {
@@ -15,6 +15,9 @@ _SLOWDOWNS = {
 }
 _SM = 1  # NVML_CLOCK_SM
 _CORE = 0  # NVML_TEMPERATURE_GPU
+_POWER = 0  # NVML_TOTAL_POWER_SAMPLES
+_UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
+T = TypeVar("T")
 
 
 class Nvml:
@@ -40,26 +43,45 @@ class Nvml:
             self.close()
 
     def read(self, uuid: str) -> dict[str, float]:
-        """All it tells about a GPU now, in SI units; what a model does not know is left out."""
+        """What it tells about a GPU now, in SI units; what a model does not know is left out.
+
+        A question takes up to half a millisecond, and may hold up a process that starts kernels meanwhile.
+        """
         handle, module = self._handles.get(uuid), self._module
         if handle is None:
             return {}
-        found: dict[str, float] = {}
-        for name, ask in self._questions(handle).items():
-            with contextlib.suppress(module.NVMLError):
+        return self._answers(
+            {
+                "memory_used_bytes": lambda: float(module.nvmlDeviceGetMemoryInfo(handle).used),
+                "sm_clock_hz": lambda: module.nvmlDeviceGetClockInfo(handle, _SM) * 1e6,
+                "temperature_c": lambda: float(module.nvmlDeviceGetTemperature(handle, _CORE)),
+                "throttle_mask": lambda: float(module.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+            }
+        )
+
+    def history(self, uuid: str) -> dict[str, list[tuple[float, float]]]:
+        """(wall time in s, value) of utilisation and power, as the driver itself wrote them down lately.
+
+        An H200 keeps 14 s of utilisation, every 0.2 s, and 2.4 s of power, every 0.02 s.
+        """
+        handle, module = self._handles.get(uuid), self._module
+        if handle is None:
+            return {}
+
+        def kept(kind: int, unit: float) -> list[tuple[float, float]]:
+            _, samples = module.nvmlDeviceGetSamples(handle, kind, 0)
+            return [(one.timeStamp / 1e6, one.sampleValue.uiVal * unit) for one in samples]
+
+        return self._answers(
+            {"utilization": lambda: kept(_UTILIZATION, 0.01), "power_w": lambda: kept(_POWER, 1e-3)}
+        )
+
+    def _answers(self, questions: dict[str, Callable[[], T]]) -> dict[str, T]:
+        found: dict[str, T] = {}
+        for name, ask in questions.items():
+            with contextlib.suppress(self._module.NVMLError):
                 found[name] = ask()
         return found
-
-    def _questions(self, handle: Any) -> dict[str, Callable[[], float]]:
-        module = self._module
-        return {
-            "utilization": lambda: module.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0,
-            "memory_used_bytes": lambda: float(module.nvmlDeviceGetMemoryInfo(handle).used),
-            "power_w": lambda: module.nvmlDeviceGetPowerUsage(handle) / 1e3,
-            "sm_clock_hz": lambda: module.nvmlDeviceGetClockInfo(handle, _SM) * 1e6,
-            "temperature_c": lambda: float(module.nvmlDeviceGetTemperature(handle, _CORE)),
-            "throttle_mask": lambda: float(module.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-        }
 
     def limits(self, uuid: str) -> dict[str, float]:
         """What the readings can be held against."""

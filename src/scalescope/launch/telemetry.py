@@ -13,8 +13,12 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.nvml import Nvml, slowdowns
 from scalescope.results.result import WINDOW, RankRecord
 
-# NVML averages over a sixth of a second at least, so looking more often tells nothing new.
+# Reading /proc is cheap and touches nobody. Asking a GPU may hold up who starts kernels on it, so it is done
+# seldom: utilisation and power are read from what the driver writes down anyway.
 _INTERVAL_S = 0.2
+_GPU_INTERVAL_S = 1.0
+_HISTORY_INTERVAL_S = 5.0
+_UTILIZATION_SPAN_S = 0.2  # what one of the driver's samples is an average over
 _MOST_LOOKS = 2_000  # a day's training must not fill the memory: every second look is dropped then
 _SPARED = ("idle", "iowait")
 _STAT_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -34,25 +38,33 @@ class Telemetry:
         self._pids = pids
         self._proc = proc
         self._nvml = Nvml(self._uuids)
-        self._looks: list[dict[str, Any]] = []
-        self._interval_s = _INTERVAL_S
+        self._cpu = _Looks(_INTERVAL_S)
+        self._gpu = _Looks(_GPU_INTERVAL_S)
+        self._history: dict[str, dict[str, dict[float, float]]] = {}
+        self._history_read_s = time.monotonic()
+        self._asking: list[tuple[float, float]] = []  # when GPUs were asked, and for how long
 
     def look(self) -> None:
-        """Take a look, unless the last one was a moment ago."""
+        """Take those looks whose last one was long enough ago."""
         now = time.monotonic()
-        if self._looks and now - self._looks[-1]["at_s"] < self._interval_s:
+        if self._cpu.is_due(now):
+            ranks = [process_ticks(self._proc / str(pid) / "stat") for pid in self._pids()]
+            self._cpu.add(now, {"host": host_ticks(self._proc / "stat"), "ranks": ranks})
+        if not self._uuids:
             return
-        self._looks.append(
-            {
-                "at_s": now,
-                "gpus": {uuid: self._nvml.read(uuid) for uuid in self._uuids},
-                "host": host_ticks(self._proc / "stat"),
-                "ranks": [process_ticks(self._proc / str(pid) / "stat") for pid in self._pids()],
-            }
-        )
-        if len(self._looks) > _MOST_LOOKS:
-            self._looks = self._looks[::2]
-            self._interval_s *= 2
+        if self._gpu.is_due(now):
+            self._gpu.add(now, {uuid: self._nvml.read(uuid) for uuid in self._uuids})
+        if now - self._history_read_s >= _HISTORY_INTERVAL_S:
+            self._read_history()
+        self._asking.append((now, time.monotonic() - now))
+
+    def _read_history(self) -> None:
+        self._history_read_s = time.monotonic()
+        offset_s = self._history_read_s - time.time()
+        for uuid in self._uuids:
+            for name, samples in self._nvml.history(uuid).items():
+                kept = self._history.setdefault(uuid, {}).setdefault(name, {})
+                kept.update((round(at_s + offset_s, 3), value) for at_s, value in samples)
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -60,7 +72,7 @@ class Telemetry:
         over = threading.Event()
 
         def watch() -> None:
-            while not over.wait(self._interval_s):
+            while not over.wait(_INTERVAL_S):
                 self.look()
 
         thread = threading.Thread(target=watch, daemon=True)
@@ -73,17 +85,18 @@ class Telemetry:
 
     def between(self, begin_s: float, end_s: float) -> dict[str, Any]:
         """What was seen in a window, as raw samples; what could not be seen is missing, with the reason."""
-        inside = [one for one in self._looks if begin_s <= one["at_s"] <= end_s]
-        found: dict[str, Any] = {"looks": len(inside), "interval_s": self._interval_s}
+        inside = self._cpu.between(begin_s, end_s)
+        found: dict[str, Any] = {"looks": len(inside), "interval_s": self._cpu.interval_s}
         if self._nvml.problem is not None:
             found["gpu_problem"] = self._nvml.problem
-        if not inside:
-            return found
-        gpus = {uuid: self._gpu(uuid, inside) for uuid in self._uuids}
-        return found | {
-            "gpus": {uuid: seen for uuid, seen in gpus.items() if seen},
-            "cpu": _cpu(inside),
-        }
+        if self._uuids:
+            self._read_history()
+            # The state just before the window is its state too: memory is taken, clocks are up.
+            states = self._gpu.between(begin_s - self._gpu.interval_s, end_s)
+            gpus = {uuid: self._seen_of(uuid, states, begin_s, end_s) for uuid in self._uuids}
+            found["gpus"] = {uuid: seen for uuid, seen in gpus.items() if seen}
+            found["asking_gpus_s"] = sum(took_s for at_s, took_s in self._asking if begin_s <= at_s <= end_s)
+        return found | {"cpu": _cpu(inside)}
 
     def of_window(self, records: Sequence[RankRecord]) -> dict[str, Any]:
         """What was seen while ranks measured, by the first one's clock; nothing where none says when."""
@@ -91,10 +104,16 @@ class Telemetry:
         began, ended = (mark if isinstance(mark, float) else None for mark in marks or (None, None))
         return {} if began is None or ended is None else self.between(began, ended)
 
-    def _gpu(self, uuid: str, looks: list[dict[str, Any]]) -> dict[str, Any]:
-        readings = [one["gpus"][uuid] for one in looks]
+    def _seen_of(
+        self, uuid: str, states: list[tuple[float, dict[str, Any]]], begin_s: float, end_s: float
+    ) -> dict[str, Any]:
+        readings = [one[uuid] for _, one in states]
         names = dict.fromkeys(name for reading in readings for name in reading)
         series = {name: [one[name] for one in readings if name in one] for name in names}
+        for name, samples in self._history.get(uuid, {}).items():
+            span_s = _UTILIZATION_SPAN_S if name == "utilization" else 0.0
+            inside = [value for at_s, value in samples.items() if begin_s + span_s <= at_s <= end_s]
+            series |= {name: inside} if inside else {}
         masks = series.pop("throttle_mask", None)
         found: dict[str, Any] = dict(series)
         if masks is not None:
@@ -103,6 +122,26 @@ class Telemetry:
 
     def close(self) -> None:
         self._nvml.close()
+
+
+class _Looks:
+    """Looks with their times, taken at an interval that grows when there are many."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+        self._taken: list[tuple[float, Any]] = []
+
+    def is_due(self, now_s: float) -> bool:
+        return not self._taken or now_s - self._taken[-1][0] >= self.interval_s
+
+    def add(self, now_s: float, seen: Any) -> None:
+        self._taken.append((now_s, seen))
+        if len(self._taken) > _MOST_LOOKS:
+            self._taken = self._taken[::2]
+            self.interval_s *= 2
+
+    def between(self, begin_s: float, end_s: float) -> list[tuple[float, Any]]:
+        return [one for one in self._taken if begin_s <= one[0] <= end_s]
 
 
 def gpus_of(trial: Trial, machine: Machine) -> list[str]:
@@ -119,12 +158,12 @@ def _shares(named: list[list[str]]) -> dict[str, float]:
     return {name: sum(name in one for one in named) / len(named) for name in names}
 
 
-def _cpu(looks: list[dict[str, Any]]) -> dict[str, Any]:
+def _cpu(looks: list[tuple[float, Any]]) -> dict[str, Any]:
     """Busy share of the host and busy cores of each rank, over the whole window; missing where unknown."""
-    first, last = looks[0], looks[-1]
-    span_s = last["at_s"] - first["at_s"]
-    if span_s <= 0.0:
+    if len(looks) < 2:
         return {}
+    (began_s, first), (ended_s, last) = looks[0], looks[-1]
+    span_s = ended_s - began_s
     found: dict[str, Any] = {}
     if first["host"] and last["host"]:
         busy, total = (end - start for start, end in zip(first["host"], last["host"], strict=True))

@@ -66,3 +66,8 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """The text, cut where it is too long for a cell."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

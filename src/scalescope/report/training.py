@@ -183,7 +183,7 @@ def gpu_reading(seen: Seen) -> str | None:
     """What the GPUs did in the window; None where there was none to look at."""
     if not seen.knows_gpu:
         return None if seen.problem is None else f"unknown: {seen.problem}"
-    facts = [f"{percent(seen.gpu_utilization or 0.0)} busy"]
+    facts = [] if seen.gpu_utilization is None else [f"{percent(seen.gpu_utilization)} busy"]
     if seen.power_w is not None:
         limit = "" if seen.power_limit_w is None else f" of {seen.power_limit_w:.0f}"
         facts.append(f"{seen.power_w:.0f}{limit} W")
@@ -199,8 +199,8 @@ def cpu_reading(seen: Seen) -> str | None:
     """What the processor did in the window; None where the system does not say."""
     if seen.host_utilization is None:
         return None
-    ranks = "" if seen.rank_busy_cores is None else f"{seen.rank_busy_cores:.1f} cores a rank busy, "
-    return f"{ranks}{percent(seen.host_utilization)} of the host's"
+    host = f"{percent(seen.host_utilization)} of the host busy"
+    return host if seen.rank_busy_cores is None else f"{seen.rank_busy_cores:.1f} cores busy a rank, {host}"
 
 
 def _flops(rate: float) -> str:

@@ -1,5 +1,6 @@
 """What `tune` found: the sentence, what was tried, what adds up, and the line that runs it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning import Comparison
 from scalescope.analysis.tuning_search import Attempt
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, percent
+from scalescope.report.numbers import MISSING, counted, data_size, percent, shortened
 from scalescope.report.section import Section, Table
 
 NOW = ""  # the baseline's name among jobs
@@ -46,10 +47,18 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     found = [Section(lines=(verdict(tuning), *_of_other_jobs(tuning))), _tried(tuning)]
     if tuning.attempts:
         found.append(_combined(tuning))
-    if tuning.inapplicable:
-        lines = tuple(f"{text}: {reason}" for text, reason in tuning.inapplicable)
-        found.append(Section(title="Does not apply", lines=lines))
-    return tuple(found)
+    return (*found, *left_out_section(tuning.inapplicable))
+
+
+def left_out_section(inapplicable: Sequence[tuple[str, str]]) -> tuple[Section, ...]:
+    """What was not tried, levers of the same reason in one line."""
+    if not inapplicable:
+        return ()
+    by_reason: dict[str, list[str]] = {}
+    for text, reason in inapplicable:
+        by_reason.setdefault(reason, []).append(text)
+    lines = tuple(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+    return (Section(title="Not tried", lines=lines),)
 
 
 def verdict(tuning: Tuning) -> str:
@@ -122,7 +131,7 @@ def _row(tuning: Tuning, text: str, trial_id: str, changes: str, one: Comparison
     if one is None:
         tried = any(attempt.text == text and attempt.launches for attempt in tuning.attempts)
         left = "starts slowly: only tried with others" if tried else "not measured: no time was left"
-        reason = tuning.failed.get(trial_id, left if tuning.attempts else "not measured")
+        reason = shortened(tuning.failed.get(trial_id, left if tuning.attempts else "not measured"))
         return (text, "failed" if trial_id in tuning.failed else MISSING, *[MISSING] * 5, reason)
     launches = len(one.candidate.launches)
     remarks = [] if launches > 1 else ["one launch: no verdict"]

@@ -27,7 +27,14 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
 from scalescope.report.numbers import duration
 from scalescope.report.section import Section, Table
-from scalescope.report.tuning import NOW, Tuning, next_after_tuning, tuning_json, tuning_sections
+from scalescope.report.tuning import (
+    NOW,
+    Tuning,
+    left_out_section,
+    next_after_tuning,
+    tuning_json,
+    tuning_sections,
+)
 from scalescope.results.files import to_text
 from scalescope.results.result import Result
 from scalescope.results.run import Run
@@ -67,12 +74,11 @@ def tune(
     if experiment.measuring.repeats > MOST_LAUNCHES:
         raise BadInput(f"--repeats: tune makes at most {MOST_LAUNCHES} launches of one kind")
     search = Search(experiment, machine, options or TuneOptions())
-    for one in search.levers.inapplicable:
-        watcher.noted(f"not tried: {one.text}: {one.reason}")
     if not search.levers.candidates:
         raise BadInput("--levers: nothing is left to try here")
     if request.dry_run:
-        return StudyReport(sections=(_plan_of(search.levers, experiment),))
+        left_out = left_out_section([(one.text, one.reason) for one in search.levers.inapplicable])
+        return StudyReport(sections=(_plan_of(search.levers, experiment), *left_out))
     trials = (search.levers.baseline, *(one.trial for one in search.levers.candidates))
     expansion = expand(experiment, machine)
     plan = Plan(

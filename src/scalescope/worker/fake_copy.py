@@ -1,22 +1,30 @@
 """Copies of models and batches that hold no data: to count on them what a real step would take."""
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from scalescope.worker.step import Batch
+from scalescope.worker.step import Batch, Workload
 
 
-def fake_copy(model: nn.Module) -> tuple[Any, nn.Module]:
-    """A mode under which nothing is computed, and the model as that mode sees it."""
+def fake_copy(workload: Workload) -> tuple[Any, Workload]:
+    """A mode under which nothing is computed, and the workload as that mode sees it.
+
+    A loss that is a module is copied along, sharing with the model what it shared before. One that holds
+    tensors otherwise is refused when it is called: real tensors must not be touched by what is only counted.
+    """
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=False)
     with FakeCopyMode(mode):
-        return mode, copy.deepcopy(model)
+        if isinstance(workload.loss, nn.Module):
+            model, loss = copy.deepcopy((workload.model, workload.loss))
+            return mode, dataclasses.replace(workload, model=model, loss=loss)
+        return mode, dataclasses.replace(workload, model=copy.deepcopy(workload.model))
 
 
 def empty_like(batch: Batch, device: torch.device, times: int = 1) -> Batch:

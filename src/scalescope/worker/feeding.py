@@ -48,6 +48,30 @@ class Feed:
             close()
 
 
+class Peeked:
+    """Batches whose first one was looked at, and still comes first."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._rest = batches
+        self._first = [next(batches)]
+
+    @property
+    def first(self) -> Batch:
+        return self._first[0]
+
+    def __iter__(self) -> "Peeked":
+        return self
+
+    def __next__(self) -> Batch:
+        return self._first.pop() if self._first else next(self._rest)
+
+    def close(self) -> None:
+        """End the loader behind it, also before the first batch was taken."""
+        close = getattr(self._rest, "close", None)
+        if close is not None:
+            close()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Handling:
     """What the input levers ask for: who prepares batches, and how they get to the device."""

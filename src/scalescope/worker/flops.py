@@ -13,9 +13,9 @@ def count_flops_per_sample(workload: Workload, batch: Batch, device: torch.devic
     A model that looks at its own numbers, or leaves PyTorch, cannot be run on tensors without data.
     """
     try:
-        mode, model = fake_copy(workload.model)
+        mode, copied = fake_copy(workload)
         with mode, FlopCounterMode(display=False) as counter:
-            workload.loss_of(model, empty_like(batch, device)).backward()
+            copied.loss_of(copied.model, empty_like(batch, device)).backward()
     except Exception:
         return None
     return counter.get_total_flops() / batch_size_of(batch) or None  # none at all: they were not seen

@@ -122,12 +122,12 @@ def _track(job: Job, *, times: int = 1, checkpointed: bool = False, kept: bool =
     from torch.distributed._tools.mem_tracker import MemTracker
 
     device, batches = job.device, job.batches
-    mode, model = fake_copy(job.workload.model)
+    mode, workload = fake_copy(job.workload)
+    model = workload.model
     if checkpointed:
         checkpoint_blocks(model)
     with mode:
         waiting = [empty_like(job.batch, device, times) for _ in range(batches)]
-        workload = dataclasses.replace(job.workload, model=model)
         step = _step_alone(job.trial, workload, device, kept=kept or keeps_gradients(job.trial))
         tracker = MemTracker()
         tracker.track_external(model, step.optimizer, *_tensors(waiting))

@@ -96,7 +96,11 @@ def test_a_gpu_and_a_loader_bring_the_copying_levers() -> None:
     levers = found(*asked, gpus=1, num_workers="2")
     assert tried(levers) == ["pin_memory True", "non_blocking True", "prefetch_stream True"]
     assert reasons(levers) == {"attention": "the model has no attention of ours"}
-    assert len(tried(found("attention", gpus=1, workload="transformer"))) == 4
+    assert tried(found("attention", gpus=1, workload="transformer")) == [
+        "attention efficient",
+        "attention math",
+    ]
+    assert len(tried(found("attention", gpus=1, workload="transformer", precision="bf16"))) == 4
 
 
 def test_ones_own_model_may_have_anything(tmp_path: object) -> None:

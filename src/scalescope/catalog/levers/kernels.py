@@ -30,7 +30,13 @@ class Kernels:
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
-        """Two of the kernels are a GPU's alone."""
+        """Two of the kernels are a GPU's alone, and two have no version for fp32 there."""
+        halved = values["precision"] in ("bf16", "fp16")
+        if values["device"] == "cuda" and values["attention"] in ("flash", "cudnn") and not halved:
+            raise CannotRun(
+                f"attention {values['attention']} needs --precision bf16 or fp16 on a GPU; "
+                "auto takes it by itself then"
+            )
         if values["device"] == "cpu" and values["attention"] in ("efficient", "cudnn"):
             raise CannotRun(
                 f"attention {values['attention']} needs a CUDA GPU; flash and math work on the CPU"

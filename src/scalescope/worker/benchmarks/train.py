@@ -19,13 +19,13 @@ from scalescope.worker.calibration import matmul_flops_per_s
 from scalescope.worker.checksum import parameter_checksum
 from scalescope.worker.evaluation import Evaluation
 from scalescope.worker.faults import Fault
-from scalescope.worker.feeding import Feed
+from scalescope.worker.feeding import Feed, Peeked
 from scalescope.worker.flops import count_flops_per_sample
 from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
 from scalescope.worker.position import Position
 from scalescope.worker.stand_in import stand_in_for
-from scalescope.worker.step import Batches, Step, Stretch, Workload, run_steps
+from scalescope.worker.step import Step, Stretch, Workload, run_steps
 from scalescope.worker.timing import clock_for
 
 
@@ -39,17 +39,19 @@ def measure(
     workload = build_workload(trial, group, device)
     found = Measurements(counters=_count_parameters(workload.model))
     feed = build_feed(trial, workload, group, device)
-    if cards.card("workloads", trial.settings["workload"]).counts_operations:
-        feed = _count_operations(feed, workload, device, found)
-    if options.stand_in:
-        workload = stand_in_for(workload, trial, group, device, found)
-    step = _delayed(build_step(trial, workload, device), options.delay_ms)
-    if workload.make_optimizer is not None and not options.stand_in:
-        found.counters["own_optimizer"] = type(step.optimizer).__name__
-    evaluation = Evaluation(workload, trial, group, device) if options.eval else None
-    torch.manual_seed(trial.settings["seed"] + group.rank)  # replicas start equal, but drop out differently
-    run = _Run(step, feed, device, position, fault, _course_of(options, feed, step.accumulation_steps))
     try:
+        if cards.card("workloads", trial.settings["workload"]).counts_operations and not options.stand_in:
+            feed = _count_operations(feed, workload, device, found)
+        if options.stand_in:
+            workload = stand_in_for(workload, trial, group, device, found)
+        step = _delayed(build_step(trial, workload, device), options.delay_ms)
+        if workload.make_optimizer is not None and not options.stand_in:
+            found.counters["own_optimizer"] = type(step.optimizer).__name__
+        evaluation = Evaluation(workload, trial, group, device) if options.eval else None
+        torch.manual_seed(
+            trial.settings["seed"] + group.rank
+        )  # replicas start equal, but drop out differently
+        run = _Run(step, feed, device, position, fault, _course_of(options, feed, step.accumulation_steps))
         losses = _train(trial, run, group, evaluation, found)
     finally:
         feed.close()
@@ -64,14 +66,9 @@ def measure(
 
 def _count_operations(feed: Feed, workload: Workload, device: torch.device, found: Measurements) -> Feed:
     """Note what a sample costs, by the first batch; the feed that is returned begins with it all the same."""
-    first = next(feed.batches)
-    found.counters["model_flops_per_sample"] = count_flops_per_sample(workload, first, device)
-
-    def batches() -> Batches:  # a generator: closing it closes the loader behind it
-        yield first
-        yield from feed.batches
-
-    return dataclasses.replace(feed, batches=batches())
+    peeked = Peeked(feed.batches)
+    found.counters["model_flops_per_sample"] = count_flops_per_sample(workload, peeked.first, device)
+    return dataclasses.replace(feed, batches=peeked)
 
 
 def _delayed(step: Step, delay_ms: float) -> Step:
