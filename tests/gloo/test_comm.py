@@ -219,3 +219,13 @@ def test_a_shaped_link_without_root_is_refused_in_one_line(
     assert run.stderr == ("scalescope: --link shapes networks in namespaces, which needs Linux and root\n")
     assert run.results == []
     assert not run.folder.exists()
+
+
+@pytest.mark.netns
+def test_a_missing_tool_for_a_shaped_link_is_named(run_here: RunsHere) -> None:
+    run = run_here(*_COMM, "--world-size=2", "--link=1gbit", PATH="/nowhere")
+    assert run.returncode == 3
+    assert run.stderr == (
+        "scalescope: --link needs ip, tc, nsenter, unshare (packages iproute2 and util-linux)\n"
+    )
+    assert not run.folder.exists()

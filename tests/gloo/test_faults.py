@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import FinishedRun, StartedRun
+from tests.gloo.real_runs import FinishedRun, RunsHere, StartedRun
 
 pytestmark = pytest.mark.gloo
 
@@ -25,11 +25,6 @@ _CRASHES = {
 }
 
 
-def _two_at_a_time(faults: list[str]) -> list[list[str]]:
-    """Starting torch takes one core for seconds; two runs share the wait."""
-    return [faults[first : first + 2] for first in range(0, len(faults), 2)]
-
-
 def _finish(run: StartedRun) -> FinishedRun:
     """The end of a run that must leave nothing behind."""
     finished = run.finish()
@@ -41,8 +36,11 @@ def _verdict(result: dict[str, Any]) -> tuple[str, int | None, int | None]:
     return result["status"], result["rank"], result["step"]
 
 
-def _assert_crash_named(run: FinishedRun, fault: str) -> None:
+@pytest.mark.parametrize("fault", _CRASHES)
+def test_a_rank_that_crashes_is_named_and_other_trials_are_kept(run_here: RunsHere, fault: str) -> None:
     step, reason = _CRASHES[fault]
+    run = run_here("train", *TINY, "--world-size=1,2", SCALESCOPE_FAULT=fault)
+    assert run_here.leftovers() == []
     assert run.returncode == 4
     failed = run.only(world_size=2)
     assert _verdict(failed) == ("failed", 1, step)
@@ -54,14 +52,6 @@ def _assert_crash_named(run: FinishedRun, fault: str) -> None:
     assert kept["status"] == "ok"
     assert len(kept["ranks"][0]["samples"]["step_time_s"]) == 5
     assert {one["status"] for one in run.summary["results"]["training"]} == {"ok", "failed"}
-
-
-@pytest.mark.parametrize("faults", _two_at_a_time(list(_CRASHES)), ids=" ".join)
-def test_a_rank_that_crashes_is_named_and_other_trials_are_kept(start: Start, faults: list[str]) -> None:
-    flags = ("train", *TINY, "--world-size=1,2")
-    runs = [start(*flags, folder=fault, SCALESCOPE_FAULT=fault) for fault in faults]
-    for run, fault in zip(runs, faults, strict=True):
-        _assert_crash_named(_finish(run), fault)
 
 
 def test_a_raising_rank_ends_the_command_within_two_seconds_and_logs_its_traceback(start: Start) -> None:
@@ -183,14 +173,14 @@ def test_hang_in_teardown_costs_no_result_and_a_flood_of_output_is_capped(start:
     assert 1 << 20 < log.stat().st_size <= 64 << 20
 
 
-def test_wrong_training_is_invalid(start: Start) -> None:
-    nan = start("train", *TINY, "--world-size=1,2", SCALESCOPE_FAULT="nan@1:0")
-    diverged = start("train", *TINY, "--world-size=1,2", folder="diverged", SCALESCOPE_FAULT="diverge@1:0")
-    expected = (
-        (_finish(nan), ("invalid", 1, 7), "the loss of rank 1 is not finite at step 7"),
-        (_finish(diverged), ("invalid", None, None), "the ranks' parameters differ after training"),
-    )
-    for run, verdict, reason in expected:
+def test_wrong_training_is_invalid(run_here: RunsHere) -> None:
+    expected = {
+        "nan@1:0": (("invalid", 1, 7), "the loss of rank 1 is not finite at step 7"),
+        "diverge@1:0": (("invalid", None, None), "the ranks' parameters differ after training"),
+    }
+    for fault, (verdict, reason) in expected.items():
+        run = run_here("train", *TINY, "--world-size=1,2", SCALESCOPE_FAULT=fault)
+        assert run_here.leftovers() == []
         assert run.returncode == 6
         result = run.only(world_size=2)
         assert _verdict(result) == verdict
@@ -200,7 +190,7 @@ def test_wrong_training_is_invalid(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_started_fresh_fail_in_the_same_words(start: Start) -> None:
+def test_ranks_started_fresh_fail_in_the_same_words(run_here: RunsHere) -> None:
     expected = {
         "raise@1:5": ("failed", 1, 5, "rank 1 failed at step 5: RuntimeError: injected fault"),
         "kill@0:4": ("failed", 0, 4, "rank 0 was killed by SIGKILL at step 4"),
@@ -213,7 +203,8 @@ def test_ranks_started_fresh_fail_in_the_same_words(start: Start) -> None:
         ),
     }
     sweep = [f"--env=SCALESCOPE_FAULT={fault}" for fault in expected]
-    run = _finish(start("train", *TINY, "--world-size=2", "--stall-timeout=2s", *sweep))
+    run = run_here("train", *TINY, "--world-size=2", "--stall-timeout=2s", *sweep)
+    assert run_here.leftovers() == []
     assert run.returncode == 4
     assert len(run.results) == len(expected)
     for fault, (*verdict, reason) in expected.items():

@@ -3,16 +3,15 @@
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import TINY, clean_environment
+from tests.conftest import TINY
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import SCALESCOPE, StartedRun, read_results
+from tests.gloo.real_runs import RunsHere, StartedRun, read_results
 
 pytestmark = pytest.mark.gloo
 
@@ -21,12 +20,11 @@ _FLAGS = ("train", *TINY, "--world-size=1,2")
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(run_here: RunsHere) -> Path:
     """A folder with one finished launch on one rank and one on two."""
-    directory = tmp_path_factory.mktemp("measured")
-    command = [*SCALESCOPE, *_FLAGS, "--output-dir=run"]
-    subprocess.run(command, cwd=directory, env=clean_environment(), check=True, timeout=120)
-    return directory / "run"
+    run = run_here(*_FLAGS)
+    assert run.returncode == 0
+    return run.folder
 
 
 def _go_on(start: Start, measured: Path, folder: Path, fault: str = _STUCK) -> StartedRun:
@@ -54,14 +52,11 @@ def _assert_ends_cleanly(run: StartedRun, number: signal.Signals, finished_befor
     assert statuses == [*["ok"] * finished_before, "failed"]
 
 
-def test_sigint_ends_the_run_cleanly(start: Start, measured: Path, tmp_path: Path) -> None:
-    _assert_ends_cleanly(_go_on(start, measured, tmp_path / "run"), signal.SIGINT, 2)
-
-
-def test_sigterm_and_sighup_end_the_run_cleanly(start: Start, measured: Path, tmp_path: Path) -> None:
-    runs = [_go_on(start, measured, tmp_path / name) for name in ("terminated", "hung-up")]
-    _assert_ends_cleanly(runs[0], signal.SIGTERM, 2)
-    _assert_ends_cleanly(runs[1], signal.SIGHUP, 2)
+def test_sigint_sigterm_and_sighup_end_the_run_cleanly(start: Start, measured: Path, tmp_path: Path) -> None:
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    runs = [_go_on(start, measured, tmp_path / number.name) for number in signals]
+    for run, number in zip(runs, signals, strict=True):
+        _assert_ends_cleanly(run, number, 2)
 
 
 @pytest.mark.slow

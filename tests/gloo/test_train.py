@@ -196,8 +196,8 @@ def test_precisions_of_the_cpu_with_ddp_on_one_rank(run_here: RunsHere) -> None:
     assert "precision fp16 needs a CUDA GPU" in refused.stderr
 
 
-def test_the_same_variable_twice_is_a_sweep(start: Start) -> None:
-    run = start("train", *TINY, "--env=OMP_NUM_THREADS=1", "--env=OMP_NUM_THREADS=2").finish()
+def test_the_same_variable_twice_is_a_sweep(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--env=OMP_NUM_THREADS=1", "--env=OMP_NUM_THREADS=2")
     assert run.returncode == 0
     assert len({one["trial_id"] for one in run.results}) == 2
     for threads in (1, 2):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import FinishedRun, RunsHere, StartedRun
+from tests.gloo.real_runs import FinishedRun, StartedRun
 
 pytestmark = pytest.mark.netns
 
@@ -124,12 +124,3 @@ def test_training_on_a_shaped_link_says_so(start: Start) -> None:
     (result,) = run.results
     assert (result["status"], result["settings"]["link"]) == ("ok", "1gbit")
     _assert_gone(started, namespaces)
-
-
-def test_a_missing_tool_is_named(run_here: RunsHere) -> None:
-    run = run_here(*_COMM, "--world-size=2", "--link=1gbit", PATH="/nowhere")
-    assert run.returncode == 3
-    assert run.stderr == (
-        "scalescope: --link needs ip, tc, nsenter, unshare (packages iproute2 and util-linux)\n"
-    )
-    assert not run.folder.exists()
