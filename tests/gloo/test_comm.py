@@ -167,17 +167,18 @@ def test_a_corrupted_result_makes_the_trial_invalid(start: Start, tmp_path: Path
     assert run.summary["results"]["communication"] == {}
 
 
-def test_a_deadlocked_rank_is_named(start: Start) -> None:
-    limit = "--stall-timeout=2s"
-    one = start(*_COMM, "--world-size=2", "-e", "4K", limit, SCALESCOPE_FAULT="deadlock@1:3")
-    pair = start(*_COMM, "--pairs", "--world-size=3", limit, folder="pair", SCALESCOPE_FAULT="deadlock@1:2")
-    for started, step in ((one, 3), (pair, 2)):
-        run = started.finish()
-        assert run.returncode == 5
-        (result,) = run.results
-        assert (result["status"], result["rank"], result["step"]) == ("hang", 1, step)
-        assert result["reason"].startswith(f"rank 1 hangs at step {step}: no progress for ")
-        assert started.leftovers() == []
+@pytest.mark.parametrize(
+    ("flags", "step"),
+    [(("--world-size=2", "-e", "4K"), 3), (("--world-size=3", "--pairs"), 2)],
+    ids=["together", "pairs"],
+)
+def test_a_deadlocked_rank_is_named(run_here: RunsHere, flags: tuple[str, ...], step: int) -> None:
+    run = run_here(*_COMM, *flags, "--stall-timeout=2s", SCALESCOPE_FAULT=f"deadlock@1:{step}")
+    assert run.returncode == 5
+    (result,) = run.results
+    assert (result["status"], result["rank"], result["step"]) == ("hang", 1, step)
+    assert result["reason"].startswith(f"rank 1 hangs at step {step}: no progress for ")
+    assert run_here.leftovers() == []
 
 
 def test_comm_under_torchrun(start: Start) -> None:
@@ -200,9 +201,7 @@ def test_comm_under_torchrun(start: Start) -> None:
         (("--backend=nccl",), 3, "--backend nccl needs CUDA GPUs"),
     ],
 )
-def test_bad_input_is_one_line(
-    run_here: RunsHere, flags: tuple[str, ...], code: int, message: str
-) -> None:
+def test_bad_input_is_one_line(run_here: RunsHere, flags: tuple[str, ...], code: int, message: str) -> None:
     run = run_here(*_COMM, "--world-size=2", *flags)
     assert run.returncode == code
     assert message in run.stderr
