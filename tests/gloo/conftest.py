@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.gloo.real_runs import SCALESCOPE, StartedRun
+from tests.gloo.real_runs import SCALESCOPE, RunsHere, StartedRun
 
 
 class Start(Protocol):
@@ -32,3 +32,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for run in started:
         run.clean_up()
+
+
+@pytest.fixture(scope="session")
+def run_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunsHere]:
+    """Run `scalescope` in this process; torch is imported once, by the zygote of all these runs."""
+    runs = RunsHere(tmp_path_factory.mktemp("runs-here"))
+    yield runs
+    runs.end()

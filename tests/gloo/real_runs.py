@@ -1,6 +1,8 @@
 """Runs of the command line with real ranks, and what they leave behind: results, logs, processes."""
 
 import contextlib
+import io
+import itertools
 import json
 import os
 import signal
@@ -12,7 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import pytest
+
+from scalescope.cli import app
+from scalescope.launch import local
+from scalescope.launch.processes import RankProcess, Zygote
+from scalescope.results.rank_job import RankJob
 from tests.conftest import clean_environment
 
 SCALESCOPE = (sys.executable, "-m", "scalescope")
@@ -106,20 +115,12 @@ class StartedRun:
         self.wait_until(lambda: f"[Rank {world_size - 1}]" in self.stdout, "rank in training")
 
     def processes(self) -> list[int]:
-        """The command and what it started, as far as it lives; zombies have no environment any more."""
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._owns(pid)]
-
-    def _owns(self, pid: int) -> bool:
-        with contextlib.suppress(OSError):
-            return f"{_MARK}={self._mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return False
+        """The command and what it started, as far as it lives."""
+        return _marked(self._mark)
 
     def leftovers(self, within_s: float = 1.0) -> list[int]:
         """What is still there after `within_s`; returns as soon as nothing is."""
-        deadline = time.monotonic() + within_s
-        while (found := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return found
+        return _left_after(within_s, self.processes)
 
     def clean_up(self) -> None:
         """End whatever a failed test left."""
@@ -127,6 +128,103 @@ class StartedRun:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
+
+
+class _LastingZygote(Zygote):
+    """Torch, imported once for many commands: the end of a command does not end it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra: dict[str, str] = {}
+
+    def start(self, job: RankJob, environment: dict[str, str], log: Path) -> RankProcess:
+        return super().start(job, {**self.extra, **environment}, log)
+
+    def close(self) -> None:
+        pass
+
+    def end(self) -> None:
+        super().close()
+
+
+class RunsHere:
+    """Commands inside this process, one after the other, with real ranks forked from one zygote.
+
+    For what a command measures, says and stores; how its own processes start and end is what
+    `StartedRun` shows. Ranks look for files in `directory`, which all commands share.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._mark = uuid.uuid4().hex
+        self._numbers = itertools.count()
+        with contextlib.chdir(directory), self._environment({}):
+            self._zygote = _LastingZygote()
+        self._kept = self._processes()
+
+    def __call__(self, *arguments: str, folder: str | None = None, **extra: str) -> FinishedRun:
+        """Run a command that writes to `folder`, by default a new one; keywords are environment variables."""
+        folder = f"run{next(self._numbers)}" if folder is None else folder
+        self._zygote.extra = extra
+        with (
+            contextlib.chdir(self.directory),
+            self._environment(extra),
+            mock.patch.object(local, "Zygote", lambda: self._zygote),
+            contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as out,
+            contextlib.redirect_stderr(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as err,
+            pytest.raises(SystemExit) as leaving,
+        ):
+            app.main([*arguments, f"--output-dir={folder}"])
+        assert isinstance(leaving.value.code, int)
+        return FinishedRun(
+            returncode=leaving.value.code,
+            stdout=_text_of(out),
+            stderr=_text_of(err),
+            ended_at=time.time(),
+            folder=self.directory / folder,
+        )
+
+    def leftovers(self, within_s: float = 1.0) -> list[int]:
+        """Ranks, and what they started, that are still there after `within_s`."""
+        return _left_after(within_s, self._processes_of_ranks)
+
+    def end(self) -> None:
+        self._zygote.end()
+        for pid in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _environment(self, extra: dict[str, str]) -> "contextlib.AbstractContextManager[Any]":
+        return mock.patch.dict(os.environ, clean_environment(**extra, **{_MARK: self._mark}), clear=True)
+
+    def _processes(self) -> list[int]:
+        return _marked(self._mark)
+
+    def _processes_of_ranks(self) -> list[int]:
+        return [pid for pid in self._processes() if pid not in self._kept]
+
+
+def _text_of(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes that carry a mark; zombies have no environment any more."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _carries(pid, mark)]
+
+
+def _carries(pid: int, mark: str) -> bool:
+    with contextlib.suppress(OSError):
+        return f"{_MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
+
+
+def _left_after(within_s: float, processes: Callable[[], list[int]]) -> list[int]:
+    deadline = time.monotonic() + within_s
+    while (found := processes()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """`comm` end to end on real CPU ranks: every collective in every type, checked, shown and stored."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
 from scalescope.report.nccl_tests import parse
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import FinishedRun
+from tests.gloo.real_runs import FinishedRun, RunsHere
 
 pytestmark = pytest.mark.gloo
 
@@ -95,9 +96,9 @@ def test_every_collective_is_measured_shown_and_stored(start: Start, tmp_path: P
         assert {size for size, _ in curve["points"]} == powers
 
 
-def test_every_type_is_carried_right(start: Start) -> None:
+def test_every_type_is_carried_right(run_here: RunsHere) -> None:
     flags = ("-b", "1K", "-e", "8K", "-f", "8", "-n", "2", f"--dtype={','.join(DTYPE_BYTES)}")
-    found = _communication(start(*_COMM, "--world-size=2", *flags).finish())
+    found = _communication(run_here(*_COMM, "--world-size=2", *flags))
     assert set(found) == set(_ALL)
     for name, rows in found.items():
         assert {row["dtype"] for row in rows} == set(DTYPE_BYTES)
@@ -105,10 +106,10 @@ def test_every_type_is_carried_right(start: Start) -> None:
             assert _sizes(rows) == {1024, 8192}
 
 
-def test_three_ranks_count_only_what_they_carry(start: Start) -> None:
+def test_three_ranks_count_only_what_they_carry(run_here: RunsHere) -> None:
     """Where parts must be equal, the size is the one that was carried, not the one that was asked for."""
     flags = ("-b", "8", "-e", "4096", "-f", "8", "-n", "2", "--dtype=float32,int8")
-    found = _communication(start(*_COMM, "--world-size=3", *flags).finish())
+    found = _communication(run_here(*_COMM, "--world-size=3", *flags))
     assert set(found) == set(_ALL)
     for name, rows in found.items():
         by_type = {
@@ -121,26 +122,20 @@ def test_three_ranks_count_only_what_they_carry(start: Start) -> None:
         assert {row["world_size"] for row in rows} == {3}
 
 
-def test_one_placement_alone(start: Start) -> None:
+def test_one_placement_alone(run_here: RunsHere) -> None:
     flags = ("--world-size=2", "-b", "1K", "-e", "1K", "-n", "2")
-    runs = {
-        True: start(*_COMM, *flags, "--in-place", folder="in"),
-        False: start(*_COMM, *flags, "--out-of-place", folder="out"),
-    }
-    for in_place, run in runs.items():
-        found = _communication(run.finish())
+    for in_place, flag in ((True, "--in-place"), (False, "--out-of-place")):
+        found = _communication(run_here(*_COMM, *flags, flag))
         assert set(found) == {name for name in _ALL if in_place in _PLACES[name]}
         assert {row["in_place"] for rows in found.values() for row in rows} == {in_place}
 
 
-def test_a_gate_that_nothing_reaches(start: Start) -> None:
+def test_a_gate_that_nothing_reaches(run_here: RunsHere) -> None:
     flags = ("--collective=all_reduce,barrier", "--world-size=2", "-b", "1K", "-e", "1K", "-n", "2")
-    missed = start(*_COMM, *flags, "--min-busbw=1000GB/s")
-    reached = start(*_COMM, *flags, "--min-busbw=1B/s", folder="reached")
-    run = missed.finish()
-    assert run.returncode == 8
-    assert "Gate missed: below 1,000 GB/s: all_reduce " in run.stdout
-    assert reached.finish().returncode == 0
+    missed = run_here(*_COMM, *flags, "--min-busbw=1000GB/s")
+    assert missed.returncode == 8
+    assert "Gate missed: below 1,000 GB/s: all_reduce " in missed.stdout
+    assert run_here(*_COMM, *flags, "--min-busbw=1B/s").returncode == 0
 
 
 _CORRUPTION = """
@@ -172,17 +167,18 @@ def test_a_corrupted_result_makes_the_trial_invalid(start: Start, tmp_path: Path
     assert run.summary["results"]["communication"] == {}
 
 
-def test_a_deadlocked_rank_is_named(start: Start) -> None:
-    limit = "--stall-timeout=2s"
-    one = start(*_COMM, "--world-size=2", "-e", "4K", limit, SCALESCOPE_FAULT="deadlock@1:3")
-    pair = start(*_COMM, "--pairs", "--world-size=3", limit, folder="pair", SCALESCOPE_FAULT="deadlock@1:2")
-    for started, step in ((one, 3), (pair, 2)):
-        run = started.finish()
-        assert run.returncode == 5
-        (result,) = run.results
-        assert (result["status"], result["rank"], result["step"]) == ("hang", 1, step)
-        assert result["reason"].startswith(f"rank 1 hangs at step {step}: no progress for ")
-        assert started.leftovers() == []
+@pytest.mark.parametrize(
+    ("flags", "step"),
+    [(("--world-size=2", "-e", "4K"), 3), (("--world-size=3", "--pairs"), 2)],
+    ids=["together", "pairs"],
+)
+def test_a_deadlocked_rank_is_named(run_here: RunsHere, flags: tuple[str, ...], step: int) -> None:
+    run = run_here(*_COMM, *flags, "--stall-timeout=2s", SCALESCOPE_FAULT=f"deadlock@1:{step}")
+    assert run.returncode == 5
+    (result,) = run.results
+    assert (result["status"], result["rank"], result["step"]) == ("hang", 1, step)
+    assert result["reason"].startswith(f"rank 1 hangs at step {step}: no progress for ")
+    assert run_here.leftovers() == []
 
 
 def test_comm_under_torchrun(start: Start) -> None:
@@ -205,25 +201,30 @@ def test_comm_under_torchrun(start: Start) -> None:
         (("--backend=nccl",), 3, "--backend nccl needs CUDA GPUs"),
     ],
 )
-def test_bad_input_is_one_line(start: Start, flags: tuple[str, ...], code: int, message: str) -> None:
-    run = start(*_COMM, "--world-size=2", *flags).finish()
+def test_bad_input_is_one_line(run_here: RunsHere, flags: tuple[str, ...], code: int, message: str) -> None:
+    run = run_here(*_COMM, "--world-size=2", *flags)
     assert run.returncode == code
     assert message in run.stderr
     assert len(run.stderr.splitlines()) == 1
     assert not run.folder.exists()
 
 
-_NOT_ROOT = """
-import os
-
-os.geteuid = lambda: 1000
-"""
-
-
-def test_a_shaped_link_without_root_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_NOT_ROOT)
-    run = start(*_COMM, "--world-size=2", "--link=1gbit", PYTHONPATH=str(tmp_path)).finish()
+def test_a_shaped_link_without_root_is_refused_in_one_line(
+    run_here: RunsHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    run = run_here(*_COMM, "--world-size=2", "--link=1gbit")
     assert run.returncode == 3
     assert run.stderr == ("scalescope: --link shapes networks in namespaces, which needs Linux and root\n")
     assert run.results == []
+    assert not run.folder.exists()
+
+
+@pytest.mark.netns
+def test_a_missing_tool_for_a_shaped_link_is_named(run_here: RunsHere) -> None:
+    run = run_here(*_COMM, "--world-size=2", "--link=1gbit", PATH="/nowhere")
+    assert run.returncode == 3
+    assert run.stderr == (
+        "scalescope: --link needs ip, tc, nsenter, unshare (packages iproute2 and util-linux)\n"
+    )
     assert not run.folder.exists()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import FinishedRun, StartedRun
+from tests.gloo.real_runs import FinishedRun, RunsHere, StartedRun
 
 pytestmark = pytest.mark.gloo
 
@@ -25,11 +25,6 @@ _CRASHES = {
 }
 
 
-def _two_at_a_time(faults: list[str]) -> list[list[str]]:
-    """Starting torch takes one core for seconds; two runs share the wait."""
-    return [faults[first : first + 2] for first in range(0, len(faults), 2)]
-
-
 def _finish(run: StartedRun) -> FinishedRun:
     """The end of a run that must leave nothing behind."""
     finished = run.finish()
@@ -41,8 +36,11 @@ def _verdict(result: dict[str, Any]) -> tuple[str, int | None, int | None]:
     return result["status"], result["rank"], result["step"]
 
 
-def _assert_crash_named(run: FinishedRun, fault: str) -> None:
+@pytest.mark.parametrize("fault", _CRASHES)
+def test_a_rank_that_crashes_is_named_and_other_trials_are_kept(run_here: RunsHere, fault: str) -> None:
     step, reason = _CRASHES[fault]
+    run = run_here("train", *TINY, "--world-size=1,2", SCALESCOPE_FAULT=fault)
+    assert run_here.leftovers() == []
     assert run.returncode == 4
     failed = run.only(world_size=2)
     assert _verdict(failed) == ("failed", 1, step)
@@ -54,14 +52,6 @@ def _assert_crash_named(run: FinishedRun, fault: str) -> None:
     assert kept["status"] == "ok"
     assert len(kept["ranks"][0]["samples"]["step_time_s"]) == 5
     assert {one["status"] for one in run.summary["results"]["training"]} == {"ok", "failed"}
-
-
-@pytest.mark.parametrize("faults", _two_at_a_time(list(_CRASHES)), ids=" ".join)
-def test_a_rank_that_crashes_is_named_and_other_trials_are_kept(start: Start, faults: list[str]) -> None:
-    flags = ("train", *TINY, "--world-size=1,2")
-    runs = [start(*flags, folder=fault, SCALESCOPE_FAULT=fault) for fault in faults]
-    for run, fault in zip(runs, faults, strict=True):
-        _assert_crash_named(_finish(run), fault)
 
 
 def test_a_raising_rank_ends_the_command_within_two_seconds_and_logs_its_traceback(start: Start) -> None:
@@ -82,79 +72,75 @@ def _assert_stacks(run: FinishedRun, result: dict[str, Any], culprit: int) -> No
     assert "faults.py" in run.log(result, culprit)
 
 
-def test_a_stopped_rank_is_named_before_and_after_warm_up(start: Start) -> None:
+@pytest.mark.parametrize(("rank", "step"), [(1, 5), (0, 1)], ids=["measured", "warming up"])
+def test_a_stopped_rank_is_named(run_here: RunsHere, rank: int, step: int) -> None:
     limits = ("--stall-timeout=2s", "--warmup-timeout=2s")
-    measured = start("train", *TINY, "--world-size=2", *limits, SCALESCOPE_FAULT="stop@1:5")
-    warming = start("train", *TINY, "--world-size=2", *limits, folder="warming", SCALESCOPE_FAULT="stop@0:1")
-    for run, rank, step in ((_finish(measured), 1, 5), (_finish(warming), 0, 1)):
-        assert run.returncode == 5
-        (result,) = run.results
-        assert _verdict(result) == ("hang", rank, step)
-        assert result["reason"].startswith(f"rank {rank} is stopped by a signal at step {step}: no progress")
-        assert 2.0 < result["duration_s"] < 2.0 + 1.0 + _START_UP_S
-        assert "step_time_s" not in result["ranks"][rank]["samples"]
-        _assert_stacks(run, result, rank)
+    run = run_here("train", *TINY, "--world-size=2", *limits, SCALESCOPE_FAULT=f"stop@{rank}:{step}")
+    assert run_here.leftovers() == []
+    assert run.returncode == 5
+    (result,) = run.results
+    assert _verdict(result) == ("hang", rank, step)
+    assert result["reason"].startswith(f"rank {rank} is stopped by a signal at step {step}: no progress")
+    assert 2.0 < result["duration_s"] < 2.0 + 1.0 + _START_UP_S
+    assert "step_time_s" not in result["ranks"][rank]["samples"]
+    _assert_stacks(run, result, rank)
 
 
-def test_deadlocked_ranks_are_named_one_or_all(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("fault", "verdict", "reason"),
+    [
+        ("deadlock@1:5", ("hang", 1, 5), "rank 1 hangs at step 5: no progress for "),
+        ("deadlock@all:4", ("hang", None, 4), "all ranks hang at step 4: no progress for "),
+    ],
+    ids=["one", "all"],
+)
+def test_deadlocked_ranks_are_named_one_or_all(
+    run_here: RunsHere, fault: str, verdict: tuple[str, int | None, int], reason: str
+) -> None:
     limits = ("--stall-timeout=2s", "--init-timeout=1s")  # a group's own limit must not speak first
-    one = start("train", *TINY, "--world-size=2", *limits, SCALESCOPE_FAULT="deadlock@1:5")
-    both = start("train", *TINY, "--world-size=2", *limits, folder="both", SCALESCOPE_FAULT="deadlock@all:4")
-    expected = (
-        (_finish(one), ("hang", 1, 5), "rank 1 hangs at step 5: no progress for "),
-        (_finish(both), ("hang", None, 4), "all ranks hang at step 4: no progress for "),
-    )
-    for run, verdict, reason in expected:
-        assert run.returncode == 5
-        (result,) = run.results
-        assert _verdict(result) == verdict
-        assert result["reason"].startswith(reason)
-        assert result["duration_s"] < 2.0 + 1.0 + _START_UP_S
-        _assert_stacks(run, result, 1)
+    run = run_here("train", *TINY, "--world-size=2", *limits, SCALESCOPE_FAULT=fault)
+    assert run_here.leftovers() == []
+    assert run.returncode == 5
+    (result,) = run.results
+    assert _verdict(result) == verdict
+    assert result["reason"].startswith(reason)
+    assert result["duration_s"] < 2.0 + 1.0 + _START_UP_S
+    _assert_stacks(run, result, 1)
 
 
-def test_hang_in_initialisation_and_a_rank_that_ignores_sigterm(start: Start) -> None:
-    beginning = start("train", *TINY, "--world-size=2", "--init-timeout=2s", SCALESCOPE_FAULT="init-hang@1:0")
-    deaf = start(
-        "train",
-        *TINY,
-        "--world-size=2",
-        "--stall-timeout=2s",
-        folder="deaf",
-        SCALESCOPE_FAULT="ignore-term@1:5",
-    )
-    run = _finish(beginning)
+def test_hang_in_initialisation(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--world-size=2", "--init-timeout=2s", SCALESCOPE_FAULT="init-hang@1:0")
+    assert run_here.leftovers() == []
     assert run.returncode == 5
     (result,) = run.results
     assert _verdict(result) == ("hang", 1, None)
     assert result["reason"].startswith("rank 1 hangs in starting")
     _assert_stacks(run, result, 1)
 
-    run = _finish(deaf)
+
+def test_a_rank_that_ignores_sigterm_is_killed(start: Start) -> None:
+    flags = ("--world-size=2", "--stall-timeout=2s")
+    run = _finish(start("train", *TINY, *flags, SCALESCOPE_FAULT="ignore-term@1:5"))
     assert run.returncode == 5
     (result,) = run.results
     assert _verdict(result) == ("hang", 1, 5)
     assert result["duration_s"] > 2.0 + 1.0  # a second of asking after the stall, then SIGKILL
 
 
-def test_slow_and_stalling_ranks_are_measured(start: Start) -> None:
-    slow = start("train", *TINY, "--world-size=2", SCALESCOPE_FAULT="slow@1:0")
-    stall = start(
-        # The stall is longer than the limit for joining, which is over by then.
-        "train",
-        *TINY,
-        "--world-size=2",
-        "--init-timeout=3s",
-        folder="stall",
-        SCALESCOPE_FAULT="stall:5@1:5",
-    )
-    run = _finish(slow)
+def test_a_slow_rank_is_measured(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--world-size=2", SCALESCOPE_FAULT="slow@1:0")
+    assert run_here.leftovers() == []
     assert run.returncode == 0
     (result,) = run.results
     assert result["status"] == "ok"
     assert all(min(rank["samples"]["step_time_s"]) > 0.1 for rank in result["ranks"])
 
-    run = _finish(stall)
+
+def test_a_stalling_rank_is_measured(run_here: RunsHere) -> None:
+    # The stall is longer than the limit for joining, which is over by then.
+    flags = ("--world-size=2", "--init-timeout=3s")
+    run = run_here("train", *TINY, *flags, SCALESCOPE_FAULT="stall:5@1:5")
+    assert run_here.leftovers() == []
     assert run.returncode == 0
     (result,) = run.results
     times = result["ranks"][1]["samples"]["step_time_s"]
@@ -163,10 +149,9 @@ def test_slow_and_stalling_ranks_are_measured(start: Start) -> None:
     assert re.search(r"\b[1-4] (of 5 )?steps? (lie )?far from the median", run.stdout)
 
 
-def test_hang_in_teardown_costs_no_result_and_a_flood_of_output_is_capped(start: Start) -> None:
-    leaving = start("train", *TINY, "--world-size=2", SCALESCOPE_FAULT="teardown-hang@1:0")
-    flood = start("train", *TINY, "--world-size=2", folder="flood", SCALESCOPE_FAULT="print:80@1:3")
-    run = _finish(leaving)
+def test_hang_in_teardown_costs_no_result(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--world-size=2", SCALESCOPE_FAULT="teardown-hang@1:0")
+    assert run_here.leftovers() == []
     assert run.returncode == 0
     (result,) = run.results
     assert result["status"] == "ok"
@@ -175,7 +160,10 @@ def test_hang_in_teardown_costs_no_result_and_a_flood_of_output_is_capped(start:
     assert [len(rank["samples"]["step_time_s"]) for rank in result["ranks"]] == [5, 5]
     assert 5.0 < result["duration_s"] < 5.0 + 1.0 + _START_UP_S
 
-    run = _finish(flood)
+
+def test_a_flood_of_output_is_capped(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--world-size=2", SCALESCOPE_FAULT="print:80@1:3")
+    assert run_here.leftovers() == []
     assert run.returncode == 0
     (result,) = run.results
     assert result["status"] == "ok"
@@ -183,14 +171,14 @@ def test_hang_in_teardown_costs_no_result_and_a_flood_of_output_is_capped(start:
     assert 1 << 20 < log.stat().st_size <= 64 << 20
 
 
-def test_wrong_training_is_invalid(start: Start) -> None:
-    nan = start("train", *TINY, "--world-size=1,2", SCALESCOPE_FAULT="nan@1:0")
-    diverged = start("train", *TINY, "--world-size=1,2", folder="diverged", SCALESCOPE_FAULT="diverge@1:0")
-    expected = (
-        (_finish(nan), ("invalid", 1, 7), "the loss of rank 1 is not finite at step 7"),
-        (_finish(diverged), ("invalid", None, None), "the ranks' parameters differ after training"),
-    )
-    for run, verdict, reason in expected:
+def test_wrong_training_is_invalid(run_here: RunsHere) -> None:
+    expected = {
+        "nan@1:0": (("invalid", 1, 7), "the loss of rank 1 is not finite at step 7"),
+        "diverge@1:0": (("invalid", None, None), "the ranks' parameters differ after training"),
+    }
+    for fault, (verdict, reason) in expected.items():
+        run = run_here("train", *TINY, "--world-size=1,2", SCALESCOPE_FAULT=fault)
+        assert run_here.leftovers() == []
         assert run.returncode == 6
         result = run.only(world_size=2)
         assert _verdict(result) == verdict
@@ -200,9 +188,8 @@ def test_wrong_training_is_invalid(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_started_fresh_fail_in_the_same_words(start: Start) -> None:
+def test_ranks_started_fresh_fail_in_the_same_words(run_here: RunsHere) -> None:
     expected = {
-        "raise@1:5": ("failed", 1, 5, "rank 1 failed at step 5: RuntimeError: injected fault"),
         "kill@0:4": ("failed", 0, 4, "rank 0 was killed by SIGKILL at step 4"),
         "stop@1:5": ("hang", 1, 5, "rank 1 is stopped by a signal at step 5: no progress for 2 s"),
         "grandchild@1:6": (
@@ -213,7 +200,8 @@ def test_ranks_started_fresh_fail_in_the_same_words(start: Start) -> None:
         ),
     }
     sweep = [f"--env=SCALESCOPE_FAULT={fault}" for fault in expected]
-    run = _finish(start("train", *TINY, "--world-size=2", "--stall-timeout=2s", *sweep))
+    run = run_here("train", *TINY, "--world-size=2", "--stall-timeout=2s", *sweep)
+    assert run_here.leftovers() == []
     assert run.returncode == 4
     assert len(run.results) == len(expected)
     for fault, (*verdict, reason) in expected.items():

@@ -3,16 +3,15 @@
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import TINY, clean_environment
+from tests.conftest import TINY
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import SCALESCOPE, StartedRun, read_results
+from tests.gloo.real_runs import RunsHere, StartedRun, read_results
 
 pytestmark = pytest.mark.gloo
 
@@ -21,12 +20,11 @@ _FLAGS = ("train", *TINY, "--world-size=1,2")
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(run_here: RunsHere) -> Path:
     """A folder with one finished launch on one rank and one on two."""
-    directory = tmp_path_factory.mktemp("measured")
-    command = [*SCALESCOPE, *_FLAGS, "--output-dir=run"]
-    subprocess.run(command, cwd=directory, env=clean_environment(), check=True, timeout=120)
-    return directory / "run"
+    run = run_here(*_FLAGS)
+    assert run.returncode == 0
+    return run.folder
 
 
 def _go_on(start: Start, measured: Path, folder: Path, fault: str = _STUCK) -> StartedRun:
@@ -54,14 +52,11 @@ def _assert_ends_cleanly(run: StartedRun, number: signal.Signals, finished_befor
     assert statuses == [*["ok"] * finished_before, "failed"]
 
 
-def test_sigint_ends_the_run_cleanly(start: Start, measured: Path, tmp_path: Path) -> None:
-    _assert_ends_cleanly(_go_on(start, measured, tmp_path / "run"), signal.SIGINT, 2)
-
-
-def test_sigterm_and_sighup_end_the_run_cleanly(start: Start, measured: Path, tmp_path: Path) -> None:
-    runs = [_go_on(start, measured, tmp_path / name) for name in ("terminated", "hung-up")]
-    _assert_ends_cleanly(runs[0], signal.SIGTERM, 2)
-    _assert_ends_cleanly(runs[1], signal.SIGHUP, 2)
+def test_sigint_sigterm_and_sighup_end_the_run_cleanly(start: Start, measured: Path, tmp_path: Path) -> None:
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    runs = [_go_on(start, measured, tmp_path / number.name) for number in signals]
+    for run, number in zip(runs, signals, strict=True):
+        _assert_ends_cleanly(run, number, 2)
 
 
 @pytest.mark.slow
@@ -98,7 +93,7 @@ def test_a_signal_while_torch_starts(start: Start) -> None:
     assert not run.folder.exists()
 
 
-def test_a_killed_run_is_resumed_without_repeating_what_is_done(start: Start) -> None:
+def test_a_killed_run_is_resumed_without_repeating_what_is_done(start: Start, run_here: RunsHere) -> None:
     arguments = ("train", *TINY, "--world-size=1,2", "--repeats=3")
     run = start(*arguments, SCALESCOPE_FAULT="slow@1:0")
     run.wait_until(lambda: len(read_results(run.folder)) >= 3, "third result")
@@ -110,7 +105,7 @@ def test_a_killed_run_is_resumed_without_repeating_what_is_done(start: Start) ->
     before = (run.folder / "trials.jsonl").read_bytes()
     assert 3 <= len(killed.results) < 6
 
-    resumed = start(*arguments, "--resume", SCALESCOPE_FAULT="slow@1:0").finish()
+    resumed = run_here(*arguments, "--resume", folder=str(run.folder))
     assert resumed.returncode == 0
     assert (run.folder / "trials.jsonl").read_bytes().startswith(before)
     launches = Counter((one["trial_id"], one["launch"]) for one in resumed.results if one["status"] == "ok")
@@ -130,18 +125,19 @@ def test_fresh_ranks_die_with_a_killed_command(start: Start) -> None:
     assert read_results(run.folder) == []
 
 
-def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(start: Start) -> None:
+def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(start: Start, run_here: RunsHere) -> None:
     holder = start("train", *TINY, "--world-size=2", SCALESCOPE_FAULT=_STUCK)
     holder.wait_for_ranks(2)
-    second = start("train", *TINY)
-    blocked = start("train", *TINY, folder="run/experiment.yaml/below")
-    refused = second.finish()
+    used = str(holder.folder)
+    refused = run_here("train", *TINY, folder=used)
     assert refused.returncode == 3
-    assert re.fullmatch(rf"scalescope: run is in use by process {holder.pid} on \S+\n", refused.stderr)
-    refused = blocked.finish()
+    message = rf"scalescope: {re.escape(used)} is in use by process {holder.pid} on \S+\n"
+    assert re.fullmatch(message, refused.stderr)
+    below = f"{used}/experiment.yaml/below"
+    refused = run_here("train", *TINY, folder=below)
     assert refused.returncode == 3
-    assert refused.stderr == "scalescope: run/experiment.yaml/below: cannot be written: Not a directory\n"
-    assert second.leftovers() == blocked.leftovers() == []
+    assert refused.stderr == f"scalescope: {below}: cannot be written: Not a directory\n"
+    assert run_here.leftovers() == []
 
     holder.send(signal.SIGTERM)
     finished = holder.finish(timeout=20)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gloo.conftest import Start
+from tests.gloo.real_runs import RunsHere
 
 pytestmark = [
     pytest.mark.gloo,
@@ -15,8 +15,8 @@ pytestmark = [
 WIDE = ["--device=cpu", "--input-dim=65536", "--hidden-dim=32", "--num-layers=2", "--output-dim=4"]
 
 
-def test_the_largest_batch_within_a_limit_is_found(start: Start) -> None:
-    done = start("memory", *WIDE, "--batch-size=8,16", "--memory-limit=256M").finish()
+def test_the_largest_batch_within_a_limit_is_found(run_here: RunsHere) -> None:
+    done = run_here("memory", *WIDE, "--batch-size=8,16", "--memory-limit=256M")
     assert done.returncode == 0, done.stdout + done.stderr
     *trials, job = done.summary["results"]["memory"]
     measured = [one for one in trials if one["kind"] == "measure"]
@@ -33,17 +33,17 @@ def test_the_largest_batch_within_a_limit_is_found(start: Start) -> None:
     assert "(tried)" in done.stdout and "Failed" not in done.stdout
 
 
-def test_beyond_its_limit_a_rank_is_out_of_memory_and_has_not_crashed(start: Start) -> None:
-    done = start("memory", *WIDE, "--batch-size=4096", "--memory-limit=64M", "--no-search").finish()
+def test_beyond_its_limit_a_rank_is_out_of_memory_and_has_not_crashed(run_here: RunsHere) -> None:
+    done = run_here("memory", *WIDE, "--batch-size=4096", "--memory-limit=64M", "--no-search")
     assert done.returncode == 0, done.stdout + done.stderr
     [result] = done.results
     assert result["status"] == "oom"
     assert "allocate memory" in result["reason"]
 
 
-def test_two_ranks_with_adamw_and_a_forecast_for_ddp(start: Start) -> None:
+def test_two_ranks_with_adamw_and_a_forecast_for_ddp(run_here: RunsHere) -> None:
     small = ["--device=cpu", "--input-dim=512", "--hidden-dim=512", "--num-layers=2", "--batch-size=4"]
-    done = start("memory", *small, "--world-size=2", "--optimizer=adamw").finish()
+    done = run_here("memory", *small, "--world-size=2", "--optimizer=adamw")
     assert done.returncode == 0, done.stdout + done.stderr
     trial, job = done.summary["results"]["memory"]
     held = trial["measured_bytes"]
@@ -53,9 +53,9 @@ def test_two_ranks_with_adamw_and_a_forecast_for_ddp(start: Start) -> None:
     assert job["largest_batch_is"] == "calculated"
 
 
-def test_a_small_data_set_is_said_to_fit_and_not_a_batch_it_cannot_fill(start: Start) -> None:
+def test_a_small_data_set_is_said_to_fit_and_not_a_batch_it_cannot_fill(run_here: RunsHere) -> None:
     own = f"--workload={Path(__file__).parents[2] / 'examples/own_model.py'}:build"
-    done = start("memory", own, "--device=cpu", "--batch-size=8,3000", "--memory-limit=64M").finish()
+    done = run_here("memory", own, "--device=cpu", "--batch-size=8,3000", "--memory-limit=64M")
     assert done.returncode == 0, done.stdout + done.stderr
     small, large, job = done.summary["results"]["memory"]
     assert (small["all_samples"], large["all_samples"]) == (None, 2000)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import FinishedRun, StartedRun
+from tests.gloo.real_runs import FinishedRun, RunsHere
 
 pytestmark = pytest.mark.gloo
 
@@ -111,61 +111,53 @@ def _write(directory: Path, name: str, source: str) -> None:
     (directory / name).write_text(_IMPORTS + source + "\n")
 
 
-def _assert_refused(run: StartedRun, message: str) -> FinishedRun:
-    finished = run.finish()
-    assert run.leftovers() == []
+def _refused(run_here: RunsHere, *flags: str) -> FinishedRun:
+    """A command that ends with one line and leaves no rank behind."""
+    finished = run_here("train", *_SHORT, *flags)
+    assert run_here.leftovers() == []
     assert finished.returncode == 2
     (line,) = finished.stderr.splitlines()
     assert line.startswith("scalescope: ")
-    assert message in line
     assert "Traceback" not in finished.stdout
     return finished
 
 
-def test_what_can_be_seen_at_once_is_refused_before_a_launch(start: Start, tmp_path: Path) -> None:
-    _write(tmp_path, "torn.py", "def build():\n    model = = 5")
-    _write(tmp_path, "good.py", "def build(): pass")
-    runs = {
-        reference: start("train", *_SHORT, f"--workload={reference}", folder=f"run{number}")
-        for number, reference in enumerate(_SEEN_AT_ONCE)
-    }
-    for reference, run in runs.items():
-        finished = _assert_refused(run, _SEEN_AT_ONCE[reference])
+def test_what_can_be_seen_at_once_is_refused_before_a_launch(run_here: RunsHere) -> None:
+    _write(run_here.directory, "torn.py", "def build():\n    model = = 5")
+    _write(run_here.directory, "good.py", "def build(): pass")
+    for reference, message in _SEEN_AT_ONCE.items():
+        finished = _refused(run_here, f"--workload={reference}")
+        assert message in finished.stderr
         assert finished.stderr.startswith("scalescope: --workload: ")
         assert not finished.folder.exists()
 
 
-def _three_at_a_time(names: list[str]) -> list[list[str]]:
-    return [names[first : first + 3] for first in range(0, len(names), 3)]
+@pytest.mark.parametrize("name", _MISUSES)
+def test_what_a_rank_meets_is_refused_in_one_line(run_here: RunsHere, name: str) -> None:
+    source, message = _MISUSES[name]
+    _write(run_here.directory, f"{name}.py", source)
+    finished = _refused(run_here, "--batch-size=4", "--repeats=2", f"--workload={name}.py:build")
+    assert message in finished.stderr
+    (failed,) = finished.results  # it would fail again: no second launch
+    assert failed["status"] == "failed"
+    assert f"(log: {failed['log']})" in finished.stderr
 
 
-@pytest.mark.parametrize("names", _three_at_a_time(list(_MISUSES)), ids=" ".join)
-def test_what_a_rank_meets_is_refused_in_one_line(start: Start, tmp_path: Path, names: list[str]) -> None:
-    runs = []
-    for name in names:
-        _write(tmp_path, f"{name}.py", _MISUSES[name][0])
-        flags = (*_SHORT, "--batch-size=4", "--repeats=2", f"--workload={name}.py:build")
-        runs.append(start("train", *flags, folder=name))
-    for name, run in zip(names, runs, strict=True):
-        finished = _assert_refused(run, _MISUSES[name][1])
-        (failed,) = finished.results  # it would fail again: no second launch
-        assert failed["status"] == "failed"
-        assert f"(log: {failed['log']})" in finished.stderr
-
-
-def test_models_that_differ_and_modules_that_fail_are_refused(start: Start, tmp_path: Path) -> None:
+def test_models_that_differ_between_ranks_are_refused(run_here: RunsHere) -> None:
     differs = "def build(rank):\n    return nn.Linear(2, 2 + rank), [1], nn.functional.mse_loss"
-    _write(tmp_path, "differs.py", differs)
-    _write(tmp_path, "package/torn.py", "def build(:\n    pass")
-    runs = {
-        reference: start("train", *_SHORT, f"--workload={reference}", folder=f"run{number}")
-        for number, reference in enumerate(("differs.py:build", "package.torn:build", "no_such.module:build"))
-    }
-    finished = _assert_refused(runs["differs.py:build"], "the model differs between ranks: rank ")
+    _write(run_here.directory, "differs.py", differs)
+    finished = _refused(run_here, "--workload=differs.py:build")
+    assert "the model differs between ranks: rank " in finished.stderr
     assert "has 2 parameters of 6 elements" in finished.stderr
     assert "has 2 parameters of 9 elements" in finished.stderr
-    _assert_refused(runs["package.torn:build"], f"line {_LINE}: SyntaxError: invalid syntax: def build(:")
-    _assert_refused(runs["no_such.module:build"], f"there is no module no_such in {tmp_path}")
+
+
+def test_modules_that_fail_are_refused(run_here: RunsHere) -> None:
+    _write(run_here.directory, "package/torn.py", "def build(:\n    pass")
+    torn = _refused(run_here, "--workload=package.torn:build")
+    assert f"line {_LINE}: SyntaxError: invalid syntax: def build(:" in torn.stderr
+    missing = _refused(run_here, "--workload=no_such.module:build")
+    assert f"there is no module no_such in {run_here.directory}" in missing.stderr
 
 
 def _losses(result: dict[str, Any]) -> list[list[float]]:

@@ -18,7 +18,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from tests.conftest import TINY
-from tests.gloo.conftest import Start
+from tests.gloo.real_runs import RunsHere
 
 pytestmark = pytest.mark.gloo
 
@@ -260,8 +260,8 @@ def test_every_rank_of_a_pipeline_knows_the_loss(case: Case, answers: Answers) -
         assert found[case.label]["losses"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_train_with_every_strategy_on_two_ranks(start: Start) -> None:
-    run = start("train", *_SMALL, "--world-size=2", f"--strategy={','.join(_NEW)}").finish()
+def test_train_with_every_strategy_on_two_ranks(run_here: RunsHere) -> None:
+    run = run_here("train", *_SMALL, "--world-size=2", f"--strategy={','.join(_NEW)}")
     assert run.returncode == 0, run.stdout + run.stderr
     rows = {row["strategy"]: row for row in run.summary["results"]["training"]}
     assert set(rows) == set(_NEW)
@@ -274,15 +274,15 @@ def test_train_with_every_strategy_on_two_ranks(start: Start) -> None:
         assert row["samples_per_s"] == pytest.approx(card.replicas(2) * 16 * 5 / longest)
 
 
-def test_three_stages_train_like_one_rank(start: Start) -> None:
-    plain = start("train", *_SMALL, "--strategy=single", folder="plain")
-    staged = start("train", *_SMALL, "--world-size=3", "--strategy=pipeline", folder="staged")
-    (alone,) = (rank["samples"]["loss"] for rank in plain.finish().only()["ranks"])
-    for rank in staged.finish().only()["ranks"]:
+def test_three_stages_train_like_one_rank(run_here: RunsHere) -> None:
+    plain = run_here("train", *_SMALL, "--strategy=single")
+    staged = run_here("train", *_SMALL, "--world-size=3", "--strategy=pipeline")
+    (alone,) = (rank["samples"]["loss"] for rank in plain.only()["ranks"])
+    for rank in staged.only()["ranks"]:
         assert rank["samples"]["loss"] == pytest.approx(alone, rel=1e-5)
 
 
-def test_a_pipeline_of_one_rank_is_refused(start: Start) -> None:
-    run = start("train", *_SMALL, "--world-size=1", "--strategy=pipeline").finish()
+def test_a_pipeline_of_one_rank_is_refused(run_here: RunsHere) -> None:
+    run = run_here("train", *_SMALL, "--world-size=1", "--strategy=pipeline")
     assert run.returncode == 2
     assert run.stderr == "scalescope: pipeline needs at least 2 ranks; --world-size 2 would do\n"

@@ -2,14 +2,16 @@
 
 import json
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import FinishedRun
+from tests.gloo.real_runs import FinishedRun, RunsHere
 
 pytestmark = pytest.mark.gloo
 
@@ -17,7 +19,6 @@ SMALL = [
     "--device=cpu",
     "--workload=transformer",
     "--data=ag_news",
-    "--data-dir=data",
     "--d-model=16",
     "--n-heads=2",
     "--num-layers=1",
@@ -33,18 +34,24 @@ _TOPICS = ["war and peace talks", "team wins the match", "shares fall on profit"
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    """A corpus of 64 + 16 easy texts in four classes beside an empty cache."""
-    folder = tmp_path / "data" / "ag_news_csv"
+def corpus(run_here: RunsHere) -> Iterator[Path]:
+    """A corpus of 64 + 16 easy texts in four classes, which runs find below `data`."""
+    folder = run_here.directory / "data" / "ag_news_csv"
     folder.mkdir(parents=True)
     for name, count in (("train", 64), ("test", 16)):
         rows = [f'"{n % 4 + 1}","{_TOPICS[n % 4]}","story ""{n}"" of the day"' for n in range(count)]
         (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    yield folder
+    shutil.rmtree(folder.parent)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def run_with(start: Start, cache: Path, *arguments: str) -> FinishedRun:
-    return start("train", *SMALL, *arguments, XDG_CACHE_HOME=str(cache)).finish()
+def run_with(run_here: RunsHere, cache: Path, *arguments: str) -> FinishedRun:
+    return run_here("train", *SMALL, "--data-dir=data", *arguments, XDG_CACHE_HOME=str(cache))
 
 
 def vocabulary(cache: Path) -> bytes:
@@ -58,8 +65,9 @@ def trained(run: FinishedRun) -> dict[str, Any]:
     return dict(found)
 
 
-def test_two_ranks_learn_an_easy_corpus_and_say_so(start: Start, cache: Path) -> None:
-    run = run_with(start, cache, "--epochs=3", "--eval", "--world-size=2")
+@pytest.mark.usefixtures("corpus")
+def test_two_ranks_learn_an_easy_corpus_and_say_so(run_here: RunsHere, cache: Path) -> None:
+    run = run_with(run_here, cache, "--epochs=3", "--eval", "--world-size=2")
     entry = trained(run)
     assert [epoch["epoch"] for epoch in entry["epochs"]] == [1, 2, 3]
     assert entry["epochs"][-1]["validation_accuracy"] == 1.0
@@ -77,39 +85,42 @@ def test_two_ranks_learn_an_easy_corpus_and_say_so(start: Start, cache: Path) ->
 
 
 def test_a_vocabulary_is_kept_and_the_same_whoever_finds_it(
-    start: Start, cache: Path, tmp_path: Path
+    run_here: RunsHere, start: Start, corpus: Path, cache: Path, tmp_path: Path
 ) -> None:
-    trained(run_with(start, cache, "--world-size=2"))
+    trained(run_with(run_here, cache, "--world-size=2"))
     kept = vocabulary(cache)
     (file,) = (cache / "scalescope").glob("vocabulary-*.json")
     os.utime(file, (time.time() - 1000,) * 2)
     before = file.stat().st_mtime
-    trained(start("train", *SMALL, folder="again", XDG_CACHE_HOME=str(cache)).finish())
+    trained(run_with(run_here, cache))
     assert (vocabulary(cache), file.stat().st_mtime) == (kept, before)
     alone = tmp_path / "another cache"
-    trained(start("train", *SMALL, folder="alone", XDG_CACHE_HOME=str(alone)).finish())
+    # A command of its own: Python orders what it hashes differently there.
+    trained(start("train", *SMALL, f"--data-dir={corpus.parent}", XDG_CACHE_HOME=str(alone)).finish())
     assert vocabulary(alone) == kept
 
 
-def test_next_tokens_of_texts_with_loader_processes(start: Start, cache: Path) -> None:
+@pytest.mark.usefixtures("corpus")
+def test_next_tokens_of_texts_with_loader_processes(run_here: RunsHere, cache: Path) -> None:
     loader = ["--num-workers=1", "--persistent-workers"]
-    run = start("train", *SMALL, *loader, "--task=next_token", "--eval", XDG_CACHE_HOME=str(cache))
-    entry = trained(run.finish())
+    entry = trained(run_with(run_here, cache, *loader, "--task=next_token", "--eval"))
     assert 0.0 < entry["epochs"][0]["validation_accuracy"] <= 1.0
-    assert run.leftovers() == []
+    assert run_here.leftovers() == []
 
 
-def test_a_broken_row_is_named_in_one_line(start: Start, cache: Path, tmp_path: Path) -> None:
-    with (tmp_path / "data" / "ag_news_csv" / "train.csv").open("a") as file:
+def test_a_broken_row_is_named_in_one_line(run_here: RunsHere, corpus: Path, cache: Path) -> None:
+    with (corpus / "train.csv").open("a") as file:
         file.write('"7","title","text"\n')
-    run = run_with(start, cache)
+    run = run_with(run_here, cache)
     assert run.returncode == 2
     assert "data/ag_news_csv/train.csv:65: class '7'; expected 1 to 4" in run.stderr
 
 
-def test_missing_files_are_named_before_anything_starts(start: Start, cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "data" / "ag_news_csv" / "train.csv").unlink()
-    run = run_with(start, cache)
+def test_missing_files_are_named_before_anything_starts(
+    run_here: RunsHere, corpus: Path, cache: Path
+) -> None:
+    (corpus / "train.csv").unlink()
+    run = run_with(run_here, cache)
     assert run.returncode == 2
     assert "data ag_news: no train.csv in data/ag_news_csv" in run.stderr
     assert not run.folder.exists()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import FinishedRun
+from tests.gloo.real_runs import FinishedRun, RunsHere
 
 pytestmark = pytest.mark.gloo
 
@@ -74,8 +74,8 @@ def test_train_under_torchrun_shows_and_stores_the_same(start: Start) -> None:
     assert run.leftovers() == []
 
 
-def test_two_ranks_train_like_one_that_averages_gradients(start: Start) -> None:
-    run = start("train", *TINY, "--world-size=2", "--repeats=2").finish()
+def test_two_ranks_train_like_one_that_averages_gradients(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--world-size=2", "--repeats=2")
     assert run.returncode == 0
     first, second = run.results
     expected = _losses_of_averaged_training(steps=8)
@@ -119,9 +119,9 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
     return losses
 
 
-def test_scale_measures_weak_scaling_and_explains_it(start: Start) -> None:
+def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None:
     flags = ("--world-size=1,2", "--batch-size=4,8", "--repeats=2")
-    run = start("scale", *_NO_BATCH, *flags).finish()
+    run = run_here("scale", *_NO_BATCH, *flags)
     assert run.returncode == 0
     assert "weak scaling" in run.stdout
     assert "strong scaling" not in run.stdout
@@ -140,9 +140,9 @@ def test_scale_measures_weak_scaling_and_explains_it(start: Start) -> None:
         assert len({rank["counters"]["parameter_checksum"] for rank in one["ranks"]}) == 2
 
 
-def test_scale_with_a_global_batch_is_strong_scaling(start: Start) -> None:
+def test_scale_with_a_global_batch_is_strong_scaling(run_here: RunsHere) -> None:
     flags = ("--world-size=1,2", "--global-batch-size=8", "--repeats=1")
-    run = start("scale", *_NO_BATCH, *flags).finish()
+    run = run_here("scale", *_NO_BATCH, *flags)
     assert run.returncode == 0
     assert "strong scaling" in run.stdout
     assert "weak scaling" not in run.stdout
@@ -176,10 +176,8 @@ def test_a_rank_that_fails_under_torchrun_is_named(start: Start) -> None:
     assert run.leftovers() == []
 
 
-def test_precisions_of_the_cpu_with_ddp_on_one_rank(start: Start) -> None:
-    able = start("train", *TINY, "--strategy=ddp", "--precision=fp32,bf16", "--optimizer=sgd,adamw")
-    unable = start("train", *TINY, "--precision=fp16", folder="unable")
-    run = able.finish()
+def test_precisions_of_the_cpu_with_ddp_on_one_rank(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--strategy=ddp", "--precision=fp32,bf16", "--optimizer=sgd,adamw")
     assert run.returncode == 0
     found = {(one["settings"]["precision"], one["settings"]["optimizer"]) for one in run.results}
     assert found == {(p, o) for p in ("fp32", "bf16") for o in ("sgd", "adamw")}
@@ -193,13 +191,13 @@ def test_precisions_of_the_cpu_with_ddp_on_one_rank(start: Start) -> None:
     assert losses["bf16"] != losses["fp32"]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
 
-    refused = unable.finish()
+    refused = run_here("train", *TINY, "--precision=fp16")
     assert refused.returncode == 3
     assert "precision fp16 needs a CUDA GPU" in refused.stderr
 
 
-def test_the_same_variable_twice_is_a_sweep(start: Start) -> None:
-    run = start("train", *TINY, "--env=OMP_NUM_THREADS=1", "--env=OMP_NUM_THREADS=2").finish()
+def test_the_same_variable_twice_is_a_sweep(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--env=OMP_NUM_THREADS=1", "--env=OMP_NUM_THREADS=2")
     assert run.returncode == 0
     assert len({one["trial_id"] for one in run.results}) == 2
     for threads in (1, 2):

@@ -6,7 +6,7 @@ import pytest
 
 from scalescope.cores import usable_cores
 from tests.conftest import TINY
-from tests.gloo.conftest import Start
+from tests.gloo.real_runs import RunsHere
 
 pytestmark = pytest.mark.gloo
 
@@ -26,10 +26,9 @@ def _checksums(result: dict[str, Any]) -> set[str]:
     return {rank["counters"]["parameter_checksum"] for rank in result["ranks"]}
 
 
-def test_paced_and_cnn_train_on_one_rank_and_on_two(start: Start) -> None:
-    run = start("train", *_SMALL, "--workload=paced,cnn", "--world-size=1,2", "--repeats=1")
-    finished = run.finish()
-    assert run.leftovers() == []
+def test_paced_and_cnn_train_on_one_rank_and_on_two(run_here: RunsHere) -> None:
+    finished = run_here("train", *_SMALL, "--workload=paced,cnn", "--world-size=1,2", "--repeats=1")
+    assert run_here.leftovers() == []
     assert (finished.returncode, finished.stderr) == (0, "")
     for ranks in (1, 2):
         result = finished.only(workload="paced", world_size=ranks)
@@ -50,8 +49,8 @@ def _checksum_of_layers(value: float) -> str:
     return parameter_checksum(nn.ParameterList(torch.full((2**16,), value) for _ in range(3)))
 
 
-def test_stand_ins_keep_the_model_and_take_rank_0s_times(start: Start) -> None:
-    run = start(
+def test_stand_ins_keep_the_model_and_take_rank_0s_times(run_here: RunsHere) -> None:
+    finished = run_here(
         "train",
         *TINY,
         "--world-size=2",
@@ -60,8 +59,7 @@ def test_stand_ins_keep_the_model_and_take_rank_0s_times(start: Start) -> None:
         "--precision=bf16",
         "--repeats=1",
     )
-    finished = run.finish()
-    assert run.leftovers() == []
+    assert run_here.leftovers() == []
     assert finished.returncode == 0
     (result,) = finished.results
     assert result["settings"]["stand_in"] is True  # each wants all cores

@@ -124,12 +124,3 @@ def test_training_on_a_shaped_link_says_so(start: Start) -> None:
     (result,) = run.results
     assert (result["status"], result["settings"]["link"]) == ("ok", "1gbit")
     _assert_gone(started, namespaces)
-
-
-def test_a_missing_tool_is_named(start: Start) -> None:
-    run = start(*_COMM, "--world-size=2", "--link=1gbit", PATH="/nowhere").finish()
-    assert run.returncode == 3
-    assert run.stderr == (
-        "scalescope: --link needs ip, tc, nsenter, unshare (packages iproute2 and util-linux)\n"
-    )
-    assert not run.folder.exists()
