@@ -27,7 +27,7 @@ class Training:
         "Samples per rank and step: the work grows with the ranks (weak scaling).",
         low=1,
         high=2**31,
-        lever=Lever(multiples=(2, 8, 32), changes="the job"),
+        lever=Lever(multiples=(2, 8, 32, 128), changes="the job"),
     )
     global_batch_size: int | None = setting(
         None,
@@ -35,7 +35,7 @@ class Training:
         low=1,
         high=2**31,
         neutral=None,
-        lever=Lever(multiples=(2, 8, 32), changes="the job"),
+        lever=Lever(multiples=(2, 8, 32, 128), changes="the job"),
     )
     optimizer: str = setting(
         "sgd",

@@ -9,7 +9,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning import Comparison
 from scalescope.analysis.tuning_search import Attempt
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, percent, shortened
+from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
 from scalescope.report.section import Section, Table
 
 NOW = ""  # the baseline's name among jobs
@@ -39,6 +39,7 @@ class Tuning:
         return self.final is not None and self.final.verdict == "faster"
 
 
+_SCALING = "all ranks ÷ one"
 _ORDER = {"faster": 0, "no difference": 1, "inconclusive": 2, "slower": 3, "failed": 4, MISSING: 5}
 
 
@@ -112,48 +113,57 @@ def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
 
 def _tried(tuning: Tuning) -> Section:
     judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
-    rows = [_row(tuning, text, trial, changes, judged.get(trial)) for text, trial, changes in tuning.levers]
-    columns = ("lever", "verdict", "speed", "smallest seen", "memory", "GPU busy", "loss", "remark")
+    rows = [
+        {"lever": text, **_cells(tuning, text, trial, changes, judged.get(trial))}
+        for text, trial, changes in tuning.levers
+    ]
     speeds = {text: -judged[trial].speedup.value for text, trial, _ in tuning.levers if trial in judged}
-    rows.sort(key=lambda row: (row[0] not in speeds, _ORDER[row[1]], speeds.get(row[0], 0.0)))
+    rows.sort(
+        key=lambda row: (row["lever"] not in speeds, _ORDER[row["verdict"]], speeds.get(row["lever"], 0.0))
+    )
+    scaling = (_SCALING,) if tuning.scaling else ()
+    columns = ("lever", "verdict", "speed", *scaling, "smallest seen", "memory", "GPU busy", "loss", "remark")
     return Section(
         title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, 95 % intervals in brackets",
         table=Table(
             columns=columns,
-            rows=tuple(rows),
+            rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
             left=frozenset(("lever", "verdict", "remark")),
             optional=("memory", "GPU busy", "loss", "smallest seen"),
         ),
     )
 
 
-def _row(tuning: Tuning, text: str, trial_id: str, changes: str, one: Comparison | None) -> tuple[str, ...]:
+def _cells(tuning: Tuning, text: str, trial_id: str, changes: str, one: Comparison | None) -> dict[str, str]:
+    """What is known of a lever, by column."""
     if one is None:
         tried = any(attempt.text == text and attempt.launches for attempt in tuning.attempts)
         left = "starts slowly: only tried with others" if tried else "not measured: no time was left"
         reason = shortened(tuning.failed.get(trial_id, left if tuning.attempts else "not measured"))
-        return (text, "failed" if trial_id in tuning.failed else MISSING, *[MISSING] * 5, reason)
-    launches = len(one.candidate.launches)
-    remarks = [] if launches > 1 else ["one launch: no verdict"]
-    if text in tuning.scaling:
-        remarks.append(f"{tuning.baseline.world_size} ranks deliver {_estimate(tuning.scaling[text])} of one")
-    if changes == "the job":
-        remarks.append("another job: compared by sample")
-    if one.loss_differs:
-        remarks.append("the loss differs")
-    if trial_id in tuning.dropped:
-        remarks.append(f"dropped after {counted(launches, 'launch')}")
+        return {"verdict": "failed" if trial_id in tuning.failed else MISSING, "remark": reason}
     memory, busy = one.candidate.peak_memory_bytes, one.candidate.seen.gpu_utilization
-    return (
-        text,
-        one.verdict if launches > 1 else MISSING,
-        _times(one),
-        MISSING if one.smallest_seen is None else percent(one.smallest_seen),
-        MISSING if memory is None else data_size(memory),
-        MISSING if busy is None else percent(busy),
-        MISSING if one.loss_change is None else f"{one.loss_change:+.1%}",
-        "; ".join(remarks),
-    )
+    return {
+        "verdict": one.verdict if len(one.candidate.launches) > 1 else MISSING,
+        "speed": _times(one),
+        _SCALING: _estimate(tuning.scaling[text]) if text in tuning.scaling else MISSING,
+        "smallest seen": MISSING if one.smallest_seen is None else percent(one.smallest_seen),
+        "memory": MISSING if memory is None else data_size(memory),
+        "GPU busy": MISSING if busy is None else percent(busy),
+        "loss": MISSING if one.loss_change is None else f"{one.loss_change:+.1%}",
+        "remark": "; ".join(_remarks(tuning, trial_id, changes, one)),
+    }
+
+
+def _remarks(tuning: Tuning, trial_id: str, changes: str, one: Comparison) -> list[str]:
+    launches = len(one.candidate.launches)
+    found = [] if launches > 1 else ["one launch: no verdict"]
+    if changes == "the job":
+        found.append("another job: compared by sample")
+    elif one.loss_differs:
+        found.append("the loss differs")
+    if trial_id in tuning.dropped:
+        found.append(f"dropped after {counted(launches, 'launch')}")
+    return found
 
 
 def _combined(tuning: Tuning) -> Section:
@@ -188,7 +198,7 @@ def _times(one: Comparison) -> str:
 
 
 def _estimate(speedup: Estimate) -> str:
-    if speedup.low is None or speedup.high is None:
+    if speedup.low is None or speedup.high is None or not is_useful(speedup):
         return f"{speedup.value:.2f}×"
     return f"{speedup.value:.2f}× [{speedup.low:.2f}, {speedup.high:.2f}]"
 

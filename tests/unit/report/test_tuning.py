@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning import Comparison, compare_all
 from scalescope.analysis.tuning_search import Attempt
-from scalescope.report.tuning import Tuning, next_after_tuning, tuning_json, tuning_sections, verdict
+from scalescope.report.tuning import NOW, Tuning, next_after_tuning, tuning_json, tuning_sections, verdict
 from tests.unit.analysis.made_results import make_configuration, make_trial
 
 BASELINE = make_trial(seed=0)
@@ -137,7 +138,24 @@ def test_remarks_say_what_is_no_free_speedup() -> None:
     levers = (("fast 1", TRIALS["fast 1"].trial_id, "the job"),)
     table = tuning_sections(tuning(levers=levers, singles=(other,)))[1].table
     assert table is not None
-    assert table.rows[0][-2:] == ("+5.0%", "another job: compared by sample; the loss differs")
+    assert table.rows[0][-2:] == ("+5.0%", "another job: compared by sample")
+    table = tuning_sections(tuning(singles=(other,)))[1].table
+    assert table is not None
+    assert table.rows[0][-2:] == ("+5.0%", "the loss differs")
+
+
+def test_how_other_jobs_scale_has_a_column_and_a_sentence() -> None:
+    scaling = {NOW: Estimate(value=0.44, low=0.4, high=0.5), "fast 1": Estimate(value=3.1, low=3.0, high=3.2)}
+    baseline = BASELINE.replace(world_size=4)
+    first, tried, *_ = tuning_sections(tuning(scaling=scaling, baseline=baseline))
+    assert first.lines[1:] == (
+        "4 ranks now deliver 0.44× [0.40, 0.50] of one (slower than one).",
+        "Of the other jobs tried, fast 1 scales best: 3.10× [3.00, 3.20] of one. "
+        "That is the work itself changed, not this job made faster.",
+    )
+    assert tried.table is not None
+    place = tried.table.columns.index("all ranks ÷ one")
+    assert [row[place] for row in tried.table.rows[:2]] == ["3.10× [3.00, 3.20]", "—"]
 
 
 def test_combinations_and_what_does_not_apply_have_sections_of_their_own() -> None:
