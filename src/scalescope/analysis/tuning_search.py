@@ -23,10 +23,10 @@ _WORTH_KEEPING = math.log(1.01)
 _RETESTS = 3
 _OBVIOUS = math.log(1.25)  # one pair of launches settles a difference like that
 # Shares of the budget that looking at levers one by one may take, when they are to be combined.
-_ALONE = 0.4
-_SLOW_ALONE = 0.2
-_SLOW_START_S = 60.0  # what a slow start takes, as long as none was seen
-_AGAIN = 0.3  # of a slow first launch, the next one takes: what it compiled is kept
+_ALONE = 0.3
+_SLOW_ALONE = 0.15
+_SLOW_START_S = 40.0  # what a slow start takes, as long as none was seen
+_AGAIN = 0.4  # of a slow first launch, the next one takes: what it compiled is kept
 _FIRST_REMOVAL = 40
 SCALING_STAGE = 80
 FINAL_STAGE = 90

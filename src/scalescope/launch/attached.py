@@ -90,8 +90,15 @@ class AttachedLauncher:
         try:
             with telemetry.looking():
                 answer = self._ask(request)
+            outcome = self._outcome(trial, launch, folder, watcher, answer)
+            return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
         finally:
             telemetry.close()
+
+    def _outcome(
+        self, trial: Trial, launch: int, folder: RunFolder, watcher: Watcher, answer: dict[str, Any]
+    ) -> Outcome:
+        """How the launch ended, from what the ranks answered."""
         raw: list[dict[str, Any]] = answer["records"]
         for one in raw:
             path = folder.rank_file(trial.trial_id, launch, one["rank"])
@@ -113,7 +120,7 @@ class AttachedLauncher:
                 step=step,
                 records=records,
             )
-        return dataclasses.replace(judge(trial, records), telemetry=telemetry.of_window(records))
+        return judge(trial, records)
 
     def check(self, trial: Trial) -> None:
         """What runs already cannot be changed: not its number, its variables or its surroundings."""

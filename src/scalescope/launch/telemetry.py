@@ -50,21 +50,24 @@ class Telemetry:
         if self._cpu.is_due(now):
             ranks = [process_ticks(self._proc / str(pid) / "stat") for pid in self._pids()]
             self._cpu.add(now, {"host": host_ticks(self._proc / "stat"), "ranks": ranks})
-        if not self._uuids:
-            return
-        if self._gpu.is_due(now):
-            self._gpu.add(now, {uuid: self._nvml.read(uuid) for uuid in self._uuids})
+        if self._uuids and self._gpu.is_due(now):
+            self._ask()
+
+    def _ask(self) -> None:
+        now = time.monotonic()
+        self._gpu.add(now, {uuid: self._nvml.read(uuid) for uuid in self._uuids})
         if now - self._history_read_s >= _HISTORY_INTERVAL_S:
             self._read_history()
         self._asking.append((now, time.monotonic() - now))
 
     def _read_history(self) -> None:
         self._history_read_s = time.monotonic()
-        offset_s = self._history_read_s - time.time()
         for uuid in self._uuids:
             for name, samples in self._nvml.history(uuid).items():
                 kept = self._history.setdefault(uuid, {}).setdefault(name, {})
-                kept.update((round(at_s + offset_s, 3), value) for at_s, value in samples)
+                kept.update(samples)
+                if len(kept) > _MOST_LOOKS:
+                    self._history[uuid][name] = dict(list(kept.items())[::2])
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -110,9 +113,12 @@ class Telemetry:
         readings = [one[uuid] for _, one in states]
         names = dict.fromkeys(name for reading in readings for name in reading)
         series = {name: [one[name] for one in readings if name in one] for name in names}
+        offset_s = time.monotonic() - time.time()  # the driver writes wall time
         for name, samples in self._history.get(uuid, {}).items():
             span_s = _UTILIZATION_SPAN_S if name == "utilization" else 0.0
-            inside = [value for at_s, value in samples.items() if begin_s + span_s <= at_s <= end_s]
+            inside = [
+                value for at_s, value in samples.items() if begin_s + span_s <= at_s + offset_s <= end_s
+            ]
             series |= {name: inside} if inside else {}
         masks = series.pop("throttle_mask", None)
         found: dict[str, Any] = dict(series)

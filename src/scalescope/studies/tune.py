@@ -236,7 +236,7 @@ class Search:
         return {name: (trial, plain_twin(trial)) for name, trial in wanted.items()}
 
     def _ranked(self, progress: "_Progress") -> list[Candidate]:
-        """The best value of every lever: the fastest first, what starts slowly last.
+        """The best value of every lever: the fastest first; what starts slowly before what did nothing alone.
 
         Another job is no better version of this one, so levers that change it take no part. A lever that is
         slower alone may help others: channels_last does nothing good without matrix units that want it.
@@ -257,7 +257,13 @@ class Search:
         first = effects.get(ranked[0].trial.trial_id) if ranked else None
         if first is None or not self._may_win(first):
             return []
-        return [ranked[0], *sorted(ranked[1:], key=lambda one: one.starts_slowly)]
+
+        def turn(one: Candidate) -> int:
+            judged = effects.get(one.trial.trial_id)
+            promising = judged is not None and judged.speedup.value > 1.0 + self._options.threshold
+            return 0 if promising and not one.starts_slowly else 1 if one.starts_slowly else 2
+
+        return [ranked[0], *sorted(ranked[1:], key=turn)]
 
     def _may_win(self, one: Comparison) -> bool:
         """A claim starts from what is known; a search among few launches from what looks faster."""

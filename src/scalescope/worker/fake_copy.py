@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scalescope.worker.step import Batch, Workload
 
@@ -14,17 +14,15 @@ from scalescope.worker.step import Batch, Workload
 def fake_copy(workload: Workload) -> tuple[Any, Workload]:
     """A mode under which nothing is computed, and the workload as that mode sees it.
 
-    A loss that is a module is copied along, sharing with the model what it shared before. One that holds
-    tensors otherwise is refused when it is called: real tensors must not be touched by what is only counted.
+    The loss is copied along, sharing with the model what it shared before. A function that holds tensors is
+    refused when it is called: real tensors must not be touched by what is only counted.
     """
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=False)
     with FakeCopyMode(mode):
-        if isinstance(workload.loss, nn.Module):
-            model, loss = copy.deepcopy((workload.model, workload.loss))
-            return mode, dataclasses.replace(workload, model=model, loss=loss)
-        return mode, dataclasses.replace(workload, model=copy.deepcopy(workload.model))
+        model, loss = copy.deepcopy((workload.model, workload.loss))
+    return mode, dataclasses.replace(workload, model=model, loss=loss)
 
 
 def empty_like(batch: Batch, device: torch.device, times: int = 1) -> Batch:

@@ -290,7 +290,7 @@ def launches_made(read: Callable[[Sequence[Result]], object]) -> list[Key]:
             return [one.key for one in results]
 
 
-@pytest.mark.parametrize(("budget_s", "rounds"), [(120.0, 1), (200.0, 2), (500.0, 5), (1e6, 5)])
+@pytest.mark.parametrize(("budget_s", "rounds"), [(120.0, 1), (270.0, 2), (700.0, 5), (1e6, 5)])
 def test_looking_at_levers_alone_leaves_most_of_a_budget_to_combining(budget_s: float, rounds: int) -> None:
     made = launches_made(
         lambda results: explore(spending(results, budget_s), BASELINE, CANDIDATES[:3], 5, 0.03)

@@ -1,17 +1,21 @@
 """Feeding from data sets: who gets which sample in which epoch, and that loader processes never stay."""
 
+import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from scalescope.worker import feeding
-from scalescope.worker.feeding import Feed, Handling, Shard, feed
+from scalescope.worker.feeding import Feed, Handling, Peeked, Shard, feed
 from scalescope.worker.step import Data
 from scalescope.worker.text.encoding import ClassifiedTexts
 
@@ -112,3 +116,63 @@ def test_a_batch_is_on_its_device_before_the_next_is_made(monkeypatch: pytest.Mo
     monkeypatch.setattr(feeding, "to_device", lambda batch, device: done.append("moved"))
     feed(Data(synthesize=make), 4, loader(), CPU, Shard(index=0, count=1), 0)
     assert done == ["made", "moved"] * 2
+
+
+def test_a_batch_that_was_looked_at_still_comes_first_and_once() -> None:
+    peeked = Peeked(iter("abcd"))
+    assert (peeked.first, peeked.first) == ("a", "a")
+    assert list(peeked) == ["a", "b", "c", "d"]
+
+
+def test_looking_takes_one_batch_and_no_more() -> None:
+    behind = iter("abcd")
+    peeked = Peeked(behind)
+    assert peeked.first == "a"
+    assert next(behind) == "b"
+    assert next(peeked) == "a"
+    assert next(peeked) == "c"
+
+
+def test_a_batch_that_was_taken_is_not_kept() -> None:
+    peeked = Peeked(torch.ones(2) for _ in itertools.count())
+    kept = weakref.ref(peeked.first)
+    assert kept() is not None
+    next(peeked)
+    assert kept() is None
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_closing_ends_the_batches_behind_those_looked_at(taken: int) -> None:
+    ended: list[str] = []
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            ended.append("once")
+
+    behind = numbers()
+    stream = Feed(batches=Peeked(behind))
+    assert [next(stream.batches) for _ in range(taken)] == list(range(taken))
+    assert ended == []
+    stream.close()
+    stream.close()
+    assert ended == ["once"]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_closing_ends_the_loader_s_processes_also_before_the_first_batch_was_taken(taken: int) -> None:
+    others = set(multiprocessing.active_children())
+    stream = feed(texts(40), 4, loader(2), CPU, Shard(index=0, count=1), 0)
+    peeked = Peeked(stream.batches)
+    for _ in range(taken):
+        next(peeked)
+    assert len(set(multiprocessing.active_children()) - others) == 2
+    Feed(batches=peeked).close()
+    assert set(multiprocessing.active_children()) <= others
+
+
+def test_batches_that_cannot_be_closed_need_not_be() -> None:
+    stream = Feed(batches=Peeked(itertools.cycle("ab")))
+    stream.close()
+    assert next(stream.batches) == "a"

@@ -1,0 +1,118 @@
+"""What is seen beside real ranks, and where it is written down."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TINY
+from tests.gloo.conftest import Start
+from tests.gloo.real_runs import FinishedRun, RunsHere
+
+pytestmark = pytest.mark.gloo
+
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "scalescope")
+_WINDOW = ("window_began_monotonic_s", "window_ended_monotonic_s")
+
+# Every step computes for 50 ms, so that a window of 40 is longer than several looks are apart.
+_BUSY = """
+import time
+import torch
+from torch import nn
+
+class Busy(nn.Linear):
+    def forward(self, inputs):
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+        return super().forward(inputs)
+
+def build():
+    data = torch.utils.data.TensorDataset(torch.ones(64, 3), torch.zeros(64, 5))
+    return Busy(3, 5), data, nn.functional.mse_loss
+"""
+_LONG = (
+    "--device=cpu",
+    "--batch-size=4",
+    "--steps-per-epoch=43",
+    "--warmup-steps=3",
+    "--repeats=1",
+    "--workload=busy.py:build",
+)
+_OPERATIONS = 2 * 2 * 3 * 5  # forward and the weights' gradients; inputs need none
+
+
+def _only(run: FinishedRun) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The one launch, raw and as results.json has it."""
+    assert run.returncode == 0, run.stderr
+    (result,) = run.results
+    (training,) = run.summary["results"]["training"]
+    return result, training
+
+
+def _assert_counted(result: dict[str, Any], training: dict[str, Any]) -> None:
+    """The operations of the own model, in raw records and as a share of a bare matrix product."""
+    counters = [rank["counters"] for rank in result["ranks"]]
+    assert [one["model_flops_per_sample"] for one in counters] == [_OPERATIONS, _OPERATIONS]
+    assert training["model_flops_per_s"] == pytest.approx(_OPERATIONS * training["samples_per_s"] / 2)
+    products = [one[f"matmul_flops_per_s_{when}"] for one in counters for when in ("before", "after")]
+    share = training["model_flops_per_s"]
+    assert share / max(products) <= training["mfu"] <= share / min(products)
+
+
+def test_two_ranks_that_compute_are_seen_to(run_here: RunsHere) -> None:
+    (run_here.directory / "busy.py").write_text(_BUSY)
+    run = run_here("train", *_LONG, "--world-size=2")
+    result, training = _only(run)
+    for rank in result["ranks"]:
+        began, ended = (rank["counters"][name] for name in _WINDOW)
+        assert began < ended
+    seen = result["telemetry"]
+    assert set(seen) == {"looks", "interval_s", "cpu"}  # there is no GPU, and no problem with one
+    assert seen["looks"] >= 2
+    assert 0.0 < seen["cpu"]["host_utilization"] <= 1.0
+    cores = seen["cpu"]["rank_busy_cores"]
+    assert len(cores) == 2
+    assert all(one > 0.0 for one in cores)
+
+    kept = training["telemetry"]
+    assert kept["host_utilization"] == seen["cpu"]["host_utilization"]
+    assert kept["rank_busy_cores"] == pytest.approx(sum(cores) / 2)
+    assert (kept["gpu_utilization"], kept["problem"], kept["slowdowns"]) == (None, None, [])
+    _assert_counted(result, training)
+    assert f"CPU              : {kept['rank_busy_cores']:.1f} cores busy a rank, " in run.stdout
+    assert "\nGPU" not in run.stdout
+
+
+@pytest.mark.slow
+def test_under_torchrun_the_host_is_seen_and_its_ranks_are_not(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(_BUSY)
+    started = start("train", *_LONG, command=_TORCHRUN)
+    run = started.finish()
+    result, training = _only(run)
+    assert started.leftovers() == []
+    assert len(result["ranks"]) == 2
+    seen = result["telemetry"]
+    assert set(seen) == {"looks", "interval_s", "cpu"}
+    assert seen["looks"] >= 2
+    assert set(seen["cpu"]) == {"host_utilization"}
+    assert 0.0 < seen["cpu"]["host_utilization"] <= 1.0
+    assert training["telemetry"]["host_utilization"] == seen["cpu"]["host_utilization"]
+    assert training["telemetry"]["rank_busy_cores"] is None
+    _assert_counted(result, training)
+    assert " of the host busy" in run.stdout
+    assert "busy a rank" not in run.stdout
+
+
+def test_a_window_too_short_to_look_into_says_so(run_here: RunsHere) -> None:
+    result, training = _only(run_here("train", *TINY, "--world-size=2"))
+    seen = result["telemetry"]
+    assert seen["interval_s"] == 0.2
+    assert seen["looks"] >= 0
+    assert bool(seen["cpu"]) <= (seen["looks"] >= 2)  # no rates from a single look
+    assert training["telemetry"]["host_utilization"] == seen["cpu"].get("host_utilization")
+    assert "model_flops_per_sample" not in result["ranks"][0]["counters"]  # its formula knows
+    operations = 6 * (16 * 16 + 16 * 16 + 16 * 4) - 2 * 16 * 16
+    assert training["model_flops_per_s"] == pytest.approx(operations * training["samples_per_s"] / 2)
+    assert 0.0 < training["mfu"] < 1.0

@@ -1,0 +1,212 @@
+"""Raw looks in a few figures; what nobody saw stays unknown."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.launches import summarise
+from scalescope.analysis.telemetry import Seen, over_launches, seen_in
+
+from .made_results import make_result, make_trial
+
+_TWO_GPUS = {
+    "looks": 3,
+    "interval_s": 0.2,
+    "gpus": {
+        "a": {
+            "utilization": [0.5, 0.7, 0.9],
+            "memory_used_bytes": [1e9, 3e9, 2e9],
+            "power_w": [100.0, 200.0, 300.0],
+            "sm_clock_hz": [1.0e9, 1.2e9, 1.4e9],
+            "temperature_c": [40.0, 50.0, 45.0],
+            "slowdowns": {"power cap": 1.0},
+            "power_limit_w": 400.0,
+            "sm_clock_limit_hz": 2.0e9,
+        },
+        "b": {
+            "utilization": [0.3],
+            "memory_used_bytes": [2.5e9],
+            "power_w": [600.0],
+            "sm_clock_hz": [2.0e9],
+            "temperature_c": [60.0],
+            "slowdowns": {},
+            "power_limit_w": 800.0,
+            "sm_clock_limit_hz": 3.0e9,
+        },
+    },
+    "cpu": {"host_utilization": 0.4, "rank_busy_cores": [1.0, 2.5]},
+}
+
+
+def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_largest() -> None:
+    seen = seen_in(_TWO_GPUS)
+    assert seen == Seen(
+        gpu_utilization=pytest.approx(0.6),
+        gpu_memory_bytes=3e9,
+        power_w=300.0,
+        power_limit_w=600.0,
+        sm_clock_hz=pytest.approx(1.4e9),
+        sm_clock_limit_hz=2.5e9,
+        temperature_c=60.0,
+        host_utilization=0.4,
+        rank_busy_cores=1.75,
+        slowdowns=("power cap",),
+        problem=None,
+    )
+    assert seen.knows_gpu
+
+
+@pytest.mark.parametrize(
+    "telemetry",
+    [
+        {},
+        {"looks": 0, "interval_s": 0.2},
+        {"looks": 1, "interval_s": 0.2, "gpus": {}, "asking_gpus_s": 0.1, "cpu": {}},
+    ],
+)
+def test_what_was_not_seen_is_unknown(telemetry: dict[str, Any]) -> None:
+    seen = seen_in(telemetry)
+    assert seen == Seen()
+    assert all(value is None for name, value in dataclasses.asdict(seen).items() if name != "slowdowns")
+    assert not seen.knows_gpu
+    assert not seen.throttled
+
+
+def test_a_gpu_that_answers_in_part_is_known_in_part() -> None:
+    seen = seen_in({"gpus": {"a": {"power_w": [10.0]}, "b": {"power_w": [30.0], "power_limit_w": 70.0}}})
+    assert seen == Seen(power_w=20.0, power_limit_w=70.0)
+
+
+def test_a_gpu_whose_driver_keeps_no_samples_is_known_by_its_state() -> None:
+    state = {"memory_used_bytes": [1e9], "sm_clock_hz": [1.2e9], "temperature_c": [50.0]}
+    seen = seen_in({"gpus": {"a": state}})
+    assert seen == Seen(gpu_memory_bytes=1e9, sm_clock_hz=1.2e9, temperature_c=50.0)
+    assert seen.knows_gpu
+    assert (seen.gpu_utilization, seen.power_w) == (None, None)
+
+
+def test_a_host_that_idles_is_known_to() -> None:
+    idle = {"host_utilization": 0.0, "rank_busy_cores": [0.0, 0.0]}
+    seen = seen_in({"cpu": idle, "gpus": {"a": {"utilization": [0.0]}}})
+    assert seen == Seen(host_utilization=0.0, rank_busy_cores=0.0, gpu_utilization=0.0)
+    assert seen.knows_gpu
+
+
+def test_a_reason_for_seeing_no_gpu_is_kept() -> None:
+    assert seen_in({"looks": 0, "gpu_problem": "NVML says no"}) == Seen(problem="NVML says no")
+
+
+def test_slowdowns_count_from_a_tenth_of_the_looks_on_any_gpu() -> None:
+    gpus = {
+        "a": {"slowdowns": {"power cap": 0.1, "sync boost": 0.09}},
+        "b": {"slowdowns": {"power cap": 0.02, "power brake": 0.11, "hardware slowdown": 0.05}},
+    }
+    assert seen_in({"gpus": gpus}).slowdowns == ("power cap", "power brake")
+
+
+@pytest.mark.parametrize(
+    ("name", "throttled"),
+    [
+        ("thermal (software)", True),
+        ("thermal (hardware)", True),
+        ("hardware slowdown", True),
+        ("power brake", True),
+        ("power cap", False),
+        ("sync boost", False),
+    ],
+)
+def test_only_heat_and_a_failing_supply_throttle(name: str, throttled: bool) -> None:
+    assert seen_in({"gpus": {"a": {"slowdowns": {name: 1.0}}}}).throttled is throttled
+    assert not seen_in({"gpus": {"a": {"slowdowns": {name: 0.05}}}}).throttled
+
+
+def test_over_launches_each_figure_is_the_mean_of_those_that_saw_it() -> None:
+    first = Seen(gpu_utilization=0.5, power_w=100.0, host_utilization=0.2)
+    second = Seen(gpu_utilization=1.0, rank_busy_cores=3.0, host_utilization=0.0)
+    assert over_launches([first, second, Seen()]) == Seen(
+        gpu_utilization=0.75, power_w=100.0, rank_busy_cores=3.0, host_utilization=0.1
+    )
+
+
+def test_over_launches_memory_and_temperature_are_the_largest() -> None:
+    first = Seen(gpu_memory_bytes=5e9, temperature_c=40.0, sm_clock_hz=1.0e9)
+    second = Seen(gpu_memory_bytes=2e9, temperature_c=70.0, sm_clock_hz=2.0e9)
+    found = over_launches([first, second, Seen()])
+    assert found == Seen(gpu_memory_bytes=5e9, temperature_c=70.0, sm_clock_hz=1.5e9)
+
+
+def test_over_launches_that_saw_nothing_all_is_unknown() -> None:
+    assert over_launches([Seen(), Seen()]) == Seen()
+    assert over_launches([]) == Seen()
+
+
+def test_over_launches_slowdowns_add_up_and_the_first_problem_is_told() -> None:
+    launches = [
+        Seen(slowdowns=("power cap",)),
+        Seen(slowdowns=("thermal (hardware)", "power cap"), problem="first"),
+        Seen(problem="second"),
+    ]
+    found = over_launches(launches)
+    assert (found.slowdowns, found.problem) == (("power cap", "thermal (hardware)"), "first")
+    assert found.throttled
+
+
+def _configuration(*telemetries: dict[str, Any], **settings: Any) -> Configuration:
+    """One launch with each of these, on two ranks whose matrix product makes 1 GFLOP/s."""
+    trial = make_trial(world_size=2, **settings)
+    results = [
+        dataclasses.replace(
+            make_result(trial, [[0.1] * 10] * 2, launch=launch, calibration=[(1e9, 1e9)] * 2), telemetry=one
+        )
+        for launch, one in enumerate(telemetries)
+    ]
+    (found,) = configurations(results)
+    return found
+
+
+def test_a_configuration_has_seen_what_its_launches_saw() -> None:
+    other = {"cpu": {"host_utilization": 0.8}}
+    seen = _configuration(_TWO_GPUS, other, {}).seen
+    assert seen.host_utilization == pytest.approx(0.6)
+    assert (seen.power_w, seen.rank_busy_cores) == (300.0, 1.75)
+
+
+def test_launches_that_heat_slowed_down_are_called_unstable() -> None:
+    hot = {"gpus": {"a": {"slowdowns": {"thermal (hardware)": 0.5}}}}
+    capped = {"gpus": {"a": {"slowdowns": {"power cap": 1.0}}}}
+    told = "the GPU slowed down by heat or its supply in 2 of 3 launches"
+    assert told in _configuration(hot, capped, hot).instabilities()
+    assert not [one for one in _configuration(capped, {}).instabilities() if "slowed down" in one]
+
+
+def test_model_operations_a_second_are_those_of_one_rank_and_mfu_their_share_of_a_matrix_product() -> None:
+    found = _configuration({}, input_dim=10, hidden_dim=20, num_layers=1, output_dim=5)
+    operations = 6 * (10 * 20 + 20 * 5) - 2 * 10 * 20
+    assert found.model_flops_per_s == pytest.approx(operations * 10 / 0.1)  # ten samples a step and rank
+    assert found.mfu == pytest.approx(operations * 100 / 1e9)
+
+
+def test_operations_that_ranks_counted_stand_in_for_a_formula(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def build(): pass\n")
+    trial = make_trial(world_size=2, workload=f"{tmp_path}/own.py:build")
+    result = make_result(trial, [[0.1] * 10] * 2, calibration=[(1e9, 1e9)] * 2)
+    (unknown,) = configurations([result])
+    assert (unknown.model_flops_per_s, unknown.mfu) == (None, None)
+    counted = [
+        dataclasses.replace(one, counters={**one.counters, "model_flops_per_sample": 5e6})
+        for one in result.ranks
+    ]
+    result = dataclasses.replace(result, ranks=counted)
+    assert summarise(result).flops_per_sample == 5e6
+    (known,) = configurations([result])
+    assert known.model_flops_per_s == pytest.approx(5e8)
+    assert known.mfu == pytest.approx(0.5)
+
+
+def test_without_a_measured_matrix_product_there_is_no_mfu() -> None:
+    (found,) = configurations([make_result(make_trial(), [[0.1] * 10])])
+    assert found.model_flops_per_s is not None
+    assert found.mfu is None

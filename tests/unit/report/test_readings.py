@@ -1,0 +1,103 @@
+"""What GPUs and processors did, in one line each."""
+
+import dataclasses
+
+import pytest
+
+from scalescope.analysis.telemetry import Seen
+from scalescope.report.training import cpu_reading, gpu_reading, training_sections
+from scalescope.results.run import Run
+
+from .conftest import Render
+from .known_runs import make_run, make_trials
+
+_FULL = Seen(
+    gpu_utilization=0.973,
+    gpu_memory_bytes=5e9,
+    power_w=412.4,
+    power_limit_w=700.0,
+    sm_clock_hz=1.83e9,
+    sm_clock_limit_hz=1.98e9,
+    temperature_c=64.0,
+    host_utilization=0.254,
+    rank_busy_cores=1.26,
+    slowdowns=("power cap", "thermal (hardware)"),
+)
+
+
+def test_a_gpu_that_tells_all_is_told_of_in_full() -> None:
+    assert gpu_reading(_FULL) == (
+        "97 % busy, 412 of 700 W, 1,830 of 1,980 MHz, 64 °C, slowed by power cap, "
+        "slowed by thermal (hardware)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        ({"gpu_utilization": None}, "412 of 700 W, 1,830 of 1,980 MHz, 64 °C"),
+        ({"power_w": None}, "97 % busy, 1,830 of 1,980 MHz, 64 °C"),
+        ({"power_limit_w": None}, "97 % busy, 412 W, 1,830 of 1,980 MHz, 64 °C"),
+        ({"sm_clock_hz": None}, "97 % busy, 412 of 700 W, 64 °C"),
+        ({"sm_clock_limit_hz": None}, "97 % busy, 412 of 700 W, 1,830 MHz, 64 °C"),
+        ({"temperature_c": None}, "97 % busy, 412 of 700 W, 1,830 of 1,980 MHz"),
+    ],
+)
+def test_what_a_gpu_does_not_tell_is_left_out(missing: dict[str, None], expected: str) -> None:
+    assert gpu_reading(dataclasses.replace(_FULL, slowdowns=(), **missing)) == expected
+
+
+def test_a_gpu_whose_use_alone_is_known_is_one_figure_and_idle_is_a_figure_too() -> None:
+    assert gpu_reading(Seen(gpu_utilization=1.0)) == "100 % busy"
+    assert gpu_reading(Seen(gpu_utilization=0.0)) == "0 % busy"
+
+
+def test_a_gpu_whose_driver_keeps_no_samples_is_not_called_idle() -> None:
+    state = {"gpu_utilization": None, "power_w": None}
+    assert gpu_reading(dataclasses.replace(_FULL, **state)) == (
+        "1,830 of 1,980 MHz, 64 °C, slowed by power cap, slowed by thermal (hardware)"
+    )
+
+
+def test_a_problem_is_told_where_no_gpu_was_seen() -> None:
+    assert gpu_reading(Seen(problem="NVML says no")) == "unknown: NVML says no"
+    seen = dataclasses.replace(_FULL, problem="NVML says no")
+    assert gpu_reading(seen) == gpu_reading(_FULL)  # another launch saw it
+
+
+def test_where_there_was_nothing_to_look_at_nothing_is_said() -> None:
+    assert gpu_reading(Seen()) is None
+    assert cpu_reading(Seen()) is None
+    assert gpu_reading(Seen(host_utilization=0.5)) is None
+    assert cpu_reading(Seen(gpu_utilization=0.5)) is None
+
+
+def test_a_processor_is_told_of_by_ranks_and_host() -> None:
+    assert cpu_reading(_FULL) == "1.3 cores busy a rank, 25 % of the host busy"
+    assert cpu_reading(Seen(host_utilization=0.0, rank_busy_cores=0.0)) == (
+        "0.0 cores busy a rank, 0 % of the host busy"
+    )
+
+
+def test_a_host_alone_is_told_of_without_its_ranks() -> None:
+    assert cpu_reading(Seen(host_utilization=0.254)) == "25 % of the host busy"
+
+
+def _shown(render: Render, run: Run) -> dict[str, str]:
+    lines = render(training_sections(run)).splitlines()
+    return {label.strip(): text for label, _, text in (line.partition(": ") for line in lines) if text}
+
+
+def test_the_summary_has_a_line_for_each_that_was_seen(render: Render) -> None:
+    trials = make_trials(world_size=2, batch_size=64)
+    telemetry = {
+        "looks": 2,
+        "gpus": {"a": {"utilization": [0.4, 0.6]}},
+        "cpu": {"host_utilization": 0.9, "rank_busy_cores": [1.0, 1.0]},
+    }
+    seen = _shown(render, make_run(trials, launches=1, telemetry=telemetry))
+    assert seen["GPU"] == "50 % busy"
+    assert seen["CPU"] == "1.0 cores busy a rank, 90 % of the host busy"
+    unseen = _shown(render, make_run(trials, launches=1))
+    assert "Reading" in unseen
+    assert not {"GPU", "CPU"} & set(unseen)
