@@ -1,9 +1,11 @@
 """Whether `tune` can be trusted: identical configurations compared many times, and an injected delay found.
 
-    python benchmarks/aa.py [--runs 40] [--delays 10] [--delay 0.08] [--seconds 0.4]
+    python benchmarks/aa.py [--runs 40] [--delays 10] [--delay 0.08] [--seconds 0.4] [--paced]
 
 Every run is what `tune` does with one lever: launches of two configurations in turns, judged by launches. The
-lever is the learning rate, which has no influence on speed, or the same with a delay in every step.
+lever is the learning rate, which has no influence on speed, or the same with a delay in every step. On a
+noisy machine hardly any run can see 5 %; with --paced the ranks sleep instead of computing, which leaves the
+noise of launching and exchanging, and runs become sharp enough to be judged by what they should have seen.
 """
 
 import argparse
@@ -25,6 +27,14 @@ from scalescope.studies.campaign import Plan, run_campaign
 from scalescope.studies.request import Request
 
 SMALL = {"world_size": 2, "hidden_dim": 128, "input_dim": 128, "output_dim": 64, "batch_size": 64}
+PACED = {
+    "world_size": 2,
+    "workload": "paced",
+    "forward_ms": 4,
+    "backward_ms": 8,
+    "layers": 4,
+    "layer_mb": 0.1,
+}
 THRESHOLD = 0.03
 LAUNCHES = 5
 
@@ -36,9 +46,9 @@ class Silence:
         return lambda *arguments: None
 
 
-def plan_of(launcher: LocalLauncher, **settings: object) -> Plan:
+def plan_of(launcher: LocalLauncher, settings: dict[str, object]) -> Plan:
     """One configuration, as a plan that launches nothing by itself."""
-    asked = {name: (Given(str(value), name),) for name, value in {**SMALL, **settings}.items()}
+    asked = {name: (Given(str(value), name),) for name, value in settings.items()}
     request = Request(verb="tune", flags=asked)
     expansion = expand(request.experiment({"repeats": LAUNCHES}), launcher.machine())
     return Plan(
@@ -67,9 +77,9 @@ def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> Compa
     return found[0]
 
 
-def steps_for(launcher: LocalLauncher, seconds: float) -> tuple[int, float]:
+def steps_for(launcher: LocalLauncher, settings: dict[str, object], seconds: float) -> tuple[int, float]:
     """How many steps make a launch of that length, and how long one takes."""
-    plan = plan_of(launcher, steps_per_epoch=200)
+    plan = plan_of(launcher, {**settings, "steps_per_epoch": 100})
     with tempfile.TemporaryDirectory() as directory:
         folder = RunFolder.open(Path(directory) / "run", resume=False)
         (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
@@ -95,11 +105,13 @@ def main() -> None:
     parser.add_argument("--delays", type=int, default=10)
     parser.add_argument("--delay", type=float, default=0.08)
     parser.add_argument("--seconds", type=float, default=0.4, help="length of a launch's window")
+    parser.add_argument("--paced", action="store_true", help="ranks that sleep instead of computing")
     asked = parser.parse_args()
+    job: dict[str, object] = dict(PACED if asked.paced else SMALL)
     launcher = LocalLauncher()
     try:
-        steps, step_s = steps_for(launcher, asked.seconds)
-        plan = plan_of(launcher, steps_per_epoch=steps)
+        steps, step_s = steps_for(launcher, job, asked.seconds)
+        plan = plan_of(launcher, {**job, "steps_per_epoch": steps})
         (baseline,) = plan.trials
         print(f"{steps} steps of {step_s * 1e3:.2f} ms a launch, {LAUNCHES} launches each")
         same = [judge(launcher, plan, baseline.replace(lr=0.011), seed) for seed in range(asked.runs)]
@@ -113,6 +125,8 @@ def main() -> None:
         sharp = [one for one in found if one.smallest_seen is not None and one.smallest_seen <= 0.05]
         print(f"{asked.delay:.0%} delay, {asked.delays} runs: {dict(Counter(one.verdict for one in found))}")
         seen = sum(one.verdict == "slower" for one in sharp)
+        effects = sorted(one.smallest_seen or 0.0 for one in found)
+        print(f"smallest effect they could see: {', '.join(f'{one:.1%}' for one in effects)}")
         print(f"sharp enough to see 5 %: {len(sharp)}, of these slower: {seen}")
     finally:
         launcher.close()

@@ -45,7 +45,7 @@ _TRANSFORMER = {
     "lr": 0.3,
 }
 _JOBS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "mlp": (_MLP, ("all", *_JOB)),
+    "mlp": (_MLP, ("all", "jit", "compile", *_JOB)),
     "loader": ({**_MLP, "num_workers": 1}, ("num_workers", "persistent_workers", "prefetch_factor")),
     "adamw": ({**_MLP, "optimizer": "adamw", "lr": 0.03}, ("fused_optimizer", "strategy=zero1")),
     "cnn": (_CNN, ("memory_format", "broadcast_buffers", "cudnn_benchmark")),
