@@ -9,6 +9,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
@@ -16,20 +17,29 @@ from scalescope.analysis.tuning import Comparison, compare_all
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
+
+class Shares(NamedTuple):
+    """Parts of the budget that levers looked at alone may take."""
+
+    quick: float
+    slow: float
+
+
 SCREENING = 2  # launches of everything, before what is clearly worse is dropped
 _CLEARLY = 0.15  # slower in every launch by this much
 MOST_LAUNCHES = 100  # launch numbers of one stage; each stage measures anew what it compares
 _WORTH_KEEPING = math.log(1.01)
 _RETESTS = 3
 _OBVIOUS = math.log(1.25)  # one pair of launches settles a difference like that
-# Shares of the budget that looking at levers one by one may take, when they are to be combined.
-_ALONE = 0.3
-_SLOW_ALONE = 0.15
+# Shares of the budget that looking at levers one by one may take: confirming the best needs the rest, and
+# combining them more of it. What starts slowly is needed on top of the best then, rather than alone.
+ALONE = Shares(quick=0.65, slow=0.65)
+BEFORE_COMBINING = Shares(quick=0.3, slow=0.15)
 _SLOW_START_S = 40.0  # what a slow start takes, as long as none was seen
 _AGAIN = 0.4  # of a slow first launch, the next one takes: what it compiled is kept
 _FIRST_REMOVAL = 40
-SCALING_STAGE = 80
 FINAL_STAGE = 90
+SCALING_STAGE = 95
 
 
 class Needs(Exception):
@@ -107,8 +117,11 @@ class Laboratory:
             turn = [trial for trial in wanted if (trial.trial_id, launch) not in there]
             random.Random(f"{self.seed}/{launch}").shuffle(turn)
             missing += [(trial, launch) for trial in turn]
-        if missing and share is not None and not self._fits([one for one, _ in missing], share, reserve_s):
-            raise NoTime
+        if missing and share is not None:
+            # Once the end has begun, going back would change what is being confirmed.
+            gone_by = stage < FINAL_STAGE and self._is_ending
+            if gone_by or not self._fits([one for one, _ in missing], share, reserve_s):
+                raise NoTime
         if missing:
             raise Needs(tuple(missing))
         # Later launches of the stage do not count: reading again must decide as it did the first time.
@@ -123,11 +136,13 @@ class Laboratory:
         first = stage * MOST_LAUNCHES
         return next(n for n in range(MOST_LAUNCHES) if not all((one, first + n) in there for one in ids))
 
+    @property
+    def _is_ending(self) -> bool:
+        return any(one.launch >= FINAL_STAGE * MOST_LAUNCHES for one in self.results[self.earlier :])
+
     def _fits(self, trials: Sequence[Trial], share: float, reserve_s: float) -> bool:
         if self.budget_s is None:
             return True
-        if any(one.launch >= FINAL_STAGE * MOST_LAUNCHES for one in self.results[self.earlier :]):
-            return False  # the end has begun: going back would change what is being confirmed
         asked_s = sum(self.expected_s(trial) for trial in trials)
         return self.spent_s + asked_s + reserve_s <= share * self.budget_s
 
@@ -187,24 +202,26 @@ def singles(
 
 
 def explore(
-    laboratory: Laboratory, baseline: Trial, candidates: Sequence[Trial], launches: int, threshold: float
+    laboratory: Laboratory,
+    baseline: Trial,
+    candidates: Sequence[Trial],
+    launches: int,
+    threshold: float,
+    shares: Shares,
 ) -> tuple[tuple[Comparison, ...], frozenset[str]]:
-    """Every candidate alone, as often as a part of the budget allows: combining them needs the rest.
-
-    What starts slowly is left for the combinations where the budget is short: there it is needed anyway.
-    """
+    """Every candidate alone, as often as its share of the budget allows; once, if need be."""
     quick = [trial for trial in candidates if not laboratory.is_slow(trial)]
     laboratory.measured([baseline, *quick], 1, 0)
     there = list(quick)
     for trial in candidates:
         if laboratory.is_slow(trial):
             try:
-                laboratory.measured([trial], 1, 0, _SLOW_ALONE)
+                laboratory.measured([trial], 1, 0, shares.slow)
                 there.append(trial)
             except NoTime:
                 continue
     try:
-        return singles(laboratory, baseline, there, launches, threshold, _ALONE)
+        return singles(laboratory, baseline, there, launches, threshold, shares.quick)
     except NoTime:
         rounds = laboratory.rounds([baseline, *there], 0)
         found = laboratory.measured([baseline, *there], rounds, 0)
@@ -316,9 +333,17 @@ def _helps(ratios: list[float]) -> bool:
 def scaling_of(
     laboratory: Laboratory, pairs: Mapping[str, tuple[Trial, Trial]], launches: int
 ) -> dict[str, Estimate]:
-    """How many times one rank's speed all of them reach, by name; `pairs` holds (all ranks, one)."""
+    """How many times one rank's speed all of them reach, by name; `pairs` holds (all ranks, one).
+
+    As many launches as the budget has left room for.
+    """
     trials = {trial.trial_id: trial for pair in pairs.values() for trial in pair}
-    found = laboratory.measured(trials.values(), launches, SCALING_STAGE)
+    found: dict[str, Configuration] = {}
+    for count in range(1, launches + 1):
+        try:
+            found = laboratory.measured(trials.values(), count, SCALING_STAGE, 1.0)
+        except NoTime:
+            break
     return {
         name: ratio_of_logs(found[every.trial_id].log_rates, found[one.trial_id].log_rates)
         for name, (every, one) in pairs.items()

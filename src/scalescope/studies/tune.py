@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning import LEAST_EFFECT, Comparison, fastest
+from scalescope.analysis.tuning import LEAST_EFFECT, Comparison, compare_all, fastest
 from scalescope.analysis.tuning_search import (
+    ALONE,
+    BEFORE_COMBINING,
     MOST_LAUNCHES,
     Attempt,
     Combining,
@@ -16,7 +18,6 @@ from scalescope.analysis.tuning_search import (
     confirmed,
     explore,
     scaling_of,
-    singles,
 )
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.expand import expand
@@ -173,6 +174,7 @@ class Search:
             self._follow(run, progress)
         except Needs:
             finished = False
+            progress.singles = progress.singles or self._so_far(run)
         return Tuning(
             levers=tuple((one.text, one.trial.trial_id, one.changes) for one in self.levers.candidates),
             inapplicable=tuple((one.text, one.reason) for one in self.levers.inapplicable),
@@ -188,6 +190,15 @@ class Search:
             threshold=self._options.threshold,
             finished=finished,
         )
+
+    def _so_far(self, run: Run) -> tuple[Comparison, ...]:
+        """What the launches there are say, where the budget ended before every lever had its turn."""
+        found = {one.trial.trial_id: one for one in configurations(run.results)}
+        baseline = found.get(self.levers.baseline.trial_id)
+        if baseline is None:
+            return ()
+        there = [one.trial.trial_id for one in self.levers.candidates if one.trial.trial_id in found]
+        return compare_all(baseline, [found[one] for one in there], self._options.threshold)
 
     def files(self, run: Run) -> dict[str, str]:
         tuning = self.read(run)
@@ -209,13 +220,19 @@ class Search:
         )
         progress.failed = laboratory.failed
         trials = [one.trial for one in self.levers.candidates]
-        alone = explore if options.combine else singles
-        progress.singles, progress.dropped = alone(laboratory, baseline, trials, repeats, options.threshold)
-        pairs = self._another_jobs(progress)
-        progress.scaling = scaling_of(laboratory, pairs, min(repeats, _SCALING_LAUNCHES)) if pairs else {}
+        shares = BEFORE_COMBINING if options.combine else ALONE
+        progress.singles, progress.dropped = explore(
+            laboratory, baseline, trials, repeats, options.threshold, shares
+        )
         ranked = self._ranked(progress)
-        if not ranked:
-            return
+        if ranked:
+            self._choose(laboratory, ranked, progress)
+        pairs = self._another_jobs(progress)
+        progress.scaling = scaling_of(laboratory, pairs, min(repeats, _SCALING_LAUNCHES))
+
+    def _choose(self, laboratory: Laboratory, ranked: list[Candidate], progress: "_Progress") -> None:
+        """The best lever, or what helps together with it, confirmed."""
+        options, repeats = self._options, self._experiment.measuring.repeats
         progress.first = ranked[0].text
         progress.winner = frozenset((progress.first,))
         if options.combine:
@@ -224,7 +241,7 @@ class Search:
             progress.winner, progress.attempts = combining.search(ranked[0].text, others)
         winner = self._trial_with(progress.winner)
         assert winner is not None  # it was measured
-        progress.final = confirmed(laboratory, baseline, winner, repeats, options.threshold)
+        progress.final = confirmed(laboratory, self.levers.baseline, winner, repeats, options.threshold)
 
     def _another_jobs(self, progress: "_Progress") -> dict[str, tuple[Trial, Trial]]:
         """The baseline and every other job on all ranks and on one: how they scale is what compares them."""
@@ -266,8 +283,8 @@ class Search:
         return [ranked[0], *sorted(ranked[1:], key=turn)]
 
     def _may_win(self, one: Comparison) -> bool:
-        """A claim starts from what is known; a search among few launches from what looks faster."""
-        if self._options.combine:
+        """What is known to be faster, or looks so where the budget allowed too few launches to know."""
+        if self._options.combine or len(one.candidate.launches) < self._experiment.measuring.repeats:
             return one.verdict != "slower" and one.speedup.value > 1.0 + LEAST_EFFECT
         return one.verdict == "faster"
 

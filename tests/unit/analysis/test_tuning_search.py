@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from scalescope.analysis.tuning_search import (
+    BEFORE_COMBINING,
     FINAL_STAGE,
     MOST_LAUNCHES,
     SCREENING,
@@ -293,7 +294,9 @@ def launches_made(read: Callable[[Sequence[Result]], object]) -> list[Key]:
 @pytest.mark.parametrize(("budget_s", "rounds"), [(120.0, 1), (270.0, 2), (700.0, 5), (1e6, 5)])
 def test_looking_at_levers_alone_leaves_most_of_a_budget_to_combining(budget_s: float, rounds: int) -> None:
     made = launches_made(
-        lambda results: explore(spending(results, budget_s), BASELINE, CANDIDATES[:3], 5, 0.03)
+        lambda results: explore(
+            spending(results, budget_s), BASELINE, CANDIDATES[:3], 5, 0.03, BEFORE_COMBINING
+        )
     )
     assert len(made) == 4 * rounds
 
@@ -302,7 +305,9 @@ def test_looking_at_levers_alone_leaves_most_of_a_budget_to_combining(budget_s: 
 def test_what_starts_slowly_is_looked_at_alone_only_where_there_is_time(budget_s: float, seen: bool) -> None:
     slow = CANDIDATES[0]
     made = launches_made(
-        lambda results: explore(spending(results, budget_s, [slow]), BASELINE, CANDIDATES[:3], 5, 0.03)
+        lambda results: explore(
+            spending(results, budget_s, [slow]), BASELINE, CANDIDATES[:3], 5, 0.03, BEFORE_COMBINING
+        )
     )
     assert (slow.trial_id in {trial for trial, _ in made}) == seen
 
