@@ -236,7 +236,7 @@ def test_a_search_that_its_budget_ended_is_resumed_to_the_same_answer(
     )
     assert len(load_run("part").results) == budget_s // 10
     assert tuning_of(part)["finished"] is False
-    assert sentence(part).endswith("The budget ended the search early; --resume goes on.")
+    assert sentence(part).endswith("The search ended early; --resume goes on.")
     assert part.next_step is None or "tuned.yaml" not in part.next_step
     assert not Path("part/tuned.yaml").exists()
     assert part.exit_code == 0
@@ -255,6 +255,75 @@ def test_a_finished_search_is_resumed_without_a_launch() -> None:
     again = tuned(HELPING, combine=True, resume=True, watcher=watcher)
     assert watcher.launched == []
     assert tuning_of(again) == tuning_of(first)
+
+
+def spoilt(loss: float, *pairs: tuple[str, object]) -> Outcomes:
+    """Ranks whose loss is another one where these settings are on."""
+
+    def outcome(trial: Trial, launch: int) -> Outcome | None:
+        if not all(trial.settings[name] == value for name, value in pairs):
+            return None
+        made = FakeLauncher(CostModel(launch_noise=0.004, factors=HELPING)).launch(
+            trial,
+            launch,
+            None,
+            None,
+            RecordingWatcher(),  # type: ignore[arg-type]
+        )
+        for record in made.records:
+            record.samples["loss"] = [loss] * len(record.samples["loss"])
+        return made
+
+    return outcome
+
+
+def test_a_combination_that_spoils_the_loss_is_left_out() -> None:
+    report = tuned(HELPING, combine=True, outcomes=spoilt(5.0, BF16, JIT))
+    assert tuning_of(report)["winner"] == ["precision bf16"]
+    together = next(section for section in report.sections if (section.title or "").startswith("Together"))
+    assert together.table is not None
+    assert [row[-1] for row in together.table.rows if row[0] == "with jit True"] == [
+        "left out: the loss differs"
+    ]
+
+
+def test_one_failure_of_the_baseline_by_chance_is_none() -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        plain = trial.settings["precision"] == "fp32" and launch == 0
+        return Outcome(status="failed", reason="by chance") if plain else None
+
+    report = tuned(HELPING, "precision", outcomes=fail)
+    assert tuning_of(report)["winner"] == ["precision bf16"]
+    assert tuning_of(report)["recommended"] is True
+
+
+@pytest.mark.parametrize("lost", [1, 3, 9001])
+def test_a_baseline_that_runs_out_of_memory_ends_the_search_with_the_reason(lost: int) -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        plain = trial.settings["precision"] == "fp32" and launch == lost
+        return Outcome(status="oom", reason="too large") if plain else None
+
+    report = tuned(HELPING, "precision", outcomes=fail)
+    assert "early" not in sentence(report)
+    assert tuning_of(report)["finished"] is True
+    assert tuning_of(report)["recommended"] is False
+    assert report.exit_code == 4
+
+
+def test_a_winner_is_confirmed_beside_a_baseline_launched_in_turn_with_it() -> None:
+    """The first winner fails when it is confirmed; the second must not inherit the baseline's launches."""
+
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        late = trial.settings["precision"] == "bf16" and launch == 9003
+        return Outcome(status="failed", reason="lost") if late else None
+
+    report = tuned(HELPING, "precision", "jit", outcomes=fail)
+    found = tuning_of(report)
+    assert found["winner"] == ["jit True"]
+    confirming = [one for one in load_run("run").results if one.settings["jit"] and one.launch >= 9000]
+    plain = {one.launch for one in load_run("run").results if one.trial_id == found["baseline"]}
+    assert len(confirming) == 5
+    assert {one.launch for one in confirming} == {number for number in plain if number >= 9005}
 
 
 @pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])

@@ -50,7 +50,7 @@ def _comparison(
 ) -> Comparison:
     speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
     seen = smallest_effect(one.log_rates, baseline.log_rates)
-    loss_change, loss_differs = _loss_of(baseline, one)
+    loss_change, loss_differs = loss_of(baseline, one)
     return Comparison(
         candidate=one,
         speedup=speedup,
@@ -115,7 +115,7 @@ def fastest(measured: Sequence[Configuration], baseline: Trial) -> tuple[Trial, 
     return (best, gain) if gain > 1.0 + LEAST_EFFECT else None
 
 
-def _loss_of(baseline: Configuration, one: Configuration) -> tuple[float | None, bool]:
+def loss_of(baseline: Configuration, one: Configuration) -> tuple[float | None, bool]:
     """Relative change of the loss over the later half of equally many steps, and whether it is a real one.
 
     The same steps see the same samples, so they are compared one by one. Where they differ to and fro, as by

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.tuning import Comparison, compare_all
+from scalescope.analysis.tuning import Comparison, compare_all, loss_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -23,6 +23,7 @@ class Shares(NamedTuple):
 
     quick: float
     slow: float
+    confirming: bool  # whether what confirming takes is kept apart besides
 
 
 SCREENING = 2  # launches of everything, before what is clearly worse is dropped
@@ -33,8 +34,8 @@ _RETESTS = 3
 _OBVIOUS = math.log(1.25)  # one pair of launches settles a difference like that
 # Shares of the budget that looking at levers one by one may take: confirming the best needs the rest, and
 # combining them more of it. What starts slowly is needed on top of the best then, rather than alone.
-ALONE = Shares(quick=0.65, slow=0.65)
-BEFORE_COMBINING = Shares(quick=0.3, slow=0.15)
+ALONE = Shares(quick=1.0, slow=0.65, confirming=True)
+BEFORE_COMBINING = Shares(quick=0.3, slow=0.15, confirming=False)
 _SLOW_START_S = 40.0  # what a slow start takes, as long as none was seen
 _AGAIN = 0.4  # of a slow first launch, the next one takes: what it compiled is kept
 _FIRST_REMOVAL = 40
@@ -66,6 +67,7 @@ class Attempt:
     speedup: float | None
     kept: bool
     launches: int = 0  # of each of the two
+    loss_differs: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class Laboratory:
     """What was measured, by stage, and what the budget still allows.
 
     A candidate that failed once is out: nobody should be told to use it. The baseline, which is used already,
-    is out only where none of its launches worked.
+    is out where it failed twice, or in a way that will repeat itself.
     """
 
     results: Sequence[Result]
@@ -85,17 +87,30 @@ class Laboratory:
     is_slow: Callable[[Trial], bool] = lambda trial: False  # compiles first, for instance
     spent_s: float = 0.0
     durations_s: dict[str, list[float]] = field(default_factory=dict)
+    is_ending: bool = False
 
     def __post_init__(self) -> None:
-        self.spent_s = sum(one.duration_s for one in self.results[self.earlier :])
-        # A launch that a signal ended says nothing about its trial.
-        self.results = [one for one in self.results if not str(one.reason).startswith("interrupted by")]
+        recent = self.results[self.earlier :]
+        self.spent_s = sum(one.duration_s for one in recent)
+        self.is_ending = any(one.launch >= FINAL_STAGE * MOST_LAUNCHES for one in recent)
+        # What went wrong by chance in an earlier run is tried again; one that a signal ended says nothing.
+        fleeting = [one for one in self.results[: self.earlier] if one.status in ("failed", "hang")]
+        self.results = [
+            one
+            for one in self.results
+            if one not in fleeting and not str(one.reason).startswith("interrupted by")
+        ]
         for one in self.results:
             self.durations_s.setdefault(one.trial_id, []).append(one.duration_s)
             if one.status != "ok":
                 self.failed.setdefault(one.trial_id, f"{one.status}: {one.reason}")
-        if any(one.trial_id == self.baseline and one.status == "ok" for one in self.results):
+        if not self._baseline_is_lost():
             self.failed.pop(self.baseline, None)
+
+    def _baseline_is_lost(self) -> bool:
+        """Whether the campaign gives up on it: one failure by chance is none."""
+        bad = [one.status for one in self.results if one.trial_id == self.baseline and one.status != "ok"]
+        return len(bad) > 1 or any(status in ("oom", "invalid") for status in bad)
 
     def measured(
         self,
@@ -110,8 +125,8 @@ class Laboratory:
         With a share of the budget given, launches that would not fit into it are not asked for.
         """
         wanted = [trial for trial in trials if trial.trial_id not in self.failed]
-        first = stage * MOST_LAUNCHES
         there = {result.key for result in self.results}
+        first = stage * MOST_LAUNCHES + (self._block(wanted, count, stage, there) if stage else 0)
         missing: list[tuple[Trial, int]] = []
         for launch in range(first, first + count):
             turn = [trial for trial in wanted if (trial.trial_id, launch) not in there]
@@ -119,7 +134,7 @@ class Laboratory:
             missing += [(trial, launch) for trial in turn]
         if missing and share is not None:
             # Once the end has begun, going back would change what is being confirmed.
-            gone_by = stage < FINAL_STAGE and self._is_ending
+            gone_by = stage < FINAL_STAGE and self.is_ending
             if gone_by or not self._fits([one for one, _ in missing], share, reserve_s):
                 raise NoTime
         if missing:
@@ -129,16 +144,25 @@ class Laboratory:
         ids = {trial.trial_id for trial in wanted}
         return {one.trial.trial_id: one for one in configurations(of_stage) if one.trial.trial_id in ids}
 
+    def _block(self, wanted: Sequence[Trial], count: int, stage: int, there: set[tuple[str, int]]) -> int:
+        """The first launch number, from the stage's own, of launches made in turns.
+
+        One trial may have been launched here beside another one, in another hour: then all begin anew.
+        """
+        last = (MOST_LAUNCHES // count - 1) * count
+        for begin in range(0, last, count):
+            numbers = range(stage * MOST_LAUNCHES + begin, stage * MOST_LAUNCHES + begin + count)
+            made = [sum((trial.trial_id, number) in there for number in numbers) for trial in wanted]
+            if not made or max(made) - min(made) <= 1:
+                return begin
+        return max(0, last)
+
     def rounds(self, trials: Iterable[Trial], stage: int) -> int:
         """How many launches of a stage every trial that can be run has."""
         there = {result.key for result in self.results}
         ids = [trial.trial_id for trial in trials if trial.trial_id not in self.failed]
         first = stage * MOST_LAUNCHES
         return next(n for n in range(MOST_LAUNCHES) if not all((one, first + n) in there for one in ids))
-
-    @property
-    def _is_ending(self) -> bool:
-        return any(one.launch >= FINAL_STAGE * MOST_LAUNCHES for one in self.results[self.earlier :])
 
     def _fits(self, trials: Sequence[Trial], share: float, reserve_s: float) -> bool:
         if self.budget_s is None:
@@ -184,19 +208,20 @@ def singles(
     launches: int,
     threshold: float,
     share: float | None = None,
+    reserve_s: float = 0.0,
 ) -> tuple[tuple[Comparison, ...], frozenset[str]]:
     """Every candidate against the baseline, and which were dropped early because they were clearly worse.
 
     Dropping saves launches and claims nothing: on a noisy machine two slow launches prove little.
     """
-    first = laboratory.measured([baseline, *candidates], min(SCREENING, launches), 0, share)
+    first = laboratory.measured([baseline, *candidates], min(SCREENING, launches), 0, share, reserve_s)
     if baseline.trial_id not in first:
         return (), frozenset()
     dropped = frozenset(
         one.trial.trial_id for one in first.values() if _clearly_worse(one, first[baseline.trial_id])
     )
     kept = [trial for trial in candidates if trial.trial_id not in dropped]
-    found = {**first, **laboratory.measured([baseline, *kept], launches, 0, share)}
+    found = {**first, **laboratory.measured([baseline, *kept], launches, 0, share, reserve_s)}
     judged = [found[trial.trial_id] for trial in candidates if trial.trial_id in found]
     return compare_all(found[baseline.trial_id], judged, threshold), dropped
 
@@ -209,7 +234,7 @@ def explore(
     threshold: float,
     shares: Shares,
 ) -> tuple[tuple[Comparison, ...], frozenset[str]]:
-    """Every candidate alone, as often as its share of the budget allows; once, if need be."""
+    """Every candidate alone: in all launches, in two, or in one, as its share of the budget allows."""
     quick = [trial for trial in candidates if not laboratory.is_slow(trial)]
     laboratory.measured([baseline, *quick], 1, 0)
     there = list(quick)
@@ -220,8 +245,11 @@ def explore(
                 there.append(trial)
             except NoTime:
                 continue
+    # Confirming the best takes as many launches again, of it and of the baseline.
+    slowest_s = max((laboratory.expected_again_s(trial) for trial in there), default=0.0)
+    reserve_s = launches * (laboratory.expected_again_s(baseline) + slowest_s) if shares.confirming else 0.0
     try:
-        return singles(laboratory, baseline, there, launches, threshold, shares.quick)
+        return singles(laboratory, baseline, there, launches, threshold, shares.quick, reserve_s)
     except NoTime:
         rounds = laboratory.rounds([baseline, *there], 0)
         found = laboratory.measured([baseline, *there], rounds, 0)
@@ -274,24 +302,27 @@ class Combining:
         if more is None or less is None or more.trial_id == less.trial_id:
             return []
         try:
-            ratios = self._ratios(more, less, stage)
+            ratios, differs = self._ratios(more, less, stage)
         except NoTime:  # what was measured to help stays, what was not seen to help does not come in
             return [Attempt(text=lever, adds=adds, speedup=None, kept=not adds)]
         if not ratios:
             return []
+        helps = _helps(ratios) if _is_settled(ratios) or len(ratios) == _RETESTS else not adds
         return [
             Attempt(
                 text=lever,
                 adds=adds,
                 speedup=math.exp(statistics.fmean(ratios)),
-                kept=_helps(ratios),
+                kept=helps and not (adds and differs),
                 launches=len(ratios),
+                loss_differs=differs,
             )
         ]
 
-    def _ratios(self, more: Trial, less: Trial, stage: int) -> list[float]:
-        """Logarithms of how much faster the one was, pair by pair, until that is settled."""
+    def _ratios(self, more: Trial, less: Trial, stage: int) -> tuple[list[float], bool]:
+        """Logarithms of how much faster the one was, pair by pair, until settled; whether losses differ."""
         ratios: list[float] = []
+        differs = False
         for count in range(1, _RETESTS + 1):
             try:
                 found = self.laboratory.measured([more, less], count, stage, 1.0, self._reserve_s(more, less))
@@ -300,12 +331,14 @@ class Combining:
                     break
                 raise
             if len(found) < 2:
-                return []
-            pairs = zip(found[more.trial_id].log_rates, found[less.trial_id].log_rates, strict=True)
+                return [], False
+            faster, slower = found[more.trial_id], found[less.trial_id]
+            pairs = zip(faster.log_rates, slower.log_rates, strict=True)
             ratios = [left - right for left, right in pairs]
+            differs = loss_of(slower, faster)[1]
             if _is_settled(ratios):
                 break
-        return ratios
+        return ratios, differs
 
     def _reserve_s(self, *trials: Trial) -> float:
         """What confirming the winner at the end will take."""

@@ -17,6 +17,10 @@ _SM = 1  # NVML_CLOCK_SM
 _CORE = 0  # NVML_TEMPERATURE_GPU
 _POWER = 0  # NVML_TOTAL_POWER_SAMPLES
 _UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
+_TROUBLE = (
+    AttributeError,
+    OSError,
+)  # a module or a library that lacks something: no reason to stop measuring
 T = TypeVar("T")
 
 
@@ -38,7 +42,7 @@ class Nvml:
             pynvml.nvmlInit()
             self._module = pynvml
             self._handles = {uuid: pynvml.nvmlDeviceGetHandleByUUID(_full(uuid)) for uuid in uuids}
-        except pynvml.NVMLError as error:
+        except (pynvml.NVMLError, *_TROUBLE) as error:
             self.problem = f"NVML says {error}"
             self.close()
 
@@ -50,7 +54,7 @@ class Nvml:
         handle, module = self._handles.get(uuid), self._module
         if handle is None:
             return {}
-        return self._answers(
+        found = self._answers(
             {
                 "memory_used_bytes": lambda: float(module.nvmlDeviceGetMemoryInfo(handle).used),
                 "sm_clock_hz": lambda: module.nvmlDeviceGetClockInfo(handle, _SM) * 1e6,
@@ -58,6 +62,9 @@ class Nvml:
                 "throttle_mask": lambda: float(module.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
             }
         )
+        if not found:  # a GPU may not know one thing or another; one that tells nothing is lost
+            self.problem = self.problem or f"NVML tells nothing of GPU {uuid} any more"
+        return found
 
     def history(self, uuid: str) -> dict[str, list[tuple[float, float]]]:
         """(wall time in s, value) of utilisation and power, as the driver itself wrote them down lately.
@@ -79,7 +86,7 @@ class Nvml:
     def _answers(self, questions: dict[str, Callable[[], T]]) -> dict[str, T]:
         found: dict[str, T] = {}
         for name, ask in questions.items():
-            with contextlib.suppress(self._module.NVMLError):
+            with contextlib.suppress(self._module.NVMLError, *_TROUBLE):
                 found[name] = ask()
         return found
 
@@ -88,9 +95,9 @@ class Nvml:
         handle, module = self._handles.get(uuid), self._module
         found: dict[str, float] = {}
         if handle is not None:
-            with contextlib.suppress(module.NVMLError):
+            with contextlib.suppress(module.NVMLError, *_TROUBLE):
                 found["power_limit_w"] = module.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
-            with contextlib.suppress(module.NVMLError):
+            with contextlib.suppress(module.NVMLError, *_TROUBLE):
                 found["sm_clock_limit_hz"] = module.nvmlDeviceGetMaxClockInfo(handle, _SM) * 1e6
         return found
 

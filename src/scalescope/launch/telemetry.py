@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class Telemetry:
         self._nvml = Nvml(self._uuids)
         self._cpu = _Looks(_INTERVAL_S)
         self._gpu = _Looks(_GPU_INTERVAL_S)
-        self._history: dict[str, dict[str, dict[float, float]]] = {}
+        self._history: dict[str, dict[str, _Samples]] = {}
         self._history_read_s = time.monotonic()
         self._asking: list[tuple[float, float]] = []  # when GPUs were asked, and for how long
 
@@ -64,10 +64,7 @@ class Telemetry:
         self._history_read_s = time.monotonic()
         for uuid in self._uuids:
             for name, samples in self._nvml.history(uuid).items():
-                kept = self._history.setdefault(uuid, {}).setdefault(name, {})
-                kept.update(samples)
-                if len(kept) > _MOST_LOOKS:
-                    self._history[uuid][name] = dict(list(kept.items())[::2])
+                self._history.setdefault(uuid, {}).setdefault(name, _Samples()).add(samples)
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -116,9 +113,7 @@ class Telemetry:
         offset_s = time.monotonic() - time.time()  # the driver writes wall time
         for name, samples in self._history.get(uuid, {}).items():
             span_s = _UTILIZATION_SPAN_S if name == "utilization" else 0.0
-            inside = [
-                value for at_s, value in samples.items() if begin_s + span_s <= at_s + offset_s <= end_s
-            ]
+            inside = [value for at_s, value in samples.all() if begin_s + span_s <= at_s + offset_s <= end_s]
             series |= {name: inside} if inside else {}
         masks = series.pop("throttle_mask", None)
         found: dict[str, Any] = dict(series)
@@ -128,6 +123,26 @@ class Telemetry:
 
     def close(self) -> None:
         self._nvml.close()
+
+
+class _Samples:
+    """Samples with their times, thinned out evenly: a mean must not favour the last minute."""
+
+    def __init__(self) -> None:
+        self._spacing_s = 0.001
+        self._by_slot: dict[int, tuple[float, float]] = {}
+
+    def add(self, samples: Iterable[tuple[float, float]]) -> None:
+        for at_s, value in samples:
+            self._by_slot.setdefault(int(at_s / self._spacing_s), (at_s, value))
+        while len(self._by_slot) > _MOST_LOOKS:
+            self._spacing_s *= 2
+            kept, self._by_slot = self.all(), {}
+            for at_s, value in kept:
+                self._by_slot.setdefault(int(at_s / self._spacing_s), (at_s, value))
+
+    def all(self) -> list[tuple[float, float]]:
+        return sorted(self._by_slot.values())
 
 
 class _Looks:

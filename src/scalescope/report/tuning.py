@@ -35,8 +35,8 @@ class Tuning:
 
     @property
     def recommended(self) -> bool:
-        """Whether new launches confirmed the winner; nothing else is worth running."""
-        return self.final is not None and self.final.verdict == "faster"
+        """Whether new launches confirmed the winner and its loss; nothing else is worth running."""
+        return self.final is not None and self.final.verdict == "faster" and not self.final.loss_differs
 
 
 _SCALING = "all ranks ÷ one"
@@ -64,9 +64,15 @@ def left_out_section(inapplicable: Sequence[tuple[str, str]]) -> tuple[Section, 
 
 def verdict(tuning: Tuning) -> str:
     """One sentence: what to change and what it gives, or that nothing is known to help."""
-    ended = "" if tuning.finished else " The budget ended the search early; --resume goes on."
+    ended = "" if tuning.finished else " The search ended early; --resume goes on."
     if tuning.final is not None and tuning.recommended:
         return f"{_names(tuning.winner)} is {_times(tuning.final)} as fast as it is now.{ended}"
+    if tuning.final is not None and tuning.final.verdict == "faster":
+        change = f"{tuning.final.loss_change or 0.0:+.0%}"
+        return (
+            f"{_names(tuning.winner)} is {_times(tuning.final)} as fast, but its loss differs ({change}): "
+            f"not recommended.{ended}"
+        )
     if tuning.final is not None:
         return (
             f"{_names(tuning.winner)} looked fastest, but new launches did not confirm it "
@@ -79,8 +85,13 @@ def verdict(tuning: Tuning) -> str:
         return f"What it is now could not be measured: {tuning.failed[tuning.baseline.trial_id]}"
     if not tuning.singles:
         return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
-    unsure = sum(one.verdict == "inconclusive" for one in tuning.singles)
+    once = sum(len(one.candidate.launches) < 2 for one in tuning.singles)
+    unsure = sum(one.verdict == "inconclusive" for one in tuning.singles) - once
     doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
+    if once:
+        doubt += (
+            f" {counted(once, 'try')} had one launch, which is no verdict: a larger --budget allows more."
+        )
     return f"No lever is known to help.{doubt}{ended}"
 
 
@@ -91,10 +102,11 @@ def _of_other_jobs(tuning: Tuning) -> list[str]:
         return []
     ranks = tuning.baseline.world_size
     now = tuning.scaling[NOW]
-    negative = " (slower than one)" if now.value < 1.0 else ""
+    negative = " (slower than one)" if now.high is not None and now.high < 1.0 else ""
     best = max(others, key=lambda name: others[name].value)
     said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}."]
-    if others[best].value > now.value:
+    least, most = others[best].low, now.high
+    if least is not None and most is not None and least > most:
         said.append(
             f"Of the other jobs tried, {best} scales best: {_estimate(others[best])} of one. "
             "That is the work itself changed, not this job made faster."
@@ -106,7 +118,7 @@ def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
     """The one line that runs what was found."""
     if tuning.recommended:
         return f"scalescope train {file}"
-    if any(one.verdict == "inconclusive" for one in tuning.singles):
+    if any(one.verdict == "inconclusive" and len(one.candidate.launches) > 1 for one in tuning.singles):
         return "--repeats 10 and more --steps-per-epoch see smaller differences."
     return None
 
@@ -186,7 +198,8 @@ def _step(one: Attempt) -> tuple[str, ...]:
     if one.speedup is None:
         return name, MISSING, "0", "no time left: left out" if one.adds else "no time left: kept"
     ratio = one.speedup if one.adds else 1.0 / one.speedup
-    return name, f"{ratio:.2f}×", f"{one.launches}", "kept" if one.kept else "left out"
+    why = ": the loss differs" if one.loss_differs and not one.kept else ""
+    return name, f"{ratio:.2f}×", f"{one.launches}", "kept" if one.kept else f"left out{why}"
 
 
 def _names(winner: frozenset[str]) -> str:
@@ -247,7 +260,7 @@ def _judgement(one: Comparison | None) -> dict[str, Any]:
         return {"verdict": None}
     speedup = one.speedup
     return {
-        "verdict": one.verdict,
+        "verdict": one.verdict if len(one.candidate.launches) > 1 else None,
         "speedup": speedup.value,
         "ci95_speedup": [speedup.low, speedup.high] if speedup.has_interval else None,
         "p_value": one.p_value,

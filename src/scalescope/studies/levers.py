@@ -63,13 +63,14 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
     candidates: dict[str, Candidate] = {}
     inapplicable: list[Inapplicable] = []
     for setting, values, left_out in _wanted(baseline, asked):
-        reason = why_not(setting, baseline) if setting.lever else None
+        typed = left_out is None  # a value given by name is tried, unless it cannot run at all
+        reason = why_not(setting, baseline) if setting.lever and not typed else None
         if reason is not None:
             inapplicable.append(Inapplicable(text=setting.name, reason=reason))
             continue
         if not values and not left_out:
             inapplicable.append(Inapplicable(text=setting.name, reason="has no other value worth trying"))
-        for value, why in left_out.items():
+        for value, why in (left_out or {}).items():
             hint = f"{why}; --levers {setting.name}{'' if value is True else f'={value}'} tries it"
             inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=hint))
         for value in values:
@@ -82,14 +83,19 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
                 inapplicable.append(Inapplicable(text=one.text, reason="is what the baseline does"))
             else:
                 candidates.setdefault(one.trial.trial_id, one)
-    return Levers(baseline=baseline, candidates=tuple(candidates.values()), inapplicable=tuple(inapplicable))
+    tried = {one.text for one in candidates.values()}
+    return Levers(
+        baseline=baseline,
+        candidates=tuple(candidates.values()),
+        inapplicable=tuple(one for one in inapplicable if one.text not in tried),
+    )
 
 
 def _wanted(
     baseline: Trial, asked: Sequence[str]
-) -> Iterator[tuple[Setting, tuple[Value, ...], Mapping[Value, str]]]:
-    """(setting, values to try, values left out with the reason) of what was asked for."""
-    known = _settings_of_trial(baseline)
+) -> Iterator[tuple[Setting, tuple[Value, ...], Mapping[Value, str] | None]]:
+    """(setting, values to try, values left out with the reason) of what was asked for; None: it was typed."""
+    known = settings_of_trial(baseline)
     for word in asked:
         name, separator, text = word.partition("=")
         if word == ALL:
@@ -105,7 +111,7 @@ def _wanted(
                 f"{', '.join(sorted(levers))}{nearest(name, known)}"
             )
         elif separator:
-            yield known[name], (_read(known[name], text, baseline),), {}
+            yield known[name], (_read(known[name], text, baseline),), None
         elif known[name].lever is None:
             raise BadInput(f"--levers {name}: it lists no values worth trying; give one: {name}=VALUE")
         else:
@@ -128,7 +134,8 @@ def _with_variable(baseline: Trial, name: str, value: str) -> dict[str, str]:
     return {**(baseline.settings["env"] or {}), name: value}
 
 
-def _settings_of_trial(trial: Trial) -> dict[str, Setting]:
+def settings_of_trial(trial: Trial) -> dict[str, Setting]:
+    """All settings a person can give of the cards that make up a trial, by name."""
     selection = {
         kind: str(trial.settings[name])
         for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy"))
@@ -157,7 +164,7 @@ def _candidate(
     changes = _changes(setting, baseline)
     if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
         changes = "the job"
-    slow = setting.lever is not None and setting.lever.starts_slowly
+    slow = setting.lever is not None and setting.lever.starts_slowly and value != setting.neutral
     return Candidate(name=setting.name, value=value, trial=trial, changes=changes, starts_slowly=slow)
 
 

@@ -11,6 +11,7 @@ from scalescope.analysis.tuning_search import (
     ALONE,
     BEFORE_COMBINING,
     MOST_LAUNCHES,
+    SCALING_STAGE,
     Attempt,
     Combining,
     Laboratory,
@@ -41,7 +42,7 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.estimate import estimate_s
-from scalescope.studies.levers import Candidate, Levers, find_levers, shown
+from scalescope.studies.levers import Candidate, Levers, find_levers, settings_of_trial, shown
 from scalescope.studies.request import Request
 from scalescope.studies.scale import plain_twin
 from scalescope.studies.study import StudyReport, carry_out
@@ -76,7 +77,8 @@ def tune(
         raise BadInput(f"--repeats: tune makes at most {MOST_LAUNCHES} launches of one kind")
     search = Search(experiment, machine, options or TuneOptions())
     if not search.levers.candidates:
-        raise BadInput("--levers: nothing is left to try here")
+        why = "; ".join(f"{one.text}: {one.reason}" for one in search.levers.inapplicable)
+        raise BadInput(f"--levers: nothing is left to try here; {why}")
     if request.dry_run:
         left_out = left_out_section([(one.text, one.reason) for one in search.levers.inapplicable])
         return StudyReport(sections=(_plan_of(search.levers, experiment), *left_out))
@@ -128,17 +130,23 @@ class Search:
         self._options = options
         self.levers: Levers = find_levers(experiment, machine, options.levers)
         self._by_text = {one.text: one for one in self.levers.candidates}
-        self._slow = {one.name for one in self.levers.candidates if one.starts_slowly}
+        self._slow = {
+            name: one.neutral
+            for name, one in settings_of_trial(self.levers.baseline).items()
+            if one.lever is not None and one.lever.starts_slowly
+        }
         self._earlier: int | None = None
 
     def heard(self, watcher: CampaignWatcher) -> Callable[[Result], None]:
         """What to do with each result as it comes: say what is fastest so far, when that changes."""
         seen: list[Result] = []
         told = ""
+        other_jobs = {one.trial.trial_id for one in self.levers.candidates if one.changes == "the job"}
 
         def hear(result: Result) -> None:
             nonlocal told
-            seen.append(result)
+            if result.launch < SCALING_STAGE * MOST_LAUNCHES and result.trial_id not in other_jobs:
+                seen.append(result)
             best = fastest(configurations(seen), self.levers.baseline)
             if best is not None:
                 name = self._name_of(best[0])
@@ -224,6 +232,8 @@ class Search:
         progress.singles, progress.dropped = explore(
             laboratory, baseline, trials, repeats, options.threshold, shares
         )
+        if not progress.singles:
+            return
         ranked = self._ranked(progress)
         if ranked:
             self._choose(laboratory, ranked, progress)
@@ -289,7 +299,7 @@ class Search:
         return one.verdict == "faster"
 
     def _is_slow(self, trial: Trial) -> bool:
-        return any(trial.settings[name] != self.levers.baseline.settings[name] for name in self._slow)
+        return any(trial.settings[name] != usual for name, usual in self._slow.items())
 
     def _with(self, texts: frozenset[str]) -> Experiment:
         chosen = [self._by_text[text] for text in sorted(texts)]

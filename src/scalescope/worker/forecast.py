@@ -1,6 +1,6 @@
 """Forecast: the memory of a training step counted on tensors without data, before it is run.
 
-The one place that knows torch's private MemTracker and fake tensors. Where these do not work, for instance
+The one place that knows torch's private MemTracker. Where it or fake tensors do not work, for instance
 with a model that looks at its own numbers, the reason is said instead.
 """
 

@@ -54,8 +54,12 @@ def tuning(**changes: Any) -> Tuning:
     return dataclasses.replace(whole, **changes)
 
 
-EARLY = " The budget ended the search early; --resume goes on."
 NOTHING: dict[str, Any] = {"winner": frozenset(), "final": None}
+EARLY = " The search ended early; --resume goes on."
+ODD = dataclasses.replace(FAST, loss_differs=True, loss_change=4.0)
+ONCE = dataclasses.replace(
+    NOISY, candidate=dataclasses.replace(NOISY.candidate, launches=NOISY.candidate.launches[:1])
+)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,15 @@ NOTHING: dict[str, Any] = {"winner": frozenset(), "final": None}
             "fast 1 looked fastest, but new launches did not confirm it (1.00× [0.99, 1.01]).",
         ),
         ({"final": None}, "fast 1 looked fastest, but new launches of it failed."),
+        (
+            {"final": ODD},
+            "fast 1 is 2.00× [1.98, 2.02] as fast, but its loss differs (+400%): not recommended.",
+        ),
+        (
+            {**NOTHING, "singles": (ONCE, NOISY)},
+            "No lever is known to help. 1 try could not be judged: too noisy here. "
+            "1 try had one launch, which is no verdict: a larger --budget allows more.",
+        ),
         ({"final": None, "finished": False}, f"fast 1 looked fastest, but that is not confirmed yet.{EARLY}"),
         (NOTHING, "No lever is known to help. 1 try could not be judged: too noisy here."),
         (

@@ -71,7 +71,6 @@ def test_a_value_asked_for_twice_is_tried_once() -> None:
         ("persistent_workers", {"num_workers": "0"}, "the loader has no processes; --num-workers 2"),
         ("accumulation_steps", {}, RANKS),
         ("strategy", {}, RANKS),
-        ("strategy=fsdp", {}, RANKS),
         ("jit", {"jit": "true"}, "has no other value worth trying"),
         ("batch_size", {"global_batch_size": "64"}, "has no other value worth trying"),
     ],
@@ -80,6 +79,12 @@ def test_what_does_not_apply_says_why(asked: str, texts: dict[str, str], reason:
     levers = found(asked, **texts)
     assert levers.candidates == ()
     assert reasons(levers) == {asked.partition("=")[0]: reason}
+
+
+def test_a_value_that_was_typed_is_tried_unless_it_cannot_run() -> None:
+    assert tried(found("accumulation_steps=4")) == ["accumulation_steps 4"]
+    assert tried(found("env=OMP_NUM_THREADS=1", world_size="2")) == ["env OMP_NUM_THREADS=1"]
+    assert reasons(found("all", "jit")).keys().isdisjoint({"jit True"})
 
 
 def test_a_value_that_is_refused_is_listed_with_the_refusal() -> None:

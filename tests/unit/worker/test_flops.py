@@ -237,3 +237,37 @@ def test_a_loss_that_holds_tensors_and_is_no_module_cannot_be_counted() -> None:
 
     assert count_flops_per_sample(own(nn.Linear(WIDTH, WIDTH), loss), batch(), CPU) is None
     assert count_flops_per_sample(_with_decay(), batch(), CPU) is None
+
+
+class Attending(nn.Module):
+    """Attention by a kernel that the counter may not know."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        split = inputs.view(len(inputs), 1, 2, WIDTH // 2)
+        mixed = nn.functional.scaled_dot_product_attention(split, split, split)
+        return mixed.reshape(len(inputs), WIDTH)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.cells(inputs.unsqueeze(1))[0].squeeze(1))
+
+
+@pytest.mark.parametrize("part", [Attending, Recurrent])
+def test_a_count_that_misses_something_costly_is_none(part: type[nn.Module]) -> None:
+    workload = own(nn.Sequential(nn.Linear(WIDTH, WIDTH), part(), nn.Linear(WIDTH, WIDTH)))
+    counted = count_flops_per_sample(workload, batch(), CPU)
+    products = 3 * 2 * 2 * WIDTH * WIDTH - 2 * WIDTH * WIDTH  # what the two linear layers take
+    assert counted is None or counted > 1.2 * products
+
+
+def test_resizing_is_no_product() -> None:
+    picture = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.Unflatten(1, (1, 2, WIDTH // 2)), nn.UpsamplingBilinear2d(scale_factor=2)
+    )
+    workload = own(nn.Sequential(picture, nn.Flatten(), nn.Linear(4 * WIDTH, WIDTH)))
+    assert count_flops_per_sample(workload, batch(), CPU) is not None

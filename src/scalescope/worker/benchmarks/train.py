@@ -40,6 +40,7 @@ def measure(
     found = Measurements(counters=_count_parameters(workload.model))
     feed = build_feed(trial, workload, group, device)
     try:
+        torch.manual_seed(trial.settings["seed"] + group.rank)  # samples made on demand differ between ranks
         if cards.card("workloads", trial.settings["workload"]).counts_operations and not options.stand_in:
             feed = _count_operations(feed, workload, device, found)
         if options.stand_in:
