@@ -28,6 +28,12 @@ SCALESCOPE = (sys.executable, "-m", "scalescope")
 _MARK = "SCALESCOPE_TEST_MARK"
 
 
+def _hear_signals() -> None:
+    """Tests that run in the background, or under nohup, would hand down signals that nobody hears."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
     """How a command ended and what it wrote."""
@@ -78,6 +84,7 @@ class StartedRun:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                preexec_fn=_hear_signals,
             )
 
     @property
