@@ -239,4 +239,10 @@ def test_copies_to_a_gpu_are_refused_on_the_cpu(name: str) -> None:
 def test_kernels_of_a_gpu_are_refused_on_the_cpu(backend: str) -> None:
     with pytest.raises(CannotRun, match=rf"^attention {backend} needs a CUDA GPU; flash and math work"):
         expand(ask(workload="transformer", attention=backend), TWO_CORES)
-    assert expand(ask(workload="transformer", attention=backend), with_gpus(1)).trials
+    assert expand(ask(workload="transformer", attention=backend, precision="bf16"), with_gpus(1)).trials
+
+
+@pytest.mark.parametrize("backend", ["flash", "cudnn"])
+def test_kernels_without_an_fp32_version_are_refused_in_fp32_on_a_gpu(backend: str) -> None:
+    with pytest.raises(CannotRun, match=rf"^attention {backend} needs --precision bf16 or fp16 on a GPU"):
+        expand(ask(workload="transformer", attention=backend), with_gpus(1))
