@@ -16,8 +16,8 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 @pytest.fixture(autouse=True)
 def handlers_given_back() -> Iterator[None]:
-    """Whatever a test does, the signals of the test run stay what they were."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    """Whatever a test does, the signals of the test run stay what they were; here they are all heard."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
