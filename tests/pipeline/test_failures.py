@@ -49,11 +49,13 @@ def test_a_sweep_with_failures_finishes_and_says_so(status: Status, code: int) -
     } == {(2, status, "made up", 1, 7)}
     assert [row["world_size"] for row in summary_of(report.path)["results"]["scaling"]] == [1, 4]
     (section,) = [section for section in report.sections if section.title == "Failed"]
-    tried = {trial.trial_id for trial, _ in watcher.launched if trial.world_size == 2}
-    assert len(tried) == 2  # training, and the same without communication
-    times = " (2 launches)" if status in ("failed", "hang") else ""
+    tried = {trial.trial_id: trial for trial, _ in watcher.launched if trial.world_size == 2}
+    assert len(tried) == 3  # training, the same without communication, and an exchange
+    again = " (2 launches)" if status in ("failed", "hang") else ""
+    times = {"train": again, "comm": ""}  # one exchange is enough
     assert set(section.lines) == {
-        f"ddp, 2 ranks, batch 50 [{one}]: {status}: made up{times}; log: logs/x.log" for one in tried
+        f"{trial.label} [{one}]: {status}: made up{times[trial.settings['benchmark']]}; log: logs/x.log"
+        for one, trial in tried.items()
     }
 
 

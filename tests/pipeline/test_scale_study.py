@@ -130,7 +130,7 @@ def test_weak_scaling_is_labelled_weak() -> None:
     report = scale(ask("scale", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
     titles = [section.title for section in report.sections if section.title]
     brackets = "95 % intervals in brackets"
-    assert titles == [f"weak scaling · mlp on cpu · batch per rank · 5 launches each, {brackets}"]
+    assert titles[:1] == [f"weak scaling · mlp on cpu · batch per rank · 5 launches each, {brackets}"]
     assert "(weak scaling)" in report.sections[0].lines[0]
 
 
@@ -222,10 +222,11 @@ def test_varied_settings_are_columns_of_the_dry_run_too() -> None:
     (section,) = report.sections
     assert section.table is not None
     assert section.table.columns == ("trial", "precision", "measures", "id")
-    assert {row[1] for row in section.table.rows} == {"fp32", "bf16"}
-    assert {row[2] for row in section.table.rows} == {"training", "training without communication"}
+    assert {row[1] for row in section.table.rows} == {"fp32", "bf16", "—"}
+    purposes = {row[2] for row in section.table.rows}
+    assert purposes == {"training", "training without communication", "collectives"}
     ids = [row[-1] for row in section.table.rows]
-    assert len(set(ids)) == len(ids) == 8
+    assert len(set(ids)) == len(ids) == 8 + 1  # one exchange serves both
     assert launcher.launched == []
 
 
@@ -235,6 +236,7 @@ def test_a_dry_run_of_one_job_shows_what_every_trial_is() -> None:
     assert section.table is not None
     assert section.table.columns == ("trial", "measures", "id")
     assert sorted(row[:2] for row in section.table.rows) == [
+        ("comm, 2 ranks, float32", "collectives"),
         ("ddp, 1 rank, batch 50", "training"),
         ("ddp, 2 ranks, batch 50", "training"),
         ("ddp, 2 ranks, batch 50", "training without communication"),

@@ -25,6 +25,7 @@ class Launch:
     window_s: float
     samples: int
     started_s: float
+    rank_means_s: tuple[float, ...]  # of each rank by itself: they differ where nothing makes them wait
     steady: bool
     outliers: tuple[tuple[int | None, int], ...]  # (rank, measured step); no rank where several share it
     machine_changed: bool | None
@@ -60,6 +61,7 @@ def summarise(result: Result) -> Launch:
         window_s=max(math.fsum(times) for times in per_rank),
         samples=_samples(result, trial, len(steps)),
         started_s=datetime.fromisoformat(result.started_at).timestamp(),
+        rank_means_s=tuple(math.fsum(times) / len(times) for times in per_rank),
         steady=_is_steady(steps),
         outliers=_outliers(steps, per_rank),
         machine_changed=_machine_changed(result),

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_of_logs
+from scalescope.analysis.waterfall import Waterfall, waterfall_of
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.twins import preloaded_twin, silent_twin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class ScalingRow:
     wrapped: Configuration | None  # DDP on one rank: the other baseline
     efficiency_of_wrapped: Estimate | None
     exposed_comm_s: Estimate | None
+    waterfall: Waterfall | None = None
 
     @property
     def trial(self) -> Trial:
@@ -94,7 +97,9 @@ class ScalingRow:
 def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, ...]:
     """All rows that have a baseline, ordered by what was varied and then by ranks."""
     all_of_them = list(configurations)
+    plain_batches = _asked_batches(all_of_them)
     measured = [one for one in all_of_them if one.trial.settings["ablation"] == "none"]
+    measured = [one for one in measured if one.trial.world_size > 1 or _batch_of(one.trial) in plain_batches]
     plain: dict[str, list[Configuration]] = {}
     for one in measured:
         plain.setdefault(_kind(one.trial), []).append(one)
@@ -107,6 +112,16 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
     return tuple(sorted(rows, key=lambda row: (_kind_order(row.trial), row.batch, row.ranks)))
 
 
+def _asked_batches(configurations: list[Configuration]) -> set[object]:
+    """Batches that were asked for; one rank's share of a global batch is measured to explain, not to show."""
+    several = {_batch_of(one.trial) for one in configurations if one.trial.world_size > 1}
+    return several or {_batch_of(one.trial) for one in configurations}
+
+
+def _batch_of(trial: Trial) -> object:
+    return trial.settings.get("global_batch_size"), trial.settings.get("batch_size")
+
+
 def _row(
     one: Configuration,
     baseline: Configuration,
@@ -116,7 +131,9 @@ def _row(
     speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
     share = baseline.trial.world_size / one.trial.world_size
     wrapped = _wrapped_one_rank(one, measured)
-    silent = _find(everything, one.trial.replace(ablation="noop_comm"))
+    quiet = silent_twin(preloaded_twin(one.trial))
+    silent = None if quiet is None else _find(everything, quiet)
+    fed = _find(everything, preloaded_twin(one.trial)) or one
     is_baseline = one is baseline
     return ScalingRow(
         configuration=one,
@@ -125,7 +142,8 @@ def _row(
         efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
         wrapped=wrapped,
         efficiency_of_wrapped=_against_wrapped(one, wrapped),
-        exposed_comm_s=_exposed(one, silent),
+        exposed_comm_s=_exposed(fed, silent),
+        waterfall=waterfall_of(one, everything),
     )
 
 

@@ -55,6 +55,15 @@ def difference_of_means(left: Sequence[float], right: Sequence[float]) -> Estima
     return Estimate(difference, difference - half, difference + half)
 
 
+def mean_with_interval(values: Sequence[float]) -> Estimate:
+    """The mean with its interval, mean ± t·s/√k."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return Estimate(mean)
+    half = t_quantile(0.975, len(values) - 1) * _standard_error(values)
+    return Estimate(mean, mean - half, mean + half)
+
+
 def slope(times: Sequence[float], values: Sequence[float]) -> Estimate | None:
     """Least-squares slope of values over times with its interval; None where it is undefined."""
     count = len(times)

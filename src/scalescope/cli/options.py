@@ -212,3 +212,10 @@ def _env_entries(pairs: tuple[str, ...]) -> Entries:
         key = f"env.{name}"
         found[key] = (*found.get(key, ()), Given(value, f"--env {name}"))
     return found
+
+
+no_waterfall = click.option(
+    "--waterfall/--no-waterfall",
+    default=True,
+    help="Also measure what a waterfall takes away, to say where the speed goes. [default: yes]",
+)

@@ -10,6 +10,7 @@ from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.experiment.twins import NO_COMM, PRELOADED, has_loader, takes_away
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
@@ -40,6 +41,9 @@ class CostModel:
     per_sample_s: float = 0.0002
     wrapper_s: float = 0.0
     exposed_comm_s: Mapping[int, float] = field(default_factory=dict)
+    contention_s: float = 0.0  # of ranks beside each other
+    input_s: Mapping[int, float] = field(default_factory=dict)  # waiting for a loader
+    late_s: Mapping[int, float] = field(default_factory=dict)  # by rank: what it takes longer than others
     launch_noise: float = 0.0
     step_noise: float = 0.0
     latency_s: float = 20e-6
@@ -56,8 +60,12 @@ class CostModel:
         time_s = self.fixed_s + self.per_sample_s * trial.rank_batch_size
         if trial.settings["strategy"] != "single":
             time_s += self.wrapper_s
-        if trial.settings["ablation"] != "noop_comm":
+        if not takes_away(trial, NO_COMM):
             time_s += self.exposed_comm_s.get(trial.world_size, 0.0)
+        if trial.world_size > 1:
+            time_s += self.contention_s
+        if has_loader(trial) and not takes_away(trial, PRELOADED):
+            time_s += self.input_s.get(trial.world_size, 0.0)
         return time_s * math.prod(
             factor
             for pairs, factor in self.factors.items()
@@ -162,7 +170,10 @@ class FakeLauncher:
         steps = random.Random(f"{trial.trial_id}/{launch}/{rank}")
         settings = trial.settings
         count = settings["epochs"] * (settings["steps_per_epoch"] or 100) - settings["warmup_steps"]
-        mean_s = self._model.step_time_s(trial) * math.exp(launch_noise)
+        late = self._model.late_s if trial.world_size > 1 else {}
+        # Ranks that exchange gradients wait for the last; those that do not go their own way.
+        behind_s = late.get(rank, 0.0) if takes_away(trial, NO_COMM) else max(late.values(), default=0.0)
+        mean_s = (self._model.step_time_s(trial) + behind_s) * math.exp(launch_noise)
         times = [mean_s * math.exp(steps.gauss(0, self._model.step_noise)) for _ in range(count)]
         counters: dict[str, float | int | str | None] = {
             "parameter_checksum": "0",

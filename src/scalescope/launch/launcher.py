@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.experiment.twins import NO_COMM, takes_away
 from scalescope.results.result import RankRecord, Status
 from scalescope.results.run_folder import RunFolder
 
@@ -75,7 +76,7 @@ def _judge_training(trial: Trial, records: list[RankRecord]) -> Outcome:
             reason = f"the loss of rank {record.rank} is not finite at step {step}"
             return Outcome(status="invalid", reason=reason, rank=record.rank, step=step, records=records)
     sums = {record.counters.get("parameter_checksum") for record in records}
-    if len(sums) > 1 and trial.settings["ablation"] != "noop_comm":
+    if len(sums) > 1 and not takes_away(trial, NO_COMM):
         reason = "the ranks' parameters differ after training"
         return Outcome(status="invalid", reason=reason, records=records)
     return Outcome(status="ok", records=records)

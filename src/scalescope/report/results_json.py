@@ -8,11 +8,14 @@ from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, worth_telling
 from scalescope.analysis.scaling import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
+from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
 from scalescope.report.communication import communication_json, pairs_json
+from scalescope.report.findings import findings_json
 from scalescope.report.memory_json import memory_json
 from scalescope.report.training import warnings_of
+from scalescope.report.waterfall import waterfall_json
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 
@@ -41,7 +44,7 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
             "training": [*map(_training, full), *_failures(run)],
             "memory": memory_json(run),
             "scaling": [_scaling(row) for row in rows],
-            "findings": [],
+            "findings": findings_json(diagnose(run)),
         },
     }
 
@@ -154,6 +157,7 @@ def _scaling(row: ScalingRow) -> dict[str, Any]:
         "serial_fraction": row.serial_fraction,
         "serial_fraction_law": "Amdahl" if row.trial.mode == "strong" else "Gustafson",
         "amdahl_serial_fraction": row.amdahl_fraction,
+        "waterfall": None if row.waterfall is None else waterfall_json(row.waterfall),
         "reading": row.reading,
         "settings": dict(row.trial.settings),
     }

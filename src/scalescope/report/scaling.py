@@ -9,6 +9,8 @@ from scalescope.analysis.scaling import (
     smallest_batch_reaching,
 )
 from scalescope.analysis.statistics import Estimate
+from scalescope.diagnose.diagnosis import diagnose
+from scalescope.report.findings import findings_section
 from scalescope.report.numbers import (
     MISSING,
     counted,
@@ -20,6 +22,7 @@ from scalescope.report.numbers import (
 from scalescope.report.section import Section, Table
 from scalescope.report.training import surroundings, warnings_of
 from scalescope.report.varied import shown_value, varied_settings
+from scalescope.report.waterfall import waterfall_sections
 from scalescope.results.run import Run
 
 
@@ -28,7 +31,13 @@ def scaling_sections(run: Run) -> tuple[Section, ...]:
     rows = scaling_rows(configurations(run.results))
     if not rows:
         return (Section(lines=("Nothing was measured that could be shown.",)),)
-    return (Section(lines=(verdict(rows),)), table_section(rows), *_doubt_section(rows))
+    return (
+        Section(lines=(verdict(rows),)),
+        table_section(rows),
+        *waterfall_sections(rows),
+        *findings_section(diagnose(run)),
+        *_doubt_section(rows),
+    )
 
 
 def next_after_scaling(run: Run) -> str | None:

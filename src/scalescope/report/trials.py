@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from scalescope.experiment.trial import Trial
+from scalescope.experiment.twins import takes_away
 from scalescope.report.numbers import counted, duration
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings
@@ -16,7 +17,8 @@ def plan_section(
     trials: tuple[Trial, ...], repeats: int, seconds: float, once: tuple[Trial, ...] = ()
 ) -> Section:
     """What --dry-run shows; trials of `once` need no repeats."""
-    varied = varied_settings((*trials, *once))
+    main = trials[0].settings["benchmark"] if trials else None
+    varied = varied_settings([trial for trial in (*trials, *once) if trial.settings["benchmark"] == main])
     columns = ("trial", *varied, "measures", "id")
     rows = tuple(
         (trial.label, *(shown_value(trial, name) for name in varied), _purpose(trial), trial.trial_id)
@@ -35,8 +37,10 @@ def plan_section(
 
 
 def _purpose(trial: Trial) -> str:
-    if trial.settings.get("ablation") == "noop_comm":
-        return "training without communication"
+    without = {"noop_comm": "communication", "preloaded": "waiting for samples"}
+    left_out = [text for name, text in without.items() if takes_away(trial, name)]
+    if left_out:
+        return f"training without {' and '.join(left_out)}"
     if trial.settings.get("purpose") == "search":
         return "whether the batch fits"
     return _PURPOSES[str(trial.settings["benchmark"])]

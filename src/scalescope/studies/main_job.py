@@ -1,10 +1,8 @@
 """`run`: the main job. Looks at the machine, measures how it scales, and says where everything is."""
 
 import dataclasses
-from typing import Any
 
 from scalescope.catalog import cards
-from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import Setting, settings_of
 from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput, CannotRun
@@ -23,7 +21,7 @@ from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.memory import with_one_forecaster
 from scalescope.studies.request import Request
-from scalescope.studies.scale import plan_scaling
+from scalescope.studies.scale import exchanges, plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
 
 PARTS = ("comm", "training", "memory", "scaling")
@@ -31,13 +29,6 @@ DEFAULTS = {"repeats": 5, "budget": 90.0}
 _WARMUP = 5
 _ITERS = 20
 _BATCHES = (2, 8)  # for memory; models that normalise over the batch refuse one sample
-_SHORT_COMM = {
-    "collective": "all_reduce",
-    "min_bytes": 1 << 10,
-    "max_bytes": 1 << 24,
-    "step_factor": 4,
-    "time_per_size": 0.05,
-}
 
 
 def main_job(
@@ -48,13 +39,17 @@ def main_job(
     most_ranks: int | None = None,
     warmup: int | None = None,
     iters: int | None = None,
+    waterfall: bool = True,
 ) -> StudyReport:
     """Run the parts that are asked for."""
     machine = launcher.machine()
     experiment = _with_steps(request.experiment(DEFAULTS), warmup, iters)
-    everything = plan_scaling(request, experiment, machine, most_ranks)
+    everything = plan_scaling(request, experiment, machine, most_ranks, waterfall=waterfall)
     watcher.shown((machine_section(machine, _ranks(everything)),))
-    plan = dataclasses.replace(everything, trials=_trials_of(parts, everything))
+    trials = _trials_of(parts, everything)
+    ids = {trial.trial_id for trial in trials}
+    once = tuple(trial for trial in everything.once if "scaling" in parts and trial.trial_id not in ids)
+    plan = dataclasses.replace(everything, trials=trials, once=once)
     if "memory" in parts:
         plan = _with_memory(plan, everything, alone=parts == ("memory",))
     if not plan.all_trials:
@@ -85,25 +80,19 @@ def _trials_of(parts: tuple[str, ...], everything: Plan) -> tuple[Trial, ...]:
 
 def _communication(everything: Plan) -> tuple[Trial, ...]:
     """A short all-reduce on all ranks, placed as the training ranks are."""
-    asked = everything.experiment
-    shared = {one.name for one in settings_of(Placement)} - {"world_size", "env"}
-    settings: dict[str, tuple[Any, ...]] = {n: v for n, v in asked.settings.items() if n in shared}
-    settings |= {name: (value,) for name, value in _SHORT_COMM.items()}
-    experiment = dataclasses.replace(
-        asked, benchmark="comm", settings={**settings, "world_size": (_ranks(everything),)}
-    )
-    return expand(experiment, everything.machine).trials
+    most = _ranks(everything)
+    return tuple(trial for trial in exchanges(everything) if trial.world_size == most)
 
 
 def _with_memory(plan: Plan, everything: Plan, *, alone: bool) -> Plan:
     """The plan with a look at memory; beside other parts, one that can fail without harm."""
     if alone:
-        return dataclasses.replace(plan, once=with_one_forecaster(_memory(everything)))
+        return dataclasses.replace(plan, once=(*plan.once, *with_one_forecaster(_memory(everything))))
     try:
         once = tuple(trial.replace(purpose="brief") for trial in _memory(everything))
     except BadInput as error:
         return dataclasses.replace(plan, notes=(*plan.notes, f"Memory is not measured: {error}"))
-    return dataclasses.replace(plan, once=once)
+    return dataclasses.replace(plan, once=(*plan.once, *once))
 
 
 def _memory(everything: Plan) -> tuple[Trial, ...]:

@@ -1,13 +1,17 @@
 """`scale`: world sizes against batch sizes, with the baselines and ablations that explain the difference."""
 
+import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from scalescope.catalog import cards
+from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import for_device, settings_of
 from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.experiment.twins import plain_twin, preloaded_twin, silent_twin, with_share
 from scalescope.launch.launcher import Launcher
 from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.studies.campaign import CampaignWatcher, Plan
@@ -16,6 +20,13 @@ from scalescope.studies.study import StudyReport, carry_out
 
 DEFAULTS = {"repeats": 5}
 _BATCHES = {"cpu": (32, 256), "cuda": (256, 4096)}  # one too small to scale, one that should
+_SHORT_COMM = {
+    "collective": "all_reduce",
+    "min_bytes": 1 << 10,
+    "max_bytes": 1 << 24,
+    "step_factor": 4,
+    "time_per_size": 0.05,
+}
 _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
 
 
@@ -24,24 +35,48 @@ def scale(
     launcher: Launcher,
     watcher: CampaignWatcher,
     most_ranks: int | None = None,
+    waterfall: bool = True,
 ) -> StudyReport:
     """Measure the sweep and show how it scales; `most_ranks` limits the default when attached."""
-    plan = plan_scaling(request, request.experiment(DEFAULTS), launcher.machine(), most_ranks)
+    experiment = request.experiment(DEFAULTS)
+    plan = plan_scaling(request, experiment, launcher.machine(), most_ranks, waterfall=waterfall)
     return carry_out(request, plan, launcher, watcher, scaling_sections, next_after_scaling)
 
 
 def plan_scaling(
-    request: Request, experiment: Experiment, machine: Machine, most_ranks: int | None = None
+    request: Request,
+    experiment: Experiment,
+    machine: Machine,
+    most_ranks: int | None = None,
+    *,
+    waterfall: bool = True,
 ) -> Plan:
     """The trials that were asked for, and those needed to explain them."""
     experiment = _with_default_sweep(experiment, machine, most_ranks)
     expansion = expand(experiment, machine, many=request.yes)
-    return Plan(
+    plan = Plan(
         experiment=expansion.experiment,
-        trials=with_explanations(expansion.trials),
+        trials=with_explanations(expansion.trials, waterfall=waterfall),
         machine=machine,
         notes=expansion.notes,
     )
+    return dataclasses.replace(plan, once=exchanges(plan)) if waterfall else plan
+
+
+def exchanges(plan: Plan) -> tuple[Trial, ...]:
+    """A short all-reduce on every number of ranks, placed as the training ranks are: it tells slow links from
+    late starts."""
+    asked = plan.experiment
+    worlds = sorted({trial.world_size for trial in plan.trials if trial.world_size > 1})
+    if not worlds:
+        return ()
+    shared = {one.name for one in settings_of(Placement)} - {"world_size", "env"}
+    settings: dict[str, tuple[Any, ...]] = {n: v for n, v in asked.settings.items() if n in shared}
+    settings |= {name: (value,) for name, value in _SHORT_COMM.items()}
+    experiment = dataclasses.replace(
+        asked, benchmark="comm", settings={**settings, "world_size": tuple(worlds)}
+    )
+    return expand(experiment, plan.machine).trials
 
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
@@ -89,34 +124,36 @@ def powers_of_two_to(most: int) -> list[int]:
     return sizes if sizes[-1] == most else [*sizes, most]
 
 
-def with_explanations(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Add what the table compares with: both one-rank baselines, and each run without communication."""
-    wanted: dict[str, Trial] = {}
+def with_explanations(trials: Iterable[Trial], *, waterfall: bool = True) -> tuple[Trial, ...]:
+    """Add what results are compared with: both one-rank baselines, and what a waterfall takes away."""
     asked = list(trials)
-    for trial in asked:
-        wanted[trial.trial_id] = trial
+    wanted = {trial.trial_id: trial for trial in asked}
     has_one_rank = any(trial.world_size == 1 for trial in asked)
     for trial in asked:
-        if trial.settings["strategy"] == "single":
-            continue
-        strategy = cards.card("strategies", str(trial.settings["strategy"]))
-        silent = trial.world_size > 1 and "noop_comm" in strategy.ablations
-        extra = [trial.replace(ablation="noop_comm")] if silent else []
-        if has_one_rank:
-            alone = [trial.on_one_rank()] if strategy.least_ranks == 1 else []
-            extra += [*alone, plain_twin(trial)]
-        for one in extra:
-            wanted.setdefault(one.trial_id, one)
+        if trial.settings["strategy"] != "single":
+            for one in _companions(trial, has_one_rank=has_one_rank, waterfall=waterfall):
+                wanted.setdefault(one.trial_id, one)
     if all(trial.settings["strategy"] == "single" for trial in asked):
         wanted |= {twin.trial_id: twin for twin in map(_wrapped_twin, asked)}
     return tuple(wanted.values())
 
 
-def plain_twin(trial: Trial) -> Trial:
-    """The same job on one rank without any wrapper."""
-    wrapper = settings_of(cards.card("strategies", str(trial.settings["strategy"])))
-    kept = {n: v for n, v in trial.settings.items() if n not in {one.name for one in wrapper}}
-    return Trial(settings=kept).replace(strategy="single").on_one_rank()
+def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Trial]:
+    """What a trial on several ranks is compared with."""
+    wrapper_alone = cards.card("strategies", str(trial.settings["strategy"])).least_ranks == 1
+    found = []
+    if has_one_rank:
+        found += [trial.on_one_rank()] if wrapper_alone else []
+        found.append(plain_twin(trial))
+    if not waterfall or trial.world_size == 1:
+        return found
+    silent = silent_twin(preloaded_twin(trial))
+    found += [] if silent is None else [silent]
+    if has_one_rank:
+        share = with_share(trial)
+        found += [preloaded_twin(trial), plain_twin(share), preloaded_twin(plain_twin(share))]
+        found += [preloaded_twin(share.on_one_rank())] if wrapper_alone else []
+    return found
 
 
 def _wrapped_twin(trial: Trial) -> Trial:

@@ -11,6 +11,7 @@ from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import neutral_lines, to_yaml
 from scalescope.launch.inspection import inspect_system
 from scalescope.launch.launcher import Launcher
+from scalescope.report.performance import performance_text
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
 from scalescope.report.trials import failure_section, is_answer, plan_section
@@ -22,6 +23,7 @@ from scalescope.results.run_folder import (
     DEFAULT_ROOT,
     ENVIRONMENT,
     EXPERIMENT,
+    PERFORMANCE,
     RESULTS,
     RunFolder,
     new_run_path,
@@ -79,6 +81,7 @@ def carry_out(
             folder.write(ENVIRONMENT, to_text(_environment(plan)))
         notes = run_campaign(plan, launcher, folder, watcher, more, heard)
         run = _write_summary(folder, plan)
+        folder.write(PERFORMANCE, performance_text(run))
         for name, text in files(run).items():
             folder.write(name, text)
     except BaseException as error:

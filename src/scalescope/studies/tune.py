@@ -26,6 +26,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
+from scalescope.experiment.twins import plain_twin
 from scalescope.launch.launcher import Launcher
 from scalescope.report.numbers import duration
 from scalescope.report.section import Section, Table
@@ -44,7 +45,6 @@ from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.levers import Candidate, Levers, find_levers, settings_of_trial, shown
 from scalescope.studies.request import Request
-from scalescope.studies.scale import plain_twin
 from scalescope.studies.study import StudyReport, carry_out
 
 DEFAULTS = {"repeats": 5, "budget": 600.0}

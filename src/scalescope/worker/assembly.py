@@ -14,7 +14,8 @@ from scalescope.catalog.levers.input import Input
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.worker.feeding import Feed, Handling, Shard, feed
+from scalescope.experiment.twins import NO_COMM, PRELOADED, takes_away
+from scalescope.worker.feeding import Feed, Handling, Shard, feed, preloaded
 from scalescope.worker.group import Group
 from scalescope.worker.step import OptimizerFactory, Step, Surroundings, Workload
 
@@ -71,7 +72,7 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
         workload,
         trial.options(cards.card("strategies", name)),
         device,
-        trial.settings.get("ablation", "none"),
+        NO_COMM if takes_away(trial, NO_COMM) else "none",
         workload.make_optimizer or optimizer_factory(trial.options(Training)),
     )
     return with_levers(trial, step, device)
@@ -107,7 +108,8 @@ def build_feed(trial: Trial, workload: Workload, group: Group, device: torch.dev
     seed = int(trial.settings["seed"])
     shard = shard_of(trial, group)
     how = Handling(loader=trial.options(Input), copying=trial.options(Copying))
-    return feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
+    found = feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
+    return preloaded(found) if takes_away(trial, PRELOADED) else found
 
 
 def shard_of(trial: Trial, group: Group) -> Shard:

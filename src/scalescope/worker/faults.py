@@ -5,6 +5,7 @@
 """
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -15,6 +16,14 @@ from dataclasses import dataclass
 
 _FORM = re.compile(r"([a-z-]+)(?::(\d+))?@(\d+|all):(\d+)")
 _FOREVER_S = 3600.0
+_HICCUP_EVERY = 10
+# Time added to each step, from the argument in seconds: always, by chance, or now and then.
+_EVERY_STEP: dict[str, Callable[[float, int], float]] = {
+    "slow": lambda time_s, step: time_s or 0.2,
+    # Forked ranks share the state of an ordinary generator, and would be late together.
+    "jitter": lambda time_s, step: random.SystemRandom().uniform(0.0, 2.0 * time_s),
+    "hiccup": lambda time_s, step: time_s if step % _HICCUP_EVERY == 0 else 0.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +35,10 @@ class Fault:
     step: int
 
     def at_step(self, step: int) -> None:
-        """Called before every step; acts on the chosen one, or on all after it for `slow`."""
-        if self.kind == "slow":
+        """Called before every step; acts on the chosen one, or on all after it where it never ends."""
+        if self.kind in _EVERY_STEP:
             if step >= self.step:
-                time.sleep(0.2)
+                time.sleep(_EVERY_STEP[self.kind](self.argument / 1e3, step))
         elif step == self.step and self.kind in _AT_STEP:
             _AT_STEP[self.kind](self.argument)
 
@@ -94,4 +103,4 @@ _AT_STEP: dict[str, Callable[[int], None]] = {
     "grandchild": _leave_grandchild,
     "print": _print_much,
 }
-KINDS = (*_AT_STEP, "slow", "nan", "diverge", "init-hang", "teardown-hang")
+KINDS = (*_AT_STEP, *_EVERY_STEP, "nan", "diverge", "init-hang", "teardown-hang")

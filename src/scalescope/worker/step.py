@@ -85,6 +85,7 @@ class Step:
     clear: Callable[[], None]
     no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
     accumulation_steps: int = 1
+    counters: Callable[[], dict[str, float | int | str | None]] = dict  # what it can say of itself afterwards
 
 
 def plain_step(

@@ -49,7 +49,7 @@ class Train(Training):
     ablation: str = setting(
         "none",
         "What is switched off to see what it costs.",
-        choices=("none", "noop_comm"),
+        choices=("none", "noop_comm", "preloaded", "noop_comm+preloaded"),
         neutral="none",
         internal=True,
     )

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from scalescope.cli.measuring import measure
-from scalescope.cli.options import SWEEP_TEXT, measuring_verb
+from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
 from scalescope.errors import BadInput
 
 
@@ -21,6 +21,7 @@ from scalescope.errors import BadInput
     type=click.IntRange(min=1),
     help="Measured iterations of the measuring parts, warm-up not counted. [default: 20]",
 )
+@no_waterfall
 def command(**arguments: Any) -> None:
     """The main job: look at this machine and show how it scales.
 
@@ -32,6 +33,7 @@ def command(**arguments: Any) -> None:
     for part in parts:
         if part not in PARTS:
             raise BadInput(f"--benchmark: {part!r} is not one of {', '.join(PARTS)}")
-    words = ("--benchmark", ",".join(parts)) if parts != PARTS else ()
-    iterations = {"warmup": arguments["warmup"], "iters": arguments["iters"]}
-    measure("run", main_job, arguments, words=words, parts=parts, **iterations)
+    chosen_parts = ("--benchmark", ",".join(parts)) if parts != PARTS else ()
+    words = (*chosen_parts, *(() if arguments["waterfall"] else ("--no-waterfall",)))
+    chosen = {name: arguments[name] for name in ("warmup", "iters", "waterfall")}
+    measure("run", main_job, arguments, words=words, parts=parts, **chosen)

@@ -3,10 +3,11 @@
 from typing import Any
 
 from scalescope.cli.measuring import measure
-from scalescope.cli.options import SWEEP_TEXT, measuring_verb
+from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
 
 
 @measuring_verb("scale", {"repeats": 5, **SWEEP_TEXT})
+@no_waterfall
 def command(**arguments: Any) -> None:
     """Measure how training scales, and where the rest goes.
 
@@ -17,4 +18,5 @@ def command(**arguments: Any) -> None:
     """
     from scalescope.studies.scale import scale
 
-    measure("scale", scale, arguments)
+    words = () if arguments["waterfall"] else ("--no-waterfall",)
+    measure("scale", scale, arguments, words=words, waterfall=arguments["waterfall"])

@@ -58,6 +58,7 @@ def measure(
         feed.close()
     if device.type == "cuda":
         found.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+    found.counters |= step.counters()
     _spoil(step, losses, fault)
     record_losses(found, losses)
     if cards.card("strategies", trial.settings["strategy"]).replicated:
@@ -197,6 +198,7 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
     return {
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
+        "buffer_bytes": sum(one.numel() * one.element_size() for one in module.buffers()),
     }
 
 

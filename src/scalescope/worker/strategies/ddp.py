@@ -12,6 +12,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.worker.ddp_logging import bucket_counters
 from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
 
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -44,6 +45,7 @@ def step_of(
         no_sync=wrapped.no_sync,
         keep_gradients=options.gradient_as_bucket_view,
     )
+    step = dataclasses.replace(step, counters=lambda: bucket_counters(wrapped))
     return synchronise_first_step(step) if options.static_graph else step
 
 

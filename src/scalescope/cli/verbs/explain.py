@@ -1,0 +1,22 @@
+"""`scalescope explain`: why a run does not scale, from what is stored."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("explain")
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option("-v", "--verbose", is_flag=True, help="Also say what could not be told, and why.")
+def command(runs: tuple[Path, ...], verbose: bool) -> None:
+    """Explain stored runs (default: the newest): where the speed goes, why, and what to do first.
+
+    Nothing is measured and torch is not needed.
+    """
+    from scalescope.report.terminal import console, show
+    from scalescope.studies.explain import explain
+
+    for path in runs or (Path("runs/latest"),):
+        if len(runs) > 1:
+            click.echo(f"{path}")
+        show(explain(path), console(), verbose=verbose)

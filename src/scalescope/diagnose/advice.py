@@ -1,0 +1,28 @@
+"""What to try: commands of ours around the configuration at hand, never what it uses already."""
+
+import shlex
+
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Advice
+from scalescope.results.run_folder import EXPERIMENT
+
+
+def command(facts: Facts, lever: str) -> str:
+    """The command that tries a lever on this configuration: the run's own request, narrowed to it."""
+    batch = "--global-batch-size" if facts.trial.mode == "strong" else "--batch-size"
+    request = shlex.quote(str(facts.path / EXPERIMENT))
+    return f"scalescope tune {request} --world-size {facts.ranks} {batch} {facts.row.batch} --levers {lever}"
+
+
+def fewer_bytes(facts: Facts) -> tuple[Advice, ...]:
+    """Ways to send less, the cheapest first."""
+    settings = facts.trial.settings
+    found = []
+    if settings.get("comm_hook", None) == "none":
+        found.append(Advice(text="send gradients in 16 bits", command=command(facts, "comm_hook")))
+    if settings.get("accumulation_steps", 1) == 1:
+        text = "exchange less often (another job)"
+        found.append(Advice(text=text, command=command(facts, "accumulation_steps")))
+    batch = "global_batch_size" if facts.trial.mode == "strong" else "batch_size"
+    found.append(Advice(text="compute more for every byte (another job)", command=command(facts, batch)))
+    return tuple(found)

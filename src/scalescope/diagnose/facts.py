@@ -1,0 +1,188 @@
+"""Facts: what rules may look at for one configuration on several ranks; what is not known is None."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.analysis.collectives import collective_rows
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.curve import Curve
+from scalescope.analysis.scaling import ScalingRow, scaling_rows
+from scalescope.analysis.telemetry import Seen
+from scalescope.analysis.waterfall import EXPOSED, Term, Waterfall
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.twins import plain_twin, with_share
+from scalescope.results.result import Result
+from scalescope.results.run import Run
+
+_SURE = 0.03  # of the ranks: smaller losses are not worth a finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One configuration on several ranks, and what was measured beside it."""
+
+    path: Path  # of the run
+    row: ScalingRow
+    rows: tuple[ScalingRow, ...]  # of the whole run, for comparison
+    curve: Curve | None  # all-reduce over the same ranks and links
+    gradient_bytes: int | None
+    bucket_bytes: tuple[int, ...] | None
+    buffer_bytes: int | None
+    one_rank: Configuration | None  # plain, with the same batch
+    cores: int | None
+    gpu_memory_bytes: int | None
+
+    @property
+    def trial(self) -> Trial:
+        return self.row.trial
+
+    @property
+    def waterfall(self) -> Waterfall | None:
+        return self.row.waterfall
+
+    @property
+    def ranks(self) -> int:
+        return self.row.ranks
+
+    @property
+    def seen(self) -> Seen:
+        return self.row.configuration.seen
+
+    @property
+    def step_s(self) -> float:
+        return statistics.fmean(self.row.configuration.mean_steps_s)
+
+    @property
+    def compute_s(self) -> float | None:
+        """A step of one rank alone with the samples that one of several has."""
+        one = self.waterfall
+        return None if one is None else self.step_s - one.simple_comm_s.value
+
+    def term(self, name: str) -> Term | None:
+        return None if self.waterfall is None else self.waterfall.term(name)
+
+    def lost(self, name: str) -> float | None:
+        """Ranks' worth of speed that a term costs; None where it is unknown, 0 where it is not sure."""
+        term = self.term(name)
+        if term is None or term.lost is None:
+            return None
+        sure = term.lost.low is None or term.lost.low > 0.0
+        return term.lost.value if sure and term.lost.value > _SURE * self.ranks else 0.0
+
+    @property
+    def communication_lost(self) -> float | None:
+        """Ranks' worth of speed that waiting for gradients costs; at most, where it was not told apart."""
+        if self.waterfall is None:
+            return None
+        known = self.lost(EXPOSED)
+        if known is not None:
+            return known
+        rest = self.waterfall.unexplained_s * self.ranks / self.step_s
+        return rest if rest > _SURE * self.ranks else 0.0
+
+    @property
+    def communication_is_told_apart(self) -> bool:
+        term = self.term(EXPOSED)
+        return term is not None and term.lost is not None
+
+    @property
+    def exchange_s(self) -> float | None:
+        """What sending all gradients once takes: by the measured curve, or what they add to a step.
+
+        The second is a lower bound: compute hides the rest.
+        """
+        if self.curve is not None:
+            return self._exchange_by_curve_s()
+        lost = self.communication_lost
+        return lost * self.step_s / self.ranks if lost else None
+
+    def _exchange_by_curve_s(self) -> float | None:
+        """None outside the range of the curve."""
+        if self.curve is None or self.gradient_bytes is None or not self.curve.points:
+            return None
+        smallest, largest = self.curve.points[0][0], self.curve.points[-1][0]
+        sizes = self.bucket_bytes or (self.gradient_bytes,)
+        if max(sizes) > 4 * largest or min(sizes) < smallest / 4:
+            return None
+        return sum(self._time_s(size, smallest, largest) for size in sizes)
+
+    @property
+    def exchange_at_once_s(self) -> float | None:
+        """What one exchange of all gradients would take."""
+        if self.curve is None or self.exchange_s is None or self.gradient_bytes is None:
+            return None
+        smallest, largest = self.curve.points[0][0], self.curve.points[-1][0]
+        return self._time_s(self.gradient_bytes, smallest, largest)
+
+    def _time_s(self, size: int, smallest: int, largest: int) -> float:
+        """Inside the curve as measured; a little outside by its last rate, or by its latency."""
+        assert self.curve is not None
+        if size > largest:
+            return self.curve.time_s(largest) * size / largest
+        return self.curve.time_s(max(size, smallest))
+
+    @property
+    def latency_s(self) -> float | None:
+        """Time of the smallest exchange that was measured."""
+        return self.curve.points[0][1] if self.curve is not None and self.curve.points else None
+
+
+def facts_of(run: Run) -> tuple[Facts, ...]:
+    """The facts of every configuration on several ranks, the largest world size first."""
+    measured = configurations(run.results)
+    rows = scaling_rows(measured)
+    curves = _curves(run)
+    machine = run.environment.get("machine", {})
+    cores, gpus = machine.get("cores"), machine.get("gpus") or []
+    by_trial = {one.trial.trial_id: one for one in measured}
+    found = [
+        Facts(
+            path=run.path,
+            row=row,
+            rows=rows,
+            curve=curves.get(_place(row.trial)),
+            gradient_bytes=_counter(run.results, row.trial, "gradient_bytes"),
+            bucket_bytes=_buckets(run.results, row.trial),
+            buffer_bytes=_counter(run.results, row.trial, "buffer_bytes"),
+            one_rank=by_trial.get(plain_twin(with_share(row.trial)).trial_id),
+            cores=int(cores) if isinstance(cores, int) else None,
+            gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
+        )
+        for row in rows
+        if row.ranks > 1
+    ]
+    return tuple(sorted(found, key=lambda one: -one.ranks))
+
+
+Place = tuple[int, object, object]
+
+
+def _place(trial: Trial) -> Place:
+    """What an exchange's speed depends on besides its size."""
+    return trial.world_size, trial.settings.get("link"), trial.settings.get("split_gpu")
+
+
+def _curves(run: Run) -> dict[Place, Curve]:
+    points: dict[Place, list[tuple[int, float]]] = {}
+    for one in collective_rows(run.results):
+        if one.collective == "all_reduce":
+            points.setdefault((one.ranks, one.link, one.split_gpu), []).append((one.size_bytes, one.time_s))
+    return {key: Curve.through(found) for key, found in points.items()}
+
+
+def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:
+    for one in results:
+        if one.trial_id == trial.trial_id and one.status == "ok":
+            value = one.ranks[0].counters.get(name)
+            return int(value) if isinstance(value, int | float) else None
+    return None
+
+
+def _buckets(results: Iterable[Result], trial: Trial) -> tuple[int, ...] | None:
+    for one in results:
+        if one.trial_id == trial.trial_id and one.status == "ok":
+            text = one.ranks[0].counters.get("bucket_bytes")
+            return tuple(int(word) for word in str(text).split(",")) if text else None
+    return None

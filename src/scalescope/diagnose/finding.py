@@ -1,0 +1,59 @@
+"""Finding: a claim about a run, with what it stands on and what to do about it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Severity = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A number that a claim stands on, in SI units, and where it comes from."""
+
+    name: str
+    value: float | str
+    unit: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something to change, with a command of ours that shows whether it helps."""
+
+    text: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is wrong, how much it costs, why we think so, and what to do first."""
+
+    rule: str
+    claim: str
+    lost: float  # ranks' worth of speed; what is not measured in them counts as 0
+    share: float  # of the speed that all ranks should deliver
+    evidence: tuple[Evidence, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    about: str = ""  # the configuration, where a run has several
+    root: bool = False  # names a cause rather than a symptom, so it comes first
+
+    @property
+    def severity(self) -> Severity:
+        return "high" if self.share > 0.2 else "medium" if self.share > 0.05 else "low"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abstention:
+    """A rule that cannot tell, and the measurement that would decide."""
+
+    rule: str
+    missing: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """All that was found, the most expensive first, and what could not be told."""
+
+    findings: tuple[Finding, ...] = ()
+    abstentions: tuple[Abstention, ...] = field(default_factory=tuple)

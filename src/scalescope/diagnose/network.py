@@ -1,0 +1,40 @@
+"""What the measured exchange says about the network: slow in itself, or only slow to start."""
+
+from scalescope.diagnose.facts import Facts
+
+# What a network should carry between ranks before it is blamed, in bytes/s: gloo over loopback reaches 1 to
+# 2 GB/s on the machines in docs/measurements, and PCIe 3 ×16, the slowest usual path between GPUs, 12 GB/s.
+_USUAL_RATE = {"cpu": 1e9, "cuda": 12e9}
+_USUAL_PATH = {"cpu": "gloo over loopback", "cuda": "PCIe 3 ×16"}
+_SLOW = 6.0  # times below that
+_MOSTLY_LATENCY = 3.0
+_USUAL_LATENCY_S = {"cpu": 1e-3, "cuda": 1e-4}  # of an exchange, where none was measured
+
+
+def rate_of(facts: Facts) -> float:
+    """Bus bandwidth of an exchange of all gradients."""
+    assert facts.exchange_s is not None and facts.gradient_bytes is not None
+    factor = 2.0 * (facts.ranks - 1) / facts.ranks
+    return factor * facts.gradient_bytes / facts.exchange_s
+
+
+def is_slow_network(facts: Facts) -> bool:
+    """Whether the exchange runs far below what such ranks usually reach."""
+    if facts.exchange_s is None or facts.gradient_bytes is None or is_latency(facts):
+        return False
+    return rate_of(facts) < _USUAL_RATE[facts.trial.device] / _SLOW
+
+
+def of_the_usual(facts: Facts) -> str:
+    """The rate as a share of what such ranks usually reach, in words."""
+    share = rate_of(facts) / _USUAL_RATE[facts.trial.device]
+    return f"{share:.0%} of what {_USUAL_PATH[facts.trial.device]} carries"
+
+
+def is_latency(facts: Facts) -> bool:
+    """Whether exchanges take little longer than the smallest one does."""
+    exchange_s = facts.exchange_s
+    latency_s = facts.latency_s or _USUAL_LATENCY_S[facts.trial.device]
+    if exchange_s is None:
+        return False
+    return exchange_s / len(facts.bucket_bytes or (1,)) < _MOSTLY_LATENCY * latency_s

@@ -1,0 +1,20 @@
+"""Buffers broadcast for nothing: the model has none, or they need not be equal."""
+
+from scalescope.diagnose.advice import command
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "buffers are broadcast before every step"
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    if not facts.trial.settings.get("broadcast_buffers") or not facts.buffer_bytes:
+        return None
+    return Finding(
+        rule=RULE,
+        claim=f"{facts.buffer_bytes / 1e3:.0f} kB of buffers travel from rank 0 before every forward pass.",
+        lost=0.0,
+        share=0.0,
+        evidence=(Evidence(name="buffers", value=facts.buffer_bytes, unit="bytes", source="the model"),),
+        advice=(Advice(text="leave them apart", command=command(facts, "broadcast_buffers=no")),),
+    )

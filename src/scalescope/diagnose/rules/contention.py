@@ -1,0 +1,47 @@
+"""Contention: ranks take cores, memory or power from each other."""
+
+from scalescope.analysis.waterfall import CONTENTION
+from scalescope.diagnose.advice import command
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "ranks slow each other down"
+THREADS = "too many CPU threads"
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    lost, term = facts.lost(CONTENTION), facts.term(CONTENTION)
+    if not lost or term is None or term.time_s is None:
+        return None
+    threads, cores = int(facts.trial.settings["threads_per_rank"]), facts.cores
+    crowded = facts.trial.device == "cpu" and cores is not None and threads * facts.ranks > cores
+    measured = Evidence(
+        name="contention",
+        value=term.time_s.value,
+        unit="s",
+        source="ranks that send nothing against one alone",
+    )
+    if crowded:
+        fair = max(1, (cores or 1) // facts.ranks)
+        return Finding(
+            rule=THREADS,
+            root=True,
+            claim=f"{facts.ranks} ranks of {threads} threads share {cores} cores: "
+            f"{term.time_s.value * 1e3:.1f} ms a step, {lost:.2f} of {facts.ranks} ranks.",
+            lost=lost,
+            share=lost / facts.ranks,
+            evidence=(measured, Evidence(name="threads", value=threads * facts.ranks, source="settings")),
+            advice=(
+                Advice(text="one thread for each core", command=command(facts, f"threads_per_rank={fair}")),
+            ),
+        )
+    return Finding(
+        rule=RULE,
+        root=True,
+        claim=f"Ranks take {term.time_s.value * 1e3:.1f} ms a step from each other without exchanging "
+        f"anything: memory bandwidth, cache or power ({lost:.2f} of {facts.ranks} ranks).",
+        lost=lost,
+        share=lost / facts.ranks,
+        evidence=(measured,),
+        advice=(Advice(text="look at the placement of ranks", command="scalescope check"),),
+    )

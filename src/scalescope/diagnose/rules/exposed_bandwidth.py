@@ -1,0 +1,42 @@
+"""Communication-bound by bandwidth: what is exposed is bytes over a link, not the start of exchanges."""
+
+from scalescope.diagnose.advice import fewer_bytes
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
+from scalescope.diagnose.network import is_latency, is_slow_network, of_the_usual, rate_of
+
+RULE = "communication-bound by bandwidth"
+_NOT_THE_ROOT = 0.9  # a link of the usual speed is not to blame first: there is too little work beside it
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    lost, exchange_s, gradient = facts.communication_lost, facts.exchange_s, facts.gradient_bytes
+    if not lost:
+        return None
+    if exchange_s is None or gradient is None:
+        return Abstention(
+            rule=RULE,
+            missing="how fast ranks exchange a gradient's worth of bytes",
+            command=f"scalescope comm --collective all_reduce --world-size {facts.ranks}",
+        )
+    if is_latency(facts):
+        return None
+    slow, rate = is_slow_network(facts), rate_of(facts)
+    source = "all-reduce curve of this run" if facts.curve else "what gradients add to a step"
+    most = "" if facts.communication_is_told_apart else "at most "
+    return Finding(
+        rule=RULE,
+        root=slow,
+        claim=f"{gradient / 1e6:.1f} MB of gradients take {exchange_s * 1e3:.0f} ms at "
+        f"{rate / 1e6:,.1f} MB/s, {of_the_usual(facts)}; {most}{lost:.2f} of {facts.ranks} ranks wait for "
+        "them.",
+        lost=lost,
+        share=lost / facts.ranks * (1.0 if slow else _NOT_THE_ROOT),
+        evidence=(
+            Evidence(name="gradients", value=gradient, unit="bytes", source="the model's parameters"),
+            Evidence(name="exchange", value=exchange_s, unit="s", source=source),
+            Evidence(name="bus bandwidth", value=rate, unit="bytes/s", source=source),
+            Evidence(name="exposed", value=lost, unit="ranks", source="step minus the same without sending"),
+        ),
+        advice=fewer_bytes(facts),
+    )

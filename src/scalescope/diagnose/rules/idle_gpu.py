@@ -1,0 +1,37 @@
+"""Host-bound: the GPU waits for kernels to be started, not for data, peers or the network."""
+
+from scalescope.diagnose.advice import command
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "the host starts kernels too slowly"
+_BUSY = 0.7
+_SHORT_STEP_S = 0.02
+_ONE_CORE = 0.9  # of a core, all the time
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    one = facts.one_rank
+    if facts.trial.device != "cuda" or one is None:
+        return None
+    busy, cores = one.seen.gpu_utilization, one.seen.rank_busy_cores
+    if busy is None or cores is None or busy > _BUSY or cores < _ONE_CORE:
+        return None
+    if one.step_time_s.value > _SHORT_STEP_S:
+        return None
+    return Finding(
+        rule=RULE,
+        claim=f"One rank alone keeps its GPU {busy:.0%} busy while a core works all the time: kernels are "
+        "too short for the host to keep up.",
+        lost=0.0,
+        share=0.0,
+        evidence=(
+            Evidence(name="GPU busy", value=busy, source="NVML"),
+            Evidence(name="busy cores", value=cores, source="/proc"),
+            Evidence(name="step", value=one.step_time_s.value, unit="s", source="one rank alone"),
+        ),
+        advice=(
+            Advice(text="replay kernels as graphs", command=command(facts, "compile=reduce-overhead")),
+            Advice(text="a larger batch (another job)", command=command(facts, "batch_size")),
+        ),
+    )

@@ -1,0 +1,36 @@
+"""Input-bound: steps wait for samples."""
+
+from scalescope.analysis.waterfall import INPUT
+from scalescope.diagnose.advice import command
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "input-bound"
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    lost, term = facts.lost(INPUT), facts.term(INPUT)
+    if not lost or term is None or term.time_s is None:
+        return None
+    workers = facts.trial.settings.get("num_workers") or 0
+    more = max(2, 2 * workers)
+    return Finding(
+        rule=RULE,
+        root=True,
+        claim=f"Steps wait {term.time_s.value * 1e3:.1f} ms for samples: preloaded ones would give back "
+        f"{lost:.2f} of {facts.ranks} ranks.",
+        lost=lost,
+        share=lost / facts.ranks,
+        evidence=(
+            Evidence(
+                name="input",
+                value=term.time_s.value,
+                unit="s",
+                source="step minus the same with preloaded samples",
+            ),
+        ),
+        advice=(
+            Advice(text=f"{more} loader processes a rank", command=command(facts, f"num_workers={more}")),
+            Advice(text="look further ahead", command=command(facts, "prefetch_factor=8")),
+        ),
+    )

@@ -1,0 +1,22 @@
+"""Tensor cores idle: fp32 products on a GPU that has units for shorter formats."""
+
+from scalescope.diagnose.advice import command
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "matrix units are idle"
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    one = facts.one_rank
+    if facts.trial.device != "cuda" or facts.trial.settings["precision"] != "fp32" or one is None:
+        return None
+    return Finding(
+        rule=RULE,
+        claim="fp32 products do not use the GPU's matrix units; tf32 and bf16 do. Compute gets faster by it, "
+        "the exchange of gradients does not.",
+        lost=0.0,
+        share=0.0,
+        evidence=(Evidence(name="precision", value="fp32", source="settings"),),
+        advice=(Advice(text="other formats", command=command(facts, "precision")),),
+    )

@@ -1,0 +1,24 @@
+"""Memory near its limit: the next larger batch, or a fragmented allocator, will not fit."""
+
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "memory is nearly full"
+_FULL = 0.92
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    used, there = facts.seen.gpu_memory_bytes, facts.gpu_memory_bytes
+    if used is None or there is None or used < _FULL * there:
+        return None
+    return Finding(
+        rule=RULE,
+        claim=f"{used / there:.0%} of the GPU's memory is in use.",
+        lost=0.0,
+        share=0.0,
+        evidence=(
+            Evidence(name="used", value=used, unit="bytes", source="NVML"),
+            Evidence(name="there", value=there, unit="bytes", source="the GPU"),
+        ),
+        advice=(Advice(text="see what takes it, and what would save", command="scalescope memory"),),
+    )

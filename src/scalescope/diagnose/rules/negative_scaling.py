@@ -1,0 +1,23 @@
+"""Negative scaling: several ranks are slower than one."""
+
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
+
+RULE = "negative scaling"
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    speedup = facts.row.speedup
+    sure = speedup.high is None or speedup.high < 1.0
+    if facts.row.is_baseline or facts.row.baseline_ranks != 1 or speedup.value >= 1.0 or not sure:
+        return None
+    lost = facts.ranks - speedup.value
+    largest = facts.waterfall.largest if facts.waterfall is not None else None
+    why = "" if largest is None else f", most of it by {largest.name}"
+    return Finding(
+        rule=RULE,
+        claim=f"{facts.ranks} ranks are slower than one ({speedup.value:.2f}×){why}.",
+        lost=lost,
+        share=0.0,  # a symptom: what causes it stands above it
+        evidence=(Evidence(name="speedup", value=speedup.value, source="throughput against plain training"),),
+    )

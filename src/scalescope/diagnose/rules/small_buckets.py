@@ -1,0 +1,33 @@
+"""Buckets too small: many exchanges, each of which pays to be started."""
+
+from scalescope.analysis.waterfall import EXPOSED
+from scalescope.diagnose.advice import command
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "buckets too small"
+_WORSE = 1.5  # times one exchange of everything
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    lost, buckets, exchange_s = facts.lost(EXPOSED), facts.bucket_bytes, facts.exchange_s
+    whole_s = facts.exchange_at_once_s
+    if not lost or buckets is None or exchange_s is None or whole_s is None or len(buckets) < 3:
+        return None
+    if exchange_s < _WORSE * whole_s:
+        return None
+    wasted = lost * (1.0 - whole_s / exchange_s)
+    return Finding(
+        rule=RULE,
+        root=True,
+        claim=f"{len(buckets)} buckets take {exchange_s * 1e3:.1f} ms to exchange what one would in "
+        f"{whole_s * 1e3:.1f} ms.",
+        lost=wasted,
+        share=wasted / facts.ranks,
+        evidence=(
+            Evidence(name="buckets", value=len(buckets), source="DDP"),
+            Evidence(name="in buckets", value=exchange_s, unit="s", source="all-reduce curve of this run"),
+            Evidence(name="at once", value=whole_s, unit="s", source="all-reduce curve of this run"),
+        ),
+        advice=(Advice(text="larger buckets", command=command(facts, "bucket_cap_mb=25")),),
+    )

@@ -1,0 +1,30 @@
+"""Straggling rank: one rank is slower than the others in every launch."""
+
+from scalescope.analysis.waterfall import STRAGGLERS
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "straggling rank"
+_BEHIND = 0.05  # of a step
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    lost, waterfall = facts.lost(STRAGGLERS), facts.waterfall
+    late = None if waterfall is None else waterfall.straggler
+    if not lost or late is None or not late.persistent or late.time_s < _BEHIND * facts.step_s:
+        return None
+    return Finding(
+        rule=RULE,
+        root=True,
+        claim=f"Rank {late.rank} is {late.time_s * 1e3:.1f} ms a step slower than the others in every "
+        f"launch; all wait for it ({lost:.2f} of {facts.ranks} ranks).",
+        lost=lost,
+        share=lost / facts.ranks,
+        evidence=(
+            Evidence(name="rank", value=late.rank, source="steps without communication"),
+            Evidence(name="behind", value=late.time_s, unit="s", source="steps without communication"),
+        ),
+        advice=(
+            Advice(text="look at that rank's device, clocks and neighbours", command="scalescope check"),
+        ),
+    )

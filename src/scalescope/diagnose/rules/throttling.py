@@ -1,0 +1,23 @@
+"""Throttling: the GPU did not run at the speed it could."""
+
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "the GPU was slowed down"
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    seen = facts.seen
+    if not seen.slowdowns:
+        return None
+    speed = ""
+    if seen.sm_clock_hz is not None and seen.sm_clock_limit_hz:
+        speed = f" to {seen.sm_clock_hz / seen.sm_clock_limit_hz:.0%} of its clock"
+    return Finding(
+        rule=RULE,
+        claim=f"The GPU was slowed down{speed} by: {', '.join(seen.slowdowns)}.",
+        lost=0.0,
+        share=0.0,
+        evidence=(Evidence(name="slowdowns", value=", ".join(seen.slowdowns), source="NVML"),),
+        advice=(Advice(text="look at cooling and power limits", command="scalescope check"),),
+    )

@@ -1,0 +1,27 @@
+"""find_unused_parameters on: a walk through the graph and an exchange in every step."""
+
+from scalescope.diagnose.advice import command
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+
+RULE = "find_unused_parameters is on"
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    settings = facts.trial.settings
+    if not settings.get("find_unused_parameters") or settings.get("static_graph"):
+        return None
+    return Finding(
+        rule=RULE,
+        claim="DDP looks for unused parameters in every step, never rebuilds its buckets, and exchanges "
+        "once more.",
+        lost=0.0,
+        share=0.0,
+        evidence=(Evidence(name="find_unused_parameters", value="true", source="settings"),),
+        advice=(
+            Advice(
+                text="switch it off, if no parameter is unused",
+                command=command(facts, "find_unused_parameters=no"),
+            ),
+        ),
+    )

@@ -1,0 +1,52 @@
+"""Twins of a trial: the same job with one thing taken away, to see what that thing costs."""
+
+from scalescope.catalog import cards
+from scalescope.catalog.setting import settings_of
+from scalescope.experiment.trial import Trial
+
+PRELOADED = "preloaded"
+NO_COMM = "noop_comm"
+
+
+def plain_twin(trial: Trial) -> Trial:
+    """The same job on one rank without any wrapper."""
+    wrapper = settings_of(cards.card("strategies", str(trial.settings["strategy"])))
+    kept = {n: v for n, v in trial.settings.items() if n not in {one.name for one in wrapper}}
+    return Trial(settings=kept).replace(strategy="single").on_one_rank()
+
+
+def with_share(trial: Trial) -> Trial:
+    """The trial with one rank's part of a global batch; with a batch for each rank it has that already."""
+    total = trial.settings.get("global_batch_size")
+    return trial if total is None else trial.replace(global_batch_size=int(total) // trial.replicas)
+
+
+def silent_twin(trial: Trial) -> Trial | None:
+    """The same ranks sending nothing; None where the strategy cannot do without."""
+    strategy = cards.card("strategies", str(trial.settings["strategy"]))
+    if trial.world_size == 1 or NO_COMM not in strategy.ablations:
+        return None
+    return _ablated(trial, NO_COMM)
+
+
+def preloaded_twin(trial: Trial) -> Trial:
+    """The same with batches that wait on the device."""
+    return _ablated(trial, PRELOADED) if has_loader(trial) else trial
+
+
+def has_loader(trial: Trial) -> bool:
+    """Whether samples come from a loader, so that a step may wait for them."""
+    return (
+        trial.settings.get("data", "synthetic") != "synthetic"
+        or trial.settings.get("num_workers") is not None
+    )
+
+
+def _ablated(trial: Trial, what: str) -> Trial:
+    taken = set(str(trial.settings["ablation"]).split("+")) - {"none"} | {what}
+    return trial.replace(ablation="+".join(sorted(taken)))
+
+
+def takes_away(trial: Trial, what: str) -> bool:
+    """Whether a trial is an ablation of that kind."""
+    return what in str(trial.settings.get("ablation", "none")).split("+")

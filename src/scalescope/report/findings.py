@@ -1,0 +1,71 @@
+"""Findings in words: the claim, what it stands on, and what to do first."""
+
+from typing import Any
+
+from scalescope.diagnose.finding import Diagnosis, Evidence, Finding
+from scalescope.report.numbers import data_size, milliseconds, significant
+from scalescope.report.section import Section
+
+_SHOWN = 3  # on the first screen; explain and -v show all
+
+
+def findings_section(diagnosis: Diagnosis, *, every: bool = False) -> tuple[Section, ...]:
+    """The most expensive findings with their advice; the rest, and what could not be told, on request."""
+    worth = [one for one in diagnosis.findings if every or one.share > 0.0]
+    shown = worth if every else worth[:_SHOWN]
+    lines = [line for number, one in enumerate(shown, start=1) for line in _lines(number, one, every=every)]
+    if not shown:
+        lines = ["Nothing was found that costs speed."] if every else []
+    details = [f"{one.rule}: {one.claim}" for one in diagnosis.findings if one not in shown]
+    for silent in diagnosis.abstentions:
+        hint = f"; {silent.command}" if silent.command else ""
+        details.append(f"Cannot tell about {silent.rule}: {silent.missing} is not known{hint}.")
+    title = "Why, and what to do" if shown else None
+    return (Section(title=title, lines=tuple(lines), details=tuple(details)),) if lines or details else ()
+
+
+def _lines(number: int, one: Finding, *, every: bool) -> list[str]:
+    where = f" [{one.about}]" if one.about else ""
+    tries = one.advice if every else one.advice[:1]
+    return [
+        f"{number}. {one.rule}{where}: {one.claim}",
+        *(f"   try: {advice.text}: {advice.command}" for advice in tries),
+    ]
+
+
+def evidence_lines(one: Finding) -> list[str]:
+    """What a finding stands on, number by number."""
+    return [
+        f"   {item.name}: {_value(item)}{f' ({item.source})' if item.source else ''}" for item in one.evidence
+    ]
+
+
+def _value(item: Evidence) -> str:
+    if isinstance(item.value, str):
+        return item.value
+    if item.unit == "s":
+        return f"{milliseconds(item.value)} ms"
+    if item.unit == "bytes":
+        return data_size(item.value)
+    if item.unit == "bytes/s":
+        return f"{significant(item.value / 1e6)} MB/s"
+    return f"{significant(item.value)} {item.unit}".strip()
+
+
+def findings_json(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """The findings as results.json holds them."""
+    return [
+        {
+            "rule": one.rule,
+            "severity": one.severity,
+            "claim": one.claim,
+            "about": one.about,
+            "lost": one.lost,
+            "evidence": {
+                item.name: {"value": item.value, "unit": item.unit, "source": item.source}
+                for item in one.evidence
+            },
+            "advice": [{"text": advice.text, "command": advice.command} for advice in one.advice],
+        }
+        for one in diagnosis.findings
+    ]

@@ -1,0 +1,85 @@
+"""The waterfall recovers what a known cost model takes away, and adds up."""
+
+from typing import Any
+
+import pytest
+
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.studies.scale import scale
+
+from .recording import RecordingWatcher, ask, summary_of
+
+WEAK: dict[str, Any] = {"world_size": [1, 2], "batch_size": 50, "repeats": 3}
+ALONE_S = 0.010 + 50 * 0.0002
+
+
+def measured(model: CostModel, *, waterfall: bool = True, **asked: Any) -> list[dict[str, Any]]:
+    report = scale(ask("scale", **asked), FakeLauncher(model), RecordingWatcher(), waterfall=waterfall)
+    rows: list[dict[str, Any]] = summary_of(report.path)["results"]["scaling"]
+    return rows
+
+
+def terms_of(row: dict[str, Any]) -> dict[str, float | None]:
+    return {term["name"]: term["time_s"] for term in row["waterfall"]["terms"]}
+
+
+def test_every_term_is_what_the_model_says() -> None:
+    model = CostModel(
+        wrapper_s=0.001, contention_s=0.002, exposed_comm_s={2: 0.008}, late_s={1: 0.004}, launch_noise=0.0
+    )
+    (row,) = [row for row in measured(model, **WEAK) if row["world_size"] == 2]
+    found = terms_of(row)
+    assert found == pytest.approx(
+        {
+            "wrapper": 0.001,
+            "contention": 0.002,
+            "stragglers": 0.004,
+            "exposed communication": 0.008,
+        }
+    )
+    assert row["waterfall"]["slowest_rank"] == {"rank": 1, "time_s": pytest.approx(0.004), "persistent": True}
+
+
+def test_terms_and_delivered_speed_add_up_to_the_ranks() -> None:
+    model = CostModel(wrapper_s=0.001, contention_s=0.002, exposed_comm_s={2: 0.008}, launch_noise=0.01)
+    (row,) = [row for row in measured(model, **WEAK) if row["world_size"] == 2]
+    fall = row["waterfall"]
+    lost = sum(term["lost"] for term in fall["terms"])
+    assert fall["delivered"] + lost == pytest.approx(2.0)
+    assert fall["unexplained_s"] == pytest.approx(0.0, abs=1e-12)
+    assert fall["delivered"] == pytest.approx(row["speedup"], rel=0.01)
+
+
+def test_strong_scaling_begins_with_the_smaller_batch() -> None:
+    model = CostModel(exposed_comm_s={2: 0.003})
+    rows = measured(model, world_size=[1, 2], global_batch_size=100, repeats=2)
+    assert [row["world_size"] for row in rows] == [1, 2]  # one rank's share is measured, and is no row
+    found = terms_of(rows[1])
+    assert next(iter(found)) == "smaller batch"
+    # 50 samples take 20 ms alone, half of what 100 take is 15 ms.
+    assert found["smaller batch"] == pytest.approx(0.005)
+    assert found["exposed communication"] == pytest.approx(0.003)
+
+
+def test_waiting_for_samples_counts_only_beyond_what_it_costs_alone() -> None:
+    model = CostModel(input_s={1: 0.002, 2: 0.007}, exposed_comm_s={2: 0.003})
+    rows = measured(model, **WEAK, num_workers=1)
+    found = terms_of(rows[-1])
+    assert found["input"] == pytest.approx(0.005)
+    assert found["exposed communication"] == pytest.approx(0.003)
+    assert rows[-1]["waterfall"]["ideal_step_time_s"] == pytest.approx(ALONE_S + 0.002)
+
+
+def test_what_a_strategy_cannot_leave_out_is_unknown_and_never_zero() -> None:
+    model = CostModel(wrapper_s=0.001, exposed_comm_s={2: 0.008})
+    row = measured(model, **WEAK, strategy="fsdp")[-1]
+    found = terms_of(row)
+    assert found["wrapper"] == pytest.approx(0.001)
+    assert found["exposed communication"] is found["contention"] is found["stragglers"] is None
+    assert row["waterfall"]["unexplained_s"] == pytest.approx(0.008)
+
+
+def test_without_a_waterfall_nothing_is_measured_for_it() -> None:
+    launcher = FakeLauncher(CostModel())
+    scale(ask("scale", **WEAK), launcher, RecordingWatcher(), waterfall=False)
+    assert len({trial for trial, _ in launcher.launched}) == 3  # plain, wrapped, and two ranks

@@ -1,0 +1,76 @@
+"""Published cases, read as the tool would read them."""
+
+import dataclasses
+from pathlib import Path
+
+from scalescope.catalog.workloads.mlp import Mlp
+from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.finding import Diagnosis
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.twins import plain_twin, with_share
+from scalescope.results.result import Result
+from scalescope.results.run import Run
+from tests.unit.analysis.made_results import make_result, make_trial
+
+# Published step times of two V100 over PCIe: MLP 4096 → 3 × 4096 → 2048, buckets of 50 MB, 256 samples a GPU.
+V100_ONE_S, V100_TWO_S = 0.0076, 0.0414
+V100_MLP = Mlp(input_dim=4096, hidden_dim=4096, num_layers=3, output_dim=2048)
+
+
+def on_gpus(**settings: object) -> Trial:
+    return make_trial(strategy="ddp", **settings).replace(device="cuda", backend="nccl")
+
+
+def result(trial: Trial, step_s: float, gradient_bytes: int, buckets: tuple[int, ...]) -> Result:
+    made = make_result(trial, [[step_s] * 10 for _ in range(trial.world_size)])
+    told = {"gradient_bytes": gradient_bytes, "bucket_bytes": ",".join(map(str, buckets))}
+    ranks = [dataclasses.replace(one, counters={**one.counters, **told}) for one in made.ranks]
+    return dataclasses.replace(made, ranks=ranks)
+
+
+def diagnosed(*results: Result) -> Diagnosis:
+    return diagnose(Run(path=Path("published"), environment={}, results=results, warnings=()))
+
+
+def v100_buckets() -> tuple[int, ...]:
+    """A bucket closes once it reaches the cap, and the last layers' gradients are ready first."""
+    buckets, filling = [], 0
+    for inputs, outputs in reversed(V100_MLP.layer_widths):
+        filling += 4 * inputs * outputs
+        if filling >= 50e6:
+            buckets.append(filling)
+            filling = 0
+    return (*buckets, *([filling] if filling else []))
+
+
+def test_two_v100_over_pcie_are_bound_by_bandwidth_far_below_pcie_and_not_by_latency() -> None:
+    buckets = v100_buckets()
+    assert [round(size / 1e6) for size in buckets] == [101, 67, 67]
+    two = on_gpus(world_size=2, batch_size=256)
+    found = {
+        one.rule: one
+        for one in diagnosed(
+            result(plain_twin(two), V100_ONE_S, sum(buckets), buckets),
+            result(two, V100_TWO_S, sum(buckets), buckets),
+        ).findings
+    }
+    bandwidth = found["communication-bound by bandwidth"]
+    assert "of what PCIe 3 ×16 carries; at most" in bandwidth.claim
+    rate = next(item.value for item in bandwidth.evidence if item.name == "bus bandwidth")
+    assert isinstance(rate, float) and 6e9 < rate < 8e9  # a little over half of 12 GB/s
+    assert "communication-bound by latency" not in found
+    assert "negative scaling" in found
+
+
+def test_ag_news_on_four_ranks_is_dominated_by_communication() -> None:
+    """25 ms of compute and 45 ms of synchronisation for 8 samples a rank; one rank takes 32 ms for all 32."""
+    four = on_gpus(world_size=4, global_batch_size=32)
+    sent = (11_000_000, (11_000_000,))
+    found = diagnosed(
+        result(plain_twin(four), 0.0322, *sent),
+        result(plain_twin(with_share(four)), 0.025, *sent),
+        result(four, 0.070, *sent),
+    ).findings
+    assert found[0].rule.startswith("communication-bound")
+    negative = next(one for one in found if one.rule == "negative scaling")
+    assert "4 ranks are slower than one (0.46×)" in negative.claim
