@@ -47,6 +47,15 @@ def test_ranks_that_are_slower_than_one_are_called_that() -> None:
     assert "most of it by exposed communication" in found["negative scaling"]["claim"]
 
 
+def test_sixteen_bits_are_the_first_advice_on_a_slow_network_alone() -> None:
+    slow = findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))[0]
+    assert slow["advice"][0]["command"].endswith("--levers comm_hook")
+    usual = findings(CostModel(exposed_comm_s={2: 0.04}, fixed_s=0.05, bytes_per_s=1e9), output_dir="usual")
+    bandwidth = next(one for one in usual if one["rule"] == "communication-bound by bandwidth")
+    assert bandwidth["advice"][0]["command"].endswith("--levers batch_size")
+    assert bandwidth["advice"][-1]["command"].endswith("--levers comm_hook")
+
+
 def test_what_is_in_use_is_not_advised() -> None:
     model = CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7)
     first = findings(model, comm_hook="fp16")[0]
