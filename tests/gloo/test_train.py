@@ -133,7 +133,15 @@ def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None
     for row in rows:
         assert row["efficiency"] == pytest.approx(row["speedup"] / row["world_size"])
         assert (row["exposed_comm_s"] is None) == (row["world_size"] == 1)
-    ablated = [one for one in run.results if one["settings"]["ablation"] == "noop_comm"]
+        fall = row["waterfall"]
+        assert (fall is None) == (row["world_size"] == 1)
+        if fall is not None:
+            assert fall["delivered"] + sum(term["lost"] for term in fall["terms"]) == pytest.approx(2.0)
+    assert "where the speed goes" in run.stdout
+    training = [one for one in run.results if one["settings"]["benchmark"] == "train"]
+    exchanges = [one for one in run.results if one["settings"]["benchmark"] == "comm"]
+    assert [one["settings"]["world_size"] for one in exchanges] == [2]
+    ablated = [one for one in training if one["settings"]["ablation"] == "noop_comm"]
     assert len(ablated) == 2 * 2  # two batches, two launches
     for one in ablated:
         assert one["status"] == "ok"
@@ -149,7 +157,9 @@ def test_scale_with_a_global_batch_is_strong_scaling(run_here: RunsHere) -> None
     rows = run.summary["results"]["scaling"]
     assert [(row["world_size"], row["mode"]) for row in rows] == [(1, "strong"), (2, "strong")]
     training = run.summary["results"]["training"]
-    assert {(one["world_size"], one["batch_size"]) for one in training} == {(1, 8), (2, 4)}
+    # One rank is also measured at its share, to tell what the smaller batch costs.
+    assert {(one["world_size"], one["batch_size"]) for one in training} == {(1, 8), (1, 4), (2, 4)}
+    assert rows[1]["waterfall"]["terms"][0]["name"] == "smaller batch"
 
 
 def test_scale_under_torchrun_uses_all_its_ranks_once(start: Start) -> None:
