@@ -1,10 +1,14 @@
 """What the diagnosis says of runs whose cause is known."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scalescope.diagnose.rules import buffers
+from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
 from scalescope.studies.explain import explain
 from scalescope.studies.scale import scale
 
@@ -22,8 +26,12 @@ def findings(model: CostModel, **asked: Any) -> list[dict[str, Any]]:
     ("model", "asked", "rule"),
     [
         (CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7), {}, "communication-bound by bandwidth"),
-        (CostModel(exposed_comm_s={2: 0.02}, bytes_per_s=1e12), {}, "communication-bound by latency"),
-        (CostModel(exposed_comm_s={2: 0.02}), {}, "too little work for every exchange"),
+        (
+            CostModel(exposed_comm_s={2: 0.02}, latency_s=0.018, bytes_per_s=1e12),
+            {},
+            "communication-bound by latency",
+        ),
+        (CostModel(exposed_comm_s={2: 0.01}), {}, "too little work for every exchange"),
         (CostModel(late_s={1: 0.02}), {}, "straggling rank"),
         (CostModel(contention_s=0.02), {}, "ranks slow each other down"),
         (CostModel(contention_s=0.02), {"threads_per_rank": 8}, "too many CPU threads"),
@@ -50,7 +58,7 @@ def test_ranks_that_are_slower_than_one_are_called_that() -> None:
 def test_sixteen_bits_are_the_first_advice_on_a_slow_network_alone() -> None:
     slow = findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))[0]
     assert slow["advice"][0]["command"].endswith("--levers comm_hook")
-    usual = findings(CostModel(exposed_comm_s={2: 0.04}, fixed_s=0.05, bytes_per_s=1e9), output_dir="usual")
+    usual = findings(CostModel(exposed_comm_s={2: 0.01}, fixed_s=0.05, bytes_per_s=1e9), output_dir="usual")
     bandwidth = next(one for one in usual if one["rule"] == "communication-bound by bandwidth")
     assert bandwidth["advice"][0]["command"].endswith("--levers batch_size")
     assert bandwidth["advice"][-1]["command"].endswith("--levers comm_hook")
@@ -64,8 +72,6 @@ def test_what_is_in_use_is_not_advised() -> None:
 
 def test_a_stored_run_is_explained_without_measuring() -> None:
     findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))
-    from pathlib import Path
-
     sections = explain(Path("run"))
     text = "\n".join(
         [section.title or "" for section in sections] + [line for s in sections for line in s.lines]
@@ -74,3 +80,43 @@ def test_a_stored_run_is_explained_without_measuring() -> None:
     assert "communication-bound by bandwidth" in text
     report = Path("run/performance_report.txt").read_text()
     assert "exposed communication" in report and "scalescope tune" in report
+
+
+def test_a_rule_that_fails_costs_nothing_but_its_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(facts: object) -> None:
+        raise KeyError("gone")
+
+    monkeypatch.setattr(buffers, "rule", broken)
+    found = findings(CostModel(late_s={1: 0.02}))
+    assert found[0]["rule"] == "straggling rank"
+    assert "KeyError" in Path("run/performance_report.txt").read_text()
+
+
+@pytest.mark.parametrize("status", ["failed", "hang", "oom"])
+def test_an_exchange_that_fails_is_said_and_costs_no_exit_code(status: Any) -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        comm = trial.settings["benchmark"] == "comm"
+        return Outcome(status=status, reason="no network") if comm else None
+
+    launcher = FakeLauncher(CostModel(exposed_comm_s={2: 0.01}), outcomes=fail)
+    report = scale(ask("scale", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
+    assert report.exit_code == 0
+    assert report.sections[-1].title == "Failed"
+
+
+def test_waiting_that_sending_does_not_explain_is_not_called_bandwidth() -> None:
+    model = CostModel(exposed_comm_s={2: 0.5}, bytes_per_s=1e9)
+    assert not any(one["rule"].startswith("communication-bound") for one in findings(model))
+
+
+def test_advice_narrows_a_run_of_several_jobs_to_the_one_it_is_about() -> None:
+    model = CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7)
+    first = findings(model, precision=["fp32", "bf16"])[0]
+    assert "precision " in first["about"]
+    assert "--precision " in first["advice"][0]["command"]
+
+
+def test_what_cannot_be_left_out_is_not_blamed_on_communication_for_sure() -> None:
+    found = findings(CostModel(contention_s=0.02), strategy="fsdp")
+    assert not any(one["rule"] == "too little work for every exchange" for one in found)
+    assert all("at most" in one["claim"] for one in found if one["rule"].startswith("communication-bound"))

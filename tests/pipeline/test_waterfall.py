@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
 from scalescope.studies.scale import scale
+from tests.unit.experiment.asking import with_gpus
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -83,3 +86,37 @@ def test_without_a_waterfall_nothing_is_measured_for_it() -> None:
     launcher = FakeLauncher(CostModel())
     scale(ask("scale", **WEAK), launcher, RecordingWatcher(), waterfall=False)
     assert len({trial for trial, _ in launcher.launched}) == 3  # plain, wrapped, and two ranks
+
+
+def test_waiting_for_samples_is_no_communication_without_one_rank_either() -> None:
+    model = CostModel(input_s={2: 0.020, 4: 0.020}, exposed_comm_s={2: 0.001, 4: 0.001})
+    rows = measured(model, world_size=[2, 4], batch_size=50, repeats=2, num_workers=1)
+    assert [row["exposed_comm_s"] for row in rows] == pytest.approx([0.001, 0.001])
+
+
+def test_ranks_that_ddp_itself_makes_wait_are_never_silent() -> None:
+    model = CostModel(exposed_comm_s={2: 0.008})
+    row = measured(model, **WEAK, find_unused_parameters="true", static_graph="false")[-1]
+    assert terms_of(row)["exposed communication"] is None
+    (reason,) = {term["unknown_because"] for term in row["waterfall"]["terms"]} - {None}
+    assert reason == "communication cannot be left out of this strategy with these settings"
+
+
+def test_a_batch_whose_ranks_failed_keeps_its_row_of_one_rank() -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        large = trial.world_size == 2 and trial.settings.get("batch_size") == 256
+        return Outcome(status="oom", reason="too large") if large else None
+
+    launcher = FakeLauncher(CostModel(), outcomes=fail)
+    asked = {**WEAK, "batch_size": [50, 256]}
+    report = scale(ask("scale", **asked), launcher, RecordingWatcher())
+    rows = summary_of(report.path)["results"]["scaling"]
+    assert {(row["world_size"], row["batch_size"]) for row in rows} == {(1, 50), (2, 50), (1, 256)}
+
+
+def test_gpus_over_gloo_are_measured_without_an_exchange() -> None:
+    watcher = RecordingWatcher()
+    launcher = FakeLauncher(CostModel(), machine=with_gpus(2))
+    report = scale(ask("scale", **WEAK, device="cuda", backend="gloo"), launcher, watcher)
+    assert report.exit_code == 0
+    assert any(note.startswith("The exchange is not measured: ") for note in watcher.notes)

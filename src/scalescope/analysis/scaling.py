@@ -10,7 +10,7 @@ from scalescope.analysis.waterfall import Waterfall, waterfall_of
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial, identity
-from scalescope.experiment.twins import preloaded_twin, silent_twin
+from scalescope.experiment.twins import preloaded_twin, silent_twin, with_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +97,9 @@ class ScalingRow:
 def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, ...]:
     """All rows that have a baseline, ordered by what was varied and then by ranks."""
     all_of_them = list(configurations)
-    plain_batches = _asked_batches(all_of_them)
+    shares = _shares(all_of_them)
     measured = [one for one in all_of_them if one.trial.settings["ablation"] == "none"]
-    measured = [one for one in measured if one.trial.world_size > 1 or _batch_of(one.trial) in plain_batches]
+    measured = [one for one in measured if one.trial.world_size > 1 or _global_batch(one) not in shares]
     plain: dict[str, list[Configuration]] = {}
     for one in measured:
         plain.setdefault(_kind(one.trial), []).append(one)
@@ -112,14 +112,15 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
     return tuple(sorted(rows, key=lambda row: (_kind_order(row.trial), row.batch, row.ranks)))
 
 
-def _asked_batches(configurations: list[Configuration]) -> set[object]:
-    """Batches that were asked for; one rank's share of a global batch is measured to explain, not to show."""
-    several = {_batch_of(one.trial) for one in configurations if one.trial.world_size > 1}
-    return several or {_batch_of(one.trial) for one in configurations}
+def _shares(configurations: list[Configuration]) -> set[object]:
+    """Parts of global batches that one rank was measured at to explain, and that nobody asked for."""
+    several = [one for one in configurations if one.trial.world_size > 1 and _global_batch(one) is not None]
+    parts = {with_share(one.trial).settings["global_batch_size"] for one in several}
+    return parts - {_global_batch(one) for one in several}
 
 
-def _batch_of(trial: Trial) -> object:
-    return trial.settings.get("global_batch_size"), trial.settings.get("batch_size")
+def _global_batch(one: Configuration) -> object:
+    return one.trial.settings.get("global_batch_size")
 
 
 def _row(
@@ -133,7 +134,7 @@ def _row(
     wrapped = _wrapped_one_rank(one, measured)
     quiet = silent_twin(preloaded_twin(one.trial))
     silent = None if quiet is None else _find(everything, quiet)
-    fed = _find(everything, preloaded_twin(one.trial)) or one
+    fed = _find(everything, preloaded_twin(one.trial))
     is_baseline = one is baseline
     return ScalingRow(
         configuration=one,
@@ -142,7 +143,7 @@ def _row(
         efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
         wrapped=wrapped,
         efficiency_of_wrapped=_against_wrapped(one, wrapped),
-        exposed_comm_s=_exposed(fed, silent),
+        exposed_comm_s=None if fed is None else _exposed(fed, silent),
         waterfall=waterfall_of(one, everything),
     )
 

@@ -145,7 +145,9 @@ class _Chain:
         slowest = None if silent is None else [statistics.fmean(one.step_times_s) for one in silent]
         late = None if usual is None or slowest is None else _paired(slowest, usual)
         share, wrapped = _steps(self._share), _steps(self._wrapped)
-        no_silence = "this strategy cannot leave communication out"
+        no_silence = "the same ranks sending nothing were not measured"
+        if silent_twin(self._full.trial) is None:
+            no_silence = "communication cannot be left out of this strategy with these settings"
         found: list[Part] = []
         if self._full.trial.mode == "strong":
             found.append((SMALLER_BATCH, self._smaller_batch(), "one rank was not measured at its share"))

@@ -8,23 +8,41 @@ from scalescope.diagnose.network import is_slow_network
 from scalescope.results.run_folder import EXPERIMENT
 
 
-def command(facts: Facts, lever: str) -> str:
+def advise(facts: Facts, text: str, name: str, value: object = None) -> tuple[Advice, ...]:
+    """To move a setting, as a tuple of one; empty where the configuration has no such setting or is there."""
+    settings = facts.trial.settings
+    if name not in settings or (value is not None and str(settings[name]) == str(value)):
+        return ()
+    if name == "accumulation_steps" and settings[name] > 1:
+        return ()
+    return (Advice(text=text, command=_command(facts, name if value is None else f"{name}={value}")),)
+
+
+def _command(facts: Facts, lever: str) -> str:
     """The command that tries a lever on this configuration: the run's own request, narrowed to it."""
-    batch = "--global-batch-size" if facts.trial.mode == "strong" else "--batch-size"
+    batch = batch_name(facts).replace("_", "-")
     request = shlex.quote(str(facts.path / EXPERIMENT))
-    return f"scalescope tune {request} --world-size {facts.ranks} {batch} {facts.row.batch} --levers {lever}"
+    narrowed = "".join(f" --{name.replace('_', '-')} {value}" for name, value in facts.varied)
+    strategy = f" --strategy {facts.trial.settings['strategy']}"
+    several = {row.trial.settings["strategy"] for row in facts.rows} - {"single"}
+    return (
+        f"scalescope tune {request} --world-size {facts.ranks} --{batch} {facts.row.batch}{narrowed}"
+        f"{strategy if len(several) > 1 else ''} --levers {lever}"
+    )
+
+
+def batch_name(facts: Facts) -> str:
+    """The setting that gives the batch."""
+    return "global_batch_size" if facts.trial.mode == "strong" else "batch_size"
 
 
 def fewer_bytes(facts: Facts) -> tuple[Advice, ...]:
     """Ways to send less: on a slow network the cheapest first; on a usual one, 16 bits may well cost more."""
-    settings = facts.trial.settings
-    found = []
-    if settings.get("accumulation_steps", 1) == 1:
-        text = "exchange less often (another job)"
-        found.append(Advice(text=text, command=command(facts, "accumulation_steps")))
-    batch = "global_batch_size" if facts.trial.mode == "strong" else "batch_size"
-    found.insert(0, Advice(text="compute more for every byte (another job)", command=command(facts, batch)))
-    if settings.get("comm_hook") == "none":
-        half = Advice(text="send gradients in 16 bits", command=command(facts, "comm_hook"))
-        found.insert(0 if is_slow_network(facts) else len(found), half)
-    return tuple(found)
+    half: tuple[Advice, ...] = ()
+    if facts.trial.settings.get("comm_hook") == "none":
+        half = advise(facts, "send gradients in 16 bits", "comm_hook")
+    less = (
+        *advise(facts, "compute more for every byte (another job)", batch_name(facts)),
+        *advise(facts, "exchange less often (another job)", "accumulation_steps"),
+    )
+    return (*half, *less) if is_slow_network(facts) else (*less, *half)

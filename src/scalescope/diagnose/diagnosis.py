@@ -1,5 +1,6 @@
 """Diagnosis: runs every rule over the facts of a run and puts what they find in order."""
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
@@ -22,10 +23,13 @@ def diagnose_facts(cases: tuple[Facts, ...]) -> Diagnosis:
     findings: list[Finding] = []
     abstentions: dict[str, Abstention] = {}
     for facts in cases:
-        for rule in _rules():
-            found = rule(facts)
+        for name, rule in _rules():
+            try:
+                found = rule(facts)
+            except Exception as error:  # a wrong rule must not cost a finished run its results
+                found = Abstention(rule=name, missing=f"what it means (the rule failed: {error!r})")
             if isinstance(found, Finding):
-                findings.append(found)
+                findings.append(dataclasses.replace(found, about=facts.about if len(cases) > 1 else ""))
             elif isinstance(found, Abstention):
                 abstentions.setdefault(found.rule, found)
     told = {one.rule for one in findings}
@@ -35,10 +39,9 @@ def diagnose_facts(cases: tuple[Facts, ...]) -> Diagnosis:
     )
 
 
-def _rules() -> Iterator[Rule]:
+def _rules() -> Iterator[tuple[str, Rule]]:
     for module in pkgutil.iter_modules(rules.__path__):
-        rule: Rule = importlib.import_module(f"{rules.__name__}.{module.name}").rule
-        yield rule
+        yield module.name, importlib.import_module(f"{rules.__name__}.{module.name}").rule
 
 
 def _once(findings: list[Finding]) -> list[Finding]:
@@ -51,4 +54,4 @@ def _once(findings: list[Finding]) -> list[Finding]:
 
 
 def _in_order(findings: list[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda one: (-one.share, not one.root, one.rule))
+    return sorted(findings, key=lambda one: (one.symptom, -one.share, not one.root, one.rule))

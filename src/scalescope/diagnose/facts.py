@@ -10,13 +10,16 @@ from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.curve import Curve
 from scalescope.analysis.scaling import ScalingRow, scaling_rows
 from scalescope.analysis.telemetry import Seen
-from scalescope.analysis.waterfall import EXPOSED, Term, Waterfall
+from scalescope.analysis.waterfall import EXPOSED, INPUT, Term, Waterfall
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.twins import plain_twin, with_share
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
 _SURE = 0.03  # of the ranks: smaller losses are not worth a finding
+_FAR = 3.0
+_ALL_REDUCING = ("ddp", "scratch_ddp", "zero1")
+_TOLD_APART = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation", "threads_per_rank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class Facts:
     """One configuration on several ranks, and what was measured beside it."""
 
     path: Path  # of the run
+    varied: tuple[tuple[str, object], ...]  # settings that differ inside the run, with their value here
     row: ScalingRow
     rows: tuple[ScalingRow, ...]  # of the whole run, for comparison
     curve: Curve | None  # all-reduce over the same ranks and links
@@ -33,6 +37,12 @@ class Facts:
     one_rank: Configuration | None  # plain, with the same batch
     cores: int | None
     gpu_memory_bytes: int | None
+
+    @property
+    def about(self) -> str:
+        """The configuration in a few words."""
+        others = "".join(f", {name} {value}" for name, value in self.varied)
+        return f"{self.ranks} ranks, batch {self.row.batch:,}{others}"
 
     @property
     def trial(self) -> Trial:
@@ -79,6 +89,8 @@ class Facts:
         known = self.lost(EXPOSED)
         if known is not None:
             return known
+        if (term := self.term(INPUT)) is not None and term.time_s is None:
+            return None  # it may be samples that are waited for
         rest = self.waterfall.unexplained_s * self.ranks / self.step_s
         return rest if rest > _SURE * self.ranks else 0.0
 
@@ -95,18 +107,45 @@ class Facts:
         """
         if self.curve is not None:
             return self._exchange_by_curve_s()
+        return self.waiting_s
+
+    @property
+    def waiting_s(self) -> float | None:
+        """What communication adds to a step; at most, where it was not told apart."""
         lost = self.communication_lost
         return lost * self.step_s / self.ranks if lost else None
+
+    @property
+    def exchange_source(self) -> str:
+        return "all-reduce curve of this run" if self.curve is not None else "what gradients add to a step"
+
+    @property
+    def sending_explains(self) -> bool:
+        """Whether ranks wait about as long as sending takes: if far longer, they wait for something else."""
+        waiting_s, exchange_s = self.waiting_s, self.exchange_s
+        return waiting_s is None or exchange_s is None or waiting_s <= _FAR * exchange_s
 
     def _exchange_by_curve_s(self) -> float | None:
         """None outside the range of the curve."""
         if self.curve is None or self.gradient_bytes is None or not self.curve.points:
             return None
+        if self.trial.settings["strategy"] not in _ALL_REDUCING:
+            return None
         smallest, largest = self.curve.points[0][0], self.curve.points[-1][0]
-        sizes = self.bucket_bytes or (self.gradient_bytes,)
-        if max(sizes) > 4 * largest or min(sizes) < smallest / 4:
+        sizes = [size // self._shrinks for size in self.bucket_bytes or (self.gradient_bytes,)]
+        if max(sizes) > 4 * largest:
             return None
         return sum(self._time_s(size, smallest, largest) for size in sizes)
+
+    @property
+    def _shrinks(self) -> int:
+        """By what a hook divides the bytes that travel."""
+        return 2 if self.trial.settings.get("comm_hook", "none") != "none" else 1
+
+    @property
+    def sent_bytes(self) -> int | None:
+        """What travels of the gradients in a step."""
+        return None if self.gradient_bytes is None else self.gradient_bytes // self._shrinks
 
     @property
     def exchange_at_once_s(self) -> float | None:
@@ -114,7 +153,7 @@ class Facts:
         if self.curve is None or self.exchange_s is None or self.gradient_bytes is None:
             return None
         smallest, largest = self.curve.points[0][0], self.curve.points[-1][0]
-        return self._time_s(self.gradient_bytes, smallest, largest)
+        return self._time_s(self.gradient_bytes // self._shrinks, smallest, largest)
 
     def _time_s(self, size: int, smallest: int, largest: int) -> float:
         """Inside the curve as measured; a little outside by its last rate, or by its latency."""
@@ -139,7 +178,8 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     by_trial = {one.trial.trial_id: one for one in measured}
     found = [
         Facts(
-            path=run.path,
+            path=run.path.resolve() if run.path.is_symlink() else run.path,
+            varied=_varied(row.trial, [other.trial for other in rows]),
             row=row,
             rows=rows,
             curve=curves.get(_place(row.trial)),
@@ -151,24 +191,34 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
         )
         for row in rows
-        if row.ranks > 1
+        if row.ranks > 1 and (row.waterfall is not None or row.trial.settings.get("oversubscribe"))
     ]
     return tuple(sorted(found, key=lambda one: -one.ranks))
 
 
-Place = tuple[int, object, object]
+def _varied(trial: Trial, trials: list[Trial]) -> tuple[tuple[str, object], ...]:
+    def values(name: str) -> set[str]:
+        return {repr(one.settings[name]) for one in trials if name in one.settings}
+
+    names = [name for name in trial.settings if name not in _TOLD_APART and len(values(name)) > 1]
+    return tuple((name, trial.settings[name]) for name in names)
+
+
+Place = tuple[object, ...]
 
 
 def _place(trial: Trial) -> Place:
     """What an exchange's speed depends on besides its size."""
-    return trial.world_size, trial.settings.get("link"), trial.settings.get("split_gpu")
+    settings = trial.settings
+    return trial.world_size, settings.get("link"), settings.get("split_gpu"), settings["backend"]
 
 
 def _curves(run: Run) -> dict[Place, Curve]:
     points: dict[Place, list[tuple[int, float]]] = {}
     for one in collective_rows(run.results):
         if one.collective == "all_reduce":
-            points.setdefault((one.ranks, one.link, one.split_gpu), []).append((one.size_bytes, one.time_s))
+            place = (one.ranks, one.link, one.split_gpu, one.backend)
+            points.setdefault(place, []).append((one.size_bytes, one.time_s))
     return {key: Curve.through(found) for key, found in points.items()}
 
 

@@ -35,7 +35,8 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[Advice, ...] = ()
     about: str = ""  # the configuration, where a run has several
-    root: bool = False  # names a cause rather than a symptom, so it comes first
+    root: bool = False  # where two cost the same, the cause comes first
+    symptom: bool = False  # what causes it stands before it, whatever it costs
 
     @property
     def severity(self) -> Severity:

@@ -13,9 +13,9 @@ _USUAL_LATENCY_S = {"cpu": 1e-3, "cuda": 1e-4}  # of an exchange, where none was
 
 def rate_of(facts: Facts) -> float:
     """Bus bandwidth of an exchange of all gradients."""
-    assert facts.exchange_s is not None and facts.gradient_bytes is not None
+    assert facts.exchange_s is not None and facts.sent_bytes is not None
     factor = 2.0 * (facts.ranks - 1) / facts.ranks
-    return factor * facts.gradient_bytes / facts.exchange_s
+    return factor * facts.sent_bytes / facts.exchange_s
 
 
 def is_slow_network(facts: Facts) -> bool:

@@ -26,6 +26,8 @@ def silent_twin(trial: Trial) -> Trial | None:
     strategy = cards.card("strategies", str(trial.settings["strategy"]))
     if trial.world_size == 1 or NO_COMM not in strategy.ablations:
         return None
+    if trial.settings.get("find_unused_parameters"):  # DDP itself exchanges in every step then
+        return None
     return _ablated(trial, NO_COMM)
 
 

@@ -14,7 +14,7 @@ def performance_sections(run: Run) -> tuple[Section, ...]:
     """The verdict, where the speed goes, why, and what to do first."""
     rows = scaling_rows(configurations(run.results))
     if not any(row.ranks > 1 for row in rows):
-        lines = ("This run holds no training on several ranks, so there is no scaling to explain.",)
+        lines = ("This run holds no finished training on several ranks, so there is no scaling to explain.",)
         return (Section(lines=lines),)
     diagnosis = diagnose(run)
     evidence = tuple(
@@ -24,7 +24,7 @@ def performance_sections(run: Run) -> tuple[Section, ...]:
         Section(lines=(verdict(rows),)),
         *waterfall_sections(rows),
         *findings_section(diagnosis, every=True),
-        Section(title="Evidence", lines=evidence),
+        *((Section(title="Evidence", lines=evidence),) if evidence else ()),
     )
 
 

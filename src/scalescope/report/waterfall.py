@@ -5,6 +5,7 @@ from typing import Any
 from scalescope.analysis.scaling import ScalingRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.waterfall import EXPOSED, Term, Waterfall
+from scalescope.experiment.twins import silent_twin
 from scalescope.report.numbers import milliseconds
 from scalescope.report.section import Section, Table
 
@@ -15,12 +16,19 @@ _WORTH_A_WORD = 0.02  # of the ranks; smaller terms are in the table alone
 def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
     """Where the speed goes at the largest world size: the worst batch in full, others in a sentence."""
     most = max((row.ranks for row in rows), default=1)
-    shown = [row.waterfall for row in rows if row.ranks == most and row.waterfall is not None]
+    there = [row.waterfall for row in rows if row.ranks == most and row.waterfall is not None]
+    shown = [one for one in there if _is_measured(one)]
     if not shown:
         return ()
     worst = max(shown, key=lambda one: one.lost)
     others = tuple(sentence(one) for one in shown if one is not worst)
     return (_section(worst), *((Section(lines=others),) if others else ()))
+
+
+def _is_measured(one: Waterfall) -> bool:
+    """Whether what it takes was measured, as far as the strategy allows."""
+    exposed = one.term(EXPOSED)
+    return silent_twin(one.trial) is None or (exposed is not None and exposed.time_s is not None)
 
 
 def sentence(one: Waterfall) -> str:

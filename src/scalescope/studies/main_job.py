@@ -17,11 +17,12 @@ from scalescope.report.memory_verdict import next_after_memory
 from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.report.section import Section
 from scalescope.report.training import next_after_training, training_sections
+from scalescope.report.trials import is_answer
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.memory import with_one_forecaster
 from scalescope.studies.request import Request
-from scalescope.studies.scale import exchanges, plan_scaling
+from scalescope.studies.scale import exchanges, only_explains, plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
 
 PARTS = ("comm", "training", "memory", "scaling")
@@ -63,7 +64,16 @@ def main_job(
     next_step = next_after_scaling if "scaling" in parts else next_after_training
     if not {"scaling", "training", "comm"} & set(parts):
         next_step = next_after_memory
-    return carry_out(request, plan, launcher, watcher, sections, next_step)
+    asked_comm = "comm" in parts
+    return carry_out(
+        request,
+        plan,
+        launcher,
+        watcher,
+        sections,
+        next_step,
+        answers=lambda result: is_answer(result) or (only_explains(result) and not asked_comm),
+    )
 
 
 def _trials_of(parts: tuple[str, ...], everything: Plan) -> tuple[Trial, ...]:

@@ -7,13 +7,23 @@ from typing import Any
 from scalescope.catalog import cards
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import for_device, settings_of
+from scalescope.errors import ScalescopeError
 from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import plain_twin, preloaded_twin, silent_twin, with_share
+from scalescope.experiment.twins import (
+    PRELOADED,
+    plain_twin,
+    preloaded_twin,
+    silent_twin,
+    takes_away,
+    with_share,
+)
 from scalescope.launch.launcher import Launcher
 from scalescope.report.scaling import next_after_scaling, scaling_sections
+from scalescope.report.trials import is_answer
+from scalescope.results.result import Result
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
 from scalescope.studies.study import StudyReport, carry_out
@@ -40,7 +50,15 @@ def scale(
     """Measure the sweep and show how it scales; `most_ranks` limits the default when attached."""
     experiment = request.experiment(DEFAULTS)
     plan = plan_scaling(request, experiment, launcher.machine(), most_ranks, waterfall=waterfall)
-    return carry_out(request, plan, launcher, watcher, scaling_sections, next_after_scaling)
+    return carry_out(
+        request,
+        plan,
+        launcher,
+        watcher,
+        scaling_sections,
+        next_after_scaling,
+        answers=lambda result: is_answer(result) or only_explains(result),
+    )
 
 
 def plan_scaling(
@@ -60,7 +78,17 @@ def plan_scaling(
         machine=machine,
         notes=expansion.notes,
     )
-    return dataclasses.replace(plan, once=exchanges(plan)) if waterfall else plan
+    if not waterfall:
+        return plan
+    try:
+        return dataclasses.replace(plan, once=exchanges(plan))
+    except ScalescopeError as error:  # gloo between GPUs, for instance: training goes on without
+        return dataclasses.replace(plan, notes=(*plan.notes, f"The exchange is not measured: {error}"))
+
+
+def only_explains(result: Result) -> bool:
+    """Whether a launch was made to explain others: where it fails, nothing that was asked for is missing."""
+    return result.settings["benchmark"] == "comm" or takes_away(Trial(settings=result.settings), PRELOADED)
 
 
 def exchanges(plan: Plan) -> tuple[Trial, ...]:
@@ -148,10 +176,10 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
     if not waterfall or trial.world_size == 1:
         return found
     silent = silent_twin(preloaded_twin(trial))
-    found += [] if silent is None else [silent]
+    found += [preloaded_twin(trial), *([] if silent is None else [silent])]
     if has_one_rank:
         share = with_share(trial)
-        found += [preloaded_twin(trial), plain_twin(share), preloaded_twin(plain_twin(share))]
+        found += [plain_twin(share), preloaded_twin(plain_twin(share))]
         found += [preloaded_twin(share.on_one_rank())] if wrapper_alone else []
     return found
 

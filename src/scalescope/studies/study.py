@@ -81,7 +81,7 @@ def carry_out(
             folder.write(ENVIRONMENT, to_text(_environment(plan)))
         notes = run_campaign(plan, launcher, folder, watcher, more, heard)
         run = _write_summary(folder, plan)
-        folder.write(PERFORMANCE, performance_text(run))
+        notes += _write_report(folder, run)
         for name, text in files(run).items():
             folder.write(name, text)
     except BaseException as error:
@@ -114,6 +114,15 @@ def _write_summary(folder: RunFolder, plan: Plan) -> Run:
     run = load_run(folder.path)
     folder.write(RESULTS, to_text(results_json(run, plan.experiment)))
     return run
+
+
+def _write_report(folder: RunFolder, run: Run) -> list[str]:
+    """The report in words; it is made of what is stored, so a failure costs nothing but itself."""
+    try:
+        folder.write(PERFORMANCE, performance_text(run))
+    except Exception as error:
+        return [f"{PERFORMANCE} could not be written: {error!r}"]
+    return []
 
 
 def _launched_once(plan: Plan) -> Plan:

@@ -1,9 +1,9 @@
 """fp32 gradients under autocast: the traffic did not shrink with the compute."""
 
 from scalescope.analysis.waterfall import EXPOSED
-from scalescope.diagnose.advice import command
+from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
 RULE = "gradients in fp32 under autocast"
 
@@ -11,11 +11,7 @@ RULE = "gradients in fp32 under autocast"
 def rule(facts: Facts) -> Finding | Abstention | None:
     settings = facts.trial.settings
     lost = facts.lost(EXPOSED)
-    if (
-        not lost
-        or settings["precision"] not in ("bf16", "fp16")
-        or settings.get("comm_hook", "none") != "none"
-    ):
+    if not lost or settings["precision"] not in ("bf16", "fp16") or settings.get("comm_hook") != "none":
         return None
     return Finding(
         rule=RULE,
@@ -23,5 +19,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=lost / 2,
         share=lost / 2 / facts.ranks,
         evidence=(Evidence(name="precision", value=str(settings["precision"]), source="settings"),),
-        advice=(Advice(text="send gradients in 16 bits", command=command(facts, "comm_hook=bf16")),),
+        advice=advise(facts, "send gradients in 16 bits", "comm_hook", "bf16"),
     )

@@ -1,8 +1,8 @@
 """Buffers broadcast for nothing: the model has none, or they need not be equal."""
 
-from scalescope.diagnose.advice import command
+from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
 RULE = "buffers are broadcast before every step"
 
@@ -16,5 +16,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="buffers", value=facts.buffer_bytes, unit="bytes", source="the model"),),
-        advice=(Advice(text="leave them apart", command=command(facts, "broadcast_buffers=no")),),
+        advice=advise(facts, "leave them apart", "broadcast_buffers", "no"),
     )

@@ -1,7 +1,7 @@
 """Contention: ranks take cores, memory or power from each other."""
 
 from scalescope.analysis.waterfall import CONTENTION
-from scalescope.diagnose.advice import command
+from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 
@@ -14,7 +14,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if not lost or term is None or term.time_s is None:
         return None
     threads, cores = int(facts.trial.settings["threads_per_rank"]), facts.cores
-    crowded = facts.trial.device == "cpu" and cores is not None and threads * facts.ranks > cores
+    on_cores = facts.trial.device == "cpu" and not facts.trial.settings.get("stand_in")
+    crowded = on_cores and cores is not None and threads * facts.ranks > cores
     measured = Evidence(
         name="contention",
         value=term.time_s.value,
@@ -31,9 +32,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             lost=lost,
             share=lost / facts.ranks,
             evidence=(measured, Evidence(name="threads", value=threads * facts.ranks, source="settings")),
-            advice=(
-                Advice(text="one thread for each core", command=command(facts, f"threads_per_rank={fair}")),
-            ),
+            advice=advise(facts, "one thread for each core", "threads_per_rank", fair),
         )
     return Finding(
         rule=RULE,

@@ -10,7 +10,7 @@ _NOT_THE_ROOT = 0.9  # a link of the usual speed is not to blame first: there is
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, exchange_s, gradient = facts.communication_lost, facts.exchange_s, facts.gradient_bytes
+    lost, exchange_s, gradient = facts.communication_lost, facts.exchange_s, facts.sent_bytes
     if not lost:
         return None
     if exchange_s is None or gradient is None:
@@ -21,22 +21,25 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         )
     if is_latency(facts):
         return None
+    if not facts.sending_explains:
+        return Abstention(rule=RULE, missing="what ranks wait for: it is far longer than sending takes")
     slow, rate = is_slow_network(facts), rate_of(facts)
-    source = "all-reduce curve of this run" if facts.curve else "what gradients add to a step"
-    most = "" if facts.communication_is_told_apart else "at most "
+    source, apart = facts.exchange_source, facts.communication_is_told_apart
+    most = "" if apart else "at most "
+    by = "step minus the same without sending" if apart else "what other terms leave of the loss"
     return Finding(
         rule=RULE,
-        root=slow,
+        root=slow and apart,
         claim=f"{gradient / 1e6:.1f} MB of gradients take {exchange_s * 1e3:.0f} ms at "
         f"{rate / 1e6:,.1f} MB/s, {of_the_usual(facts)}; {most}{lost:.2f} of {facts.ranks} ranks wait for "
         "them.",
         lost=lost,
         share=lost / facts.ranks * (1.0 if slow else _NOT_THE_ROOT),
         evidence=(
-            Evidence(name="gradients", value=gradient, unit="bytes", source="the model's parameters"),
+            Evidence(name="gradients sent", value=gradient, unit="bytes", source="the model's parameters"),
             Evidence(name="exchange", value=exchange_s, unit="s", source=source),
             Evidence(name="bus bandwidth", value=rate, unit="bytes/s", source=source),
-            Evidence(name="exposed", value=lost, unit="ranks", source="step minus the same without sending"),
+            Evidence(name="exposed", value=lost, unit="ranks", source=by),
         ),
         advice=fewer_bytes(facts),
     )

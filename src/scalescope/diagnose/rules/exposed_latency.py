@@ -1,16 +1,17 @@
 """Communication-bound by latency: what is exposed is the number of exchanges, not their size."""
 
-from scalescope.diagnose.advice import command
+from scalescope.analysis.waterfall import EXPOSED
+from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.network import is_latency
 
 RULE = "communication-bound by latency"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost = facts.communication_lost
-    if not lost or facts.latency_s is None or not is_latency(facts):
+    lost = facts.lost(EXPOSED)
+    if not lost or facts.latency_s is None or not is_latency(facts) or not facts.sending_explains:
         return None
     count = len(facts.bucket_bytes or (1,))
     return Finding(
@@ -25,7 +26,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="buckets", value=count, source="DDP"),
         ),
         advice=(
-            Advice(text="larger buckets, fewer exchanges", command=command(facts, "bucket_cap_mb=100")),
-            Advice(text="exchange less often", command=command(facts, "accumulation_steps")),
+            *(advise(facts, "larger buckets, fewer exchanges", "bucket_cap_mb", 100.0) if count > 1 else ()),
+            *advise(facts, "compute more for every exchange (another job)", batch_name(facts)),
+            *advise(facts, "exchange less often (another job)", "accumulation_steps"),
         ),
     )

@@ -1,8 +1,8 @@
 """Host-bound: the GPU waits for kernels to be started, not for data, peers or the network."""
 
-from scalescope.diagnose.advice import command
+from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
 RULE = "the host starts kernels too slowly"
 _BUSY = 0.7
@@ -31,7 +31,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="step", value=one.step_time_s.value, unit="s", source="one rank alone"),
         ),
         advice=(
-            Advice(text="replay kernels as graphs", command=command(facts, "compile=reduce-overhead")),
-            Advice(text="a larger batch (another job)", command=command(facts, "batch_size")),
+            *advise(facts, "replay kernels as graphs", "compile", "reduce-overhead"),
+            *advise(facts, "a larger batch (another job)", batch_name(facts)),
         ),
     )

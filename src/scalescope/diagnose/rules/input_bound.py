@@ -1,9 +1,9 @@
 """Input-bound: steps wait for samples."""
 
 from scalescope.analysis.waterfall import INPUT
-from scalescope.diagnose.advice import command
+from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
 RULE = "input-bound"
 
@@ -30,7 +30,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             ),
         ),
         advice=(
-            Advice(text=f"{more} loader processes a rank", command=command(facts, f"num_workers={more}")),
-            Advice(text="look further ahead", command=command(facts, "prefetch_factor=8")),
+            *advise(facts, f"{more} loader processes a rank", "num_workers", more),
+            *(advise(facts, "look further ahead", "prefetch_factor", 8) if workers else ()),
         ),
     )

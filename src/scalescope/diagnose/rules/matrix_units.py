@@ -1,8 +1,8 @@
 """Tensor cores idle: fp32 products on a GPU that has units for shorter formats."""
 
-from scalescope.diagnose.advice import command
+from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
 RULE = "matrix units are idle"
 
@@ -18,5 +18,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="precision", value="fp32", source="settings"),),
-        advice=(Advice(text="other formats", command=command(facts, "precision")),),
+        advice=advise(facts, "other formats", "precision"),
     )

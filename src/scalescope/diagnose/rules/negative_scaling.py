@@ -18,6 +18,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         claim=f"{facts.ranks} ranks are slower than one ({speedup.value:.2f}×){why}.",
         lost=lost,
-        share=0.0,  # a symptom: what causes it stands above it
+        share=lost / facts.ranks,
+        symptom=True,
         evidence=(Evidence(name="speedup", value=speedup.value, source="throughput against plain training"),),
     )

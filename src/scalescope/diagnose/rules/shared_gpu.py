@@ -9,7 +9,7 @@ RULE = "ranks share a GPU"
 def rule(facts: Facts) -> Finding | Abstention | None:
     if not facts.trial.settings.get("oversubscribe"):
         return None
-    lost = max(0.0, facts.ranks - facts.row.speedup.value)
+    lost = max(0.0, facts.ranks * (1.0 - facts.row.efficiency.value))
     return Finding(
         rule=RULE,
         root=True,

@@ -1,8 +1,9 @@
 """Batch too small: little is computed for every byte of gradient, on a network that is not slow."""
 
-from scalescope.diagnose.advice import command
+from scalescope.analysis.waterfall import EXPOSED
+from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.network import is_slow_network
 
 RULE = "too little work for every exchange"
@@ -10,19 +11,19 @@ _ENOUGH_S = 0.03  # compute that usually hides an exchange
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, compute_s, exchange_s = facts.communication_lost, facts.compute_s, facts.exchange_s
+    lost, compute_s, exchange_s = facts.lost(EXPOSED), facts.compute_s, facts.exchange_s
     if (
         not lost
         or compute_s is None
         or compute_s >= _ENOUGH_S
         or exchange_s is None
         or is_slow_network(facts)
+        or not facts.sending_explains
     ):
         return None
     wanted_s = max(_ENOUGH_S, 3.0 * exchange_s)
     batch = facts.row.batch
     enough = 1 << max(1, round(batch * wanted_s / compute_s) - 1).bit_length()
-    name = "global_batch_size" if facts.trial.mode == "strong" else "batch_size"
     return Finding(
         rule=RULE,
         root=True,
@@ -32,12 +33,10 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         share=lost / facts.ranks,
         evidence=(
             Evidence(name="compute", value=compute_s, unit="s", source="one rank alone"),
-            Evidence(name="exchange", value=exchange_s, unit="s", source="all-reduce curve of this run"),
+            Evidence(name="exchange", value=exchange_s, unit="s", source=facts.exchange_source),
         ),
         advice=(
-            Advice(
-                text=f"a larger batch (another job): {enough:,}", command=command(facts, f"{name}={enough}")
-            ),
-            Advice(text="exchange less often (another job)", command=command(facts, "accumulation_steps")),
+            *advise(facts, "a larger batch (another job)", batch_name(facts), enough),
+            *advise(facts, "exchange less often (another job)", "accumulation_steps"),
         ),
     )

@@ -1,9 +1,9 @@
 """Buckets too small: many exchanges, each of which pays to be started."""
 
 from scalescope.analysis.waterfall import EXPOSED
-from scalescope.diagnose.advice import command
+from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
 RULE = "buckets too small"
 _WORSE = 1.5  # times one exchange of everything
@@ -29,5 +29,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="in buckets", value=exchange_s, unit="s", source="all-reduce curve of this run"),
             Evidence(name="at once", value=whole_s, unit="s", source="all-reduce curve of this run"),
         ),
-        advice=(Advice(text="larger buckets", command=command(facts, "bucket_cap_mb=25")),),
+        advice=advise(facts, "larger buckets", "bucket_cap_mb", 50.0),
     )

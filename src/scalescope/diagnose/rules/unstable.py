@@ -15,6 +15,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         claim=f"Take the figures with care: {doubts[0]}.",
         lost=0.0,
         share=0.0,
-        evidence=tuple(Evidence(name="doubt", value=doubt, source="launches") for doubt in doubts),
-        advice=(Advice(text="more launches, or a machine at rest", command="--repeats 10"),),
+        evidence=tuple(
+            Evidence(name=f"doubt {number}", value=doubt, source="launches")
+            for number, doubt in enumerate(doubts, start=1)
+        ),
+        advice=(Advice(text="see what else runs here; more --repeats help", command="scalescope check"),),
     )

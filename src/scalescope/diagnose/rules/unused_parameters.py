@@ -1,8 +1,8 @@
 """find_unused_parameters on: a walk through the graph and an exchange in every step."""
 
-from scalescope.diagnose.advice import command
+from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
 RULE = "find_unused_parameters is on"
 
@@ -18,10 +18,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="find_unused_parameters", value="true", source="settings"),),
-        advice=(
-            Advice(
-                text="switch it off, if no parameter is unused",
-                command=command(facts, "find_unused_parameters=no"),
-            ),
-        ),
+        advice=advise(facts, "switch it off, if no parameter is unused", "find_unused_parameters", "no"),
     )
