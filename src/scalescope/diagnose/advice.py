@@ -22,13 +22,21 @@ def _command(facts: Facts, lever: str) -> str:
     """The command that tries a lever on this configuration: the run's own request, narrowed to it."""
     batch = batch_name(facts).replace("_", "-")
     request = shlex.quote(str(facts.path / EXPERIMENT))
-    narrowed = "".join(f" --{name.replace('_', '-')} {value}" for name, value in facts.varied)
+    narrowed = "".join(f" {as_flag(name, value)}" for name, value in facts.varied)
     strategy = f" --strategy {facts.trial.settings['strategy']}"
     several = {row.trial.settings["strategy"] for row in facts.rows} - {"single"}
     return (
         f"scalescope tune {request} --world-size {facts.ranks} --{batch} {facts.row.batch}{narrowed}"
         f"{strategy if len(several) > 1 else ''} --levers {lever}"
     )
+
+
+def as_flag(name: str, value: object) -> str:
+    """A setting at a value, as the command line takes it."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {'null' if value is None else shlex.quote(str(value))}"
 
 
 def batch_name(facts: Facts) -> str:
