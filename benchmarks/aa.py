@@ -15,8 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 from scalescope.analysis.configurations import configurations
+from scalescope.analysis.laboratory import Laboratory, Needs
 from scalescope.analysis.tuning import Comparison
-from scalescope.analysis.tuning_search import Laboratory, Needs, singles
+from scalescope.analysis.tuning_search import singles
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given

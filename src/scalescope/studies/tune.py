@@ -5,17 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import configurations
+from scalescope.analysis.laboratory import MOST_LAUNCHES, Laboratory, Needs
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning import LEAST_EFFECT, Comparison, compare_all, fastest
 from scalescope.analysis.tuning_search import (
     ALONE,
     BEFORE_COMBINING,
-    MOST_LAUNCHES,
     SCALING_STAGE,
     Attempt,
     Combining,
-    Laboratory,
-    Needs,
     confirmed,
     explore,
     scaling_of,

@@ -5,15 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
+from scalescope.analysis.laboratory import FINAL_STAGE, MOST_LAUNCHES, Laboratory, Needs
 from scalescope.analysis.tuning_search import (
     BEFORE_COMBINING,
-    FINAL_STAGE,
-    MOST_LAUNCHES,
     SCREENING,
     Attempt,
     Combining,
-    Laboratory,
-    Needs,
     confirmed,
     explore,
     singles,

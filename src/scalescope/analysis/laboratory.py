@@ -1,0 +1,158 @@
+"""Laboratory: what a search of `tune` has measured, by stage, and what its budget still allows."""
+
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import Result
+
+MOST_LAUNCHES = 100  # launch numbers of one stage; each stage measures anew what it compares
+FINAL_STAGE = 90
+_SLOW_START_S = 40.0  # what a slow start takes, as long as none was seen
+_AGAIN = 0.4  # of a slow first launch, the next one takes: what it compiled is kept
+
+
+class Needs(Exception):
+    """Launches without which the search cannot go on."""
+
+    def __init__(self, launches: tuple[tuple[Trial, int], ...]) -> None:
+        super().__init__(len(launches))
+        self.launches = launches
+
+
+class NoTime(Exception):
+    """The budget has no room for launches that the search can do without."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Laboratory:
+    """What was measured, by stage, and what the budget still allows.
+
+    A candidate that failed once is out: nobody should be told to use it. The baseline, which is used already,
+    is out where it failed twice, or in a way that will repeat itself.
+    """
+
+    results: Sequence[Result]
+    seed: int
+    baseline: str = ""  # its trial id
+    failed: dict[str, str] = field(default_factory=dict)
+    budget_s: float | None = None
+    earlier: int = 0  # results that an interrupted run left; their time was another budget's
+    is_slow: Callable[[Trial], bool] = lambda trial: False  # compiles first, for instance
+    spent_s: float = 0.0
+    durations_s: dict[str, list[float]] = field(default_factory=dict)
+    is_ending: bool = False
+
+    def __post_init__(self) -> None:
+        recent = self.results[self.earlier :]
+        self.spent_s = sum(one.duration_s for one in recent)
+        self.is_ending = any(one.launch >= FINAL_STAGE * MOST_LAUNCHES for one in recent)
+        # What went wrong by chance in an earlier run is tried again; one that a signal ended says nothing.
+        fleeting = [one for one in self.results[: self.earlier] if one.status in ("failed", "hang")]
+        self.results = [
+            one
+            for one in self.results
+            if one not in fleeting and not str(one.reason).startswith("interrupted by")
+        ]
+        for one in self.results:
+            self.durations_s.setdefault(one.trial_id, []).append(one.duration_s)
+            if one.status != "ok":
+                self.failed.setdefault(one.trial_id, f"{one.status}: {one.reason}")
+        if not self._baseline_is_lost():
+            self.failed.pop(self.baseline, None)
+
+    def _baseline_is_lost(self) -> bool:
+        """Whether the campaign gives up on it: one failure by chance is none."""
+        bad = [one.status for one in self.results if one.trial_id == self.baseline and one.status != "ok"]
+        return len(bad) > 1 or any(status in ("oom", "invalid") for status in bad)
+
+    def measured(
+        self,
+        trials: Iterable[Trial],
+        count: int,
+        stage: int,
+        share: float | None = None,
+        reserve_s: float = 0.0,
+    ) -> dict[str, Configuration]:
+        """`count` launches of each trial that can be run, made in turns; by trial id.
+
+        With a share of the budget given, launches that would not fit into it are not asked for.
+        """
+        wanted = [trial for trial in trials if trial.trial_id not in self.failed]
+        there = {result.key for result in self.results}
+        first = stage * MOST_LAUNCHES + (self._block(wanted, count, stage, there) if stage else 0)
+        missing: list[tuple[Trial, int]] = []
+        for launch in range(first, first + count):
+            turn = [trial for trial in wanted if (trial.trial_id, launch) not in there]
+            random.Random(f"{self.seed}/{launch}").shuffle(turn)
+            missing += [(trial, launch) for trial in turn]
+        if missing and share is not None:
+            # Once the end has begun, going back would change what is being confirmed.
+            gone_by = stage < FINAL_STAGE and self.is_ending
+            if gone_by or not self._fits([one for one, _ in missing], share, reserve_s):
+                raise NoTime
+        if missing:
+            raise Needs(tuple(missing))
+        # Later launches of the stage do not count: reading again must decide as it did the first time.
+        of_stage = [one for one in self.results if first <= one.launch < first + count]
+        ids = {trial.trial_id for trial in wanted}
+        return {one.trial.trial_id: one for one in configurations(of_stage) if one.trial.trial_id in ids}
+
+    def _block(self, wanted: Sequence[Trial], count: int, stage: int, there: set[tuple[str, int]]) -> int:
+        """The first launch number, from the stage's own, of launches made in turns.
+
+        One trial may have been launched here beside another one, in another hour: then all begin anew.
+        """
+        last = (MOST_LAUNCHES // count - 1) * count
+        for begin in range(0, last, count):
+            numbers = range(stage * MOST_LAUNCHES + begin, stage * MOST_LAUNCHES + begin + count)
+            made = [sum((trial.trial_id, number) in there for number in numbers) for trial in wanted]
+            if not made or max(made) - min(made) <= 1:
+                return begin
+        return max(0, last)
+
+    def rounds(self, trials: Iterable[Trial], stage: int) -> int:
+        """How many launches of a stage every trial that can be run has."""
+        there = {result.key for result in self.results}
+        ids = [trial.trial_id for trial in trials if trial.trial_id not in self.failed]
+        first = stage * MOST_LAUNCHES
+        return next(n for n in range(MOST_LAUNCHES) if not all((one, first + n) in there for one in ids))
+
+    def _fits(self, trials: Sequence[Trial], share: float, reserve_s: float) -> bool:
+        if self.budget_s is None:
+            return True
+        asked_s = sum(self.expected_s(trial) for trial in trials)
+        return self.spent_s + asked_s + reserve_s <= share * self.budget_s
+
+    def expected_s(self, trial: Trial) -> float:
+        """How long a launch will take: as the last one of its kind did."""
+        seen = self.durations_s.get(trial.trial_id)
+        slow = self.is_slow(trial)
+        if seen:
+            return seen[-1] * (_AGAIN if slow and len(seen) == 1 else 1.0)
+        return self._expected_first_s(slow)
+
+    def expected_again_s(self, trial: Trial) -> float:
+        """How long a launch will take once there was one."""
+        if trial.trial_id in self.durations_s:
+            return self.expected_s(trial)
+        slow = self.is_slow(trial)
+        return self._expected_first_s(slow) * (_AGAIN if slow else 1.0)
+
+    def _expected_first_s(self, slow: bool) -> float:
+        """As long as others of its kind did at first."""
+        alike = [
+            durations[0]
+            for one, durations in self._by_trial()
+            if self.is_slow(one) == slow and one.trial_id not in self.failed
+        ]
+        if not alike:
+            return _SLOW_START_S if slow else 0.0
+        return statistics.median(alike)
+
+    def _by_trial(self) -> list[tuple[Trial, list[float]]]:
+        trials = {one.trial_id: Trial(settings=one.settings) for one in self.results}
+        return [(trial, self.durations_s[trial_id]) for trial_id, trial in trials.items()]
