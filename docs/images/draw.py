@@ -15,7 +15,7 @@ from scalescope.results.run import load_run
 def main() -> None:
     folder, command = sys.argv[1:3]
     run = load_run(folder)
-    page = Console(record=True, width=156, file=io.StringIO(), highlight=False, force_terminal=True)
+    page = Console(record=True, width=180, file=io.StringIO(), highlight=False, force_terminal=True)
     page.print(f"[bold]$[/] {command}")
     show(scaling_sections(run), page)
     page.print(f"\nNext: {next_after_scaling(run)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_of_logs
-from scalescope.analysis.waterfall import Waterfall, waterfall_of
+from scalescope.analysis.waterfall import EXPOSED, Waterfall, waterfall_of
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial, identity
@@ -136,6 +136,8 @@ def _row(
     silent = None if quiet is None else _find(everything, quiet)
     fed = _find(everything, preloaded_twin(one.trial))
     is_baseline = one is baseline
+    waterfall = waterfall_of(one, everything)
+    exposed = None if waterfall is None else waterfall.term(EXPOSED)
     return ScalingRow(
         configuration=one,
         baseline_ranks=baseline.trial.world_size,
@@ -143,8 +145,8 @@ def _row(
         efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
         wrapped=wrapped,
         efficiency_of_wrapped=_against_wrapped(one, wrapped),
-        exposed_comm_s=None if fed is None else _exposed(fed, silent),
-        waterfall=waterfall_of(one, everything),
+        exposed_comm_s=_exposed(fed, silent) if exposed is None else exposed.time_s,
+        waterfall=waterfall,
     )
 
 
@@ -163,9 +165,9 @@ def _against_wrapped(one: Configuration, wrapped: Configuration | None) -> Estim
     return _scaled(ratio_of_logs(one.log_rates, wrapped.log_rates), 1.0 / one.trial.world_size)
 
 
-def _exposed(one: Configuration, silent: Configuration | None) -> Estimate | None:
-    """What communication adds to a step: full steps minus steps that send nothing, at the same ranks."""
-    if silent is None:
+def _exposed(one: Configuration | None, silent: Configuration | None) -> Estimate | None:
+    """Full steps minus steps that send nothing: what communication adds, where there is no waterfall."""
+    if one is None or silent is None:
         return None
     return difference_of_means(one.mean_steps_s, silent.mean_steps_s)
 

@@ -89,7 +89,7 @@ def waterfall_of(one: Configuration, measured: Iterable[Configuration]) -> Water
         return None
     chain = _Chain(one, plain, found)
     parts = chain.parts()
-    step_s, ideal_s = statistics.fmean(one.mean_steps_s), chain.ideal_s
+    step_s, ideal_s = _typical(one.mean_steps_s), chain.ideal_s
     terms = tuple(_term(name, time_s, reason, trial.world_size / step_s) for name, time_s, reason in parts)
     explained_s = sum(term.time_s.value for term in terms if term.time_s is not None)
     return Waterfall(
@@ -100,7 +100,7 @@ def waterfall_of(one: Configuration, measured: Iterable[Configuration]) -> Water
         terms=terms,
         unexplained_s=step_s - ideal_s - explained_s,
         straggler=chain.straggler(),
-        simple_comm_s=difference_of_means(one.mean_steps_s, chain.alone_s),
+        simple_comm_s=_difference_between(one.mean_steps_s, chain.alone_s),
     )
 
 
@@ -125,7 +125,7 @@ class _Chain:
     @property
     def ideal_s(self) -> float:
         """A step of N ranks that lost nothing: one rank's step when weak, an N-th of it when strong."""
-        alone_s = statistics.fmean(self._plain.mean_steps_s)
+        alone_s = _typical(self._plain.mean_steps_s)
         return (
             alone_s
             * self._full.trial.samples_per_step
@@ -166,17 +166,16 @@ class _Chain:
         if self._share_as_fed is None:
             return None
         ideal = [
-            step * self.ideal_s / statistics.fmean(self._plain.mean_steps_s)
-            for step in self._plain.mean_steps_s
+            step * self.ideal_s / _typical(self._plain.mean_steps_s) for step in self._plain.mean_steps_s
         ]
-        return difference_of_means(self._share_as_fed.mean_steps_s, ideal)
+        return _difference_between(self._share_as_fed.mean_steps_s, ideal)
 
     def _input(self) -> Estimate | None:
         """What waiting for samples adds on N ranks, beyond what it adds on one."""
         if self._fed is None or self._share is None or self._share_as_fed is None:
             return None
-        many = difference_of_means(self._full.mean_steps_s, self._fed.mean_steps_s)
-        alone = difference_of_means(self._share_as_fed.mean_steps_s, self._share.mean_steps_s)
+        many = _difference_between(self._full.mean_steps_s, self._fed.mean_steps_s)
+        alone = _difference_between(self._share_as_fed.mean_steps_s, self._share.mean_steps_s)
         return _minus(many, alone)
 
     def straggler(self) -> Straggler | None:
@@ -200,12 +199,29 @@ def _steps(one: Configuration | None) -> list[float] | None:
 
 
 def _difference(left: Sequence[float] | None, right: Sequence[float] | None) -> Estimate | None:
-    return None if left is None or right is None else difference_of_means(left, right)
+    return None if left is None or right is None else _difference_between(left, right)
+
+
+def _typical(steps_s: Sequence[float]) -> float:
+    """The mean of logarithms, exponentiated: what throughput and speedup are made of everywhere else."""
+    return statistics.geometric_mean(steps_s)
+
+
+def _difference_between(left: Sequence[float], right: Sequence[float]) -> Estimate:
+    """The difference of two typical steps, with the interval of the difference of their means."""
+    return _moved(difference_of_means(left, right), _typical(left) - _typical(right))
+
+
+def _moved(estimate: Estimate, value: float) -> Estimate:
+    if estimate.low is None or estimate.high is None:
+        return Estimate(value)
+    return Estimate(value, estimate.low + value - estimate.value, estimate.high + value - estimate.value)
 
 
 def _paired(left: Sequence[float], right: Sequence[float]) -> Estimate:
-    """The mean of differences inside launches."""
-    return mean_with_interval([one - other for one, other in zip(left, right, strict=True)])
+    """The difference of typical steps, with the interval of differences inside launches."""
+    inside = mean_with_interval([one - other for one, other in zip(left, right, strict=True)])
+    return _moved(inside, _typical(left) - _typical(right))
 
 
 def _minus(left: Estimate, right: Estimate) -> Estimate:

@@ -1,6 +1,5 @@
 """Facts: what rules may look at for one configuration on several ranks; what is not known is None."""
 
-import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +61,7 @@ class Facts:
 
     @property
     def step_s(self) -> float:
-        return statistics.fmean(self.row.configuration.mean_steps_s)
+        return self.row.configuration.step_time_s.value
 
     @property
     def compute_s(self) -> float | None:
