@@ -14,6 +14,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from quiet import Silence
+
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.laboratory import Laboratory, Needs
 from scalescope.analysis.tuning import Comparison
@@ -38,13 +40,6 @@ PACED = {
 }
 THRESHOLD = 0.03
 LAUNCHES = 5
-
-
-class Silence:
-    """A watcher that says nothing."""
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *arguments: None
 
 
 def plan_of(launcher: LocalLauncher, settings: dict[str, object]) -> Plan:

@@ -17,6 +17,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quiet import Silence
+
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.local import LocalLauncher
@@ -45,13 +47,6 @@ def build():
 """
 
 
-class Silence:
-    """A watcher that says nothing."""
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *arguments: None
-
-
 @dataclass(frozen=True)
 class Case:
     """A cause with its strength, and the findings that name it."""
@@ -70,88 +65,88 @@ SKEW = ("random skew between ranks", "straggling rank")
 LITTLE_WORK = ("too little work for every exchange", "communication-bound by latency")
 
 
+# Forward and backward pass in ms.
+PACES = ((20, 40), (15, 30), (30, 30), (25, 50), (40, 60), (20, 60), (10, 50), (50, 50), (35, 45), (60, 60))
+PACES += ((18, 36), (45, 20))
+
+
+def paced(forward_ms: float, backward_ms: float, layer_mb: float, **more: object) -> dict[str, object]:
+    """Ranks that sleep so long and exchange so much."""
+    return {**PACED, "forward_ms": forward_ms, "backward_ms": backward_ms, "layer_mb": layer_mb, **more}
+
+
 def all_cases() -> list[Case]:
     """Every cause at every strength."""
-    found = [
-        Case(
-            HEALTHY,
-            f"{forward}+{backward} ms",
-            {**PACED, "forward_ms": forward, "backward_ms": backward, "layer_mb": 0.02},
-            (),
-        )
-        for forward, backward in (
-            (20, 40),
-            (15, 30),
-            (30, 30),
-            (25, 50),
-            (40, 60),
-            (20, 60),
-            (10, 50),
-            (50, 50),
-            (35, 45),
-            (60, 60),
-            (18, 36),
-            (45, 20),
-        )
+    return [*healthy_cases(), *cases_of_links(), *cases_of_ranks(), *cases_of_the_job(), *cases_of_settings()]
+
+
+def healthy_cases() -> list[Case]:
+    return [
+        Case(HEALTHY, f"{forward}+{backward} ms", paced(forward, backward, 0.02), ())
+        for forward, backward in PACES
     ]
-    for rate in ("50mbit", "100mbit", "200mbit"):
-        for size in (0.5, 1.0, 2.0):
-            settings = {
-                **PACED,
-                "forward_ms": 10,
-                "backward_ms": 20,
-                "layer_mb": size / 8,
-                "link": rate,
-                "steps_per_epoch": 15,
-            }
-            found.append(Case("slow link", f"{rate}, {size} MB", settings, BANDWIDTH))
-    busy = {**PACED, "forward_ms": 15, "backward_ms": 30, "layer_mb": 0.02}
-    found += [Case("slow rank", f"{ms} ms", busy, LATE, f"slow:{ms}@1:0") for ms in (6, 10, 15, 20, 30, 45)]
-    found += [Case("jitter", f"±{ms} ms", busy, SKEW, f"jitter:{ms}@all:0") for ms in (10, 15, 20, 30, 40)]
-    found += [Case("hiccup", f"{ms} ms", busy, SKEW, f"hiccup:{ms}@1:0") for ms in (80, 120, 200, 300)]
-    found += [
+
+
+def cases_of_links() -> list[Case]:
+    return [
         Case(
-            "slow loader",
-            f"{s * 1e3:g} ms a sample",
-            {"steps_per_epoch": 20, "batch_size": 16},
-            ("input-bound",),
-            slow_data_s=s,
+            "slow link",
+            f"{rate}, {size} MB",
+            paced(10, 20, size / 8, link=rate, steps_per_epoch=15),
+            BANDWIDTH,
         )
-        for s in (0.0005, 0.001, 0.002, 0.004)
+        for rate in ("50mbit", "100mbit", "200mbit")
+        for size in (0.5, 1.0, 2.0)
     ]
-    found += [
+
+
+def cases_of_ranks() -> list[Case]:
+    """One rank, or each now and then, takes longer."""
+    busy = paced(15, 30, 0.02)
+    return [
+        *(Case("slow rank", f"{ms} ms", busy, LATE, f"slow:{ms}@1:0") for ms in (6, 10, 15, 20, 30, 45)),
+        *(Case("jitter", f"±{ms} ms", busy, SKEW, f"jitter:{ms}@all:0") for ms in (10, 15, 20, 30, 40)),
+        *(Case("hiccup", f"{ms} ms", busy, SKEW, f"hiccup:{ms}@1:0") for ms in (80, 120, 200, 300)),
+    ]
+
+
+def cases_of_the_job() -> list[Case]:
+    """Samples that take their time, and work too little for its gradients."""
+    fed = {"steps_per_epoch": 20, "batch_size": 16}
+    sleeps = (0.0005, 0.001, 0.002, 0.004)
+    loaders = [Case("slow loader", f"{s * 1e3:g} ms", fed, ("input-bound",), slow_data_s=s) for s in sleeps]
+    batches = [
         Case("tiny batch", f"{batch}", {**REAL, "batch_size": batch}, LITTLE_WORK)
         for batch in (1, 2, 4, 8, 16)
     ]
-    found += [
+    models = [
         Case(
             "tiny model",
             f"{width} wide",
-            {**REAL, "hidden_dim": width, "input_dim": width, "output_dim": width, "batch_size": 32},
+            {**REAL, **dict.fromkeys(WIDTHS, width), "batch_size": 32},
             LITTLE_WORK,
         )
         for width in (16, 32, 64, 128)
     ]
-    found += [
-        Case(
-            "too many threads",
-            f"{threads}",
-            {**REAL, "threads_per_rank": threads, "batch_size": 128},
-            ("too many CPU threads",),
-        )
-        for threads in (2, 3, 4, 8)
+    return [*loaders, *batches, *models]
+
+
+WIDTHS = ("hidden_dim", "input_dim", "output_dim")
+
+
+def cases_of_settings() -> list[Case]:
+    """Too many threads, and buckets far too small."""
+    busy = {**REAL, "batch_size": 128}
+    crowded = ("too many CPU threads",)
+    tiny = paced(5, 10, 0.02, layers=200)
+    small = ("buckets too small", "communication-bound by latency")
+    return [
+        *(Case("too many threads", f"{n}", {**busy, "threads_per_rank": n}, crowded) for n in (2, 3, 4, 8)),
+        *(
+            Case("tiny buckets", f"{cap} MB", {**tiny, "bucket_cap_mb": cap}, small)
+            for cap in (0.001, 0.01, 0.02)
+        ),
     ]
-    tiny = {**PACED, "forward_ms": 5, "backward_ms": 10, "layers": 200, "layer_mb": 0.02}
-    found += [
-        Case(
-            "tiny buckets",
-            f"{cap} MB",
-            {**tiny, "bucket_cap_mb": cap},
-            ("buckets too small", "communication-bound by latency"),
-        )
-        for cap in (0.001, 0.01, 0.02)
-    ]
-    return found
 
 
 def run_case(case: Case, launcher: LocalLauncher, repeats: int, directory: Path) -> list[tuple[str, float]]:

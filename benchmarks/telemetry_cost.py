@@ -11,6 +11,8 @@ import random
 import tempfile
 from pathlib import Path
 
+from quiet import Silence
+
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import ratio_of_logs
 from scalescope.experiment.expand import expand
@@ -20,13 +22,6 @@ from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.campaign import Plan, run_campaign
 from scalescope.studies.request import Request
-
-
-class Silence:
-    """A watcher that says nothing."""
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *arguments: None
 
 
 def measured(launcher: LocalLauncher, pairs: int, asked: dict[str, object], directory: str) -> Configuration:
