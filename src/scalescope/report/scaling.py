@@ -230,8 +230,8 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
             text += f", Amdahl's law (for fixed work) would call {_serial(row.amdahl_fraction)} serial"
         lines.append(text)
     lines.append(
-        "Exposed communication is the step minus the same step with a hook that sends nothing: transfer, and "
-        "waiting for the rank that is late. T_multi − T_single would also hold wrapper and contention."
+        "Exposed communication is the step minus the slowest rank's step with a hook that sends nothing: "
+        "what compute does not hide. T_multi − T_single would also hold wrapper, contention and stragglers."
     )
     return tuple(lines)
 

@@ -9,7 +9,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning import Comparison
 from scalescope.analysis.tuning_search import Attempt
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
+from scalescope.report.numbers import MISSING, counted, data_size, duration, is_useful, percent, shortened
 from scalescope.report.section import Section, Table
 
 NOW = ""  # the baseline's name among jobs
@@ -49,6 +49,22 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     if tuning.attempts:
         found.append(_combined(tuning))
     return (*found, *left_out_section(tuning.inapplicable))
+
+
+def plan_of_tuning(
+    baseline: Trial, changes: Sequence[tuple[str, str]], launches: int, seconds: float, budget_s: float | None
+) -> Section:
+    """What --dry-run shows: (lever, what it changes) of all that would be tried."""
+    limit = "" if budget_s is None else f", {duration(budget_s)} at most"
+    columns = ("lever", "changes")
+    return Section(
+        title=f"Would be tried against {baseline.label}",
+        table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
+        lines=(
+            f"Up to {launches} launches each, roughly {duration(seconds)} for all of them{limit}. "
+            "Nothing was run.",
+        ),
+    )
 
 
 def left_out_section(inapplicable: Sequence[tuple[str, str]]) -> tuple[Section, ...]:

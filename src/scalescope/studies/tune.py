@@ -26,13 +26,13 @@ from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.twins import plain_twin
 from scalescope.launch.launcher import Launcher
-from scalescope.report.numbers import duration
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Section
 from scalescope.report.tuning import (
     NOW,
     Tuning,
     left_out_section,
     next_after_tuning,
+    plan_of_tuning,
     tuning_json,
     tuning_sections,
 )
@@ -78,8 +78,7 @@ def tune(
         why = "; ".join(f"{one.text}: {one.reason}" for one in search.levers.inapplicable)
         raise BadInput(f"--levers: nothing is left to try here; {why}")
     if request.dry_run:
-        left_out = left_out_section([(one.text, one.reason) for one in search.levers.inapplicable])
-        return StudyReport(sections=(_plan_of(search.levers, experiment), *left_out))
+        return StudyReport(sections=_plan_of(search.levers, experiment))
     trials = (search.levers.baseline, *(one.trial for one in search.levers.candidates))
     expansion = expand(experiment, machine)
     plan = Plan(
@@ -99,24 +98,13 @@ def tune(
     )
 
 
-def _plan_of(levers: Levers, experiment: Experiment) -> Section:
-    """What would be tried; how much of it is launched how often is decided on the way."""
-    repeats, budget = experiment.measuring.repeats, experiment.measuring.budget
-    trials = (levers.baseline, *(one.trial for one in levers.candidates))
-    seconds = estimate_s(trials, repeats)
-    limit = "" if budget is None else f", {duration(budget)} at most"
-    return Section(
-        title=f"Would be tried against {levers.baseline.label}",
-        table=Table(
-            columns=("lever", "changes"),
-            rows=tuple((one.text, one.changes) for one in levers.candidates),
-            left=frozenset(("lever", "changes")),
-        ),
-        lines=(
-            f"Up to {repeats} launches each, roughly {duration(seconds)} for all of them{limit}. "
-            "Nothing was run.",
-        ),
-    )
+def _plan_of(levers: Levers, experiment: Experiment) -> tuple[Section, ...]:
+    """What would be tried and what not; how often each is launched is decided on the way."""
+    repeats = experiment.measuring.repeats
+    seconds = estimate_s((levers.baseline, *(one.trial for one in levers.candidates)), repeats)
+    changes = [(one.text, one.changes) for one in levers.candidates]
+    planned = plan_of_tuning(levers.baseline, changes, repeats, seconds, experiment.measuring.budget)
+    return (planned, *left_out_section([(one.text, one.reason) for one in levers.inapplicable]))
 
 
 class Search:
