@@ -1,20 +1,23 @@
 """Whether the diagnosis is right: causes injected at several strengths, the chain run blind, and a table.
 
-    python benchmarks/diagnosis_score.py [--cases 60] [--only NAME] [--repeats 3] [--json FILE]
+    python benchmarks/diagnosis_score.py [--only NAME] [--repeats 3] [--keep DIR] [--again DIR]
 
 Two gloo ranks on the CPU; links need Linux and root. Every case is what `scalescope scale` does with a
 request; what is injected is a setting (a shaped link, a tiny batch, tiny buckets, many threads), a fault in
 a rank (slow, jitter, hiccup) or a data set that takes its time. A healthy case is right when no finding costs
-more than 5 %.
+more than 5 %. Cases come in a random order, so that a machine that is busy for a while spoils no single
+cause. `--keep` stores the runs, `--again` diagnoses stored ones anew.
 """
 
 import argparse
-import json
+import contextlib
 import os
+import random
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from quiet import Silence
@@ -22,12 +25,13 @@ from quiet import Silence
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.local import LocalLauncher
+from scalescope.results.run import Run, load_run
 from scalescope.studies.request import Request
 from scalescope.studies.scale import scale
 
 HEALTHY = "healthy"
 _MATTERS = 0.05
-PACED = {"workload": "paced", "steps_per_epoch": 30, "layers": 8}
+PACED = {"workload": "paced", "batch_size": 32, "steps_per_epoch": 24, "layers": 8}
 REAL = {"steps_per_epoch": 30}
 SLOW_DATA = """
 import time
@@ -56,12 +60,18 @@ class Case:
     settings: dict[str, object]
     expected: tuple[str, ...]
     fault: str | None = None
-    slow_data_s: float | None = field(default=None)
+    slow_data_s: float | None = None
+
+    @property
+    def folder(self) -> str:
+        """Where its run is kept."""
+        return "".join(letter if letter.isalnum() else "_" for letter in f"{self.name} {self.strength}")
 
 
 BANDWIDTH = ("communication-bound by bandwidth",)
 LATE = ("straggling rank",)
 SKEW = ("random skew between ranks", "straggling rank")
+LAST = ("last bucket too large",)
 LITTLE_WORK = ("too little work for every exchange", "communication-bound by latency")
 
 
@@ -124,7 +134,7 @@ def cases_of_the_job() -> list[Case]:
             "tiny model",
             f"{width} wide",
             {**REAL, **dict.fromkeys(WIDTHS, width), "batch_size": 32},
-            LITTLE_WORK,
+            ("model too small for several ranks", *LITTLE_WORK),
         )
         for width in (16, 32, 64, 128)
     ]
@@ -135,7 +145,7 @@ WIDTHS = ("hidden_dim", "input_dim", "output_dim")
 
 
 def cases_of_settings() -> list[Case]:
-    """Too many threads, and buckets far too small."""
+    """Too many threads, buckets far too small, and one gradient that is large and comes last."""
     busy = {**REAL, "batch_size": 128}
     crowded = ("too many CPU threads",)
     tiny = paced(5, 10, 0.02, layers=200)
@@ -146,64 +156,103 @@ def cases_of_settings() -> list[Case]:
             Case("tiny buckets", f"{cap} MB", {**tiny, "bucket_cap_mb": cap}, small)
             for cap in (0.001, 0.01, 0.02)
         ),
+        *(
+            Case("giant last parameter", f"{size} MB", paced(20, 40, 1.0, first_layer_mb=size), LAST)
+            for size in (16, 32, 48, 64, 96)
+        ),
     ]
 
 
-def run_case(case: Case, launcher: LocalLauncher, repeats: int, directory: Path) -> list[tuple[str, float]]:
-    """The findings of a case, the most expensive first."""
+def measured(case: Case, repeats: int, directory: Path) -> Run:
+    """The run of a case, measured as `scalescope scale` would."""
     settings = dict(case.settings)
     if case.slow_data_s is not None:
         file = directory / "slow_data.py"
         file.write_text(SLOW_DATA.format(sleep_s=case.slow_data_s))
         settings["workload"] = f"{file}:build"
-    asked = {"world_size": "1,2", "repeats": repeats, "output_dir": directory / "run", **settings}
+    asked = {"world_size": "1,2", "repeats": repeats, "output_dir": directory / case.folder, **settings}
     flags = {
         name: tuple(Given(text, name) for text in str(value).split(",")) for name, value in asked.items()
     }
-    os.environ.pop("SCALESCOPE_FAULT", None)
-    if case.fault is not None:
-        os.environ["SCALESCOPE_FAULT"] = case.fault
-    try:
+    with injected(case.fault) as launcher:
         report = scale(Request(verb="scale", flags=flags), launcher, Silence())  # type: ignore[arg-type]
-    finally:
-        os.environ.pop("SCALESCOPE_FAULT", None)
     assert report.run is not None
-    return [(one.rule, one.share) for one in diagnose(report.run).findings if one.share > 0.0]
+    return report.run
+
+
+@contextlib.contextmanager
+def injected(fault: str | None) -> Iterator[LocalLauncher]:
+    """A launcher whose ranks have the fault: it travels in the environment of the zygote."""
+    os.environ.pop("SCALESCOPE_FAULT", None)
+    if fault is not None:
+        os.environ["SCALESCOPE_FAULT"] = fault
+    launcher = LocalLauncher()
+    try:
+        yield launcher
+    finally:
+        launcher.close()
+        os.environ.pop("SCALESCOPE_FAULT", None)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the diagnosis said first, and whether that names the cause."""
+
+    case: Case
+    top: str
+    right: bool
+
+
+def judge(case: Case, run: Run) -> Verdict:
+    """Blind: the first finding that costs more than 5 %, or none."""
+    found = [(one.rule, one.share) for one in diagnose(run).findings if one.share > 0.0]
+    top = found[0][0] if found and found[0][1] > _MATTERS else HEALTHY
+    right = top in (case.expected or (HEALTHY,))
+    costs = ", ".join(f"{rule} {share:.2f}" for rule, share in found[:3])
+    print(f"{'ok' if right else 'NO'}  {case.name} {case.strength}: {top} ({costs})", flush=True)
+    return Verdict(case, top, right)
+
+
+def show(verdicts: list[Verdict]) -> None:
+    """The confusion matrix, and precision and recall of every cause."""
+    right = sum(one.right for one in verdicts)
+    healthy = [one for one in verdicts if one.case.name == HEALTHY]
+    print(f"\n{right} of {len(verdicts)} right ({right / len(verdicts):.0%}); ", end="")
+    print(f"false alarms: {sum(not one.right for one in healthy)} of {len(healthy)} healthy runs\n")
+    confusion = Counter((one.case.name, one.top) for one in verdicts)
+    for (cause, top), count in sorted(confusion.items()):
+        print(f"| {cause} | {top} | {count} |")
+    print("\n| cause | cases | recall | precision |\n|---|---|---|---|")
+    for name in dict.fromkeys(one.case.name for one in verdicts):
+        own = [one for one in verdicts if one.case.name == name]
+        names = own[0].case.expected or (HEALTHY,)
+        said = [one for one in verdicts if one.top in names]
+        fair = [one for one in said if one.right]  # two causes may have the same name for good reason
+        precision = f"{len(fair)} of {len(said)}" if said else "never said"
+        print(f"| {name} | {len(own)} | {sum(one.right for one in own)} of {len(own)} | {precision} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=1000, help="at most so many, spread over the causes")
     parser.add_argument("--only", help="a cause")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seed", type=int, default=0, help="of the order")
+    parser.add_argument("--keep", type=Path, help="store the runs there")
+    parser.add_argument("--again", type=Path, help="diagnose what --keep stored there; measures nothing")
     asked = parser.parse_args()
     cases = [one for one in all_cases() if asked.only in (None, one.name)]
-    cases = cases[:: max(1, -(-len(cases) // asked.cases))]
-    outcomes: list[dict[str, object]] = []
-    confusion: Counter[tuple[str, str]] = Counter()
+    random.Random(asked.seed).shuffle(cases)
     started = time.monotonic()
+    if asked.again is not None:
+        kept = [case for case in cases if (asked.again / case.folder).is_dir()]
+        show([judge(case, load_run(asked.again / case.folder)) for case in kept])
+        return
+    verdicts = []
     for case in cases:
-        launcher = LocalLauncher()  # faults travel in the environment of the zygote
-        try:
-            with tempfile.TemporaryDirectory() as directory:
-                found = run_case(case, launcher, asked.repeats, Path(directory))
-        finally:
-            launcher.close()
-        top = found[0][0] if found and (case.name != HEALTHY or found[0][1] > _MATTERS) else HEALTHY
-        right = top in case.expected if case.expected else top == HEALTHY
-        confusion[case.name, top] += 1
-        outcomes.append(
-            {"cause": case.name, "strength": case.strength, "top": top, "right": right, "found": found}
-        )
-        costs = ", ".join(f"{rule} {share:.2f}" for rule, share in found[:3])
-        print(f"{'ok' if right else 'NO'}  {case.name} {case.strength}: {top} ({costs})", flush=True)
-    right_ones = sum(bool(one["right"]) for one in outcomes)
-    print(f"\n{right_ones} of {len(outcomes)} right, {time.monotonic() - started:.0f} s")
-    for (cause, top), count in sorted(confusion.items()):
-        print(f"  {cause:<18} → {top:<38} {count}")
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(outcomes, indent=1))
+        with tempfile.TemporaryDirectory() as directory:
+            verdicts.append(judge(case, measured(case, asked.repeats, asked.keep or Path(directory))))
+    show(verdicts)
+    print(f"\n{time.monotonic() - started:.0f} s")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from scalescope.results.run import Run
 
 _SURE = 0.03  # of the ranks: smaller losses are not worth a finding
 _FAR = 3.0
+_ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
 _ALL_REDUCING = ("ddp", "scratch_ddp", "zero1")
 _TOLD_APART = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation", "threads_per_rank")
 
@@ -105,7 +106,8 @@ class Facts:
         The second is a lower bound: compute hides the rest.
         """
         if self.curve is not None:
-            return self._exchange_by_curve_s()
+            times_s = self.bucket_times_s
+            return None if times_s is None else sum(times_s)
         return self.waiting_s
 
     @property
@@ -124,17 +126,18 @@ class Facts:
         waiting_s, exchange_s = self.waiting_s, self.exchange_s
         return waiting_s is None or exchange_s is None or waiting_s <= _FAR * exchange_s
 
-    def _exchange_by_curve_s(self) -> float | None:
-        """None outside the range of the curve."""
+    @property
+    def bucket_times_s(self) -> tuple[float, ...] | None:
+        """What each bucket takes by the measured curve, first to last; None outside its range."""
         if self.curve is None or self.gradient_bytes is None or not self.curve.points:
             return None
         if self.trial.settings["strategy"] not in _ALL_REDUCING:
             return None
         smallest, largest = self.curve.points[0][0], self.curve.points[-1][0]
         sizes = [size // self._shrinks for size in self.bucket_bytes or (self.gradient_bytes,)]
-        if max(sizes) > 4 * largest:
+        if max(sizes) > 4 * largest and self.curve.time_s(largest) < _ONLY_BYTES_COUNT_S:
             return None
-        return sum(self._time_s(size, smallest, largest) for size in sizes)
+        return tuple(self._time_s(size, smallest, largest) for size in sizes)
 
     @property
     def _shrinks(self) -> int:

@@ -6,6 +6,7 @@ from scalescope.diagnose.facts import Facts
 # 2 GB/s on the machines in docs/measurements, and PCIe 3 ×16, the slowest usual path between GPUs, 12 GB/s.
 _USUAL_RATE = {"cpu": 1e9, "cuda": 12e9}
 _USUAL_PATH = {"cpu": "gloo over loopback", "cuda": "PCIe 3 ×16"}
+ENOUGH_COMPUTE_S = 0.03  # beside an exchange: it usually hides one
 _SLOW = 6.0  # times below that
 _MOSTLY_LATENCY = 3.0
 _USUAL_LATENCY_S = {"cpu": 1e-3, "cuda": 1e-4}  # of an exchange, where none was measured

@@ -36,6 +36,7 @@ _SHORT_COMM = {
     "max_bytes": 1 << 24,
     "step_factor": 4,
     "time_per_size": 0.05,
+    "longest_exchange": 0.1,  # beyond that only bytes count, and twice as many take twice as long
 }
 _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
 

@@ -68,6 +68,14 @@ class Comm:
         False, "Measure every pair of ranks by itself, to find the one bad link.", neutral=False
     )
 
+    longest_exchange: float | None = setting(
+        None,
+        "Leave out sizes beyond the first that takes longer.",
+        kind="duration",
+        low=0.001,
+        neutral=None,
+        internal=True,
+    )
     purpose: str = setting(
         "measure",
         "Whether to measure, or only to hear from NCCL what it chose.",

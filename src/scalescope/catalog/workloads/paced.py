@@ -24,11 +24,21 @@ class Paced(WorkloadTraits):
     )
     layers: int = setting(8, "Layers, each with one gradient to exchange.", low=1, high=10_000)
     layer_mb: float = setting(1.0, "Parameters of each layer in MiB of fp32.", low=0.001, high=65_536)
+    first_layer_mb: float | None = setting(
+        None,
+        "Parameters of the first layer, whose gradient comes last; as large as the others unless given.",
+        none_word="same",
+        low=0.001,
+        high=65_536,
+        neutral=None,
+    )
 
     @property
-    def layer_elements(self) -> int:
-        """Parameters of one layer."""
-        return round(self.layer_mb * 2**20 / 4)
+    def layer_elements(self) -> tuple[int, ...]:
+        """Parameters of every layer, the first one first."""
+        first = self.layer_mb if self.first_layer_mb is None else self.first_layer_mb
+        sizes = (first, *[self.layer_mb] * (self.layers - 1))
+        return tuple(round(size * 2**20 / 4) for size in sizes)
 
     @property
     def gradient_ready_s(self) -> tuple[float, ...]:

@@ -1,13 +1,14 @@
 """Last bucket too large: it is sent when backward is over, and nothing is left to hide it."""
 
 from scalescope.analysis.waterfall import EXPOSED
-from scalescope.diagnose.advice import advise
+from scalescope.diagnose.advice import advise, fewer_bytes
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Abstention, Evidence, Finding
-from scalescope.diagnose.network import is_latency
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.network import ENOUGH_COMPUTE_S, is_latency
 
 RULE = "last bucket too large"
 _MOST = 0.5  # of all gradients
+_BACKWARD = 2.0 / 3.0  # of compute: a backward pass takes about twice as long as a forward pass
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
@@ -15,11 +16,13 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if not lost or not buckets or buckets[-1] < _MOST * sum(buckets) or is_latency(facts):
         return None
     last, total = buckets[-1], sum(buckets)
+    alone = _others_are_hidden(facts) and (len(buckets) > 1 or _could_be_hidden(facts))
     # What part of it smaller buckets could hide depends on when gradients are ready: at most half is claimed.
-    hidden = lost * last / total / 2.0
+    hidden = lost if alone else lost * last / total / 2.0
     whole = "all gradients leave in one bucket" if len(buckets) == 1 else f"{last / total:.0%} leave last"
     return Finding(
         rule=RULE,
+        root=alone,
         claim=f"{whole} ({last / 1e6:.1f} MB), when backward is over and nothing can hide them.",
         lost=hidden,
         share=hidden / facts.ranks,
@@ -27,5 +30,26 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="last bucket", value=last, unit="bytes", source="DDP"),
             Evidence(name="all buckets", value=total, unit="bytes", source="DDP"),
         ),
-        advice=advise(facts, "smaller buckets start earlier", "bucket_cap_mb"),
+        advice=_advice(facts, last),
     )
+
+
+def _others_are_hidden(facts: Facts) -> bool:
+    """Whether all buckets before the last one travel while backward still computes."""
+    compute_s = facts.compute_s
+    times_s = facts.bucket_times_s
+    return compute_s is not None and times_s is not None and sum(times_s[:-1]) < _BACKWARD * compute_s
+
+
+def _could_be_hidden(facts: Facts) -> bool:
+    """Whether there is compute enough for all gradients, if only they left earlier."""
+    compute_s, exchange_s = facts.compute_s, facts.exchange_s
+    return compute_s is not None and exchange_s is not None and max(exchange_s, ENOUGH_COMPUTE_S) < compute_s
+
+
+def _advice(facts: Facts, last: int) -> tuple[Advice, ...]:
+    """Smaller buckets where they can be had: one parameter is never split."""
+    cap = facts.trial.settings.get("bucket_cap_mb")
+    if cap is not None and last > 1.1 * float(cap) * 2**20:
+        return fewer_bytes(facts)
+    return advise(facts, "smaller buckets start earlier", "bucket_cap_mb")

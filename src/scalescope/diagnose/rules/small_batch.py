@@ -4,10 +4,10 @@ from scalescope.analysis.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
-from scalescope.diagnose.network import is_slow_network
+from scalescope.diagnose.network import ENOUGH_COMPUTE_S, is_slow_network
+from scalescope.diagnose.rules.small_model import rule as model_is_small
 
 RULE = "too little work for every exchange"
-_ENOUGH_S = 0.03  # compute that usually hides an exchange
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
@@ -15,13 +15,14 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if (
         not lost
         or compute_s is None
-        or compute_s >= _ENOUGH_S
+        or compute_s >= ENOUGH_COMPUTE_S
         or exchange_s is None
         or is_slow_network(facts)
         or not facts.sending_explains
+        or isinstance(model_is_small(facts), Finding)
     ):
         return None
-    wanted_s = max(_ENOUGH_S, 3.0 * exchange_s)
+    wanted_s = max(ENOUGH_COMPUTE_S, 3.0 * exchange_s)
     batch = facts.row.batch
     enough = 1 << max(1, round(batch * wanted_s / compute_s) - 1).bit_length()
     return Finding(

@@ -41,10 +41,14 @@ def measure(
         card = cards.card("collectives", name)
         for size in options.sizes() if card.has_data else (0,):
             _begin(position, fault)
+            slowest_s = 0.0
             for in_place in card.in_place:
                 if options.in_place in (None, in_place):
-                    _measure_one(options, name, size, in_place, group, device, position, found)
+                    taken_s = _measure_one(options, name, size, in_place, group, device, position, found)
+                    slowest_s = max(slowest_s, taken_s)
             position.completed += 1
+            if options.longest_exchange is not None and slowest_s > options.longest_exchange:
+                break
     return found
 
 
@@ -73,7 +77,8 @@ def _measure_one(
     device: torch.device,
     position: Position,
     found: Measurements,
-) -> None:
+) -> float:
+    """Check and time one size; returns the time of its first iteration on the slowest rank."""
     count = size // DTYPE_BYTES[options.dtype]
     if cards.card("collectives", name).shares_array:
         count -= count % group.world_size  # as nccl-tests does: equal parts, and the size they really have
@@ -86,23 +91,19 @@ def _measure_one(
         in_place=in_place,
     )
     if size and count == 0:
-        return
+        return 0.0
     operation = importlib.import_module(f"scalescope.worker.collectives.{name}").prepare(shape)
     key = f"{name}/{'in' if in_place else 'out'}/{count * DTYPE_BYTES[options.dtype]}"
     operation.reset()
     operation.run()
     _finish(device)
     found.counters[f"{key}/wrong"] = operation.wrong()
-    found.samples[key] = _time(options, operation, group, device, position)
-
-
-def _time(
-    options: Comm, operation: Operation, group: Group, device: torch.device, position: Position
-) -> list[float]:
-    first = _iterate(operation, 1, group, device, position)[0]
-    warmups, iterations = _agree(options, first, device)
+    first_s = _slowest(_iterate(operation, 1, group, device, position)[0], device)
+    warmups, iterations = _counts(options, first_s)
     _iterate(operation, warmups, group, device, position)
-    return [round(time_s, 9) for time_s in _iterate(operation, iterations, group, device, position)]
+    times_s = _iterate(operation, iterations, group, device, position)
+    found.samples[key] = [round(time_s, 9) for time_s in times_s]
+    return first_s
 
 
 def _iterate(
@@ -119,11 +120,16 @@ def _iterate(
     return clock.step_times_s()
 
 
-def _agree(options: Comm, first_s: float, device: torch.device) -> tuple[int, int]:
-    """Warm-ups and iterations by the slowest rank's time: ranks that count for themselves would not meet."""
-    slowest = torch.tensor([first_s], dtype=torch.float64, device=device)
+def _slowest(time_s: float, device: torch.device) -> float:
+    """The slowest rank's time: ranks that decided by their own would not meet."""
+    slowest = torch.tensor([time_s], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    fitting = int(options.time_per_size / max(float(slowest), 1e-9))
+    return float(slowest)
+
+
+def _counts(options: Comm, first_s: float) -> tuple[int, int]:
+    """Warm-ups and iterations that fit into the time for a size."""
+    fitting = int(options.time_per_size / max(first_s, 1e-9))
     iterations = options.iters or min(max(fitting, _LEAST_ITERATIONS), _MOST_ITERATIONS)
     return max(1, min(options.warmup, fitting // 2)), iterations
 

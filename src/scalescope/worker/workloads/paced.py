@@ -10,9 +10,7 @@ from scalescope.worker.step import Batch, Data, Surroundings, Workload
 
 def build(options: Paced, device: torch.device, surroundings: Surroundings) -> Workload:
     """Layers of zeros; every step moves them by the learning rate, on all ranks alike."""
-    layers = nn.ParameterList(
-        torch.zeros(options.layer_elements, device=device) for _ in range(options.layers)
-    )
+    layers = nn.ParameterList(torch.zeros(elements, device=device) for elements in options.layer_elements)
     pace = Pace(forward_s=options.forward_ms / 1e3, gradient_ready_s=options.gradient_ready_s)
 
     def synthesize(count: int, generator: torch.Generator) -> Batch:

@@ -1,0 +1,37 @@
+"""Model too small: it computes so little that starting an exchange costs as much."""
+
+from scalescope.analysis.waterfall import EXPOSED
+from scalescope.diagnose.advice import advise, batch_name
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Abstention, Evidence, Finding
+from scalescope.diagnose.network import ENOUGH_COMPUTE_S, is_latency
+
+RULE = "model too small for several ranks"
+_SMALL_BYTES = 1_000_000  # DDP's first bucket holds all of it
+
+
+def rule(facts: Facts) -> Finding | Abstention | None:
+    lost, compute_s, latency_s = facts.lost(EXPOSED), facts.compute_s, facts.latency_s
+    if not lost or compute_s is None or latency_s is None or facts.gradient_bytes is None:
+        return None
+    if compute_s >= ENOUGH_COMPUTE_S or facts.gradient_bytes >= _SMALL_BYTES:
+        return None
+    if not is_latency(facts) or not facts.sending_explains:
+        return None
+    return Finding(
+        rule=RULE,
+        root=True,
+        claim=f"A step of {facts.gradient_bytes / 1e3:,.0f} kB of parameters computes "
+        f"{compute_s * 1e3:.2f} ms, and no exchange takes less than {latency_s * 1e3:.2f} ms.",
+        lost=lost,
+        share=lost / facts.ranks,
+        evidence=(
+            Evidence(name="gradients", value=facts.gradient_bytes, unit="bytes", source="the model"),
+            Evidence(name="compute", value=compute_s, unit="s", source="one rank alone"),
+            Evidence(name="latency", value=latency_s, unit="s", source="smallest all-reduce measured"),
+        ),
+        advice=(
+            *advise(facts, "compute more for every exchange (another job)", batch_name(facts)),
+            *advise(facts, "exchange less often (another job)", "accumulation_steps"),
+        ),
+    )
