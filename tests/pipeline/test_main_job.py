@@ -93,13 +93,13 @@ def test_the_main_job_says_what_the_network_gives() -> None:
     spoken = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "comm"]
     assert {trial.world_size for trial in spoken} == {2}
     assert {trial.settings["collective"] for trial in spoken} == {"all_reduce"}
-    best = (1 << 24) / (20e-6 + (1 << 24) / 1e9) / 1e6
+    best = (1 << 26) / (20e-6 + (1 << 26) / 1e9) / 1e6
     assert report.sections[-2].lines == (
-        f"all_reduce over 2 ranks takes 21.0 µs at 1.00 KiB and reaches {best:.0f} MB/s bus bandwidth "
-        "at 16.0 MiB.",
+        f"all_reduce over 2 ranks takes 21.0 µs at 1.00 KiB and reaches {best:,.0f} MB/s bus bandwidth "
+        "at 64.0 MiB.",
     )
     rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
-    assert [row["size_bytes"] for row in rows] == [1 << power for power in range(10, 25, 2)]
+    assert [row["size_bytes"] for row in rows] == [1 << power for power in range(10, 27, 2)]
 
 
 def test_communication_alone_trains_nothing() -> None:

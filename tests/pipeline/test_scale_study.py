@@ -30,7 +30,7 @@ def true_step_s(ranks: int, batch: int) -> float:
 
 def plan_of(**settings: Any) -> Plan:
     request = ask("scale", **settings)
-    return plan_scaling(request, request.experiment({"repeats": 5}), TWO_CORES)
+    return plan_scaling(request, request.experiment({"repeats": 5}), FakeLauncher(MODEL))
 
 
 def test_without_noise_the_numbers_are_exact() -> None:
@@ -162,7 +162,7 @@ def test_every_number_is_explained_by_baselines_and_silent_runs() -> None:
 def test_the_default_sweep_covers_the_machine() -> None:
     many = dataclasses.replace(TWO_CORES, cores=64)
     request = ask("scale")
-    trials = plan_scaling(request, request.experiment({}), many).trials
+    trials = plan_scaling(request, request.experiment({}), FakeLauncher(MODEL, many)).trials
     assert {one.world_size for one in trials} == {1, 2, 4}
     assert len({one.rank_batch_size for one in trials}) == 2
     assert {one.world_size for one in plan_of().trials} == {1, 2}

@@ -377,7 +377,7 @@ def test_the_tuned_file_is_the_winner() -> None:
 def test_the_file_of_results_is_complete() -> None:
     found = tuning_of(tuned(HELPING, "precision", "jit", "memory_format"))
     assert set(found) == {
-        *("baseline", "finished", "threshold", "tried", "inapplicable", "combined", "winner"),
+        *("verdict", "baseline", "finished", "threshold", "tried", "inapplicable", "combined", "winner"),
         *("recommended", "confirmed", "scaling"),
     }
     assert found["finished"] is True

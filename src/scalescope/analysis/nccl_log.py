@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scalescope.results.result import Result
+from scalescope.results.run import Run
+
 _TRANSPORT = re.compile(r"\bvia ([A-Z0-9]+(?:/[A-Za-z0-9]+)*)")
 _NETWORK = re.compile(r"Using network (\S.*?)\s*$")  # a plugin's name may hold blanks
 _CHANNELS = re.compile(r"(\d+) coll channels")
@@ -51,3 +54,9 @@ def read_choices(lines: Iterable[str]) -> NcclChoices:
         algorithms=tuple(algorithms),
         nvls=nvls,
     )
+
+
+def nccl_choices(run: Run, result: Result) -> NcclChoices:
+    """What the ranks' logs of an untimed launch say."""
+    logs = sorted((run.path / "logs").glob(f"{result.trial_id}-{result.launch}-*.log"))
+    return read_choices(line for log in logs for line in log.read_text(errors="replace").splitlines())

@@ -59,12 +59,14 @@ def measure(
         finally:
             launcher.close()
     show(report.sections, console(), verbose=arguments["verbose"])
-    _say_where(report.path, report.next_step)
+    _say_where(report.path, report.headline, report.next_step)
     sys.exit(report.exit_code)
 
 
-def _say_where(path: Path | None, next_step: str | None) -> None:
+def _say_where(path: Path | None, headline: str | None, next_step: str | None) -> None:
+    if headline is not None:
+        click.echo(f"\nIn short: {headline}")
     if path is not None:
-        click.echo(f"\nResults: {path / 'results.json'}")
+        click.echo(f"Results: {path / 'results.json'}")
     if next_step is not None:
         click.echo(f"Next: {next_step}")

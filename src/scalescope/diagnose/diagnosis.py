@@ -29,7 +29,13 @@ def diagnose_facts(cases: tuple[Facts, ...]) -> Diagnosis:
             except Exception as error:  # a wrong rule must not cost a finished run its results
                 found = Abstention(rule=name, missing=f"what it means (the rule failed: {error!r})")
             if isinstance(found, Finding):
-                findings.append(dataclasses.replace(found, about=facts.about if len(cases) > 1 else ""))
+                findings.append(
+                    dataclasses.replace(
+                        found,
+                        about=facts.about if len(cases) > 1 else "",
+                        certain=found.certain and (not found.term or facts.is_sure(found.term)),
+                    )
+                )
             elif isinstance(found, Abstention):
                 abstentions.setdefault(found.rule, found)
     told = {one.rule for one in findings}

@@ -4,18 +4,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.analysis.collectives import collective_rows
+from scalescope.analysis.collectives import PairRow, collective_rows, pair_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.curve import Curve
+from scalescope.analysis.nccl_log import NcclChoices, nccl_choices
 from scalescope.analysis.scaling import ScalingRow, scaling_rows
+from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import Seen
 from scalescope.analysis.waterfall import EXPOSED, INPUT, Term, Waterfall
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import plain_twin, with_share
+from scalescope.experiment.twins import plain_twin, preloaded_twin, with_share
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
-_SURE = 0.03  # of the ranks: smaller losses are not worth a finding
+_WORTH = 0.03  # of the ranks: smaller losses are not worth a finding
+_LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which is said then
 _FAR = 3.0
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
 _ALL_REDUCING = ("ddp", "scratch_ddp", "zero1")
@@ -37,6 +40,10 @@ class Facts:
     one_rank: Configuration | None  # plain, with the same batch
     cores: int | None
     gpu_memory_bytes: int | None
+    preloaded: Configuration | None = None  # the same ranks with samples that wait on the device
+    batch_times_s: tuple[float, float] | None = None  # of a batch: waiting for the loader, copying it
+    pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
+    nccl: NcclChoices | None = None  # what NCCL said it uses
 
     @property
     def about(self) -> str:
@@ -74,12 +81,24 @@ class Facts:
         return None if self.waterfall is None else self.waterfall.term(name)
 
     def lost(self, name: str) -> float | None:
-        """Ranks' worth of speed that a term costs; None where it is unknown, 0 where it is not sure."""
+        """Ranks' worth of speed that a term costs; None where it is unknown, 0 where it is too little."""
         term = self.term(name)
         if term is None or term.lost is None:
             return None
-        sure = term.lost.low is None or term.lost.low > 0.0
-        return term.lost.value if sure and term.lost.value > _SURE * self.ranks else 0.0
+        least = _WORTH if self.is_sure(name) else _LARGE
+        return term.lost.value if term.lost.value > least * self.ranks else 0.0
+
+    def is_sure(self, name: str) -> bool:
+        """Whether all of a term's interval is a loss; one launch has none to doubt it by."""
+        term = self.term(name)
+        return term is None or term.lost is None or term.lost.low is None or term.lost.low > 0.0
+
+    @property
+    def input_wait_s(self) -> Estimate | None:
+        """What waiting for samples adds to a step, whether one rank waits as long or not."""
+        if self.preloaded is None or self.preloaded is self.row.configuration:
+            return None
+        return difference_of_means(self.row.configuration.mean_steps_s, self.preloaded.mean_steps_s)
 
     @property
     def communication_lost(self) -> float | None:
@@ -92,7 +111,7 @@ class Facts:
         if (term := self.term(INPUT)) is not None and term.time_s is None:
             return None  # it may be samples that are waited for
         rest = self.waterfall.unexplained_s * self.ranks / self.step_s
-        return rest if rest > _SURE * self.ranks else 0.0
+        return rest if rest > _WORTH * self.ranks else 0.0
 
     @property
     def communication_is_told_apart(self) -> bool:
@@ -174,7 +193,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     """The facts of every configuration on several ranks, the largest world size first."""
     measured = configurations(run.results)
     rows = scaling_rows(measured)
-    curves = _curves(run)
+    curves, pairs, choices = _curves(run), _pairs(run), _choices(run)
     machine = run.environment.get("machine", {})
     cores, gpus = machine.get("cores"), machine.get("gpus") or []
     by_trial = {one.trial.trial_id: one for one in measured}
@@ -189,6 +208,10 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             bucket_bytes=_buckets(run.results, row.trial),
             buffer_bytes=_counter(run.results, row.trial, "buffer_bytes"),
             one_rank=by_trial.get(plain_twin(with_share(row.trial)).trial_id),
+            preloaded=by_trial.get(preloaded_twin(row.trial).trial_id),
+            batch_times_s=_batch_times(run.results, row.trial),
+            pairs=pairs.get(_place(row.trial), ()),
+            nccl=choices.get(_place(row.trial)),
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
         )
@@ -222,6 +245,32 @@ def _curves(run: Run) -> dict[Place, Curve]:
             place = (one.ranks, one.link, one.split_gpu, one.backend)
             points.setdefault(place, []).append((one.size_bytes, one.time_s))
     return {key: Curve.through(found) for key, found in points.items()}
+
+
+def _pairs(run: Run) -> dict[Place, tuple[PairRow, ...]]:
+    measured: dict[Place, list[Result]] = {}
+    for one in run.of_status("ok"):
+        if one.settings.get("pairs"):
+            measured.setdefault(_place(Trial(settings=one.settings)), []).append(one)
+    return {place: pair_rows(found) for place, found in measured.items()}
+
+
+def _choices(run: Run) -> dict[Place, NcclChoices]:
+    return {
+        _place(Trial(settings=one.settings)): nccl_choices(run, one)
+        for one in run.of_status("ok")
+        if one.settings.get("purpose") == "listen"
+    }
+
+
+def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float] | None:
+    """Seconds a batch: of the slowest rank, in the first launch that says."""
+    for one in results:
+        if one.trial_id == trial.trial_id and one.status == "ok":
+            found = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in one.ranks]
+            known = [(float(a), float(b)) for a, b in found if a is not None and b is not None]
+            return max(known, key=sum, default=None)
+    return None
 
 
 def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:

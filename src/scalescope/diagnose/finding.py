@@ -35,6 +35,8 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[Advice, ...] = ()
     about: str = ""  # the configuration, where a run has several
+    term: str = ""  # of the waterfall, on which the claim stands
+    certain: bool = True  # False where that term's interval includes none at all
     root: bool = False  # where two cost the same, the cause comes first
     symptom: bool = False  # what causes it stands before it, whatever it costs
 

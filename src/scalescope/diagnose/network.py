@@ -26,6 +26,12 @@ def is_slow_network(facts: Facts) -> bool:
     return rate_of(facts) < _USUAL_RATE[facts.trial.device] / _SLOW
 
 
+def is_slow_to_start(facts: Facts) -> bool:
+    """Whether even the smallest exchange takes far longer than it usually does."""
+    usual_s = _USUAL_LATENCY_S[facts.trial.device]
+    return facts.latency_s is not None and facts.latency_s > _MOSTLY_LATENCY * usual_s
+
+
 def of_the_usual(facts: Facts) -> str:
     """The rate as a share of what such ranks usually reach, in words."""
     share = rate_of(facts) / _USUAL_RATE[facts.trial.device]

@@ -83,7 +83,8 @@ class Trial:
         """What tells this trial from its neighbours, in a few words."""
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         if "strategy" in self.settings:
-            what = "memory, " if self.settings["benchmark"] == "memory" else ""
+            benchmark = self.settings["benchmark"]
+            what = "" if benchmark == "train" else f"{benchmark}, "
             shared = " in all" if self.replicas < self.world_size else ""
             return f"{what}{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}{shared}"
         return f"{self.settings['benchmark']}, {ranks}, {self.settings['dtype']}"

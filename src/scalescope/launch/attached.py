@@ -84,6 +84,7 @@ class AttachedLauncher:
         request = {
             "settings": dict(trial.settings),
             "launch": launch,
+            "folder": str(folder.path.absolute()),
             "group_timeout_s": limits.init_timeout,
         }
         telemetry = Telemetry(gpus_of(trial, self.machine()))

@@ -132,10 +132,18 @@ class FakeLauncher:
         for name in options.collectives():
             card = cards.card("collectives", name)
             for size in options.sizes() if card.has_data else (0,):
+                if self._is_beyond(options, size):
+                    break
                 for in_place in card.in_place:
                     key = f"{name}/{'in' if in_place else 'out'}/{size}"
                     samples[key] = [self._model.collective_time_s(size)] * 5
         return self._record(rank, samples, {f"{key}/wrong": 0 for key in samples})
+
+    def _is_beyond(self, options: Comm, size: int) -> bool:
+        """Whether the size before took too long already."""
+        smaller = size // options.step_factor
+        limit = options.longest_exchange
+        return limit is not None and self._model.collective_time_s(smaller) > limit
 
     def _memory(self, trial: Trial, launch: int, rank: int) -> RankRecord:
         model = self._model

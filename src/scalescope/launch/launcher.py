@@ -102,7 +102,23 @@ def _judge_memory(trial: Trial, records: list[RankRecord]) -> Outcome:
     return Outcome(status="ok", records=records)
 
 
-_JUDGES = {"train": _judge_training, "comm": _judge_communication, "memory": _judge_memory}
+def _judge_profile(trial: Trial, records: list[RankRecord]) -> Outcome:
+    """Ranks that exchange gradients must show it: a trace without is broken, not free of communication."""
+    if trial.world_size == 1 or takes_away(trial, NO_COMM):
+        return Outcome(status="ok", records=records)
+    for record in records:
+        if record.counters.get("communication_events") == 0:
+            reason = f"the trace of rank {record.rank} shows no communication, and there must be some"
+            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
+    return Outcome(status="ok", records=records)
+
+
+_JUDGES = {
+    "train": _judge_training,
+    "comm": _judge_communication,
+    "memory": _judge_memory,
+    "profile": _judge_profile,
+}
 
 
 def record_from(raw: dict[str, object]) -> RankRecord:

@@ -94,7 +94,7 @@ class LocalLauncher:
                 log = folder.log_file(trial.trial_id, launch, rank).absolute()
                 for stale in (rank_file, log):
                     stale.unlink(missing_ok=True)
-                job = self._job(trial, launch, rank, directory, rank_file)
+                job = self._job(trial, launch, rank, directory, rank_file, folder)
                 process = spawner.start(job, self._environment(trial, rank), log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
             outcome = supervisor.run()
@@ -112,6 +112,7 @@ class LocalLauncher:
         rank: int,
         directory: Path,
         rank_file: Path,
+        folder: RunFolder,
     ) -> RankJob:
         network = self._network_of(trial)
         return RankJob(
@@ -124,6 +125,7 @@ class LocalLauncher:
             store_file=str(directory / "store"),
             heartbeat_file=str(directory / "beats"),
             rank_file=str(rank_file),
+            folder=str(folder.path.absolute()),
             cpus=cpus_for(trial, rank),
             namespace=network.namespace_of(rank) if network else "",
             group_timeout_s=_GROUP_TIMEOUT_S,

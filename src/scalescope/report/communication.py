@@ -12,7 +12,7 @@ from scalescope.analysis.collectives import (
 )
 from scalescope.analysis.curve import Curve, alpha_beta, fit, with_root
 from scalescope.analysis.expectation import expectation_of
-from scalescope.analysis.nccl_log import NcclChoices, read_choices
+from scalescope.analysis.nccl_log import nccl_choices
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.report.nccl_tests import table_text
@@ -82,12 +82,6 @@ def verdict(rows: tuple[CollectiveRow, ...]) -> str:
 
 def _is_listener(result: Result) -> bool:
     return bool(result.settings.get("purpose") == "listen")
-
-
-def nccl_choices(run: Run, result: Result) -> NcclChoices:
-    """What the ranks' logs of an untimed launch say."""
-    logs = sorted((run.path / "logs").glob(f"{result.trial_id}-{result.launch}-*.log"))
-    return read_choices(line for log in logs for line in log.read_text(errors="replace").splitlines())
 
 
 def _nccl_section(run: Run, result: Result) -> Section:

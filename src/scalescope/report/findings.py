@@ -26,9 +26,10 @@ def findings_section(diagnosis: Diagnosis, *, every: bool = False) -> tuple[Sect
 
 def _lines(number: int, one: Finding, *, every: bool) -> list[str]:
     where = f" [{one.about}]" if one.about else ""
+    doubt = "" if one.certain else " Not certain: launches differ too much; more --repeats would tell."
     tries = one.advice if every else one.advice[:1]
     return [
-        f"{number}. {one.rule}{where}: {one.claim}",
+        f"{number}. {one.rule}{where}: {one.claim}{doubt}",
         *(f"   try: {advice.text}: {advice.command}" for advice in tries),
     ]
 
@@ -61,6 +62,7 @@ def findings_json(diagnosis: Diagnosis) -> list[dict[str, Any]]:
             "claim": one.claim,
             "about": one.about,
             "lost": one.lost,
+            "certain": one.certain,
             "evidence": {
                 item.name: {"value": item.value, "unit": item.unit, "source": item.source}
                 for item in one.evidence

@@ -14,6 +14,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.report.communication import communication_json, pairs_json
 from scalescope.report.findings import findings_json
 from scalescope.report.memory_json import memory_json
+from scalescope.report.profile import profile_json
 from scalescope.report.training import warnings_of
 from scalescope.report.waterfall import waterfall_json
 from scalescope.results.result import SCHEMA_VERSION, Result
@@ -43,6 +44,7 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
             "pairs": pairs_json(run),
             "training": [*map(_training, full), *_failures(run)],
             "memory": memory_json(run),
+            "profile": profile_json(run),
             "scaling": [_scaling(row) for row in rows],
             "findings": findings_json(diagnose(run)),
         },

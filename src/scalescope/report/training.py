@@ -64,6 +64,15 @@ def next_after_training(run: Run) -> str | None:
     return f"scalescope scale shows how this changes with the number of ranks{more}."
 
 
+def training_sentence(one: Configuration) -> str:
+    """The fastest configuration in a sentence."""
+    step = one.step_time_s
+    return (
+        f"{one.trial.settings['workload']} ({one.trial.label}) trains {_throughput(one)} on {one.device}, "
+        f"{milliseconds(step.value)} ms a step."
+    )
+
+
 def summary_section(one: Configuration) -> Section:
     """The benchmark's summary, in the words and columns its users know."""
     settings = one.trial.settings

@@ -10,7 +10,7 @@ from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
-_PURPOSES = {"train": "training", "comm": "collectives", "memory": "memory"}
+_PURPOSES = {"train": "training", "comm": "collectives", "memory": "memory", "profile": "a trace"}
 
 
 def plan_section(

@@ -236,6 +236,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
     """The same as plain data."""
     judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
     return {
+        "verdict": verdict(tuning),
         "baseline": tuning.baseline.trial_id,
         "finished": tuning.finished,
         "threshold": tuning.threshold,

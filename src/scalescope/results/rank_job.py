@@ -19,6 +19,7 @@ class RankJob:
     store_file: str
     heartbeat_file: str
     rank_file: str
+    folder: str  # of the run, for what is too large for a record
     cpus: list[int]
     namespace: str
     group_timeout_s: float

@@ -8,7 +8,6 @@ from scalescope.errors import CannotRun, ExitCode
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
 from scalescope.report.communication import (
     communication_sections,
@@ -20,6 +19,7 @@ from scalescope.report.nccl_tests import to_json
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
+from scalescope.studies.network import listeners
 from scalescope.studies.request import Request
 from scalescope.studies.scale import chosen_device, default_most_ranks
 from scalescope.studies.study import StudyReport, carry_out
@@ -41,7 +41,7 @@ def comm(
     expansion = expand(experiment, machine, many=request.yes)
     plan = Plan(
         experiment=expansion.experiment,
-        trials=(*expansion.trials, *(_listeners(expansion.trials) if launcher.repeatable else ())),
+        trials=(*expansion.trials, *(listeners(expansion.trials) if launcher.repeatable else ())),
         machine=machine,
         notes=expansion.notes,
     )
@@ -67,18 +67,6 @@ def judged(report: StudyReport, least_busbw: float | None, nccl_json: Path | Non
     section, missed = gate_section(rows, least_busbw)
     code = ExitCode.GATE_MISSED if missed else ExitCode.OK
     return dataclasses.replace(report, sections=(*report.sections, section), exit_code=code)
-
-
-def _listeners(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
-    """An untimed launch for every world size on NCCL, in which it logs what it chooses."""
-    variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,TUNING"}
-    found: dict[str, Trial] = {}
-    for trial in trials:
-        if trial.settings["backend"] == "nccl":
-            env = {**(trial.settings["env"] or {}), **variables}
-            heard = trial.replace(purpose="listen", env=env, dtype="float32")
-            found.setdefault(heard.trial_id, heard)
-    return tuple(found.values())
 
 
 def _with_world_size(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:

@@ -21,8 +21,9 @@ from scalescope.report.trials import is_answer
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.memory import with_one_forecaster
+from scalescope.studies.network import exchanges
 from scalescope.studies.request import Request
-from scalescope.studies.scale import exchanges, only_explains, plan_scaling
+from scalescope.studies.scale import only_explains, plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
 
 PARTS = ("comm", "training", "memory", "scaling")
@@ -45,7 +46,7 @@ def main_job(
     """Run the parts that are asked for."""
     machine = launcher.machine()
     experiment = _with_steps(request.experiment(DEFAULTS), warmup, iters)
-    everything = plan_scaling(request, experiment, machine, most_ranks, waterfall=waterfall)
+    everything = plan_scaling(request, experiment, launcher, most_ranks, waterfall=waterfall)
     watcher.shown((machine_section(machine, _ranks(everything)),))
     trials = _trials_of(parts, everything)
     ids = {trial.trial_id for trial in trials}

@@ -2,11 +2,9 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 from scalescope.catalog import cards
-from scalescope.catalog.placement import Placement
-from scalescope.catalog.setting import for_device, settings_of
+from scalescope.catalog.setting import for_device
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
@@ -25,19 +23,12 @@ from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.report.trials import is_answer
 from scalescope.results.result import Result
 from scalescope.studies.campaign import CampaignWatcher, Plan
+from scalescope.studies.network import network_of
 from scalescope.studies.request import Request
 from scalescope.studies.study import StudyReport, carry_out
 
 DEFAULTS = {"repeats": 5}
 _BATCHES = {"cpu": (32, 256), "cuda": (256, 4096)}  # one too small to scale, one that should
-_SHORT_COMM = {
-    "collective": "all_reduce",
-    "min_bytes": 1 << 10,
-    "max_bytes": 1 << 24,
-    "step_factor": 4,
-    "time_per_size": 0.05,
-    "longest_exchange": 0.1,  # beyond that only bytes count, and twice as many take twice as long
-}
 _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
 
 
@@ -50,7 +41,7 @@ def scale(
 ) -> StudyReport:
     """Measure the sweep and show how it scales; `most_ranks` limits the default when attached."""
     experiment = request.experiment(DEFAULTS)
-    plan = plan_scaling(request, experiment, launcher.machine(), most_ranks, waterfall=waterfall)
+    plan = plan_scaling(request, experiment, launcher, most_ranks, waterfall=waterfall)
     return carry_out(
         request,
         plan,
@@ -65,12 +56,13 @@ def scale(
 def plan_scaling(
     request: Request,
     experiment: Experiment,
-    machine: Machine,
+    launcher: Launcher,
     most_ranks: int | None = None,
     *,
     waterfall: bool = True,
 ) -> Plan:
     """The trials that were asked for, and those needed to explain them."""
+    machine = launcher.machine()
     experiment = _with_default_sweep(experiment, machine, most_ranks)
     expansion = expand(experiment, machine, many=request.yes)
     plan = Plan(
@@ -82,7 +74,7 @@ def plan_scaling(
     if not waterfall:
         return plan
     try:
-        return dataclasses.replace(plan, once=exchanges(plan))
+        return dataclasses.replace(plan, once=network_of(plan, listen=launcher.repeatable))
     except ScalescopeError as error:  # gloo between GPUs, for instance: training goes on without
         return dataclasses.replace(plan, notes=(*plan.notes, f"The exchange is not measured: {error}"))
 
@@ -90,22 +82,6 @@ def plan_scaling(
 def only_explains(result: Result) -> bool:
     """Whether a launch was made to explain others: where it fails, nothing that was asked for is missing."""
     return result.settings["benchmark"] == "comm" or takes_away(Trial(settings=result.settings), PRELOADED)
-
-
-def exchanges(plan: Plan) -> tuple[Trial, ...]:
-    """A short all-reduce on every number of ranks, placed as the training ranks are: it tells slow links from
-    late starts."""
-    asked = plan.experiment
-    worlds = sorted({trial.world_size for trial in plan.trials if trial.world_size > 1})
-    if not worlds:
-        return ()
-    shared = {one.name for one in settings_of(Placement)} - {"world_size", "env"}
-    settings: dict[str, tuple[Any, ...]] = {n: v for n, v in asked.settings.items() if n in shared}
-    settings |= {name: (value,) for name, value in _SHORT_COMM.items()}
-    experiment = dataclasses.replace(
-        asked, benchmark="comm", settings={**settings, "world_size": tuple(worlds)}
-    )
-    return expand(experiment, plan.machine).trials
 
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:

@@ -11,7 +11,7 @@ from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import neutral_lines, to_yaml
 from scalescope.launch.inspection import inspect_system
 from scalescope.launch.launcher import Launcher
-from scalescope.report.performance import performance_text
+from scalescope.report.performance import headline, performance_text
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
 from scalescope.report.trials import failure_section, is_answer, plan_section
@@ -43,6 +43,7 @@ class StudyReport:
     path: Path | None = None
     next_step: str | None = None
     exit_code: int = 0
+    headline: str | None = None  # the performance report's first line
     run: Run | None = field(default=None, repr=False)
 
 
@@ -81,9 +82,9 @@ def carry_out(
             folder.write(ENVIRONMENT, to_text(_environment(plan)))
         notes = run_campaign(plan, launcher, folder, watcher, more, heard)
         run = _write_summary(folder, plan)
-        notes += _write_report(folder, run)
         for name, text in files(run).items():
             folder.write(name, text)
+        notes += _write_report(folder, run)
     except BaseException as error:
         if isinstance(error, Interrupted):
             error.kept = f"finished launches are kept in {folder.path}; --resume goes on"
@@ -100,6 +101,7 @@ def carry_out(
         path=folder.path,
         next_step=next_step(run),
         exit_code=_exit_code(run, request.strict, answers),
+        headline=headline(run),
         run=run,
     )
 

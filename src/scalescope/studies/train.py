@@ -1,9 +1,17 @@
 """`train`: one configuration (or a sweep of them), measured and summarised."""
 
+import dataclasses
+from pathlib import Path
+
 from scalescope.experiment.expand import expand
 from scalescope.launch.launcher import Launcher
+from scalescope.report.profile import profile_sections
+from scalescope.report.section import Section
 from scalescope.report.training import next_after_training, training_sections
+from scalescope.results.files import write_atomically
+from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
+from scalescope.studies.profiling import NSYS_SCRIPT, Profiling, nsys_command, nsys_script, run_nsys
 from scalescope.studies.request import Request
 from scalescope.studies.study import StudyReport, carry_out
 
@@ -11,9 +19,16 @@ DEFAULTS = {"repeats": 1}
 
 
 def train(
-    request: Request, launcher: Launcher, watcher: CampaignWatcher, most_ranks: int | None = None
+    request: Request,
+    launcher: Launcher,
+    watcher: CampaignWatcher,
+    most_ranks: int | None = None,
+    profiling: Profiling | None = None,
 ) -> StudyReport:
-    """Measure what was asked; `most_ranks` is the default world size, all ranks there are when attached."""
+    """Measure what was asked, and record it by itself where a profile is wanted.
+
+    `most_ranks` is the default world size, all ranks there are when attached.
+    """
     experiment = request.experiment(DEFAULTS)
     if "world_size" not in experiment.settings:
         experiment = experiment.with_settings(world_size=(most_ranks or 1,))
@@ -24,5 +39,21 @@ def train(
         trials=expansion.trials,
         machine=machine,
         notes=expansion.notes,
+        once=() if profiling is None else profiling.trials(expansion.trials),
     )
-    return carry_out(request, plan, launcher, watcher, training_sections, next_after_training)
+    report = carry_out(request, plan, launcher, watcher, _sections, next_after_training)
+    if profiling is None or not profiling.nsys or report.path is None:
+        return report
+    return _with_nsys(report, report.path, profiling)
+
+
+def _sections(run: Run) -> tuple[Section, ...]:
+    return (*training_sections(run), *profile_sections(run))
+
+
+def _with_nsys(report: StudyReport, path: Path, profiling: Profiling) -> StudyReport:
+    """Write the command for Nsight Systems, and run it where it exists."""
+    command = nsys_command(path, profiling.steps, profiling.ranks)
+    write_atomically(path / NSYS_SCRIPT, nsys_script(command))
+    line = f"Nsight Systems: {path / NSYS_SCRIPT}: {run_nsys(command)}."
+    return dataclasses.replace(report, sections=(*report.sections, Section(lines=(line,))))

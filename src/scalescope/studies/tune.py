@@ -39,6 +39,7 @@ from scalescope.report.tuning import (
 from scalescope.results.files import to_text
 from scalescope.results.result import Result
 from scalescope.results.run import Run
+from scalescope.results.run_folder import TUNING
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.levers import Candidate, Levers, find_levers, settings_of_trial, shown
@@ -196,7 +197,7 @@ class Search:
 
     def files(self, run: Run) -> dict[str, str]:
         tuning = self.read(run)
-        found = {"tuning.json": to_text(tuning_json(tuning))}
+        found = {TUNING: to_text(tuning_json(tuning))}
         if tuning.recommended:
             found[TUNED] = to_yaml(dataclasses.replace(self._with(tuning.winner), verb="train"))
         return found

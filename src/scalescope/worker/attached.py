@@ -94,6 +94,7 @@ def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> d
         store_file="",
         heartbeat_file="",
         rank_file="",
+        folder=request["folder"],
         cpus=_own_cores(settings),
         namespace="",
         group_timeout_s=request["group_timeout_s"],

@@ -2,8 +2,9 @@
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,12 +35,28 @@ class Shard:
     count: int
 
 
+@dataclass(kw_only=True)
+class Waits:
+    """What the host's clock says about batches: waiting for the loader, and having them copied."""
+
+    batches: int = 0
+    loader_s: float = 0.0
+    copy_s: float = 0.0
+
+    def counters(self) -> dict[str, float | int | str | None]:
+        """Seconds of each a batch."""
+        if not self.batches:
+            return {}
+        return {"loader_s": self.loader_s / self.batches, "copy_s": self.copy_s / self.batches}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Feed:
     """Batches without end, and how many make up all samples once, where that is known."""
 
     batches: Batches
     epoch_batches: int | None = None
+    waits: Waits = field(default_factory=Waits)
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -105,7 +122,9 @@ def feed(data: Data, batch_size: int, how: Handling, device: torch.device, shard
     if _is_numbered(data.samples):
         sampler: Sampler[int] = DistributedSampler(data.samples, shard.count, shard.index, seed=seed)
         return _from_loader(data, batch_size, how, device, sampler, seed + shard.index)
-    return Feed(batches=_copied(_ready_made(data.samples, batch_size), how.copying, device))
+    waits = Waits()
+    made = _ready_made(data.samples, batch_size)
+    return Feed(batches=_copied(made, how.copying, device, waits), waits=waits)
 
 
 def _is_numbered(samples: Any) -> bool:
@@ -139,9 +158,10 @@ def _from_loader(
         multiprocessing_context="fork" if workers else None,
         generator=generator,
     )
-    stream = _copied(_epochs(loader, sampler), how.copying, device)
+    waits = Waits()
+    stream = _copied(_epochs(loader, sampler), how.copying, device, waits)
     ends = isinstance(sampler, DistributedSampler)
-    return Feed(batches=stream, epoch_batches=len(loader) if ends else None)
+    return Feed(batches=stream, epoch_batches=len(loader) if ends else None, waits=waits)
 
 
 def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None) -> Iterator[Batch]:
@@ -156,19 +176,48 @@ def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None) -> Iterator
             raise BadInput("the data set is empty, or smaller than one batch")
 
 
-def _copied(batches: Iterator[Batch], options: Copying, device: torch.device) -> Iterator[Batch]:
+def _copied(
+    batches: Iterator[Batch], options: Copying, device: torch.device, waits: Waits
+) -> Iterator[Batch]:
+    waited = _waited_for(batches, waits)
     if options.prefetch_stream and device.type == "cuda":
-        return _copied_ahead(batches, device)
-    return (to_device(batch, device, non_blocking=options.non_blocking) for batch in batches)
+        return _copied_ahead(waited, device, waits)
+
+    def copy(batch: Batch) -> Batch:
+        return to_device(batch, device, non_blocking=options.non_blocking)
+
+    return (_timed(copy, batch, waits) for batch in waited)
 
 
-def _copied_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+def _waited_for(batches: Iterator[Batch], waits: Waits) -> Iterator[Batch]:
+    while True:
+        began = time.perf_counter()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        waits.loader_s += time.perf_counter() - began
+        waits.batches += 1
+        yield batch
+
+
+def _timed(copy: Callable[[Batch], Batch], batch: Batch, waits: Waits) -> Batch:
+    """Copy, and count how long the host was held up by it."""
+    began = time.perf_counter()
+    copied = copy(batch)
+    waits.copy_s += time.perf_counter() - began
+    return copied
+
+
+def _copied_ahead(batches: Iterator[Batch], device: torch.device, waits: Waits) -> Iterator[Batch]:
     """Copy the next batch on a stream of its own while the current one is used."""
     copies = torch.cuda.Stream(device)
 
-    def begin(batch: Batch) -> Batch:
+    def copy(batch: Batch) -> Batch:
         with torch.cuda.stream(copies):
             return to_device(batch, device, non_blocking=True)
+
+    def begin(batch: Batch) -> Batch:
+        return _timed(copy, batch, waits)
 
     def claim(tensor: Tensor) -> Tensor:
         tensor.record_stream(torch.cuda.current_stream(device))  # or its memory could be reused too early

@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
+
+from scalescope.results.trace import COMPUTE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,8 @@ class PacedModel(nn.Module):
         signal = torch.ones((), device=parameters[0].device)
         for place, parameter in enumerate(parameters):
             signal = _Use.apply(signal, parameter, self, place)
-        _sleep_until(began + self._pace.forward_s)
+        with record_function(COMPUTE):
+            _sleep_until(began + self._pace.forward_s)
         return signal
 
     def wait_for_gradient(self, place: int) -> None:

@@ -16,6 +16,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.heartbeat import Stage
 from scalescope.results.rank_job import RankJob
+from scalescope.results.trace import trace_name
 from scalescope.worker.position import Position
 
 _CLONE_NEWNET = 0x40000000
@@ -90,6 +91,9 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     write()
     benchmark = importlib.import_module(f"scalescope.worker.benchmarks.{job.settings['benchmark']}")
     found = benchmark.measure(trial, group, device, position, fault)
+    if found.write_trace is not None:
+        name = trace_name(trial.trial_id, job.launch, job.rank)
+        found.counters |= {"trace": name, **found.write_trace(Path(job.folder) / name)}
     record.update(state="done", samples=found.samples, counters=found.counters)
     write()
     position.enter(Stage.TEARDOWN)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from scalescope.errors import BadInput
 from scalescope.results.heartbeat import Phase
+from scalescope.worker.ddp_logging import DdpWatch
 from scalescope.worker.faults import Fault
 from scalescope.worker.position import Position
 from scalescope.worker.timing import Clock
@@ -86,6 +87,7 @@ class Step:
     no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
     accumulation_steps: int = 1
     counters: Callable[[], dict[str, float | int | str | None]] = dict  # what it can say of itself afterwards
+    watch: DdpWatch | None = None  # where it is DDP's
 
 
 def plain_step(

@@ -15,6 +15,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
+        term=EXPOSED,
         claim=f"{settings['precision']} made compute faster, but gradients still travel in fp32.",
         lost=lost / 2,
         share=lost / 2 / facts.ranks,

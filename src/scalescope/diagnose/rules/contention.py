@@ -1,9 +1,10 @@
 """Contention: ranks take cores, memory or power from each other."""
 
-from scalescope.analysis.waterfall import CONTENTION
+from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.network import is_slow_network
 
 RULE = "ranks slow each other down"
 THREADS = "too many CPU threads"
@@ -24,18 +25,24 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     )
     if crowded:
         fair = max(1, (cores or 1) // facts.ranks)
+        # Threads that send and ranks that are late want the same cores, unless a slow network explains them.
+        others = () if is_slow_network(facts) else (STRAGGLERS, EXPOSED)
+        at_most = lost + sum(facts.lost(name) or 0.0 for name in others)
         return Finding(
             rule=THREADS,
+            term=CONTENTION,
             root=True,
             claim=f"{facts.ranks} ranks of {threads} threads share {cores} cores: "
-            f"{term.time_s.value * 1e3:.1f} ms a step, {lost:.2f} of {facts.ranks} ranks.",
-            lost=lost,
-            share=lost / facts.ranks,
+            f"{term.time_s.value * 1e3:.1f} ms a step by that alone, {lost:.2f} of {facts.ranks} ranks; with "
+            f"what waits for a core to send, up to {at_most:.2f}.",
+            lost=at_most,
+            share=at_most / facts.ranks,
             evidence=(measured, Evidence(name="threads", value=threads * facts.ranks, source="settings")),
             advice=advise(facts, "one thread for each core", "threads_per_rank", fair),
         )
     return Finding(
         rule=RULE,
+        term=CONTENTION,
         root=True,
         claim=f"Ranks take {term.time_s.value * 1e3:.1f} ms a step from each other without exchanging "
         f"anything: memory bandwidth, cache or power ({lost:.2f} of {facts.ranks} ranks).",

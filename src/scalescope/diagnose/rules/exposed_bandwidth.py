@@ -1,5 +1,6 @@
 """Communication-bound by bandwidth: what is exposed is bytes over a link, not the start of exchanges."""
 
+from scalescope.analysis.waterfall import EXPOSED
 from scalescope.diagnose.advice import fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
@@ -29,6 +30,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     by = "step minus the same without sending" if apart else "what other terms leave of the loss"
     return Finding(
         rule=RULE,
+        term=EXPOSED if apart else "",
         root=slow and apart,
         claim=f"{gradient / 1e6:.1f} MB of gradients take {exchange_s * 1e3:.0f} ms at "
         f"{rate / 1e6:,.1f} MB/s, {of_the_usual(facts)}; {most}{lost:.2f} of {facts.ranks} ranks wait for "

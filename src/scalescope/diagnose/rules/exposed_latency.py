@@ -4,23 +4,25 @@ from scalescope.analysis.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
-from scalescope.diagnose.network import is_latency
+from scalescope.diagnose.network import is_latency, is_slow_to_start
 
 RULE = "communication-bound by latency"
+_NOT_THE_ROOT = 0.9  # on a usual network small buckets or a small model are, where they are found
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost = facts.lost(EXPOSED)
     if not lost or facts.latency_s is None or not is_latency(facts) or not facts.sending_explains:
         return None
-    count = len(facts.bucket_bytes or (1,))
+    count, slow = len(facts.bucket_bytes or (1,)), is_slow_to_start(facts)
     return Finding(
         rule=RULE,
-        root=True,
+        term=EXPOSED,
+        root=slow,
         claim=f"Exchanges are so small that starting them is what takes the time: {count} of about "
         f"{facts.latency_s * 1e6:.0f} µs each.",
         lost=lost,
-        share=lost / facts.ranks,
+        share=lost / facts.ranks * (1.0 if slow else _NOT_THE_ROOT),
         evidence=(
             Evidence(name="latency", value=facts.latency_s, unit="s", source="smallest all-reduce measured"),
             Evidence(name="buckets", value=count, source="DDP"),

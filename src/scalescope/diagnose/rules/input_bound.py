@@ -4,27 +4,35 @@ from scalescope.analysis.waterfall import INPUT
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
+from scalescope.diagnose.rules.copy_bound import rule as copies_are_slow
 
 RULE = "input-bound"
+_WORTH = 0.03  # of a step
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, term = facts.lost(INPUT), facts.term(INPUT)
-    if not lost or term is None or term.time_s is None:
+    wait = facts.input_wait_s
+    if wait is None or wait.value < _WORTH * facts.step_s or isinstance(copies_are_slow(facts), Finding):
         return None
+    if wait.low is not None and wait.low <= 0.0:
+        return None
+    share = wait.value / facts.step_s
     workers = facts.trial.settings.get("num_workers") or 0
     more = max(2, 2 * workers)
+    beyond = facts.lost(INPUT) or 0.0
+    scaling = beyond > share * facts.ranks / 2.0
+    alone = "" if scaling else " One rank waits as well: it costs speed, not scaling."
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"Steps wait {term.time_s.value * 1e3:.1f} ms for samples: preloaded ones would give back "
-        f"{lost:.2f} of {facts.ranks} ranks.",
-        lost=lost,
-        share=lost / facts.ranks,
+        claim=f"Steps wait {wait.value * 1e3:.1f} ms for samples: preloaded ones would give "
+        f"{share:.0%} of the time back.{alone}",
+        lost=share * facts.ranks,
+        share=share,
         evidence=(
             Evidence(
                 name="input",
-                value=term.time_s.value,
+                value=wait.value,
                 unit="s",
                 source="step minus the same with preloaded samples",
             ),

@@ -15,6 +15,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost, buckets = facts.lost(EXPOSED), facts.bucket_bytes
     if not lost or not buckets or buckets[-1] < _MOST * sum(buckets) or is_latency(facts):
         return None
+    if not facts.sending_explains:
+        return None
     last, total = buckets[-1], sum(buckets)
     alone = _others_are_hidden(facts) and (len(buckets) > 1 or _could_be_hidden(facts))
     # What part of it smaller buckets could hide depends on when gradients are ready: at most half is claimed.
@@ -22,6 +24,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     whole = "all gradients leave in one bucket" if len(buckets) == 1 else f"{last / total:.0%} leave last"
     return Finding(
         rule=RULE,
+        term=EXPOSED,
         root=alone,
         claim=f"{whole} ({last / 1e6:.1f} MB), when backward is over and nothing can hide them.",
         lost=hidden,

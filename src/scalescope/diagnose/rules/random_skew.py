@@ -14,6 +14,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
+        term=STRAGGLERS,
         root=True,
         claim="Steps vary from rank to rank, and each waits for the last: "
         f"{term.time_s.value * 1e3:.1f} ms a step, {lost:.2f} of {facts.ranks} ranks.",

@@ -5,6 +5,7 @@ from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.network import ENOUGH_COMPUTE_S, is_slow_network
+from scalescope.diagnose.rules.small_buckets import rule as buckets_are_small
 from scalescope.diagnose.rules.small_model import rule as model_is_small
 
 RULE = "too little work for every exchange"
@@ -19,7 +20,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         or exchange_s is None
         or is_slow_network(facts)
         or not facts.sending_explains
-        or isinstance(model_is_small(facts), Finding)
+        or any(isinstance(other(facts), Finding) for other in (model_is_small, buckets_are_small))
     ):
         return None
     wanted_s = max(ENOUGH_COMPUTE_S, 3.0 * exchange_s)
@@ -27,6 +28,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     enough = 1 << max(1, round(batch * wanted_s / compute_s) - 1).bit_length()
     return Finding(
         rule=RULE,
+        term=EXPOSED,
         root=True,
         claim=f"A step computes {compute_s * 1e3:.1f} ms for an exchange of {exchange_s * 1e3:.1f} ms; "
         f"batches of about {enough:,} would give it {wanted_s * 1e3:.0f} ms to hide in.",

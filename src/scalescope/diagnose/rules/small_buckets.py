@@ -19,6 +19,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     wasted = lost * (1.0 - whole_s / exchange_s)
     return Finding(
         rule=RULE,
+        term=EXPOSED,
         root=True,
         claim=f"{len(buckets)} buckets take {exchange_s * 1e3:.1f} ms to exchange what one would in "
         f"{whole_s * 1e3:.1f} ms.",

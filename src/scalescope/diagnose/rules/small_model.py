@@ -20,6 +20,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
+        term=EXPOSED,
         root=True,
         claim=f"A step of {facts.gradient_bytes / 1e3:,.0f} kB of parameters computes "
         f"{compute_s * 1e3:.2f} ms, and no exchange takes less than {latency_s * 1e3:.2f} ms.",

@@ -15,6 +15,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
+        term=STRAGGLERS,
         root=True,
         claim=f"Rank {late.rank} is {late.time_s * 1e3:.1f} ms a step slower than the others in every "
         f"launch; all wait for it ({lost:.2f} of {facts.ranks} ranks).",

@@ -1,8 +1,10 @@
 """The training benchmark: warm up, measure the steps that follow, return raw samples."""
 
+import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -33,11 +35,38 @@ def measure(
     trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
 ) -> Measurements:
     """Train as the trial says and return what was seen; statistics are made elsewhere."""
-    options = trial.options(Train)
+    found = Measurements()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # attached ranks may have run other trials before
+    with prepared(trial, group, device, position, fault, found) as run:
+        evaluation = Evaluation(run.workload, trial, group, device) if trial.options(Train).eval else None
+        torch.manual_seed(
+            trial.settings["seed"] + group.rank
+        )  # replicas start equal, but drop out differently
+        losses = _train(trial, run, group, evaluation, found)
+    if device.type == "cuda":
+        found.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+    found.counters |= run.step.counters() | run.feed.waits.counters()
+    _spoil(run.step, losses, fault)
+    record_losses(found, losses)
+    if cards.card("strategies", trial.settings["strategy"]).replicated:
+        found.counters["parameter_checksum"] = parameter_checksum(run.step.module)
+    return found
+
+
+@contextlib.contextmanager
+def prepared(
+    trial: Trial,
+    group: Group,
+    device: torch.device,
+    position: Position,
+    fault: Fault | None,
+    found: Measurements,
+) -> Iterator["TrainingRun"]:
+    """The trial's workload, feed and step, ready to run; afterwards the loader's processes are ended."""
+    options = trial.options(Train)
     workload = build_workload(trial, group, device)
-    found = Measurements(counters=_count_parameters(workload.model))
+    found.counters |= _count_parameters(workload.model)
     feed = build_feed(trial, workload, group, device)
     try:
         torch.manual_seed(trial.settings["seed"] + group.rank)  # samples made on demand differ between ranks
@@ -48,22 +77,10 @@ def measure(
         step = _delayed(build_step(trial, workload, device), options.delay_ms)
         if workload.make_optimizer is not None and not options.stand_in:
             found.counters["own_optimizer"] = type(step.optimizer).__name__
-        evaluation = Evaluation(workload, trial, group, device) if options.eval else None
-        torch.manual_seed(
-            trial.settings["seed"] + group.rank
-        )  # replicas start equal, but drop out differently
-        run = _Run(step, feed, device, position, fault, _course_of(options, feed, step.accumulation_steps))
-        losses = _train(trial, run, group, evaluation, found)
+        course = _course_of(options, feed, step.accumulation_steps)
+        yield TrainingRun(workload, step, feed, device, position, fault, course)
     finally:
         feed.close()
-    if device.type == "cuda":
-        found.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
-    found.counters |= step.counters()
-    _spoil(step, losses, fault)
-    record_losses(found, losses)
-    if cards.card("strategies", trial.settings["strategy"]).replicated:
-        found.counters["parameter_checksum"] = parameter_checksum(step.module)
-    return found
 
 
 def _count_operations(feed: Feed, workload: Workload, device: torch.device, found: Measurements) -> Feed:
@@ -114,9 +131,10 @@ def _course_of(options: Train, feed: Feed, accumulation_steps: int) -> _Course:
 
 
 @dataclass(frozen=True)
-class _Run:
+class TrainingRun:
     """All that a stretch of steps needs."""
 
+    workload: Workload
     step: Step
     feed: Feed
     device: torch.device
@@ -134,7 +152,7 @@ class _Run:
 
 
 def _train(
-    trial: Trial, run: _Run, group: Group, evaluation: Evaluation | None, found: Measurements
+    trial: Trial, run: TrainingRun, group: Group, evaluation: Evaluation | None, found: Measurements
 ) -> list[torch.Tensor]:
     """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
     warmup_steps, course = trial.options(Train).warmup_steps, run.course

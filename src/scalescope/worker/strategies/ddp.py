@@ -12,7 +12,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
-from scalescope.worker.ddp_logging import bucket_counters
+from scalescope.worker.ddp_logging import DdpWatch, bucket_counters
 from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
 
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -34,11 +34,18 @@ def wrap(
         wrapped.register_comm_hook(device, _send_nothing)
     else:
         add_comm_hook(wrapped, options.comm_hook)
-    return step_of(workload, wrapped, make_optimizer(workload.model.parameters()), options)
+    has_hook = silent or options.comm_hook != "none"
+    optimizer = make_optimizer(workload.model.parameters())
+    return step_of(workload, wrapped, optimizer, options, has_hook=has_hook)
 
 
 def step_of(
-    workload: Workload, wrapped: DistributedDataParallel, optimizer: torch.optim.Optimizer, options: Ddp
+    workload: Workload,
+    wrapped: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    options: Ddp,
+    *,
+    has_hook: bool,
 ) -> Step:
     """The training step around a model inside DDP."""
     step = plain_step(
@@ -48,7 +55,8 @@ def step_of(
         no_sync=wrapped.no_sync,
         keep_gradients=options.gradient_as_bucket_view,
     )
-    step = dataclasses.replace(step, counters=lambda: bucket_counters(wrapped))
+    watch = DdpWatch(wrapped, has_hook=has_hook)
+    step = dataclasses.replace(step, counters=lambda: bucket_counters(wrapped), watch=watch)
     return synchronise_first_step(step) if options.static_graph else step
 
 

@@ -24,7 +24,7 @@ def wrap(
         workload.model.parameters(),
         optimizer_class=cast(Any, _class_of(make_optimizer)),
     )
-    return step_of(workload, wrapped, optimizer, options)
+    return step_of(workload, wrapped, optimizer, options, has_hook=options.comm_hook != "none")
 
 
 def _class_of(make_optimizer: OptimizerFactory) -> Any:

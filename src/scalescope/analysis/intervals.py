@@ -1,0 +1,72 @@
+"""Intervals of time: what is covered, what is covered twice, and what is not."""
+
+from collections.abc import Iterable, Sequence
+
+Interval = tuple[float, float]
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same time, sorted and without overlaps."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if end <= start:
+            continue
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def total(intervals: Iterable[Interval]) -> float:
+    """How long all of them are together; overlaps count once."""
+    return sum(end - start for start, end in merged(intervals))
+
+
+def common(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interval]:
+    """What both cover."""
+    ours, theirs = merged(left), merged(right)
+    found: list[Interval] = []
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+        if start < end:
+            found.append((start, end))
+        if ours[i][1] < theirs[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def without(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interval]:
+    """What the left cover and the right do not."""
+    taken = merged(right)
+    found: list[Interval] = []
+    place = 0
+    for start, end in merged(left):
+        while place < len(taken) and taken[place][1] <= start:
+            place += 1
+        at = place
+        while at < len(taken) and taken[at][0] < end:
+            if taken[at][0] > start:
+                found.append((start, taken[at][0]))
+            start = max(start, taken[at][1])
+            at += 1
+        if start < end:
+            found.append((start, end))
+    return found
+
+
+def within(intervals: Iterable[Interval], window: Interval) -> list[Interval]:
+    """What of them lies inside a window."""
+    low, high = window
+    cut = ((max(start, low), min(end, high)) for start, end in intervals)
+    return [(start, end) for start, end in cut if start < end]
+
+
+def hull(intervals: Sequence[Interval]) -> Interval | None:
+    """From the first start to the last end."""
+    if not intervals:
+        return None
+    return min(start for start, _ in intervals), max(end for _, end in intervals)

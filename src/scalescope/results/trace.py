@@ -1,0 +1,35 @@
+"""Traces: where they lie, how they are read, and the names by which both sides know their events."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+TRACES = "traces"
+PREFIX = "scalescope."
+INPUT, FORWARD, BACKWARD, OPTIMIZER, CLEAR = (
+    f"{PREFIX}{name}" for name in ("input", "forward", "backward", "optimizer", "clear")
+)
+COMPUTE = f"{PREFIX}compute"  # compute that is no operation of torch: a paced model's sleep
+_COMMUNICATION = re.compile(r"^gloo:|nccl", re.IGNORECASE)
+
+
+def is_communication(name: str) -> bool:
+    """Whether an event's name is that of a transfer between ranks."""
+    return _COMMUNICATION.search(name) is not None
+
+
+def trace_name(trial_id: str, launch: int, rank: int) -> str:
+    """The name of a rank's trace inside a run folder."""
+    return f"{TRACES}/{trial_id}-{launch}-{rank}.json.gz"
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The complete events of a Chrome trace; ValueError where it is none."""
+    content = path.read_bytes()
+    raw = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    events = raw.get("traceEvents") if isinstance(raw, dict) else raw
+    if not isinstance(events, list):
+        raise ValueError("no Chrome trace: it has no list of events")
+    return [one for one in events if isinstance(one, dict) and one.get("ph") == "X" and "dur" in one]

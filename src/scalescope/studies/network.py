@@ -1,0 +1,68 @@
+"""What is measured of the network beside training: it tells slow links from late starts."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import settings_of
+from scalescope.experiment.expand import expand
+from scalescope.experiment.trial import Trial
+from scalescope.studies.campaign import Plan
+
+_SHORT_COMM = {
+    "collective": "all_reduce",
+    "min_bytes": 1 << 10,
+    "max_bytes": 1 << 28,
+    "step_factor": 4,
+    "time_per_size": 0.05,
+    "longest_exchange": 0.05,  # beyond that only bytes count, and twice as many take twice as long
+}
+_LEAST_FOR_PAIRS = 3
+
+
+def network_of(plan: Plan, *, listen: bool) -> tuple[Trial, ...]:
+    """Short launches: the all-reduce on every number of ranks, every pair of the most, and what NCCL says.
+
+    `listen` is for launchers that can set a rank's variables.
+    """
+    curves = exchanges(plan)
+    return (*curves, *pairs(plan), *(listeners(curves[-1:]) if listen else ()))
+
+
+def exchanges(plan: Plan) -> tuple[Trial, ...]:
+    """A short all-reduce on every number of ranks, placed as the training ranks are: it tells slow links from
+    late starts."""
+    worlds = sorted({trial.world_size for trial in plan.trials if trial.world_size > 1})
+    if not worlds:
+        return ()
+    return _expanded(plan, world_size=tuple(worlds), **{n: (v,) for n, v in _SHORT_COMM.items()})
+
+
+def pairs(plan: Plan) -> tuple[Trial, ...]:
+    """Each two of the most ranks by themselves, to find one link that is slower; two ranks have but one."""
+    most = max(trial.world_size for trial in plan.trials)
+    if most < _LEAST_FOR_PAIRS:
+        return ()
+    return _expanded(plan, world_size=(most,), pairs=(True,), **{n: (v,) for n, v in _SHORT_COMM.items()})
+
+
+def listeners(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """An untimed launch for every world size on NCCL, in which it logs what it chooses."""
+    variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,TUNING"}
+    found: dict[str, Trial] = {}
+    for trial in trials:
+        if trial.settings["backend"] == "nccl":
+            env = {**(trial.settings["env"] or {}), **variables}
+            heard = trial.replace(purpose="listen", env=env, dtype="float32")
+            found.setdefault(heard.trial_id, heard)
+    return tuple(found.values())
+
+
+def _expanded(plan: Plan, **settings: tuple[Any, ...]) -> tuple[Trial, ...]:
+    """Collectives between ranks that are placed as the training ranks are."""
+    asked = plan.experiment
+    shared = {one.name for one in settings_of(Placement)} - {"world_size", "env"}
+    placed = {n: v for n, v in asked.settings.items() if n in shared}
+    experiment = dataclasses.replace(asked, benchmark="comm", settings={**placed, **settings})
+    return expand(experiment, plan.machine).trials

@@ -1,0 +1,100 @@
+"""The profiled training: warm up, record a few steps, then let DDP take its own times of a few more."""
+
+import dataclasses
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from scalescope.catalog.benchmarks.profile import Profile
+from scalescope.experiment.trial import Trial
+from scalescope.results.heartbeat import Stage
+from scalescope.results.trace import is_communication, read_events
+from scalescope.worker.benchmarks.train import TrainingRun, prepared
+from scalescope.worker.faults import Fault
+from scalescope.worker.group import Group
+from scalescope.worker.measurements import Measurements
+from scalescope.worker.position import Position
+from scalescope.worker.ranges import named, with_input_range, with_ranges
+
+_LONGEST_SILENCE_S = 15.0  # writing a trace; the launcher waits twenty of them
+_CAPTURED = "scalescope.captured"
+
+
+def measure(
+    trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
+) -> Measurements:
+    """A trace of the chosen steps, if this rank is chosen; nothing here is a timing of training."""
+    options = trial.options(Profile)
+    found = Measurements()
+    with prepared(trial, group, device, position, fault, found) as run:
+        position.plan(options.steps())
+        position.enter(Stage.WARMUP)
+        run.steps(options.warmup)
+        group.barrier()
+        position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_SILENCE_S)
+        chosen = options.records(group.rank)
+        found.samples["recorded_step_time_s"] = _record(run, options, device, found, chosen=chosen)
+        group.barrier()
+        _count(run, options, found)
+        found.counters |= run.step.counters()
+    return found
+
+
+def _record(
+    run: TrainingRun, options: Profile, device: torch.device, found: Measurements, *, chosen: bool
+) -> list[float]:
+    """Run the steps under a profiler; returns their times, which it prolongs."""
+    if not chosen:
+        return run.steps(options.recorded)[0]
+    if options.profile_with == "nvtx" and run.step.watch is not None:
+        run.step.watch.mark_buckets()
+    marked = dataclasses.replace(
+        run, step=with_ranges(run.step, device), feed=with_input_range(run.feed, device)
+    )
+    with _recorder(options, device) as recorder:
+        times_s = marked.steps(options.recorded)[0]
+    if options.profile_with == "torch":
+        found.write_trace = lambda path: _write(recorder, path)
+    return times_s
+
+
+def _recorder(options: Profile, device: torch.device) -> AbstractContextManager[Any]:
+    """The profiler; or, for another one that is attached from outside, a range around all steps."""
+    if options.profile_with == "nvtx":
+        return named(_CAPTURED, device)
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities, record_shapes=True)
+
+
+def _write(recorder: Any, path: Path) -> dict[str, int]:
+    """Write the trace, and count in the file itself what it holds: an empty one must not pass for one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    recorder.export_chrome_trace(str(path))
+    names = [str(one.get("name", "")) for one in read_events(path)]
+    return {
+        "trace_events": len(names),
+        "communication_events": sum(is_communication(name) for name in names),
+    }
+
+
+def _count(run: TrainingRun, options: Profile, found: Measurements) -> None:
+    """Let DDP time itself: after the recorded steps, because on a GPU it waits for the device in each."""
+    watch = run.step.watch
+    if watch is None:
+        run.steps(options.counted)
+        return
+    watch.begin()
+    told = []
+    for _ in range(options.counted):
+        run.steps(1)
+        told.append(watch.times())
+    # What it says after a step may be of the step before, and the first of those was not timed.
+    known = [one for one in told[2:] if one is not None]
+    found.samples["ddp_communication_s"] = [one.communication_s for one in known]
+    found.samples["ddp_overlap_s"] = [one.overlap_s for one in known]
+    found.samples["ddp_backward_s"] = [one.backward_s for one in known]
