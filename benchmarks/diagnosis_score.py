@@ -1,6 +1,6 @@
 """Whether the diagnosis is right: causes injected at several strengths, the chain run blind, and a table.
 
-    python benchmarks/diagnosis_score.py [--only NAME] [--repeats 3] [--keep DIR] [--again DIR]
+    python benchmarks/diagnosis_score.py [--only NAME] [--repeats 4] [--keep DIR] [--again DIR]
 
 Two gloo ranks on the CPU; links need Linux and root. Every case is what `scalescope scale` does with a
 request; what is injected is a setting (a shaped link, a tiny batch, tiny buckets, many threads), a fault in
@@ -235,7 +235,7 @@ def show(verdicts: list[Verdict]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="a cause")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     parser.add_argument("--keep", type=Path, help="store the runs there")
     parser.add_argument("--again", type=Path, help="diagnose what --keep stored there; measures nothing")
