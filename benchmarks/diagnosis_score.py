@@ -245,8 +245,12 @@ def main() -> None:
     started = time.monotonic()
     if asked.again is not None:
         kept = [case for case in cases if (asked.again / case.folder).is_dir()]
+        if not kept:
+            parser.error(f"{asked.again} holds no run of these cases")
         show([judge(case, load_run(asked.again / case.folder)) for case in kept])
         return
+    if asked.keep is not None:
+        asked.keep.mkdir(parents=True, exist_ok=True)
     verdicts = []
     for case in cases:
         with tempfile.TemporaryDirectory() as directory:

@@ -11,6 +11,7 @@ import pytest
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
 from scalescope.report.nccl_tests import parse
+from tests.conftest import TINY
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import FinishedRun, RunsHere
 
@@ -165,6 +166,42 @@ def test_a_corrupted_result_makes_the_trial_invalid(start: Start, tmp_path: Path
     assert result["reason"] == "1 wrong elements in all_reduce/in/1024 on rank 1"
     assert f"invalid: {result['reason']}" in run.stdout
     assert run.summary["results"]["communication"] == {}
+
+
+_ONE_RANK_IS_HELD_UP = """
+import sys
+
+if "scalescope.worker.zygote" in sys.orig_argv:
+    import time
+
+    import torch.distributed as dist
+
+    all_reduce = dist.all_reduce
+
+    def held_up(tensor, *arguments, **options):
+        all_reduce(tensor, *arguments, **options)
+        if dist.get_rank() == 1 and tensor.numel() == 4096:
+            time.sleep(0.2)
+
+    dist.all_reduce = held_up
+"""
+
+
+def test_sizes_beyond_the_first_that_takes_too_long_are_left_out_on_all_ranks(
+    start: Start, tmp_path: Path
+) -> None:
+    """Only rank 1 sees that 16 KiB take long; a rank that went on alone would wait for it for ever."""
+    (tmp_path / "sitecustomize.py").write_text(_ONE_RANK_IS_HELD_UP)
+    run = start(
+        "scale", *TINY, "--world-size=2", "--repeats=1", "--stall-timeout=20s", PYTHONPATH=str(tmp_path)
+    ).finish()
+    assert run.returncode == 0, run.stderr
+    exchange = run.only(benchmark="comm")
+    assert (exchange["status"], exchange["settings"]["longest_exchange"]) == ("ok", 0.05)
+    first, second = (set(rank["samples"]) for rank in exchange["ranks"])
+    assert first == second
+    # On a busy machine a smaller one may take long as well.
+    assert first <= {f"all_reduce/in/{size}" for size in (1 << 10, 1 << 12, 1 << 14)}
 
 
 @pytest.mark.parametrize(

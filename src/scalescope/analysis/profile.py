@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.trace import read_events
+
+_ROUNDING_S = 1e-7
+_ROOTED = re.compile(r"broadcast|send|recv|^(gather|scatter|reduce)$|Kernel_Reduce_", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,23 +95,27 @@ class Profile:
 
     def _transfer_s(self, number: int) -> float | None:
         """What the exchange takes once all have come: the shortest of all ranks, step by step."""
-        if len(self.ranks) < 2:
-            return None
+        names = {step.collectives[number].name for step in self.steps}
+        if len(self.ranks) < 2 or len(names) > 1 or _ROOTED.search(names.pop()):
+            return None  # a root leaves early, and a sender's time says nothing about its receiver's
         together = zip(*(one.steps for one in self.ranks.values()), strict=False)
         return statistics.fmean(min(step.collectives[number].time_s for step in steps) for steps in together)
 
     @property
     def transfer_s(self) -> float | None:
-        """Of a step's exchanges, without waiting for a peer."""
+        """Of a step's exchanges, without waiting for a peer; None where they cannot be added up."""
         known = [one.transfer_s for one in self.buckets if one.transfer_s is not None]
-        return math.fsum(known) if known else None
+        if not known or not all(map(_takes_turns, self.steps)):
+            return None
+        return math.fsum(known)
 
     def waiting_s(self, rank: int) -> float | None:
         """What a rank's exchanges last longer than those of the one that came last."""
-        if not self.buckets or len(self.ranks) < 2:
+        transfer_s = self.transfer_s
+        if transfer_s is None:
             return None
         own = [math.fsum(one.time_s for one in step.collectives) for step in self.ranks[rank].steps]
-        return statistics.fmean(own) - (self.transfer_s or 0.0)
+        return statistics.fmean(own) - transfer_s
 
     @property
     def idle_s(self) -> dict[str, float]:
@@ -118,6 +126,13 @@ class Profile:
     def kernels(self) -> tuple[tuple[str, float, int], ...]:
         """What the first recorded rank computed, the longest first."""
         return next(iter(self.ranks.values())).kernels
+
+
+def _takes_turns(step: TracedStep) -> bool:
+    """Whether no exchange of a step begins before the one before it has ended."""
+    ends = [one.start_s + one.time_s for one in step.collectives]
+    begins = [one.start_s for one in step.collectives]
+    return all(end <= begin + _ROUNDING_S for end, begin in zip(ends, begins[1:], strict=False))
 
 
 def profiles(run: Run) -> tuple[Profile, ...]:
@@ -136,10 +151,10 @@ def _profile(result: Result, run: Run) -> Profile:
     files = {one.rank: str(one.counters["trace"]) for one in result.ranks if "trace" in one.counters}
     for rank, name in files.items():
         try:
-            ranks[rank] = _read(run.path / name)
+            ranks[rank] = _read(run.path / name, on_gpu=result.settings["device"] == "cuda")
         except FileNotFoundError:
             unread[rank] = f"{name} is not here: another machine wrote it, or it was moved"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             unread[rank] = f"{name} cannot be read: {error}"
         else:
             if not ranks[rank].steps:
@@ -160,14 +175,15 @@ def _profile(result: Result, run: Run) -> Profile:
     )
 
 
-def _read(path: Path) -> TracedRank:
-    return _read_version(path, path.stat().st_mtime_ns)
+def _read(path: Path, *, on_gpu: bool) -> TracedRank:
+    state = path.stat()
+    return _read_version(path, state.st_mtime_ns, state.st_size, on_gpu)
 
 
-@functools.lru_cache(maxsize=64)
-def _read_version(path: Path, changed: int) -> TracedRank:
+@functools.lru_cache(maxsize=256)
+def _read_version(path: Path, changed: int, size: int, on_gpu: bool) -> TracedRank:
     """A trace is read once; a changed one again."""
-    return read_rank(read_events(path))
+    return read_rank(read_events(path), on_gpu=on_gpu)
 
 
 def _untraced_step_s(trial: Trial, run: Run) -> float | None:

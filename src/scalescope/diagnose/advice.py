@@ -18,17 +18,44 @@ def advise(facts: Facts, text: str, name: str, value: object = None) -> tuple[Ad
     return (Advice(text=text, command=_command(facts, name if value is None else f"{name}={value}")),)
 
 
+def advise_more(facts: Facts, text: str, name: str, value: float) -> tuple[Advice, ...]:
+    """To raise a setting to a value; empty where it is there or beyond."""
+    now = facts.trial.settings.get(name)
+    if isinstance(now, int | float) and now >= value:
+        return ()
+    return advise(facts, text, name, value)
+
+
 def _command(facts: Facts, lever: str) -> str:
     """The command that tries a lever on this configuration: the run's own request, narrowed to it."""
     batch = batch_name(facts).replace("_", "-")
-    request = shlex.quote(str(facts.path / EXPERIMENT))
-    narrowed = "".join(f" {as_flag(name, value)}" for name, value in facts.varied)
-    strategy = f" --strategy {facts.trial.settings['strategy']}"
-    several = {row.trial.settings["strategy"] for row in facts.rows} - {"single"}
     return (
-        f"scalescope tune {request} --world-size {facts.ranks} --{batch} {facts.row.batch}{narrowed}"
-        f"{strategy if len(several) > 1 else ''} --levers {lever}"
+        f"scalescope tune {request_of(facts)} --world-size {facts.ranks} --{batch} {facts.row.batch}"
+        f"{narrowed_to(facts)} --levers {lever}"
     )
+
+
+def request_of(facts: Facts) -> str:
+    """The run's own request, as the command line takes it."""
+    return shlex.quote(str(facts.path / EXPERIMENT))
+
+
+def narrowed_to(facts: Facts) -> str:
+    """Flags that narrow a request of several jobs to the one at hand."""
+    flags = "".join(f" {as_flag(name, value)}" for name, value in facts.varied)
+    several = {row.trial.settings["strategy"] for row in facts.rows} - {"single"}
+    return f"{flags} --strategy {facts.trial.settings['strategy']}" if len(several) > 1 else flags
+
+
+def comm_command(facts: Facts, what: str) -> str:
+    """The command that measures the network as these ranks use it."""
+    settings = facts.trial.settings
+    placed = "".join(
+        f" {as_flag(name, settings[name])}"
+        for name in ("link", "split_gpu")
+        if settings.get(name) is not None
+    )
+    return f"scalescope comm {what} --world-size {facts.ranks} --device {facts.trial.device}{placed}"
 
 
 def as_flag(name: str, value: object) -> str:

@@ -22,7 +22,7 @@ _LARGE = 0.15  # of the ranks: worth one though the interval includes none at al
 _FAR = 3.0
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
 _ALL_REDUCING = ("ddp", "scratch_ddp", "zero1")
-_TOLD_APART = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation", "threads_per_rank")
+_TOLD_APART = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +152,14 @@ class Facts:
             return None
         if self.trial.settings["strategy"] not in _ALL_REDUCING:
             return None
-        smallest, largest = self.curve.points[0][0], self.curve.points[-1][0]
         sizes = [size // self._shrinks for size in self.bucket_bytes or (self.gradient_bytes,)]
-        if max(sizes) > 4 * largest and self.curve.time_s(largest) < _ONLY_BYTES_COUNT_S:
-            return None
-        return tuple(self._time_s(size, smallest, largest) for size in sizes)
+        return tuple(map(self._time_s, sizes)) if self._reaches(max(sizes)) else None
+
+    def _reaches(self, size: int) -> bool:
+        """Whether the curve can tell about a size: a little beyond its end, or where only bytes count."""
+        assert self.curve is not None
+        largest, time_s = self.curve.points[-1]
+        return size <= 4 * largest or time_s >= _ONLY_BYTES_COUNT_S
 
     @property
     def _shrinks(self) -> int:
@@ -173,12 +176,13 @@ class Facts:
         """What one exchange of all gradients would take."""
         if self.curve is None or self.exchange_s is None or self.gradient_bytes is None:
             return None
-        smallest, largest = self.curve.points[0][0], self.curve.points[-1][0]
-        return self._time_s(self.gradient_bytes // self._shrinks, smallest, largest)
+        size = self.gradient_bytes // self._shrinks
+        return self._time_s(size) if self._reaches(size) else None
 
-    def _time_s(self, size: int, smallest: int, largest: int) -> float:
+    def _time_s(self, size: int) -> float:
         """Inside the curve as measured; a little outside by its last rate, or by its latency."""
         assert self.curve is not None
+        smallest, largest = self.curve.points[0][0], self.curve.points[-1][0]
         if size > largest:
             return self.curve.time_s(largest) * size / largest
         return self.curve.time_s(max(size, smallest))
@@ -216,14 +220,17 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
         )
         for row in rows
-        if row.ranks > 1 and (row.waterfall is not None or row.trial.settings.get("oversubscribe"))
+        if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
     ]
     return tuple(sorted(found, key=lambda one: -one.ranks))
 
 
 def _varied(trial: Trial, trials: list[Trial]) -> tuple[tuple[str, object], ...]:
+    """What differs among trials on as many ranks: defaults differ between numbers of ranks by themselves."""
+    beside = [one for one in trials if one.world_size == trial.world_size]
+
     def values(name: str) -> set[str]:
-        return {repr(one.settings[name]) for one in trials if name in one.settings}
+        return {repr(one.settings[name]) for one in beside if name in one.settings}
 
     names = [name for name in trial.settings if name not in _TOLD_APART and len(values(name)) > 1]
     return tuple((name, trial.settings[name]) for name in names)

@@ -40,6 +40,7 @@ def build_experiment(
     """Merge flag over file over default; `defaults` are the verb's own for the run's options."""
     given = {**file, **flags}
     _drop_overridden_batch(file, flags, given)
+    _drop_unselected(file, flags, given)
     run_options = {one.name: one for one in settings_of(Measuring)}
     known = cards.all_settings(benchmark)
     measuring: dict[str, Any] = {name: one.default for name, one in run_options.items()}
@@ -62,6 +63,21 @@ def build_experiment(
     _check_selection(settings, given)
     _check_name(measuring["name"], given)
     return Experiment(verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring))
+
+
+def _drop_unselected(file: Entries, flags: Entries, given: Entries) -> None:
+    """A flag that selects some of a file's strategies, workloads or data leaves out what others need."""
+    for kind, name in (("strategies", "strategy"), ("workloads", "workload"), ("data", "data")):
+        if name not in flags or name not in file:
+            continue
+        chosen = {one.text for one in flags[name]}
+        if not chosen <= set(cards.names(kind)):
+            continue
+        kept = {one.name for card in chosen for one in settings_of(cards.card_in(kind, card))}
+        others = {one.name for card in cards.names(kind) for one in settings_of(cards.card_in(kind, card))}
+        for setting in others - kept:
+            if setting in given and setting not in flags:
+                del given[setting]
 
 
 def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Value, ...]:

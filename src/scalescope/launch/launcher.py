@@ -103,7 +103,11 @@ def _judge_memory(trial: Trial, records: list[RankRecord]) -> Outcome:
 
 
 def _judge_profile(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Ranks that exchange gradients must show it: a trace without is broken, not free of communication."""
+    """A trace must show what happened: on a GPU kernels, between ranks their exchange."""
+    for record in records:
+        if record.counters.get("device_events") == 0:
+            reason = f"the trace of rank {record.rank} shows no kernel: the profiler could not see the GPU"
+            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
     if trial.world_size == 1 or takes_away(trial, NO_COMM):
         return Outcome(status="ok", records=records)
     for record in records:

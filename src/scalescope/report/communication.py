@@ -1,5 +1,6 @@
 """The sections of `comm`: nccl-tests' table, a sentence, the pairs, and the curves as data."""
 
+import statistics
 from typing import Any
 
 from scalescope.analysis.collectives import (
@@ -16,7 +17,7 @@ from scalescope.analysis.nccl_log import nccl_choices
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.report.nccl_tests import table_text
-from scalescope.report.numbers import percent, significant
+from scalescope.report.numbers import counted, percent, significant
 from scalescope.report.section import Section, Table
 from scalescope.report.training import surroundings
 from scalescope.results.result import SCHEMA_VERSION, Result
@@ -70,7 +71,7 @@ def verdict(rows: tuple[CollectiveRow, ...]) -> str:
     name = "all_reduce" if any(row.collective == "all_reduce" for row in rows) else rows[0].collective
     own = [row for row in rows if row.collective == name]
     best = max(own, key=lambda row: row.busbw_bytes_per_s)
-    small = min(own, key=lambda row: row.size_bytes)
+    small = min((row for row in own if row.ranks == best.ranks), key=lambda row: row.size_bytes)
     text = f"{name} over {best.ranks} ranks takes {_micro(small.median_s)} at {_bytes(small.size_bytes)}"
     if best.size_bytes:
         text += f" and reaches {_rate(best.busbw_bytes_per_s)} bus bandwidth at {_bytes(best.size_bytes)}"
@@ -78,6 +79,19 @@ def verdict(rows: tuple[CollectiveRow, ...]) -> str:
     if len(waits) > len(own) / 2:
         text += f"; ranks wait for rank {waits[-1].last_rank}"
     return text + "."
+
+
+def pairs_verdict(run: Run) -> str | None:
+    """The slowest and the usual pair of ranks; None where pairs were not measured."""
+    pairs = pair_rows(run.results)
+    if not pairs:
+        return None
+    slowest = min(pairs, key=lambda one: one.bytes_per_s)
+    usual = statistics.median(one.bytes_per_s for one in pairs)
+    return (
+        f"Of {counted(len(pairs), 'pair')} of ranks the usual one carries {_rate(usual)} each way, the "
+        f"slowest ({slowest.low} and {slowest.high}) {_rate(slowest.bytes_per_s)}."
+    )
 
 
 def _is_listener(result: Result) -> bool:

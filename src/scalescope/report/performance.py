@@ -27,6 +27,8 @@ def headline(run: Run) -> str:
         return found
     if collectives := collective_rows(run.results):
         return communication.verdict(collectives)
+    if (pairs := communication.pairs_verdict(run)) is not None:
+        return pairs
     return next(iter(verdicts(memory_groups(run))), _NOTHING)
 
 

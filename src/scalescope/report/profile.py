@@ -99,7 +99,7 @@ def _exposed_buckets(one: Profile) -> list[str]:
 def _waiting(one: Profile) -> list[str]:
     """Transfer against wait: what exchanges last beyond those of the rank that came last."""
     if one.transfer_s is None:
-        return []
+        return []  # one rank alone was recorded, or exchanges overlap or have a root
     waits = {rank: one.waiting_s(rank) or 0.0 for rank in one.ranks}
     longest, last = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
     said = f"Of a step's exchanges {milliseconds(one.transfer_s)} ms are transfer"

@@ -122,7 +122,9 @@ def _description(trial: Trial) -> dict[str, Any]:
 
 def _failures(run: Run) -> list[dict[str, Any]]:
     return [
-        _failure(one) for one in run.results if one.status != "ok" and one.settings["benchmark"] == "train"
+        _failure(one)
+        for one in run.results
+        if one.status != "ok" and one.settings["benchmark"] in ("train", "profile")
     ]
 
 

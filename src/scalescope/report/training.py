@@ -60,7 +60,8 @@ def next_after_training(run: Run) -> str | None:
     """What to do after `train`."""
     if not run.of_status("ok"):
         return None
-    more = "" if len(run.results) > 1 else "; --repeats 5 gives an interval"
+    timed = [one for one in run.results if one.settings["benchmark"] == "train"]
+    more = "" if len(timed) > 1 else "; --repeats 5 gives an interval"
     return f"scalescope scale shows how this changes with the number of ranks{more}."
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ def is_communication(name: str) -> bool:
     return _COMMUNICATION.search(name) is not None
 
 
+def is_transfer(name: str) -> bool:
+    """Whether an event on the host is a transfer itself; NCCL's there only say that a kernel was started."""
+    return name.lower().startswith("gloo:")
+
+
 def trace_name(trial_id: str, launch: int, rank: int) -> str:
     """The name of a rank's trace inside a run folder."""
     return f"{TRACES}/{trial_id}-{launch}-{rank}.json.gz"
@@ -28,7 +34,10 @@ def trace_name(trial_id: str, launch: int, rank: int) -> str:
 def read_events(path: Path) -> list[dict[str, Any]]:
     """The complete events of a Chrome trace; ValueError where it is none."""
     content = path.read_bytes()
-    raw = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    try:
+        raw = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"the file is damaged: {error}") from None
     events = raw.get("traceEvents") if isinstance(raw, dict) else raw
     if not isinstance(events, list):
         raise ValueError("no Chrome trace: it has no list of events")

@@ -18,6 +18,7 @@ from scalescope.report.scaling import next_after_scaling, scaling_sections
 from scalescope.report.section import Section
 from scalescope.report.training import next_after_training, training_sections
 from scalescope.report.trials import is_answer
+from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.memory import with_one_forecaster
@@ -65,7 +66,13 @@ def main_job(
     next_step = next_after_scaling if "scaling" in parts else next_after_training
     if not {"scaling", "training", "comm"} & set(parts):
         next_step = next_after_memory
-    asked_comm = "comm" in parts
+
+    def is_asked(result: Result) -> bool:
+        """The collectives are a part of their own; pairs and what NCCL says only explain."""
+        settings = result.settings
+        beside = settings.get("pairs") or settings.get("purpose") == "listen"
+        return "comm" in parts and settings["benchmark"] == "comm" and not beside
+
     return carry_out(
         request,
         plan,
@@ -73,7 +80,7 @@ def main_job(
         watcher,
         sections,
         next_step,
-        answers=lambda result: is_answer(result) or (only_explains(result) and not asked_comm),
+        answers=lambda result: is_answer(result) or (only_explains(result) and not is_asked(result)),
     )
 
 

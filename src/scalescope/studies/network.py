@@ -18,7 +18,8 @@ _SHORT_COMM = {
     "time_per_size": 0.05,
     "longest_exchange": 0.05,  # beyond that only bytes count, and twice as many take twice as long
 }
-_LEAST_FOR_PAIRS = 3
+_RANKS_FOR_PAIRS = range(3, 9)  # two have but one pair, and pairs of many take long
+_FEW = 2  # iterations of each
 
 
 def network_of(plan: Plan, *, listen: bool) -> tuple[Trial, ...]:
@@ -40,11 +41,12 @@ def exchanges(plan: Plan) -> tuple[Trial, ...]:
 
 
 def pairs(plan: Plan) -> tuple[Trial, ...]:
-    """Each two of the most ranks by themselves, to find one link that is slower; two ranks have but one."""
+    """Each two of the most ranks by themselves, to find one link that is slower."""
     most = max(trial.world_size for trial in plan.trials)
-    if most < _LEAST_FOR_PAIRS:
+    if most not in _RANKS_FOR_PAIRS:
         return ()
-    return _expanded(plan, world_size=(most,), pairs=(True,), **{n: (v,) for n, v in _SHORT_COMM.items()})
+    few = {"pairs": (True,), "iters": (_FEW,)}
+    return _expanded(plan, world_size=(most,), **{n: (v,) for n, v in _SHORT_COMM.items()}, **few)
 
 
 def listeners(trials: Iterable[Trial]) -> tuple[Trial, ...]:

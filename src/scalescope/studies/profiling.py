@@ -1,7 +1,9 @@
 """Profiling: which launches are recorded beside the timed ones, and the command for another profiler."""
 
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,41 +29,49 @@ class Profiling:
 
     def trials(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """A recorded launch beside every timed one: a timed launch is never recorded itself."""
+        self._check(max((trial.world_size for trial in trials), default=1))
         return tuple(
             trial.replace(
                 benchmark="profile",
                 profile_steps=self.steps,
-                profile_ranks=self._ranks_of(trial),
+                profile_ranks=ranks,
                 profile_with="nvtx" if self.ranges_only else "torch",
             )
             for trial in trials
+            if (ranks := self._ranks_of(trial))
         )
 
+    def _check(self, most: int) -> None:
+        """Refuse what is no list of ranks, or names one that no trial has."""
+        if self.ranks == ALL_RANKS:
+            return
+        words = self.ranks.split(",")
+        if not all(word.isascii() and word.isdecimal() for word in words):
+            raise BadInput(f"--profile-ranks {self.ranks!r}: expected all, or numbers such as 0,1")
+        last = max(map(int, words))
+        if last >= most:
+            raise BadInput(
+                f"--profile-ranks {self.ranks}: there is no rank {last}; ranks are 0 to {most - 1}"
+            )
+
     def _ranks_of(self, trial: Trial) -> str:
-        """The ranks to record, in order; one that does not exist is refused."""
+        """The chosen ranks that a trial has, in order."""
         if self.ranks == ALL_RANKS:
             return ALL_RANKS
-        words = self.ranks.split(",")
-        if not all(word.isdigit() for word in words):
-            raise BadInput(f"--profile-ranks {self.ranks!r}: expected all, or numbers such as 0,1")
-        numbers = sorted({int(word) for word in words})
-        if numbers[-1] >= trial.world_size:
-            last = trial.world_size - 1
-            raise BadInput(
-                f"--profile-ranks {self.ranks}: there is no rank {numbers[-1]}; ranks are 0 to {last}"
-            )
-        return ",".join(map(str, numbers))
+        numbers = sorted({int(word) for word in self.ranks.split(",")})
+        return ",".join(str(one) for one in numbers if one < trial.world_size)
 
 
-def nsys_command(folder: Path, steps: int, ranks: str) -> list[str]:
-    """Nsight Systems around the same request, restricted to the recorded steps."""
+def nsys_command(folder: Path, profiling: Profiling, ranks: int) -> list[str]:
+    """Nsight Systems around the same request, restricted to the recorded steps of every rank."""
+    folder = folder.absolute()
     return [
         "nsys",
         "profile",
         "--trace=cuda,nvtx,osrt",
         "--capture-range=nvtx",
         "--nvtx-capture=scalescope.captured",
-        "--capture-range-end=stop",
+        f"--capture-range-end=repeat:{ranks}",
         "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0",
         "--trace-fork-before-exec=true",
         "--force-overwrite=true",
@@ -70,10 +80,9 @@ def nsys_command(folder: Path, steps: int, ranks: str) -> list[str]:
         "train",
         str(folder / EXPERIMENT),
         "--profile",
-        f"--profile-steps={steps}",
-        f"--profile-ranks={ranks}",
+        f"--profile-steps={profiling.steps}",
+        f"--profile-ranks={profiling.ranks}",
         "--profile-ranges-only",
-        f"--output-dir={folder / 'nsys'}",
     ]
 
 
@@ -86,10 +95,21 @@ def run_nsys(command: Sequence[str]) -> str:
     """Run it where it exists; says what became of it."""
     if shutil.which(command[0]) is None:
         return "nsys is not installed here; the command is in the file"
-    ended = subprocess.run(
-        list(command), check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    # A session of its own: all that it started ends with it, also when we are stopped.
+    process = subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
-    if ended.returncode == 0:
+    try:
+        said = process.communicate()[0].strip().splitlines()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+    if process.returncode == 0:
         return "done"
-    said = (ended.stderr or ended.stdout).strip().splitlines()
-    return f"nsys ended with {ended.returncode}: {said[-1] if said else 'it said nothing'}"
+    return f"nsys ended with {process.returncode}: {said[-1] if said else 'it said nothing'}"

@@ -171,7 +171,10 @@ def _check_same_request(path: Path, wanted: str, neutral: set[str]) -> None:
     before = _comparable((path / EXPERIMENT).read_text(encoding="utf-8")) - neutral
     now = _comparable(wanted) - neutral
     if before != now:
-        keys = {"the verb" if line.startswith("#") else line.partition(":")[0] for line in before ^ now}
+        keys = {
+            "the verb or its own flags" if line.startswith("#") else line.partition(":")[0]
+            for line in before ^ now
+        }
         raise BadInput(f"--resume: {path} was asked for otherwise; these differ: {', '.join(sorted(keys))}")
 
 

@@ -1,7 +1,6 @@
 """`train`: one configuration (or a sweep of them), measured and summarised."""
 
 import dataclasses
-from pathlib import Path
 
 from scalescope.experiment.expand import expand
 from scalescope.launch.launcher import Launcher
@@ -44,16 +43,20 @@ def train(
     report = carry_out(request, plan, launcher, watcher, _sections, next_after_training)
     if profiling is None or not profiling.nsys or report.path is None:
         return report
-    return _with_nsys(report, report.path, profiling)
+    ranks = max(trial.world_size for trial in expansion.trials)
+    return _with_nsys(report, nsys_command(report.path, profiling, ranks), run=launcher.repeatable)
 
 
 def _sections(run: Run) -> tuple[Section, ...]:
     return (*training_sections(run), *profile_sections(run))
 
 
-def _with_nsys(report: StudyReport, path: Path, profiling: Profiling) -> StudyReport:
-    """Write the command for Nsight Systems, and run it where it exists."""
-    command = nsys_command(path, profiling.steps, profiling.ranks)
-    write_atomically(path / NSYS_SCRIPT, nsys_script(command))
-    line = f"Nsight Systems: {path / NSYS_SCRIPT}: {run_nsys(command)}."
+def _with_nsys(report: StudyReport, command: list[str], *, run: bool) -> StudyReport:
+    """Write the command for Nsight Systems, and run it where it exists, but not from ranks."""
+    assert report.path is not None
+    script = report.path / NSYS_SCRIPT
+    script.parent.mkdir(exist_ok=True)
+    write_atomically(script, nsys_script(command))
+    ended = run_nsys(command) if run else "not run by ranks of another launcher"
+    line = f"Nsight Systems: {script}: {ended}."
     return dataclasses.replace(report, sections=(*report.sections, Section(lines=(line,))))

@@ -43,6 +43,10 @@ class Waits:
     loader_s: float = 0.0
     copy_s: float = 0.0
 
+    def begin(self) -> None:
+        """Count from here on: the first batches wait for the loader's processes to start."""
+        self.batches, self.loader_s, self.copy_s = 0, 0.0, 0.0
+
     def counters(self) -> dict[str, float | int | str | None]:
         """Seconds of each a batch."""
         if not self.batches:

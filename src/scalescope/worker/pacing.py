@@ -55,7 +55,8 @@ class PacedModel(nn.Module):
     def wait_for_gradient(self, place: int) -> None:
         """Let the time pass until the gradient of the parameter used at `place` is ready."""
         number = len(self._order) - 1 - place
-        _sleep_until(self._backward_began + self._pace.gradient_ready_s[number])
+        with record_function(COMPUTE):
+            _sleep_until(self._backward_began + self._pace.gradient_ready_s[number])
 
     def note_use(self, place: int) -> None:
         """The last parameter's gradient is the first to be worked on: the backward pass begins."""
@@ -90,7 +91,8 @@ class SleepingOptimizer(torch.optim.Optimizer):
         self._duration_s = duration_s
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        _sleep_until(time.perf_counter() + self._duration_s)
+        with record_function(COMPUTE):
+            _sleep_until(time.perf_counter() + self._duration_s)
 
 
 def _sleep_until(moment: float) -> None:

@@ -55,6 +55,36 @@ def test_a_batch_flag_chooses_between_both_of_the_file() -> None:
     assert built.settings == {"global_batch_size": (128,)}
 
 
+UNSELECTED = [
+    ("strategy", "ddp", "fsdp", "reshard_after_forward", "false"),
+    ("strategy", "fsdp", "ddp", "bucket_cap_mb", "5"),
+    ("workload", "mlp", "paced", "forward_ms", "5"),
+    ("workload", "paced", "mlp", "hidden_dim", "64"),
+]
+
+
+@pytest.mark.parametrize(("name", "chosen", "other", "setting", "value"), UNSELECTED)
+def test_a_flag_that_selects_leaves_out_what_others_of_the_file_need(
+    name: str, chosen: str, other: str, setting: str, value: str
+) -> None:
+    file = lines(**{name: f"{chosen},{other}", setting: value, "seed": "7"})
+    assert set(build(file, {}).settings) == {name, setting, "seed"}
+    assert build(file, flags(**{name: chosen})).settings == {name: (chosen,), "seed": (7,)}
+    assert setting in build(file, flags(**{name: other})).settings
+    assert setting in build(file, flags(**{name: f"{chosen},{other}"})).settings
+
+
+def test_a_setting_that_was_typed_is_not_left_out() -> None:
+    file = lines(strategy="ddp,fsdp", reshard_after_forward="false")
+    typed = flags(strategy="ddp", reshard_after_forward="true")
+    assert build(file, typed).settings["reshard_after_forward"] == (True,)
+
+
+def test_a_flag_that_selects_what_the_file_does_not_leaves_the_file_alone() -> None:
+    """The file means the default, and what is no setting of the flag's choice is to be refused."""
+    assert "forward_ms" in build(lines(forward_ms="5"), flags(workload="mlp")).settings
+
+
 @pytest.mark.parametrize("place", ["file", "flags"])
 def test_both_batches_in_one_place_are_refused(place: str) -> None:
     both = {"batch_size": "32", "global_batch_size": "64"}

@@ -1,4 +1,4 @@
-"""Finished ranks are held against what right training looks like."""
+"""Finished ranks are held against what right training, and a whole trace, looks like."""
 
 from typing import Any
 
@@ -46,6 +46,48 @@ def test_without_communication_parameters_may_differ_but_losses_must_be_finite()
     apart = _records({"parameter_checksum": "a"}, {"parameter_checksum": "b"})
     assert judge(_trial("noop_comm"), apart).status == "ok"
     assert judge(_trial("noop_comm"), _records({"first_bad_loss_step": 1})).status == "invalid"
+
+
+def _recorded(world_size: int = 2, ablation: str = "none") -> Trial:
+    return Trial(settings={"benchmark": "profile", "ablation": ablation, "world_size": world_size})
+
+
+def test_a_trace_must_show_the_communication_that_there_must_be() -> None:
+    records = _records({"communication_events": 3}, {"communication_events": 0})
+    outcome = judge(_recorded(), records)
+    assert (outcome.status, outcome.rank, outcome.records) == ("invalid", 1, records)
+    assert outcome.reason == "the trace of rank 1 shows no communication, and there must be some"
+
+
+def test_traces_that_show_communication_are_ok() -> None:
+    records = _records({"communication_events": 3}, {"communication_events": 3})
+    outcome = judge(_recorded(), records)
+    assert (outcome.status, outcome.reason, outcome.records) == ("ok", None, records)
+
+
+def test_one_rank_and_ranks_that_send_nothing_have_no_communication_to_show() -> None:
+    silent = {"communication_events": 0}
+    assert judge(_recorded(world_size=1), _records(silent)).status == "ok"
+    assert judge(_recorded(ablation="noop_comm"), _records(silent, silent)).status == "ok"
+    assert judge(_recorded(ablation="preloaded"), _records(silent, silent)).status == "invalid"
+
+
+def test_a_trace_of_a_gpu_must_show_kernels() -> None:
+    seen, blind = ({"communication_events": 3, "device_events": count} for count in (5, 0))
+    outcome = judge(_recorded(), _records(seen, blind))
+    assert (outcome.status, outcome.rank) == ("invalid", 1)
+    assert outcome.reason == "the trace of rank 1 shows no kernel: the profiler could not see the GPU"
+    assert judge(_recorded(), _records(seen, seen)).status == "ok"
+
+
+def test_one_rank_and_ranks_that_send_nothing_have_kernels_to_show() -> None:
+    blind = {"communication_events": 0, "device_events": 0}
+    assert judge(_recorded(world_size=1), _records(blind)).status == "invalid"
+    assert judge(_recorded(ablation="noop_comm"), _records(blind, blind)).status == "invalid"
+
+
+def test_a_rank_that_recorded_nothing_owes_no_trace() -> None:
+    assert judge(_recorded(), _records({}, {"communication_events": 3})).status == "ok"
 
 
 def test_a_rank_file_that_says_little_becomes_a_record_that_says_so() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from scalescope.worker import feeding
-from scalescope.worker.feeding import Feed, Handling, Peeked, Shard, feed
+from scalescope.worker.feeding import Feed, Handling, Peeked, Shard, Waits, feed, preloaded
 from scalescope.worker.step import Data
 from scalescope.worker.text.encoding import ClassifiedTexts
 
@@ -176,3 +176,77 @@ def test_batches_that_cannot_be_closed_need_not_be() -> None:
     stream = Feed(batches=Peeked(itertools.cycle("ab")))
     stream.close()
     assert next(stream.batches) == "a"
+
+
+def test_waits_are_told_for_a_batch() -> None:
+    waits = Waits(batches=4, loader_s=0.2, copy_s=0.4)
+    assert waits.counters() == pytest.approx({"loader_s": 0.05, "copy_s": 0.1})
+
+
+def test_waits_are_counted_from_where_they_begin() -> None:
+    waits = Waits(batches=4, loader_s=0.2, copy_s=0.4)
+    waits.begin()
+    assert waits == Waits()
+    assert waits.counters() == {}
+
+
+def test_without_batches_there_are_no_waits() -> None:
+    assert Waits().counters() == {}
+
+
+class _Clock:
+    """Goes on by a second whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+
+@pytest.mark.parametrize("options", [loader(), loader(1)], ids=["no processes", "one process"])
+def test_every_batch_of_a_loader_is_waited_for_and_copied(
+    options: Handling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "perf_counter", _Clock())
+    stream = feed(texts(40), 4, options, CPU, Shard(index=0, count=1), 0)
+    assert stream.waits.counters() == {}
+    for _ in range(3):
+        next(stream.batches)
+    stream.close()
+    assert stream.waits == Waits(batches=3, loader_s=3.0, copy_s=3.0)
+
+
+def test_somebody_else_s_batches_are_waited_for_as_well() -> None:
+    batches = [torch.zeros(4, 1) for _ in range(2)]
+    stream = feed(Data(samples=_Batches(batches)), 4, loader(), CPU, Shard(index=0, count=1), 0)
+    for _ in range(5):
+        next(stream.batches)
+    assert stream.waits.batches == 5
+    assert set(stream.waits.counters()) == {"loader_s", "copy_s"}
+
+
+class _Batches:
+    """Batches that are made already, without numbers."""
+
+    def __init__(self, batches: list[torch.Tensor]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self._batches)
+
+
+def test_batches_that_stay_on_the_device_are_not_waited_for() -> None:
+    made = Data(synthesize=lambda size, generator: torch.zeros(size))
+    stream = feed(made, 4, loader(), CPU, Shard(index=0, count=1), 0)
+    for _ in range(3):
+        next(stream.batches)
+    assert stream.waits.counters() == {}
+
+
+def test_preloaded_batches_are_not_waited_for() -> None:
+    stream = preloaded(feed(texts(40), 4, loader(), CPU, Shard(index=0, count=1), 0))
+    for _ in range(5):
+        next(stream.batches)
+    assert stream.waits.counters() == {}

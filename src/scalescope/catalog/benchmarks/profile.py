@@ -15,7 +15,7 @@ class Profile(Train):
 
     heading = "Profile"
 
-    profile_steps: int = setting(3, "Steps to record.", low=1, high=1000, internal=True)
+    profile_steps: int = setting(3, "Steps to record.", low=1, high=100, internal=True)
     profile_ranks: str = setting(ALL_RANKS, "Ranks to record, by number.", sweep=False, internal=True)
     profile_with: str = setting(
         "torch",

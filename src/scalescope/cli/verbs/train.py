@@ -13,7 +13,7 @@ from scalescope.cli.options import measuring_verb
     "--profile", is_flag=True, help="Also record a trace of a few steps, in a launch that is not timed."
 )
 @click.option(
-    "--profile-steps", type=click.IntRange(1, 1000), metavar="INT", help="Steps to record. [default: 3]"
+    "--profile-steps", type=click.IntRange(1, 100), metavar="INT", help="Steps to record. [default: 3]"
 )
 @click.option("--profile-ranks", metavar="INT[,...]", help="Ranks to record. [default: all]")
 @click.option(
@@ -50,10 +50,13 @@ def _profiling(arguments: dict[str, Any]) -> dict[str, Any]:
     from scalescope.studies.profiling import Profiling
 
     given = {name: arguments[flag[2:].replace("-", "_")] for name, flag in _FLAGS.items()}
-    given = {name: value for name, value in given.items() if value}
+    given = {name: value for name, value in given.items() if value not in (None, False)}
     if not arguments["profile"]:
         if given:
             raise BadInput(f"{_FLAGS[next(iter(given))]} needs --profile")
         return {}
-    words = ["--profile", *(f"{_FLAGS[name]}={value}" for name, value in given.items())]
+    words = [
+        "--profile",
+        *(_FLAGS[name] if value is True else f"{_FLAGS[name]}={value}" for name, value in given.items()),
+    ]
     return {"profiling": Profiling(**given), "words": tuple(words)}

@@ -12,7 +12,7 @@ THREADS = "too many CPU threads"
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost, term = facts.lost(CONTENTION), facts.term(CONTENTION)
-    if not lost or term is None or term.time_s is None:
+    if not lost or term is None or term.time_s is None or facts.trial.settings.get("oversubscribe"):
         return None
     threads, cores = int(facts.trial.settings["threads_per_rank"]), facts.cores
     on_cores = facts.trial.device == "cpu" and not facts.trial.settings.get("stand_in")

@@ -6,6 +6,7 @@ from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
 RULE = "copy-bound"
 _WORTH = 0.03  # of a step
+_READY = 0.3  # of the wait: a loader that takes less is not what steps wait for
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
@@ -15,15 +16,15 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if wait.value < _WORTH * facts.step_s or (wait.low is not None and wait.low <= 0.0):
         return None
     loader_s, copy_s = times
-    if copy_s <= loader_s:
+    if loader_s > _READY * wait.value:
         return None
     share = wait.value / facts.step_s
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"The host spends {copy_s * 1e3:.1f} ms on copying a batch to the GPU and "
-        f"{loader_s * 1e3:.1f} ms on waiting for it; batches that are there already would give {share:.0%} "
-        "of the time back.",
+        claim=f"Batches are ready ({loader_s * 1e3:.1f} ms of waiting for the loader), but copying holds the "
+        f"host up for {copy_s * 1e3:.1f} ms, what the GPU still has to do included; batches that are there "
+        f"already would give {share:.0%} of the time back.",
         lost=share * facts.ranks,
         share=share,
         evidence=(
@@ -32,7 +33,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="input", value=wait.value, unit="s", source="step minus preloaded samples"),
         ),
         advice=(
-            *advise(facts, "page-locked memory copies faster", "pin_memory", True),
             *advise(facts, "copy the next batch beside compute", "prefetch_stream", True),
+            *advise(facts, "page-locked memory copies faster", "pin_memory", True),
         ),
     )

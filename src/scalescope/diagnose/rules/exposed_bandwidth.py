@@ -1,7 +1,7 @@
 """Communication-bound by bandwidth: what is exposed is bytes over a link, not the start of exchanges."""
 
 from scalescope.analysis.waterfall import EXPOSED
-from scalescope.diagnose.advice import fewer_bytes
+from scalescope.diagnose.advice import comm_command, fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.network import is_latency, is_slow_network, of_the_usual, rate_of
@@ -18,7 +18,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return Abstention(
             rule=RULE,
             missing="how fast ranks exchange a gradient's worth of bytes",
-            command=f"scalescope comm --collective all_reduce --world-size {facts.ranks}",
+            command=comm_command(facts, "--collective all_reduce"),
         )
     if is_latency(facts):
         return None

@@ -1,7 +1,7 @@
 """Communication-bound by latency: what is exposed is the number of exchanges, not their size."""
 
 from scalescope.analysis.waterfall import EXPOSED
-from scalescope.diagnose.advice import advise, batch_name
+from scalescope.diagnose.advice import advise, advise_more, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.network import is_latency, is_slow_to_start
@@ -28,7 +28,11 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="buckets", value=count, source="DDP"),
         ),
         advice=(
-            *(advise(facts, "larger buckets, fewer exchanges", "bucket_cap_mb", 100.0) if count > 1 else ()),
+            *(
+                advise_more(facts, "larger buckets, fewer exchanges", "bucket_cap_mb", 100.0)
+                if count > 1
+                else ()
+            ),
             *advise(facts, "compute more for every exchange (another job)", batch_name(facts)),
             *advise(facts, "exchange less often (another job)", "accumulation_steps"),
         ),

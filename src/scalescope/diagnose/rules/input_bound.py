@@ -1,7 +1,7 @@
 """Input-bound: steps wait for samples."""
 
 from scalescope.analysis.waterfall import INPUT
-from scalescope.diagnose.advice import advise
+from scalescope.diagnose.advice import advise, advise_more
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.rules.copy_bound import rule as copies_are_slow
@@ -39,6 +39,6 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         ),
         advice=(
             *advise(facts, f"{more} loader processes a rank", "num_workers", more),
-            *(advise(facts, "look further ahead", "prefetch_factor", 8) if workers else ()),
+            *(advise_more(facts, "look further ahead", "prefetch_factor", 8) if workers else ()),
         ),
     )

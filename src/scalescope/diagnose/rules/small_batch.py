@@ -16,8 +16,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if (
         not lost
         or compute_s is None
-        or compute_s >= ENOUGH_COMPUTE_S
         or exchange_s is None
+        or compute_s >= max(ENOUGH_COMPUTE_S, exchange_s)
         or is_slow_network(facts)
         or not facts.sending_explains
         or any(isinstance(other(facts), Finding) for other in (model_is_small, buckets_are_small))
@@ -25,7 +25,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     wanted_s = max(ENOUGH_COMPUTE_S, 3.0 * exchange_s)
     batch = facts.row.batch
-    enough = 1 << max(1, round(batch * wanted_s / compute_s) - 1).bit_length()
+    enough = max(2 * batch, 1 << max(1, round(batch * wanted_s / compute_s) - 1).bit_length())
     return Finding(
         rule=RULE,
         term=EXPOSED,

@@ -1,7 +1,7 @@
 """Buckets too small: many exchanges, each of which pays to be started."""
 
 from scalescope.analysis.waterfall import EXPOSED
-from scalescope.diagnose.advice import advise
+from scalescope.diagnose.advice import advise_more
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 
@@ -30,5 +30,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="in buckets", value=exchange_s, unit="s", source="all-reduce curve of this run"),
             Evidence(name="at once", value=whole_s, unit="s", source="all-reduce curve of this run"),
         ),
-        advice=advise(facts, "larger buckets", "bucket_cap_mb", 50.0),
+        advice=advise_more(facts, "larger buckets", "bucket_cap_mb", 50.0),
     )

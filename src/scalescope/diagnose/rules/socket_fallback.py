@@ -1,5 +1,6 @@
 """Socket fall-back: NCCL sends over TCP, because it found, or was allowed, nothing better."""
 
+from scalescope.analysis.waterfall import EXPOSED
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 
@@ -15,6 +16,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost = facts.communication_lost or 0.0
     return Finding(
         rule=RULE,
+        term=EXPOSED if facts.communication_is_told_apart else "",
         root=True,
         claim="NCCL sends gradients through TCP sockets: no NVLink, shared memory or InfiniBand was found or "
         "allowed.",

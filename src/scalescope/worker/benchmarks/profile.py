@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from scalescope.catalog.benchmarks.profile import Profile
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
-from scalescope.results.trace import is_communication, read_events
+from scalescope.results.trace import is_communication, is_transfer, read_events
 from scalescope.worker.benchmarks.train import TrainingRun, prepared
 from scalescope.worker.faults import Fault
 from scalescope.worker.group import Group
@@ -57,7 +57,7 @@ def _record(
     with _recorder(options, device) as recorder:
         times_s = marked.steps(options.recorded)[0]
     if options.profile_with == "torch":
-        found.write_trace = lambda path: _write(recorder, path)
+        found.write_trace = lambda path: _write(recorder, path, device)
     return times_s
 
 
@@ -71,15 +71,18 @@ def _recorder(options: Profile, device: torch.device) -> AbstractContextManager[
     return profile(activities=activities, record_shapes=True)
 
 
-def _write(recorder: Any, path: Path) -> dict[str, int]:
+def _write(recorder: Any, path: Path, device: torch.device) -> dict[str, int]:
     """Write the trace, and count in the file itself what it holds: an empty one must not pass for one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     recorder.export_chrome_trace(str(path))
-    names = [str(one.get("name", "")) for one in read_events(path)]
-    return {
-        "trace_events": len(names),
-        "communication_events": sum(is_communication(name) for name in names),
-    }
+    sent = device_events = 0
+    for one in read_events(path):
+        name, kernel = str(one.get("name", "")), one.get("cat") == "kernel"
+        device_events += kernel
+        # On a GPU the host's events only say that something was started.
+        sent += is_transfer(name) or (kernel and is_communication(name))
+    found = {"communication_events": sent}
+    return found if device.type == "cpu" else {**found, "device_events": device_events}
 
 
 def _count(run: TrainingRun, options: Profile, found: Measurements) -> None:

@@ -165,6 +165,7 @@ def _train(
     warmup_times, _ = run.steps(warmup_steps)
     group.barrier()
     run.position.enter(Stage.STEADY, slowest_warmup_s=max(warmup_times))
+    run.feed.waits.begin()
     losses: list[torch.Tensor] = []
     times: list[float] = []
     samples = 0

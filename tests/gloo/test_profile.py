@@ -1,0 +1,134 @@
+"""Recorded training on real CPU ranks: traces that can be read, and that agree with what DDP counts."""
+
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.trace import read_rank
+from scalescope.results.trace import read_events
+from tests.conftest import TINY, Cli
+from tests.gloo.real_runs import FinishedRun, RunsHere
+
+pytestmark = pytest.mark.gloo
+
+_FEW_STEPS = ["--device=cpu", "--steps-per-epoch=8", "--warmup-steps=3"]
+# Enough to compute that backward lasts longer than a thread takes to wake up.
+_BUSY = ["--input-dim=64", "--hidden-dim=512", "--num-layers=6", "--batch-size=128", "--bucket-cap-mb=1"]
+_PACED = ["--workload=paced", "--forward-ms=5", "--backward-ms=40", "--layers=8", "--layer-mb=0.25"]
+_CLOSE = 0.25
+
+
+@pytest.fixture(scope="module")
+def busy(run_here: RunsHere) -> FinishedRun:
+    """Two ranks, both recorded."""
+    return run_here("train", *_FEW_STEPS, *_BUSY, "--world-size=2", "--profile", "--profile-steps=10")
+
+
+def _profile_of(run: FinishedRun) -> dict[str, Any]:
+    assert run.returncode == 0, run.stdout + run.stderr
+    (found,) = run.summary["results"]["profile"]
+    assert isinstance(found, dict)
+    return found
+
+
+def _launches(run: FinishedRun, benchmark: str) -> list[dict[str, Any]]:
+    return [one for one in run.results if one["settings"]["benchmark"] == benchmark]
+
+
+def test_two_ranks_leave_two_traces_in_which_every_step_communicates(busy: FinishedRun) -> None:
+    files = _profile_of(busy)["files"]
+    assert sorted(files) == ["0", "1"]
+    assert sorted(path.name for path in (busy.folder / "traces").iterdir()) == sorted(
+        name.removeprefix("traces/") for name in files.values()
+    )
+    for name in files.values():
+        rank = read_rank(read_events(busy.folder / name), on_gpu=False)
+        assert not rank.on_gpu
+        assert len(rank.steps) == 10
+        for step in rank.steps:
+            assert step.communication_s > 0
+            assert step.compute_s > 0
+            assert step.collectives and all(one.size_bytes for one in step.collectives)
+
+
+def test_the_trace_and_ddps_own_counters_agree(busy: FinishedRun) -> None:
+    profile = _profile_of(busy)
+    assert 0 <= profile["overlap"] <= 1
+    assert profile["span_overlap"] == pytest.approx(profile["ddp_overlap"], abs=_CLOSE)
+
+
+def test_the_exchanges_of_a_step_are_ddps_buckets(busy: FinishedRun) -> None:
+    (launch,) = _launches(busy, "profile")
+    sizes = [int(word) for word in launch["ranks"][0]["counters"]["bucket_bytes"].split(",")]
+    assert len(sizes) > 1
+    assert sorted(one["size_bytes"] for one in _profile_of(busy)["buckets"]) == sorted(sizes)
+
+
+def test_timed_launches_carry_no_trace(busy: FinishedRun) -> None:
+    (timed,) = _launches(busy, "train")
+    (profiled,) = _launches(busy, "profile")
+    for rank in timed["ranks"]:
+        assert "trace" not in rank["counters"]
+        assert len(rank["samples"]["step_time_s"]) == 5
+    for rank in profiled["ranks"]:
+        assert "step_time_s" not in rank["samples"]
+        assert len(rank["samples"]["recorded_step_time_s"]) == 10 + 1
+        assert rank["counters"]["communication_events"] > 0
+    assert [one["status"] for one in busy.summary["results"]["training"]] == ["ok"]
+
+
+def test_the_summary_holds_the_profile_and_the_timed_step_beside_it(busy: FinishedRun) -> None:
+    profile = _profile_of(busy)
+    (timed,) = busy.summary["results"]["training"]
+    assert profile["untraced_step_s"] == pytest.approx(timed["step_time_s"]["mean"])
+    assert profile["unread"] == {}
+    assert [one["rank"] for one in profile["ranks"]] == [0, 1]
+    assert profile["kernels"]
+    # gloo sends several buckets at once: then each has its transfer, and a step has no sum of them.
+    assert all(one["transfer_s"] > 0 for one in profile["buckets"])
+
+
+def test_where_a_step_has_one_exchange_transfer_is_told_from_waiting(run_here: RunsHere) -> None:
+    profile = _profile_of(run_here("train", *TINY, "--world-size=2", "--profile", "--profile-steps=2"))
+    (bucket,) = profile["buckets"]
+    assert profile["transfer_s"] == pytest.approx(bucket["transfer_s"])
+    assert all(one["waiting_s"] >= -1e-9 for one in profile["ranks"])
+
+
+def test_the_trace_is_shown_at_once_and_explained_later(busy: FinishedRun, cli: Cli) -> None:
+    title = "Trace · ddp, 2 ranks, batch 128"
+    assert title in busy.stdout
+    later = cli("explain", str(busy.folder))
+    assert later.returncode == 0
+    assert title in later.stdout
+    assert "of communication hides behind compute" in later.stdout
+
+
+def test_only_chosen_ranks_are_recorded(run_here: RunsHere) -> None:
+    flags = ("--world-size=2", "--profile", "--profile-steps=2", "--profile-ranks=1")
+    run = run_here("train", *TINY, *flags)
+    profile = _profile_of(run)
+    assert list(profile["files"]) == ["1"]
+    assert [one["rank"] for one in profile["ranks"]] == [1]
+    assert len(list((run.folder / "traces").iterdir())) == 1
+    (launch,) = _launches(run, "profile")
+    assert ["trace" in rank["counters"] for rank in launch["ranks"]] == [False, True]
+    assert profile["transfer_s"] is None
+
+
+def test_what_a_paced_model_sleeps_hides_its_communication(run_here: RunsHere) -> None:
+    flags = ("--world-size=2", "--bucket-cap-mb=0.5", "--profile", "--profile-steps=4")
+    profile = _profile_of(run_here("train", *_FEW_STEPS, *_PACED, *flags))
+    for rank in profile["ranks"]:
+        assert all(step["communication_s"] > 0 for step in rank["steps"])
+        assert all(step["compute_s"] > 0.020 for step in rank["steps"])  # the sleep counts
+    assert profile["span_overlap"] == pytest.approx(profile["ddp_overlap"], abs=_CLOSE)
+
+
+def test_ranges_for_another_profiler_leave_no_trace_and_train_the_same(run_here: RunsHere) -> None:
+    run = run_here("train", *TINY, "--world-size=2", "--profile", "--profile-ranges-only")
+    assert run.returncode == 0
+    assert run.summary["results"]["profile"] == []
+    (launch,) = _launches(run, "profile")
+    assert launch["status"] == "ok"
+    assert not any("trace" in rank["counters"] for rank in launch["ranks"])

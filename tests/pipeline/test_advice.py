@@ -1,0 +1,260 @@
+"""Advice of findings: every command is taken by the command line, and none moves to what is in use."""
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalescope.catalog.measuring import Measuring
+from scalescope.cli import app
+from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.finding import Diagnosis
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.launch import local
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome, Watcher
+from scalescope.results.run_folder import RunFolder
+from scalescope.studies.scale import scale
+from tests.unit.experiment.asking import with_gpus
+
+from .recording import RecordingWatcher, ask
+
+GPUS = with_gpus(4)
+SLOW = CostModel(exposed_comm_s={2: 0.4, 4: 0.4}, bytes_per_s=1e7)
+SHORT = CostModel(fixed_s=0.001, per_sample_s=0.0001)
+FED = dataclasses.replace(SHORT, input_s={1: 0.02, 2: 0.02})
+BUSY_HOST = {"gpus": {"0": {"utilization": [0.3]}}, "cpu": {"rank_busy_cores": [1.0]}}
+FULL_AND_HOT = {"gpus": {"0": {"memory_used_bytes": [1 << 34], "slowdowns": {"thermal (software)": 0.5}}}}
+
+
+class TellingLauncher(FakeLauncher):
+    """Also makes up what ranks count beside their steps, and what was seen of the machine."""
+
+    def __init__(
+        self,
+        model: CostModel,
+        machine: Machine = TWO_CORES,
+        counters: Mapping[str, float | str] | None = None,
+        telemetry: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, machine)
+        self._counters = dict(counters or {})
+        self._telemetry = dict(telemetry or {})
+
+    def launch(
+        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+    ) -> Outcome:
+        ended = super().launch(trial, launch, folder, limits, watcher)
+        if trial.settings["benchmark"] != "train":
+            return ended
+        for record in ended.records:
+            record.counters.update(self._counters)
+        return dataclasses.replace(ended, telemetry=self._telemetry)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A run whose cause is known, and a rule that finds it."""
+
+    rule: str
+    model: CostModel
+    machine: Machine = TWO_CORES
+    counters: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
+    telemetry: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def diagnosis(self) -> Diagnosis:
+        launcher = TellingLauncher(self.model, self.machine, self.counters, self.telemetry)
+        wanted = {"world_size": [1, 2], "batch_size": 50, "repeats": 2, **self.asked}
+        batch = "global_batch_size" if "global_batch_size" in wanted else "batch_size"
+        kept = {name: value for name, value in wanted.items() if name != "batch_size" or name == batch}
+        report = scale(ask("scale", **kept), launcher, RecordingWatcher())
+        assert report.run is not None
+        return diagnose(report.run)
+
+
+ON_GPU = {"device": "cuda"}
+LATE_BUCKET = CostModel(exposed_comm_s={2: 0.02}, fixed_s=0.05, bytes_per_s=2e8)
+MANY_STARTS = CostModel(exposed_comm_s={2: 0.1}, fixed_s=0.05, latency_s=1e-3)
+MANY_BUCKETS = {"bucket_bytes": ",".join(["10000"] * 400)}
+FEW_PARAMETERS = {"gradient_bytes": 40_000, "buffer_bytes": 1000}
+CASES = [
+    Case(rule="communication-bound by bandwidth", model=SLOW),
+    Case(rule="communication-bound by bandwidth", model=SLOW, asked={"global_batch_size": 100}),
+    Case(rule="communication-bound by bandwidth", model=SLOW, asked={"precision": ["fp32", "bf16"]}),
+    Case(rule="communication-bound by bandwidth", model=SLOW, asked={"strategy": ["ddp", "zero1"]}),
+    Case(rule="communication-bound by bandwidth", model=SLOW, asked={"bucket_cap_mb": [5, 25]}),
+    Case(rule="communication-bound by bandwidth", model=SLOW, asked={"output_dir": "my run"}),
+    Case(rule="too little work for every exchange", model=CostModel(exposed_comm_s={2: 0.01})),
+    Case(
+        rule="communication-bound by latency",
+        model=CostModel(exposed_comm_s={2: 0.02}, latency_s=0.018, bytes_per_s=1e12),
+    ),
+    Case(rule="buckets too small", model=MANY_STARTS, counters=MANY_BUCKETS),
+    Case(rule="last bucket too large", model=LATE_BUCKET, counters={"bucket_bytes": "4000000"}),
+    Case(
+        rule="model too small for several ranks",
+        model=CostModel(exposed_comm_s={2: 0.005}, latency_s=4e-3),
+        counters=FEW_PARAMETERS,
+    ),
+    Case(rule="too many CPU threads", model=CostModel(contention_s=0.02), asked={"threads_per_rank": 8}),
+    Case(rule="ranks slow each other down", model=CostModel(contention_s=0.02)),
+    Case(rule="straggling rank", model=CostModel(late_s={1: 0.02})),
+    Case(rule="input-bound", model=FED, asked={"num_workers": 1}),
+    Case(
+        rule="copy-bound",
+        model=FED,
+        machine=GPUS,
+        counters={"loader_s": 0.001, "copy_s": 0.02},
+        asked={**ON_GPU, "num_workers": 2},
+    ),
+    Case(
+        rule="gradients in fp32 under autocast",
+        model=SLOW,
+        machine=GPUS,
+        asked={**ON_GPU, "precision": "bf16"},
+    ),
+    Case(rule="matrix units are idle", model=SLOW, machine=GPUS, asked=ON_GPU),
+    Case(
+        rule="the host starts kernels too slowly",
+        model=SHORT,
+        machine=GPUS,
+        telemetry=BUSY_HOST,
+        asked=ON_GPU,
+    ),
+    Case(rule="memory is nearly full", model=SHORT, machine=GPUS, telemetry=FULL_AND_HOT, asked=ON_GPU),
+    Case(rule="the GPU was slowed down", model=SHORT, machine=GPUS, telemetry=FULL_AND_HOT, asked=ON_GPU),
+    Case(
+        rule="buffers are broadcast before every step",
+        model=SLOW,
+        counters={"buffer_bytes": 1000},
+        asked={"broadcast_buffers": "true"},
+    ),
+    Case(
+        rule="find_unused_parameters is on",
+        model=SLOW,
+        asked={"find_unused_parameters": "true", "static_graph": "false"},
+    ),
+]
+
+
+def name_of(case: Case) -> str:
+    return " ".join([case.rule, *map(str, case.asked)])
+
+
+def taken(command: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Whether the command line takes a command, without measuring anything."""
+    monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(CostModel(), machine))
+    program, *words = shlex.split(command)
+    assert program == "scalescope"
+    with pytest.raises(SystemExit) as leaving:
+        app.main([*words, "--help" if words[0] == "check" else "--dry-run"])
+    return SimpleNamespace(code=leaving.value.code)
+
+
+def refused(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Every command that a diagnosis names and the command line does not take, with its words."""
+    told = case.diagnosis()
+    commands = [advice.command for one in told.findings for advice in one.advice]
+    commands += [one.command for one in told.abstentions if one.command]
+    assert case.rule in {one.rule for one in told.findings} | {one.rule for one in told.abstentions}
+    found = []
+    for command in commands:
+        capsys.readouterr()
+        if taken(command, case.machine, monkeypatch).code:
+            found.append(f"{command}: {capsys.readouterr().err}")
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_every_command_can_be_run_as_it_stands(
+    case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(case, monkeypatch, capsys) == []
+
+
+WEAK = "weak scaling is not a faster job"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(rule=WEAK, model=CostModel()),
+        Case(rule="unequal links", model=SLOW, machine=GPUS, asked={**ON_GPU, "world_size": [1, 2, 4]}),
+        Case(rule=WEAK, model=CostModel(), asked={"output_dir": "my run"}),
+        Case(rule=WEAK, model=CostModel(), asked={"world_size": [1, 4]}),
+        Case(rule=WEAK, model=CostModel(), asked={"accumulation_steps": 2}),
+        Case(
+            rule="unequal links",
+            model=SLOW,
+            machine=with_gpus(2),
+            asked={"device": "cpu", "world_size": [1, 4]},
+        ),
+        Case(rule="communication-bound by bandwidth", model=SLOW, asked={"strategy": ["ddp", "fsdp"]}),
+        Case(rule="communication-bound by bandwidth", model=SLOW, asked={"workload": ["mlp", "paced"]}),
+        Case(rule="communication-bound by bandwidth", model=SLOW, asked={"threads_per_rank": [1, 2]}),
+    ],
+    ids=name_of,
+)
+def test_what_rules_say_of_other_runs_can_be_run_as_well(
+    case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(case, monkeypatch, capsys) == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_no_advice_moves_a_setting_to_what_it_is(case: Case) -> None:
+    told = case.diagnosis()
+    in_use = _settings_in(Path(case.asked.get("output_dir", "run")))
+    for lever in _levers(told):
+        name, separator, value = lever.partition("=")
+        assert not separator or (name, value.lower()) not in in_use
+
+
+def _levers(told: Diagnosis) -> list[str]:
+    commands = [shlex.split(advice.command) for one in told.findings for advice in one.advice]
+    return [words[-1] for words in commands if "--levers" in words]
+
+
+def _settings_in(folder: Path) -> set[tuple[str, str]]:
+    """What experiment.yaml says, line by line."""
+    lines = (folder / "experiment.yaml").read_text().lower().splitlines()
+    return {(line.partition(":")[0], line.partition(":")[2].strip()) for line in lines if ":" in line}
+
+
+IN_USE = [
+    ("communication-bound by bandwidth", SLOW, {"comm_hook": "fp16"}, "comm_hook"),
+    ("communication-bound by bandwidth", SLOW, {"accumulation_steps": 4}, "accumulation_steps"),
+    ("buckets too small", MANY_STARTS, {"bucket_cap_mb": 50}, "bucket_cap_mb=50.0"),
+    ("communication-bound by latency", MANY_STARTS, {"bucket_cap_mb": 100}, "bucket_cap_mb=100.0"),
+    (
+        "too many CPU threads",
+        CostModel(contention_s=0.02),
+        {"threads_per_rank": 1, "world_size": [1, 4]},
+        "threads",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "model", "asked", "lever"), IN_USE)
+def test_what_is_in_use_is_not_advised(
+    rule: str, model: CostModel, asked: dict[str, Any], lever: str
+) -> None:
+    told = Case(rule=rule, model=model, counters=MANY_BUCKETS, asked=asked).diagnosis()
+    (found,) = [one for one in told.findings if one.rule == rule]
+    assert not any(lever in advice.command.rpartition("--levers")[2] for advice in found.advice)
+
+
+def test_a_run_without_one_rank_is_told_that_its_baseline_is_unfair() -> None:
+    told = Case(rule="", model=CostModel(), asked={"world_size": [2, 4]}).diagnosis()
+    assert "the baseline is not plain training on one rank" in {one.rule for one in told.findings}
+
+
+def test_a_run_with_one_rank_has_a_fair_baseline() -> None:
+    told = Case(rule="", model=CostModel()).diagnosis()
+    assert "the baseline is not plain training on one rank" not in {one.rule for one in told.findings}

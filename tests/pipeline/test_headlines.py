@@ -1,0 +1,146 @@
+"""Every verb ends in one sentence, and its report begins with it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome, judge
+from scalescope.results.result import RankRecord
+from scalescope.studies.comm import comm
+from scalescope.studies.explain import explain
+from scalescope.studies.main_job import main_job
+from scalescope.studies.memory import memory
+from scalescope.studies.request import Request
+from scalescope.studies.scale import scale
+from scalescope.studies.study import StudyReport
+from scalescope.studies.train import train
+from scalescope.studies.tune import TuneOptions, tune
+
+from .recording import RecordingWatcher, ask
+
+MODEL = CostModel(exposed_comm_s={2: 0.02}, factors={(("precision", "bf16"),): 0.5})
+
+
+def for_benchmark(benchmark: str, **asked: Any) -> Request:
+    """A request of a benchmark that takes no training steps."""
+    made = ask(benchmark, **asked)
+    flags = {n: v for n, v in made.flags.items() if n not in ("steps_per_epoch", "warmup_steps")}
+    return dataclasses.replace(made, benchmark=benchmark, flags=flags)
+
+
+def run_scale(launcher: FakeLauncher) -> StudyReport:
+    return scale(ask("scale", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
+
+
+def run_train(launcher: FakeLauncher) -> StudyReport:
+    return train(ask("train", world_size=2, batch_size=50), launcher, RecordingWatcher())
+
+
+def run_comm(launcher: FakeLauncher) -> StudyReport:
+    asked = for_benchmark("comm", collective="all_reduce", max_bytes="1M", world_size=2)
+    return comm(asked, launcher, RecordingWatcher())
+
+
+def run_memory(launcher: FakeLauncher) -> StudyReport:
+    return memory(for_benchmark("memory"), launcher, RecordingWatcher())
+
+
+def run_main_job(launcher: FakeLauncher) -> StudyReport:
+    return main_job(ask("run", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
+
+
+def run_tune(launcher: FakeLauncher) -> StudyReport:
+    options = TuneOptions(levers=("precision",))
+    return tune(ask("tune", world_size=2), launcher, RecordingWatcher(), options=options)
+
+
+STUDIES = [run_scale, run_train, run_comm, run_memory, run_tune, run_main_job]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_headline_is_the_first_line_of_the_report(study: Any) -> None:
+    report = study(FakeLauncher(MODEL))
+    assert report.headline
+    assert report.headline == (report.path / "performance_report.txt").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_headline_is_one_sentence(study: Any) -> None:
+    headline = study(FakeLauncher(MODEL)).headline
+    assert headline.endswith(".") and headline.isprintable()
+    assert headline != "Nothing was measured that could be explained."
+
+
+@pytest.mark.parametrize(
+    ("study", "said"),
+    [
+        (run_scale, "2 ranks deliver 1.00× at batch 50"),
+        (run_train, "samples/s"),
+        (run_comm, "all_reduce"),
+        (run_memory, "batch"),
+        (run_main_job, "2 ranks deliver 1.00× at batch 50"),
+        (run_tune, "precision bf16 is 2.00×"),
+    ],
+)
+def test_the_headline_says_what_was_found(study: Any, said: str) -> None:
+    assert said in study(FakeLauncher(MODEL)).headline
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_stored_run_is_explained_by_the_same_headline(study: Any) -> None:
+    report = study(FakeLauncher(MODEL))
+    assert explain(Path("run"))[0].lines[0] == report.headline
+
+
+@pytest.mark.parametrize("study", [run_scale, run_train, run_comm])
+def test_a_run_of_which_nothing_came_says_so(study: Any) -> None:
+    failing = FakeLauncher(MODEL, outcomes=lambda trial, launch: Outcome(status="failed", reason="broken"))
+    report = study(failing)
+    assert report.headline == "Nothing was measured that could be explained."
+    assert report.exit_code != 0
+
+
+def measured_between(ranks: list[int], best: int = 2, **asked: Any) -> str:
+    """Every two ranks take 100 µs to start, and the `best` number of them sends fastest."""
+
+    def outcome(trial: Trial, launch: int) -> Outcome:
+        world = trial.world_size
+        times_s = {1 << 10: 1e-4 * world / 2, 1 << 20: 1e-2 if world == best else 1e-1}
+        kind = "pair/0-1" if trial.settings["pairs"] else "all_reduce/in"
+        samples = {f"{kind}/{size}": [time_s] * 5 for size, time_s in times_s.items()}
+        made = [
+            RankRecord(rank=rank, host="fake", device="cpu", placement="", samples=samples)
+            for rank in range(world)
+        ]
+        return judge(trial, made)
+
+    request = for_benchmark("comm", collective="all_reduce", world_size=ranks, **asked)
+    report = comm(request, FakeLauncher(MODEL, outcomes=outcome), RecordingWatcher())
+    return report.headline or ""
+
+
+def test_collectives_are_told_with_their_own_ranks() -> None:
+    assert measured_between([4]).startswith("all_reduce over 4 ranks takes 200 µs at 1.00 KiB")
+
+
+def test_collectives_on_several_numbers_of_ranks_are_not_mixed() -> None:
+    for best in (2, 8):
+        headline = measured_between([2, 8], best, output_dir=f"run{best}")
+        assert "2 ranks takes 100 µs" in headline or "8 ranks takes 400 µs" in headline
+
+
+def test_pairs_alone_are_told_as_well() -> None:
+    headline = measured_between([3], pairs="true")
+    assert headline.startswith("Of 1 pair of ranks the usual one carries ")
+    assert "the slowest (0 and 1) " in headline
+
+
+def test_a_dry_run_has_no_headline() -> None:
+    report = scale(
+        ask("scale", world_size=[1, 2], batch_size=50, dry_run=True), FakeLauncher(MODEL), RecordingWatcher()
+    )
+    assert report.headline is None

@@ -1,0 +1,136 @@
+"""`train --profile` from request to summary: recorded launches stand beside the timed ones."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome, judge
+from scalescope.results.trace import trace_name
+from scalescope.studies.explain import explain
+from scalescope.studies.profiling import Profiling
+from scalescope.studies.train import train
+from tests.unit.analysis.made_traces import cpu_step, profile_result, steps_of, write_trace
+from tests.unit.experiment.asking import with_gpus
+
+from .recording import RecordingWatcher, ask, summary_of
+
+MODEL = CostModel(fixed_s=0.010, per_sample_s=0.001)
+
+
+def recorded(trial: Trial, launch: int) -> Outcome | None:
+    """Launches that record write a trace of known steps for every rank, with one exchange in each."""
+    if trial.settings["benchmark"] != "profile":
+        return None
+    for rank in range(trial.world_size):
+        write_trace(Path("run", trace_name(trial.trial_id, launch, rank)), steps_of(cpu_step()))
+    ranks = tuple(range(trial.world_size))
+    return judge(trial, profile_result(trial, ranks, counters={"communication_events": 3}).ranks)
+
+
+def silent(trial: Trial, launch: int) -> Outcome | None:
+    if trial.settings["benchmark"] != "profile":
+        return None
+    return judge(trial, profile_result(trial, (), counters={"communication_events": 0}).ranks)
+
+
+def blind(trial: Trial, launch: int) -> Outcome | None:
+    """A profiler that sees the host and not the GPU."""
+    if trial.settings["benchmark"] != "profile":
+        return None
+    counters = {"communication_events": 3, "device_events": 0}
+    return judge(trial, profile_result(trial, (), counters=counters).ranks)
+
+
+def test_every_configuration_is_recorded_once_and_timed_as_often_as_asked() -> None:
+    watcher = RecordingWatcher()
+    request = ask("train", world_size=2, batch_size=[10, 20], repeats=3)
+    train(request, FakeLauncher(MODEL, outcomes=recorded), watcher, profiling=Profiling())
+    kinds = [(trial.settings["benchmark"], trial.settings["batch_size"]) for trial, _ in watcher.launched]
+    assert sorted(kinds) == sorted([("train", 10), ("train", 20)] * 3 + [("profile", 10), ("profile", 20)])
+
+
+def test_recorded_steps_are_no_timings() -> None:
+    report = train(
+        ask("train", world_size=2, batch_size=10),
+        FakeLauncher(MODEL, outcomes=recorded),
+        RecordingWatcher(),
+        profiling=Profiling(),
+    )
+    assert report.exit_code == 0
+    results = summary_of(report.path)["results"]
+    (training,) = results["training"]
+    assert training["step_time_s"]["mean"] == pytest.approx(0.020)
+    (profile,) = results["profile"]
+    assert (profile["traced_step_s"], profile["untraced_step_s"]) == pytest.approx((0.12, 0.02))
+    assert profile["overlap"] == pytest.approx(0.5)
+
+
+def test_the_trace_is_shown_and_explained_later() -> None:
+    launcher = FakeLauncher(MODEL, outcomes=recorded)
+    report = train(ask("train", world_size=2), launcher, RecordingWatcher(), profiling=Profiling())
+    title = "Trace · ddp, 2 ranks, batch 256"
+    assert title in [section.title for section in report.sections]
+    assert title in [section.title for section in explain(Path("run"))]
+    assert title in Path("run/performance_report.txt").read_text()
+
+
+def test_a_run_without_profiling_has_an_empty_profile() -> None:
+    report = train(ask("train"), FakeLauncher(MODEL), RecordingWatcher())
+    assert summary_of(report.path)["results"]["profile"] == []
+
+
+def test_a_dry_run_counts_the_recorded_launch() -> None:
+    request = ask("train", world_size=2, repeats=5, dry_run=True)
+    (section,) = train(request, FakeLauncher(MODEL), RecordingWatcher(), profiling=Profiling()).sections
+    assert section.table is not None
+    assert [row[1] for row in section.table.rows] == ["training", "a trace"]
+    assert section.lines[0].startswith("1 trial × 5 launches = 5, and 1 trial once, ")
+
+
+def test_a_trace_without_communication_is_an_invalid_launch_and_no_profile() -> None:
+    launcher = FakeLauncher(MODEL, outcomes=silent)
+    report = train(ask("train", world_size=2), launcher, RecordingWatcher(), profiling=Profiling())
+    assert report.exit_code != 0
+    results = summary_of(report.path)["results"]
+    assert results["profile"] == []
+    timed, failed = results["training"]
+    assert (timed["status"], failed["status"]) == ("ok", "invalid")
+    assert failed["reason"] == "the trace of rank 0 shows no communication, and there must be some"
+
+
+def test_a_trace_of_a_gpu_without_kernels_is_an_invalid_launch_and_no_profile() -> None:
+    launcher = FakeLauncher(MODEL, with_gpus(2), outcomes=blind)
+    request = ask("train", world_size=2, device="cuda")
+    report = train(request, launcher, RecordingWatcher(), profiling=Profiling())
+    assert report.exit_code != 0
+    results = summary_of(report.path)["results"]
+    assert results["profile"] == []
+    assert [one["status"] for one in results["training"]] == ["ok", "invalid"]
+    assert results["training"][1]["reason"].startswith("the trace of rank 0 shows no kernel")
+
+
+def test_of_several_numbers_of_ranks_those_with_the_chosen_rank_are_recorded() -> None:
+    launcher = FakeLauncher(MODEL, outcomes=recorded)
+    watcher = RecordingWatcher()
+    report = train(ask("train", world_size=[1, 2]), launcher, watcher, profiling=Profiling(ranks="1"))
+    assert report.exit_code == 0
+    launched = {(trial.settings["benchmark"], trial.world_size) for trial, _ in watcher.launched}
+    assert launched == {("train", 1), ("train", 2), ("profile", 2)}
+    (profile,) = summary_of(report.path)["results"]["profile"]
+    assert profile["world_size"] == 2
+
+
+def test_the_command_for_nsight_systems_is_written_and_its_end_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    launcher = FakeLauncher(MODEL, outcomes=recorded)
+    asked = Profiling(steps=4, ranks="1", nsys=True)
+    report = train(ask("train", world_size=2), launcher, RecordingWatcher(), profiling=asked)
+    script = Path("run/traces/nsys.sh").read_text()
+    assert script.startswith("#!/bin/sh\nexec nsys ")
+    assert "--profile-steps=4" in script and "--profile-ranks=1" in script
+    assert report.sections[-1].lines == (
+        "Nsight Systems: run/traces/nsys.sh: nsys is not installed here; the command is in the file.",
+    )

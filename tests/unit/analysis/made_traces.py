@@ -1,0 +1,154 @@
+"""Chrome traces made up by hand, in milliseconds, and runs that hold them: every number is known."""
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import RankRecord, Result
+from scalescope.results.run import Run
+from scalescope.results.trace import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER, trace_name
+
+Event = dict[str, Any]
+Moment = tuple[float, float]
+STEP_MS = 100.0
+TRAINING, GLOO = 1, 2  # threads
+BACKWARD_OPERATION = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def event(category: str, name: str, when: Moment, *, thread: int = TRAINING, **arguments: Any) -> Event:
+    """gloo's events are on a thread of its own."""
+    start, end = when
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "tid": GLOO if name.startswith("gloo:") else thread,
+        "ts": start * 1e3,
+        "dur": (end - start) * 1e3,
+        "args": arguments,
+    }
+
+
+def moved(events: Sequence[Event], by_ms: float) -> list[Event]:
+    """The same later."""
+    return [{**one, "ts": one["ts"] + by_ms * 1e3} for one in events]
+
+
+def sized(elements: int) -> dict[str, Any]:
+    """How gloo's events say how much they carry."""
+    return {"Input Dims": [[elements]], "Input type": ["float"]}
+
+
+def cpu_step(sent: Sequence[Moment] = ((50, 90),)) -> list[Event]:
+    """100 ms: 10 of input, 20 of forward, 40 of backward from 30 on, 5 of optimizer, 5 of nothing.
+
+    What autograd wraps around backward's operation takes 2 ms more, and computes nothing in them.
+    """
+    return [
+        event("user_annotation", INPUT, (0, 10)),
+        event("user_annotation", FORWARD, (10, 30)),
+        event("cpu_op", "aten::addmm", (10, 30)),
+        event("user_annotation", BACKWARD, (30, 90)),
+        event("cpu_op", BACKWARD_OPERATION, (30, 72)),
+        event("cpu_op", "aten::mm", (30, 70)),
+        event("cpu_op", "c10d::allreduce_", (75, 76)),
+        *(event("user_annotation", "gloo:all_reduce", when, **sized(1000)) for when in sent),
+        event("user_annotation", OPTIMIZER, (90, 95)),
+        event("cpu_op", "aten::add_", (90, 95)),
+        event("user_annotation", CLEAR, (95, 100)),
+    ]
+
+
+def on_device(
+    category: str, name: str, launched: float, when: Moment, number: int, **arguments: Any
+) -> list[Event]:
+    """What a GPU does, and the call with which the host asked for it."""
+    return [
+        event("cuda_runtime", "cudaLaunchKernel", (launched, launched + 0.1), correlation=number),
+        event(category, name, when, correlation=number, **arguments),
+    ]
+
+
+def cuda_step(number: int) -> list[Event]:
+    """The host is done after 30 ms; the device begins with a copy at 4 and ends with the optimizer at 95."""
+    first = 10 * number
+    nccl = {"In msg nelems": 1000, "dtype": "BFloat16"}
+    return moved(
+        [
+            event("user_annotation", INPUT, (0, 2)),
+            event("user_annotation", FORWARD, (2, 10)),
+            event("user_annotation", BACKWARD, (10, 20)),
+            event("cpu_op", BACKWARD_OPERATION, (10, 20)),
+            event("user_annotation", "nccl:all_reduce", (15, 16)),
+            event("user_annotation", OPTIMIZER, (20, 25)),
+            event("user_annotation", CLEAR, (25, 30)),
+            *on_device("gpu_memcpy", "Memcpy HtoD", 2, (4, 9), first),
+            *on_device("kernel", "forward_gemm", 5, (12, 32), first + 1),
+            *on_device("kernel", "backward_gemm", 12, (32, 62), first + 2),
+            *on_device("kernel", "ncclDevKernel_AllReduce_Sum_bf16", 15, (50, 80), first + 3, **nccl),
+            *on_device("kernel", "optimizer", 22, (85, 95), first + 4),
+        ],
+        number * STEP_MS,
+    )
+
+
+def steps_of(one: Sequence[Event], count: int = 3) -> list[Event]:
+    """The same step several times; the first is the one that is not read."""
+    return [later for number in range(count) for later in moved(one, number * STEP_MS)]
+
+
+def write_trace(path: Path, events: Sequence[Event]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": list(events)}).encode()))
+
+
+def recorded(trial: Trial) -> Trial:
+    """The launch beside a timed one in which its steps are recorded."""
+    return trial.replace(benchmark="profile", profile_steps=2, profile_ranks="all", profile_with="torch")
+
+
+def profile_result(
+    trial: Trial,
+    traced: Sequence[int],
+    ddp: tuple[float, float] | None = None,
+    counters: Mapping[str, float | int | str | None] | None = None,
+) -> Result:
+    """A recorded launch; `ddp` is what DDP's counters say of communication and of what hides."""
+    told = {} if ddp is None else {"ddp_communication_s": [ddp[0]], "ddp_overlap_s": [ddp[1]]}
+    names = {rank: {"trace": trace_name(trial.trial_id, 0, rank)} for rank in traced}
+    return Result(
+        trial_id=trial.trial_id,
+        launch=0,
+        order=1,
+        status="ok",
+        settings=dict(trial.settings),
+        started_at="2026-01-15T10:30:00+00:00",
+        duration_s=1.0,
+        environment_id="made-up",
+        ranks=[
+            RankRecord(
+                rank=rank,
+                host="here",
+                device="cpu",
+                placement=f"[Rank {rank}]",
+                samples={"recorded_step_time_s": [9.0, 0.11, 0.13], **told},
+                counters={**names.get(rank, {}), **(counters or {})},
+            )
+            for rank in range(trial.world_size)
+        ],
+    )
+
+
+def traced_run(
+    path: Path, trial: Trial, traces: Mapping[int, Sequence[Event] | None], *timed: Result, **said: Any
+) -> Run:
+    """A run with the traces of some ranks; None is one that lies elsewhere."""
+    profiled = recorded(trial)
+    for rank, events in traces.items():
+        if events is not None:
+            write_trace(path / trace_name(profiled.trial_id, 0, rank), events)
+    result = profile_result(profiled, tuple(traces), **said)
+    return Run(path=path, environment={}, results=(*timed, result), warnings=())

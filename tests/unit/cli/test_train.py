@@ -1,0 +1,68 @@
+"""The flags of `train` that ask for a trace: what they ask for, what is refused, and what repeats the run."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from scalescope.cli import app
+from scalescope.cli.verbs import train
+from scalescope.launch import local
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.studies.profiling import Profiling
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[str, Any]:
+    """What the study is asked for by these flags."""
+    heard: dict[str, Any] = {}
+    monkeypatch.setattr(train, "measure", lambda *arguments, **options: heard.update(options))
+    train.command.main(list(flags), prog_name="train", standalone_mode=False)
+    return heard
+
+
+def test_without_a_flag_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "profiling" not in asked(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("flags", "profiling"),
+    [
+        ((), Profiling()),
+        (("--profile-steps=5", "--profile-ranks=0,1"), Profiling(steps=5, ranks="0,1")),
+        (("--profile-ranges-only",), Profiling(ranges_only=True)),
+        (("--nsys",), Profiling(nsys=True)),
+    ],
+)
+def test_flags_say_what_to_record_and_the_run_remembers_words_that_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], profiling: Profiling
+) -> None:
+    first = asked(monkeypatch, "--profile", *flags)
+    assert first["profiling"] == profiling
+    assert asked(monkeypatch, *first["words"]) == first
+
+
+def test_words_of_switches_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asked(monkeypatch, "--profile", "--nsys", "--profile-ranges-only", "--profile-steps=100")
+    assert sorted(found["words"]) == ["--nsys", "--profile", "--profile-ranges-only", "--profile-steps=100"]
+
+
+@pytest.mark.parametrize("steps", ["0", "101"])
+def test_a_trace_holds_one_to_a_hundred_steps(monkeypatch: pytest.MonkeyPatch, steps: str) -> None:
+    with pytest.raises(click.BadParameter, match="1<=x<=100"):
+        asked(monkeypatch, "--profile", f"--profile-steps={steps}")
+
+
+def test_a_rank_that_does_not_exist_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    launcher = FakeLauncher(CostModel())
+    monkeypatch.setattr(local, "LocalLauncher", lambda: launcher)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as leaving:
+        app.main(["train", "--world-size=2", "--profile", "--profile-ranks=7"])
+    assert leaving.value.code == 2
+    said = "scalescope: --profile-ranks 7: there is no rank 7; ranks are 0 to 1\n"
+    assert capsys.readouterr() == ("", said)
+    assert launcher.launched == []
+    assert list(tmp_path.iterdir()) == []

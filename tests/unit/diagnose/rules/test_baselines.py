@@ -1,0 +1,89 @@
+"""Rules about what a speedup is held against."""
+
+from typing import Any
+
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Finding
+from scalescope.diagnose.rules import unfair_baseline, weak_as_strong
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.twins import plain_twin
+from scalescope.results.result import Result
+from tests.unit.analysis.made_results import make_configuration, make_trial
+
+from ..made_facts import abstention, facts_from, finding, make_facts, measured
+
+
+def test_several_ranks_are_no_fair_baseline() -> None:
+    found = finding(unfair_baseline.rule(make_facts(ranks=4, baseline_ranks=2)))
+    assert found.claim.startswith("Speedups are against 2 ranks")
+    assert found.share == 0.0
+
+
+def test_one_rank_in_the_wrapper_is_no_fair_baseline() -> None:
+    assert "inside the wrapper" in finding(unfair_baseline.rule(make_facts())).claim
+
+
+def test_plain_training_is_a_fair_baseline() -> None:
+    alone = make_configuration(plain_twin(make_facts().trial), 0.1)
+    assert unfair_baseline.rule(make_facts(one_rank=alone)) is None
+
+
+def test_the_baseline_itself_is_not_judged() -> None:
+    assert unfair_baseline.rule(make_facts(baseline_ranks=2)) is None
+
+
+# weak scaling is not a faster job
+
+
+def two(batch: int, **settings: Any) -> Trial:
+    return make_trial(strategy="ddp", world_size=2, batch_size=batch, **settings)
+
+
+def on_ranks(batch: int, alone_s: float, together_s: float, **settings: Any) -> list[Result]:
+    """One rank and two with that batch for each."""
+    trial = two(batch, **settings)
+    return [*measured(plain_twin(trial), alone_s), *measured(trial, together_s)]
+
+
+def about(batch: int, *results: list[Result], **settings: Any) -> Facts:
+    wanted = two(batch, **settings).trial_id
+    return next(one for one in facts_from(*results) if one.trial.trial_id == wanted)
+
+
+def test_a_job_that_gets_no_faster_though_ranks_do_more_is_named() -> None:
+    facts = about(100, on_ranks(100, 0.10, 0.11), on_ranks(50, 0.08, 0.09))
+    found = finding(weak_as_strong.rule(facts))
+    assert found.claim == (
+        "2 ranks give 1.82× the samples with 2 times the batch; the same batch shared out gives 1.11×."
+    )
+    assert found.advice[0].command == (
+        "scalescope scale run/experiment.yaml --world-size 1,2 --global-batch-size 100"
+    )
+
+
+def test_a_job_that_gets_as_much_faster_is_no_finding() -> None:
+    assert weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.11), on_ranks(50, 0.05, 0.06))) is None
+
+
+def test_where_the_batch_was_never_shared_out_it_abstains_with_the_command_that_tells() -> None:
+    found = abstention(weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.11))))
+    assert found.missing == "how fast 2 ranks work on one rank's batch"
+    assert found.command.endswith("--world-size 1,2 --global-batch-size 100")
+
+
+def test_weak_scaling_that_looks_bad_misleads_nobody() -> None:
+    assert weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.13), on_ranks(50, 0.08, 0.09))) is None
+
+
+def test_strong_scaling_is_what_it_says() -> None:
+    trial = make_trial(strategy="ddp", world_size=2, global_batch_size=100)
+    (facts,) = facts_from(measured(plain_twin(trial), 0.1), measured(trial, 0.05))
+    assert weak_as_strong.rule(facts) is None
+
+
+def test_ranks_that_share_a_batch_are_held_against_one_rank_of_their_own_kind() -> None:
+    """The other format comes first in the run, and is five times as fast."""
+    others = [on_ranks(batch, 0.02, 0.022, precision="bf16") for batch in (100, 50)]
+    own = [on_ranks(100, 0.10, 0.10), on_ranks(50, 0.05, 0.05)]
+    found = weak_as_strong.rule(about(100, *others, *own))
+    assert not isinstance(found, Finding)

@@ -1,0 +1,242 @@
+"""Rules about exchanges: started too often, sent too late, hidden by too little."""
+
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.waterfall import EXPOSED
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.rules import (
+    amp_gradients,
+    exposed_bandwidth,
+    exposed_latency,
+    last_bucket,
+    small_batch,
+    small_buckets,
+    small_model,
+)
+
+from ..made_facts import abstention, finding, levers, make_curve, make_facts
+
+MB = 1_000_000
+
+
+def exposed(
+    exposed_s: float = 0.05,
+    *,
+    step_s: float = 0.1,
+    buckets: tuple[int, ...] = (4 * MB,),
+    latency_s: float = 1e-4,
+    bytes_per_s: float = 1e9,
+    hook: str = "none",
+    cap_mb: float = 25.0,
+    **settings: Any,
+) -> Facts:
+    """Two ranks that wait that long for buckets which travel over such a network."""
+    return make_facts(
+        {EXPOSED: exposed_s},
+        step_s=step_s,
+        settings={"comm_hook": hook, "bucket_cap_mb": cap_mb, **settings},
+        curve=make_curve(latency_s, bytes_per_s),
+        gradient_bytes=sum(buckets),
+        bucket_bytes=buckets,
+    )
+
+
+# communication-bound by latency
+
+
+def slow_to_start() -> Facts:
+    return exposed(0.02, buckets=(10_000,), latency_s=0.02)
+
+
+def test_exchanges_that_only_pay_for_their_start_are_bound_by_latency() -> None:
+    found = finding(exposed_latency.rule(slow_to_start()))
+    assert "1 of about 20001 µs each" in found.claim
+    assert found.root
+    assert found.share == pytest.approx(0.2)
+    assert levers(found) == ["batch_size", "accumulation_steps"]
+
+
+def test_latency_of_a_usual_network_is_not_the_root() -> None:
+    found = finding(exposed_latency.rule(exposed(0.01, buckets=(1000,) * 40, latency_s=3e-4)))
+    assert not found.root
+    assert found.share == pytest.approx(0.9 * 0.1)
+    assert levers(found)[0] == "bucket_cap_mb=100.0"
+
+
+def test_larger_buckets_are_never_smaller_than_those_in_use() -> None:
+    many = exposed(0.01, buckets=(1000,) * 40, latency_s=3e-4, cap_mb=200.0)
+    assert levers(finding(exposed_latency.rule(many))) == ["batch_size", "accumulation_steps"]
+    assert finding(small_buckets.rule(many)).advice == ()
+
+
+def test_many_bytes_are_not_latency() -> None:
+    assert exposed_latency.rule(exposed(buckets=(50 * MB,))) is None
+
+
+def test_latency_that_was_not_measured_is_not_blamed() -> None:
+    assert exposed_latency.rule(make_facts({EXPOSED: 0.02}, gradient_bytes=10_000)) is None
+
+
+def test_waiting_far_longer_than_starting_takes_is_not_latency() -> None:
+    assert exposed_latency.rule(exposed(0.05, buckets=(10_000,), latency_s=1e-3)) is None
+
+
+# model too small
+
+
+def little_model(**changes: Any) -> Facts:
+    """40 kB of gradients beside 10 ms of compute."""
+    wanted = {"step_s": 0.014, "exposed_s": 0.004, "buckets": (40_000,), "latency_s": 4e-3, **changes}
+    return exposed(**wanted)
+
+
+def test_a_model_that_computes_little_for_one_small_exchange_is_too_small() -> None:
+    found = finding(small_model.rule(little_model()))
+    assert "40 kB of parameters computes 10.00 ms, and no exchange takes less than 4.00 ms" in found.claim
+    assert found.root
+    assert levers(found) == ["batch_size", "accumulation_steps"]
+
+
+def test_a_model_of_a_megabyte_is_not_called_small() -> None:
+    assert small_model.rule(little_model(buckets=(MB,))) is None
+
+
+def test_a_small_model_that_computes_enough_is_not_to_blame() -> None:
+    assert small_model.rule(little_model(step_s=0.044)) is None
+
+
+def test_a_small_model_on_a_slow_network_is_not_to_blame() -> None:
+    assert small_model.rule(little_model(latency_s=1e-3, bytes_per_s=1e7)) is None
+
+
+# too little work for every exchange
+
+
+def little_work(**changes: Any) -> Facts:
+    """4 MB in 4 ms beside 10 ms of compute, as a usual network has it."""
+    wanted = {"step_s": 0.014, "exposed_s": 0.004, **changes}
+    return exposed(**wanted)
+
+
+def test_little_compute_beside_a_usual_network_needs_a_larger_batch() -> None:
+    found = finding(small_batch.rule(little_work()))
+    assert "computes 10.0 ms for an exchange of 4.1 ms; batches of about 32 would" in found.claim
+    assert levers(found) == ["batch_size=32", "accumulation_steps"]
+
+
+def test_a_batch_that_is_almost_enough_is_doubled() -> None:
+    almost = little_work(step_s=0.0339, batch_size=16)
+    assert levers(finding(small_batch.rule(almost)))[0] == "batch_size=32"
+
+
+def test_enough_compute_needs_no_larger_batch() -> None:
+    assert small_batch.rule(little_work(step_s=0.044)) is None
+
+
+def test_an_exchange_that_outlasts_compute_needs_a_larger_batch_however_much_is_computed() -> None:
+    facts = little_work(step_s=0.1, exposed_s=0.06, buckets=(60 * MB,))
+    assert "computes 40.0 ms for an exchange of 60.1 ms" in finding(small_batch.rule(facts)).claim
+
+
+def test_a_small_batch_is_not_blamed_where_the_network_is_slow() -> None:
+    assert small_batch.rule(little_work(bytes_per_s=1e8, exposed_s=0.01, step_s=0.02)) is None
+
+
+def test_a_small_batch_yields_to_a_small_model() -> None:
+    assert small_batch.rule(little_model()) is None
+
+
+def test_a_small_batch_yields_to_small_buckets() -> None:
+    facts = little_work(buckets=(100_000,) * 40, latency_s=5e-4, exposed_s=0.01, step_s=0.02)
+    assert finding(small_buckets.rule(facts)).root
+    assert small_batch.rule(facts) is None
+
+
+def test_a_batch_that_was_accumulated_already_is_not_accumulated_more() -> None:
+    assert levers(finding(small_batch.rule(little_work(accumulation_steps=2)))) == ["batch_size=32"]
+
+
+# last bucket too large
+
+
+def test_a_single_bucket_that_compute_could_hide_costs_all_that_is_exposed() -> None:
+    facts = exposed(0.02, buckets=(20 * MB,))
+    found = finding(last_bucket.rule(facts))
+    assert found.claim.startswith("all gradients leave in one bucket (20.0 MB)")
+    assert found.root
+    assert found.share == pytest.approx(0.2)
+    assert levers(found) == ["bucket_cap_mb"]
+
+
+def test_a_single_bucket_that_nothing_could_hide_costs_at_most_half() -> None:
+    found = finding(last_bucket.rule(exposed(0.08, buckets=(90 * MB,))))
+    assert not found.root
+    assert found.share == pytest.approx(0.4)
+
+
+def test_a_last_bucket_after_hidden_ones_costs_all_that_is_exposed() -> None:
+    found = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB))))
+    assert found.claim.startswith("75% leave last (30.0 MB)")
+    assert found.root
+    assert found.share == pytest.approx(0.3)
+
+
+def test_a_last_bucket_after_others_that_are_not_hidden_costs_half_of_its_part() -> None:
+    found = finding(last_bucket.rule(exposed(0.08, buckets=(30 * MB, 50 * MB))))
+    assert not found.root
+    assert found.share == pytest.approx(0.8 * 50 / 80 / 2)
+
+
+def test_a_giant_parameter_is_advised_fewer_bytes_because_no_bucket_splits_it() -> None:
+    found = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB), cap_mb=5.0)))
+    assert levers(found) == ["batch_size", "accumulation_steps", "comm_hook"]
+
+
+def test_a_giant_parameter_on_a_slow_network_is_advised_sixteen_bits_first() -> None:
+    facts = exposed(0.5, step_s=0.6, buckets=(10 * MB, 40 * MB), cap_mb=5.0, bytes_per_s=1e8)
+    assert levers(finding(last_bucket.rule(facts)))[0] == "comm_hook"
+
+
+def test_a_last_bucket_of_less_than_half_is_not_too_large() -> None:
+    assert last_bucket.rule(exposed(0.03, buckets=(21 * MB, 20 * MB))) is None
+
+
+def test_a_last_bucket_that_only_pays_for_its_start_is_not_too_large() -> None:
+    assert last_bucket.rule(exposed(0.01, buckets=(10_000,), latency_s=0.01)) is None
+
+
+# gradients in fp32 under autocast
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_autocast_leaves_gradients_in_fp32(precision: str) -> None:
+    facts = make_facts({EXPOSED: 0.04}, changes={"precision": precision})
+    found = finding(amp_gradients.rule(facts))
+    assert found.claim.startswith(precision)
+    assert found.share == pytest.approx(0.2)  # half as many bytes
+    assert levers(found) == ["comm_hook=bf16"]
+
+
+@pytest.mark.parametrize("changes", [{"precision": "fp32"}, {"precision": "bf16", "comm_hook": "bf16"}])
+def test_gradients_that_are_as_short_as_compute_are_no_finding(changes: dict[str, Any]) -> None:
+    assert amp_gradients.rule(make_facts({EXPOSED: 0.04}, changes=changes)) is None
+
+
+def test_gradients_in_fp32_that_nobody_waits_for_are_no_finding() -> None:
+    assert amp_gradients.rule(make_facts({EXPOSED: 0.0}, changes={"precision": "bf16"})) is None
+
+
+# communication-bound by bandwidth
+
+
+def test_bandwidth_abstains_where_the_exchange_was_not_measured() -> None:
+    facts = make_facts({EXPOSED: 0.04}, curve=make_curve(), gradient_bytes=None)
+    found = abstention(exposed_bandwidth.rule(facts))
+    assert found.command == "scalescope comm --collective all_reduce --world-size 2 --device cpu"
+
+
+def test_a_hook_halves_what_is_sent() -> None:
+    found = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(40 * MB,), hook="fp16")))
+    assert found.claim.startswith("20.0 MB of gradients take 20 ms")

@@ -1,0 +1,118 @@
+"""Rules about links: one that is slower than the others, and NCCL on sockets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.collectives import PairRow
+from scalescope.analysis.nccl_log import NcclChoices
+from scalescope.analysis.waterfall import EXPOSED
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.rules import socket_fallback, unequal_links
+
+from ..made_facts import ON_GPUS, abstention, finding, make_facts
+
+MB = 1_000_000
+
+
+def linked(slow: Mapping[tuple[int, int], float], *, ranks: int = 4, exposed_s: float = 0.05) -> Facts:
+    """Ranks that wait for half of a step; every pair carries 1 GB/s but for slow ones."""
+    every = [(low, high) for low in range(ranks) for high in range(low + 1, ranks)]
+    pairs = tuple(
+        PairRow(low=low, high=high, size_bytes=MB, time_s=MB / slow.get((low, high), 1e9))
+        for low, high in every
+    )
+    return make_facts({EXPOSED: exposed_s}, ranks=ranks, pairs=pairs)
+
+
+def test_a_rank_whose_every_pair_is_slow_has_the_slow_link() -> None:
+    found = finding(unequal_links.rule(linked({(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8})))
+    assert found.claim.startswith("Rank 2's link carries 100 MB/s where others carry ")
+    assert found.claim.endswith(": all ranks exchange at its pace.")
+    assert found.root
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_a_slow_rank_is_held_against_pairs_without_it(ranks: int) -> None:
+    slow = {(0, other): 1e8 for other in range(1, ranks)}
+    found = finding(unequal_links.rule(linked(slow, ranks=ranks)))
+    assert found.claim.startswith("Rank 0's link carries 100 MB/s where others carry 1,000")
+    assert found.share == pytest.approx(0.5 * 0.9)
+
+
+def test_a_pair_that_is_slow_by_itself_is_named() -> None:
+    found = finding(unequal_links.rule(linked({(1, 3): 1e8})))
+    assert found.claim.startswith("The link between ranks 1 and 3 carries 100 MB/s where others carry 1,000")
+
+
+def test_a_slow_link_costs_the_part_of_waiting_that_a_usual_one_would_not() -> None:
+    found = finding(unequal_links.rule(linked({(1, 3): 1e8})))
+    assert found.lost == pytest.approx(2.0 * 0.9)
+    assert found.share == pytest.approx(0.5 * 0.9)
+
+
+def test_its_advice_is_to_measure_every_pair() -> None:
+    (advice,) = finding(unequal_links.rule(linked({(1, 3): 1e8}))).advice
+    assert advice.command == "scalescope comm --pairs --world-size 4 --device cpu"
+
+
+def test_pairs_are_measured_over_the_same_links() -> None:
+    facts = make_facts({EXPOSED: 0.05}, ranks=4, changes={"link": "1gbit"})
+    found = abstention(unequal_links.rule(facts))
+    assert found.command == "scalescope comm --pairs --world-size 4 --device cpu --link 1gbit"
+
+
+def test_links_that_differ_less_than_twofold_are_equal() -> None:
+    assert unequal_links.rule(linked({(1, 3): 6e8})) is None
+
+
+def test_without_pairs_it_abstains_and_says_what_would_tell() -> None:
+    found = abstention(unequal_links.rule(make_facts({EXPOSED: 0.05}, ranks=4)))
+    assert found.command == "scalescope comm --pairs --world-size 4 --device cpu"
+
+
+def test_two_ranks_have_one_link_that_cannot_be_unequal() -> None:
+    assert unequal_links.rule(linked({(0, 1): 1e6}, ranks=2)) is None
+
+
+def test_links_are_no_matter_where_nobody_waits_for_them() -> None:
+    assert unequal_links.rule(linked({(1, 3): 1e8}, exposed_s=0.0)) is None
+    assert unequal_links.rule(make_facts({EXPOSED: 0.0}, ranks=4)) is None
+
+
+# NCCL on sockets
+
+
+def choices(*transports: str) -> NcclChoices:
+    return NcclChoices(transports=transports, network="Socket", channels=None, algorithms=(), nvls=None)
+
+
+def over(nccl: NcclChoices | None, **changes: object) -> Facts:
+    return make_facts({EXPOSED: 0.05}, changes={**ON_GPUS, **changes}, nccl=nccl)
+
+
+def test_sockets_are_found_in_nccl_s_own_words() -> None:
+    found = finding(socket_fallback.rule(over(choices("NET/Socket"))))
+    assert {one.name: one.value for one in found.evidence} == {
+        "transport": "NET/Socket",
+        "network": "Socket",
+    }
+    assert found.root
+    assert found.share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "nccl", [None, choices("P2P/CUMEM"), choices("SHM/direct/direct"), choices("NET/IB")]
+)
+def test_other_transports_and_silence_are_no_sockets(nccl: NcclChoices | None) -> None:
+    assert socket_fallback.rule(over(nccl)) is None
+
+
+@pytest.mark.parametrize("changes", [{"split_gpu": 2}, {"oversubscribe": True}])
+def test_ranks_of_one_gpu_were_asked_to_use_sockets(changes: dict[str, Any]) -> None:
+    assert socket_fallback.rule(over(choices("NET/Socket"), **changes)) is None
+
+
+def test_gloo_always_uses_sockets() -> None:
+    assert socket_fallback.rule(over(choices("NET/Socket"), backend="gloo")) is None

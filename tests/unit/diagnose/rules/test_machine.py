@@ -1,0 +1,171 @@
+"""Rules about cores and GPUs: too many threads, idle or shared or hot devices, full memory."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.telemetry import Seen
+from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.rules import (
+    contention,
+    idle_gpu,
+    matrix_units,
+    memory_limit,
+    shared_gpu,
+    throttling,
+)
+from scalescope.experiment.twins import plain_twin
+from tests.unit.analysis.made_results import make_configuration
+
+from ..made_facts import ON_GPUS, finding, levers, make_curve, make_facts, with_seen
+
+GIB = 1 << 30
+
+
+# contention
+
+
+def crowded(
+    cores: int = 4, *, threads: int = 4, bytes_per_s: float = 1e9, changes: Mapping[str, object] | None = None
+) -> Facts:
+    """Two ranks that take a tenth of a step from each other, come late by one and wait for two."""
+    return make_facts(
+        {CONTENTION: 0.01, STRAGGLERS: 0.01, EXPOSED: 0.02},
+        settings={"threads_per_rank": threads},
+        changes=changes,
+        cores=cores,
+        curve=make_curve(1e-4, bytes_per_s),
+        gradient_bytes=20_000_000,
+    )
+
+
+def test_too_many_threads_may_cost_what_waits_for_a_core_as_well() -> None:
+    found = finding(contention.rule(crowded()))
+    assert found.rule == "too many CPU threads"
+    assert "2 ranks of 4 threads share 4 cores: 10.0 ms a step by that alone, 0.20 of 2 ranks" in found.claim
+    assert found.claim.endswith("up to 0.80.")
+    assert found.share == pytest.approx(0.4)
+    assert levers(found) == ["threads_per_rank=2"]
+
+
+def test_too_many_threads_are_not_blamed_for_a_slow_network() -> None:
+    found = finding(contention.rule(crowded(bytes_per_s=1e8)))
+    assert found.rule == "too many CPU threads"
+    assert found.share == pytest.approx(0.1)
+
+
+def test_more_ranks_than_cores_keep_one_thread_each() -> None:
+    assert levers(finding(contention.rule(crowded(cores=1)))) == ["threads_per_rank=1"]
+    assert finding(contention.rule(crowded(cores=1, threads=1))).advice == ()
+
+
+@pytest.mark.parametrize(
+    "facts", [crowded(cores=8), crowded(changes=ON_GPUS), crowded(changes={"stand_in": True})]
+)
+def test_threads_that_have_cores_enough_slow_each_other_by_something_else(facts: Facts) -> None:
+    found = finding(contention.rule(facts))
+    assert found.rule == "ranks slow each other down"
+    assert found.share == pytest.approx(0.1)
+
+
+def test_cores_that_nobody_counted_are_not_too_few() -> None:
+    facts = dataclasses.replace(crowded(), cores=None)
+    assert finding(contention.rule(facts)).rule == "ranks slow each other down"
+
+
+def test_ranks_that_were_told_to_share_a_gpu_are_a_matter_of_their_own() -> None:
+    assert contention.rule(crowded(changes={**ON_GPUS, "oversubscribe": True})) is None
+
+
+def test_contention_that_costs_nothing_or_is_unknown_is_no_finding() -> None:
+    assert contention.rule(make_facts({CONTENTION: 0.001}, cores=1)) is None
+    assert contention.rule(make_facts({CONTENTION: None}, cores=1)) is None
+
+
+# the GPU by itself
+
+
+def on_gpu(seen: Seen | None = None, *, alone_s: float = 0.01, **changes: Any) -> Facts:
+    """Two GPUs, and what was seen of them; one rank alone takes `alone_s` and shows the same."""
+    facts = make_facts(changes={**ON_GPUS, **changes}, seen=seen, gpu_memory_bytes=GIB)
+    alone = make_configuration(plain_twin(facts.trial), alone_s)
+    return dataclasses.replace(facts, one_rank=with_seen(alone, seen or Seen()))
+
+
+IDLE = Seen(gpu_utilization=0.4, rank_busy_cores=1.0)
+
+
+def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
+    found = finding(idle_gpu.rule(on_gpu(IDLE)))
+    assert "keeps its GPU 40% busy" in found.claim
+    assert levers(found) == ["compile=reduce-overhead", "batch_size"]
+
+
+def test_graphs_that_are_replayed_already_are_not_advised() -> None:
+    assert levers(finding(idle_gpu.rule(on_gpu(IDLE, compile="reduce-overhead")))) == ["batch_size"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        on_gpu(Seen(gpu_utilization=0.9, rank_busy_cores=1.0)),
+        on_gpu(Seen(gpu_utilization=0.4, rank_busy_cores=0.5)),
+        on_gpu(Seen()),
+        on_gpu(IDLE, alone_s=0.03),
+        on_gpu(IDLE, device="cpu"),
+        dataclasses.replace(on_gpu(IDLE), one_rank=None),
+    ],
+    ids=["busy GPU", "idle core", "nothing seen", "long step", "CPU", "not measured alone"],
+)
+def test_a_gpu_is_not_held_up_by_the_host_without_every_sign_of_it(facts: Facts) -> None:
+    assert idle_gpu.rule(facts) is None
+
+
+def test_fp32_leaves_matrix_units_idle() -> None:
+    assert levers(finding(matrix_units.rule(on_gpu()))) == ["precision"]
+
+
+@pytest.mark.parametrize("changes", [{"precision": "tf32"}, {"precision": "bf16"}, {"device": "cpu"}])
+def test_other_formats_and_processors_have_no_idle_matrix_units(changes: dict[str, Any]) -> None:
+    assert matrix_units.rule(on_gpu(**changes)) is None
+
+
+def test_memory_is_nearly_full_from_92_percent() -> None:
+    found = finding(memory_limit.rule(on_gpu(Seen(gpu_memory_bytes=0.95 * GIB))))
+    assert found.claim == "95% of the GPU's memory is in use."
+    assert found.advice[0].command == "scalescope memory"
+    assert memory_limit.rule(on_gpu(Seen(gpu_memory_bytes=0.9 * GIB))) is None
+
+
+def test_memory_that_nobody_saw_is_not_full() -> None:
+    full = on_gpu(Seen(gpu_memory_bytes=GIB))
+    assert memory_limit.rule(on_gpu()) is None
+    assert memory_limit.rule(dataclasses.replace(full, gpu_memory_bytes=None)) is None
+
+
+def test_a_gpu_that_was_slowed_down_is_named_with_the_reason_and_its_clock() -> None:
+    hot = Seen(slowdowns=("power cap", "thermal (software)"), sm_clock_hz=1.2e9, sm_clock_limit_hz=2e9)
+    found = finding(throttling.rule(on_gpu(hot)))
+    assert found.claim == "The GPU was slowed down to 60% of its clock by: power cap, thermal (software)."
+
+
+def test_a_clock_that_nobody_saw_is_not_made_up() -> None:
+    found = finding(throttling.rule(on_gpu(Seen(slowdowns=("power cap",)))))
+    assert found.claim == "The GPU was slowed down by: power cap."
+    assert throttling.rule(on_gpu()) is None
+
+
+def test_ranks_that_share_a_gpu_lose_what_they_do_not_deliver() -> None:
+    facts = make_facts({CONTENTION: 0.04}, changes={**ON_GPUS, "oversubscribe": True})
+    found = finding(shared_gpu.rule(facts))
+    assert found.root
+    assert found.share == pytest.approx(0.4)
+    assert shared_gpu.rule(make_facts({CONTENTION: 0.04}, changes=ON_GPUS)) is None
+
+
+def test_a_shared_gpu_never_gives_speed_back() -> None:
+    facts = make_facts({CONTENTION: -0.02}, changes={**ON_GPUS, "oversubscribe": True})
+    assert finding(shared_gpu.rule(facts)).lost == 0.0

@@ -1,0 +1,98 @@
+"""The diagnosis: what is doubted, what comes first, and what every rule makes of nothing."""
+
+import dataclasses
+
+import pytest
+
+from scalescope.analysis.collectives import PairRow
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS
+from scalescope.diagnose.diagnosis import diagnose_facts
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Finding
+from scalescope.report.findings import findings_json, findings_section
+
+from .made_facts import ON_GPUS, make_curve, make_facts
+
+
+def exposed(low_s: float, *, ranks: int = 2) -> Facts:
+    """A fifth of a step is exposed, at least `low_s` of it."""
+    return make_facts(
+        {EXPOSED: Estimate(0.02, low_s, 0.05)},
+        ranks=ranks,
+        curve=make_curve(),
+        gradient_bytes=20_000_000,
+        bucket_bytes=(20_000_000,),
+    )
+
+
+def findings(*cases: Facts) -> dict[str, Finding]:
+    return {one.rule: one for one in diagnose_facts(cases).findings}
+
+
+def test_a_large_loss_that_may_be_none_is_found_and_doubted() -> None:
+    found = findings(exposed(-0.01))["communication-bound by bandwidth"]
+    assert found.lost == pytest.approx(0.4)
+    assert not found.certain
+
+
+def test_a_loss_that_is_sure_is_not_doubted() -> None:
+    assert findings(exposed(0.01))["communication-bound by bandwidth"].certain
+
+
+def test_a_doubt_about_one_term_is_none_about_another() -> None:
+    facts = make_facts({CONTENTION: 0.02, STRAGGLERS: Estimate(0.02, -0.01, 0.05)})
+    found = findings(facts)
+    assert found["ranks slow each other down"].certain
+    assert not found["random skew between ranks"].certain
+
+
+def test_the_terminal_says_what_is_not_certain_and_what_would_tell() -> None:
+    (section,) = findings_section(diagnose_facts((exposed(-0.01),)))
+    claims = [line for line in section.lines if not line.startswith("   try: ")]
+    assert claims
+    assert all(
+        line.endswith(" Not certain: launches differ too much; more --repeats would tell.") for line in claims
+    )
+
+
+def test_the_terminal_does_not_doubt_what_is_sure() -> None:
+    (section,) = findings_section(diagnose_facts((exposed(0.01),)))
+    assert not any("Not certain" in line for line in section.lines)
+
+
+@pytest.mark.parametrize(("low_s", "certain"), [(-0.01, False), (0.01, True)])
+def test_the_summary_says_so_as_well(low_s: float, certain: bool) -> None:
+    told = {one["rule"]: one for one in findings_json(diagnose_facts((exposed(low_s),)))}
+    assert told["communication-bound by bandwidth"]["certain"] is certain
+
+
+def test_a_doubt_about_waiting_is_one_about_the_link_that_is_blamed_for_it() -> None:
+    rates = {(0, 1): 1e9, (0, 2): 1e9, (0, 3): 1e9, (1, 2): 1e9, (1, 3): 1e8, (2, 3): 1e9}
+    pairs = tuple(
+        PairRow(low=low, high=high, size_bytes=1000, time_s=1000 / rate)
+        for (low, high), rate in rates.items()
+    )
+    facts = dataclasses.replace(exposed(-0.01, ranks=4), pairs=pairs)
+    assert not findings(facts)["unequal links"].certain
+
+
+def test_a_finding_names_its_configuration_where_there_are_several() -> None:
+    (name, *_) = findings(exposed(0.01))
+    assert findings(exposed(0.01))[name].about == ""
+    assert findings(exposed(0.01), exposed(0.01, ranks=4))[name].about.endswith("ranks, batch 10")
+
+
+def test_a_rule_that_found_something_elsewhere_does_not_abstain() -> None:
+    unmeasured = make_facts({EXPOSED: 0.02}, ranks=4, curve=make_curve())
+    silent = diagnose_facts((unmeasured,)).abstentions
+    assert "communication-bound by bandwidth" in {one.rule for one in silent}
+    both = diagnose_facts((unmeasured, exposed(0.01))).abstentions
+    assert "communication-bound by bandwidth" not in {one.rule for one in both}
+
+
+@pytest.mark.parametrize("changes", [{}, ON_GPUS], ids=["cpu", "cuda"])
+def test_no_rule_fails_where_nothing_is_known(changes: dict[str, object]) -> None:
+    told = diagnose_facts((make_facts(changes=changes),))
+    assert not any("the rule failed" in one.missing for one in told.abstentions)
+    assert all(one.share == 0.0 for one in told.findings)

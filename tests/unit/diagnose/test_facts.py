@@ -1,0 +1,199 @@
+"""Facts: which losses count, how sure they are, and how far a measured curve is believed."""
+
+import pytest
+
+from scalescope.analysis.collectives import PairRow
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.waterfall import CONTENTION, EXPOSED, INPUT
+from scalescope.diagnose.facts import Facts
+from scalescope.experiment.twins import plain_twin, preloaded_twin
+from scalescope.results.result import RankRecord
+from tests.unit.analysis.made_results import make_configuration, make_result, make_trial
+
+from .made_facts import facts_from, make_curve, make_facts, measured
+
+
+def losing(share: float, *, sure: bool = True) -> Facts:
+    """Two ranks that lose this share of a step by communication; the interval may include none at all."""
+    low = share / 2.0 if sure else -share / 2.0
+    return make_facts({EXPOSED: Estimate(share * 0.1, low * 0.1, 2 * share * 0.1)})
+
+
+def test_a_loss_is_counted_in_ranks() -> None:
+    assert losing(0.25).lost(EXPOSED) == pytest.approx(0.5)
+
+
+def test_a_loss_that_is_sure_counts_from_three_percent() -> None:
+    assert losing(0.02).lost(EXPOSED) == 0.0
+    assert losing(0.04).lost(EXPOSED) == pytest.approx(0.08)
+
+
+def test_a_loss_that_may_be_none_counts_only_where_it_is_large() -> None:
+    assert losing(0.14, sure=False).lost(EXPOSED) == 0.0
+    assert losing(0.16, sure=False).lost(EXPOSED) == pytest.approx(0.32)
+
+
+def test_a_loss_is_sure_where_its_whole_interval_is_one() -> None:
+    assert losing(0.2).is_sure(EXPOSED)
+    assert not losing(0.2, sure=False).is_sure(EXPOSED)
+
+
+def test_one_launch_gives_nothing_to_doubt_by() -> None:
+    facts = make_facts({EXPOSED: 0.004})
+    assert facts.is_sure(EXPOSED)
+    assert facts.lost(EXPOSED) == pytest.approx(0.08)
+
+
+def test_what_is_unknown_is_neither_lost_nor_doubted() -> None:
+    facts = make_facts({EXPOSED: None})
+    assert facts.lost(EXPOSED) is facts.lost(CONTENTION) is None
+    assert facts.is_sure(EXPOSED) and facts.is_sure(CONTENTION)
+
+
+def test_communication_may_be_samples_where_input_is_unknown() -> None:
+    assert make_facts({EXPOSED: None, INPUT: None}).communication_lost is None
+
+
+# waiting for samples
+
+
+def fed(*step_times_s: float, preloaded: tuple[float, ...] | None = None) -> Facts:
+    trial = make_trial(strategy="ddp", world_size=2, num_workers=1)
+    results = [measured(plain_twin(trial), 0.02), measured(trial, *step_times_s)]
+    if preloaded is not None:
+        results.append(measured(preloaded_twin(trial), *preloaded))
+    (facts,) = facts_from(*results)
+    return facts
+
+
+def test_waiting_for_samples_is_what_preloaded_ones_save() -> None:
+    wait = fed(0.051, 0.05, 0.049, preloaded=(0.03, 0.031, 0.029)).input_wait_s
+    assert wait is not None and wait.low is not None and wait.high is not None
+    assert wait.value == pytest.approx(0.02)
+    assert wait.low < 0.02 < wait.high
+
+
+def test_waiting_for_samples_is_unknown_without_preloaded_ones() -> None:
+    assert fed(0.05).input_wait_s is None
+
+
+def test_samples_that_are_on_the_device_already_are_not_waited_for() -> None:
+    trial = make_trial(strategy="ddp", world_size=2)
+    (facts,) = facts_from(measured(plain_twin(trial), 0.02), measured(trial, 0.05))
+    assert facts.preloaded is facts.row.configuration
+    assert facts.input_wait_s is None
+
+
+# the measured curve
+
+
+def buckets_s(size: int, *, largest: int, bytes_per_s: float) -> tuple[float, ...] | None:
+    curve = make_curve(0.0, bytes_per_s, largest)
+    return make_facts(curve=curve, gradient_bytes=size, bucket_bytes=(size,)).bucket_times_s
+
+
+def test_buckets_inside_the_curve_take_what_was_measured() -> None:
+    found = buckets_s(1 << 20, largest=1 << 28, bytes_per_s=1e9)
+    assert found == pytest.approx(((1 << 20) / 1e9,))
+
+
+def test_the_curve_reaches_a_little_beyond_its_last_point() -> None:
+    found = buckets_s(4 << 20, largest=1 << 20, bytes_per_s=1e9)
+    assert found == pytest.approx(((4 << 20) / 1e9,))
+
+
+def test_the_curve_reaches_far_beyond_its_last_point_only_where_that_took_long() -> None:
+    last = 1 << 20
+    assert buckets_s(64 * last, largest=last, bytes_per_s=last / 0.049) is None
+    found = buckets_s(64 * last, largest=last, bytes_per_s=last / 0.051)
+    assert found == pytest.approx((64 * 0.051,))
+
+
+def test_what_is_smaller_than_the_curve_takes_as_long_as_its_first_point() -> None:
+    facts = make_facts(curve=make_curve(1e-3, 1e12), gradient_bytes=8, bucket_bytes=(8,))
+    assert facts.bucket_times_s == (facts.latency_s,)
+    assert facts.latency_s == pytest.approx(1e-3, rel=1e-4)
+
+
+def test_a_strategy_that_does_not_all_reduce_is_not_read_off_an_all_reduce() -> None:
+    facts = make_facts(changes={"strategy": "fsdp"}, curve=make_curve(), gradient_bytes=1 << 20)
+    assert facts.bucket_times_s is None
+
+
+# what a run holds beside training
+
+
+def counting(**counters: float | int | str) -> Facts:
+    trial = make_trial(strategy="ddp", world_size=2)
+    results = measured(trial, 0.05)
+    for rank in results[0].ranks:
+        rank.counters.update(counters)
+    (facts,) = facts_from(measured(plain_twin(trial), 0.02), results)
+    return facts
+
+
+def test_what_ranks_counted_is_read() -> None:
+    facts = counting(gradient_bytes=300, bucket_bytes="100,200", buffer_bytes=8, loader_s=0.1, copy_s=0.2)
+    assert (facts.gradient_bytes, facts.bucket_bytes, facts.buffer_bytes) == (300, (100, 200), 8)
+    assert facts.batch_times_s == (0.1, 0.2)
+
+
+def test_what_ranks_did_not_count_is_unknown() -> None:
+    facts = counting()
+    found = (facts.gradient_bytes, facts.bucket_bytes, facts.buffer_bytes, facts.batch_times_s)
+    assert found == (None, None, None, None)
+
+
+def test_the_rank_that_spends_most_on_a_batch_counts() -> None:
+    trial = make_trial(strategy="ddp", world_size=2)
+    results = measured(trial, 0.05)
+    for rank, (loader_s, copy_s) in zip(results[0].ranks, ((0.3, 0.1), (0.1, 0.5)), strict=True):
+        rank.counters.update(loader_s=loader_s, copy_s=copy_s)
+    (facts,) = facts_from(measured(plain_twin(trial), 0.02), results)
+    assert facts.batch_times_s == (0.1, 0.5)
+
+
+def test_pairs_belong_to_the_ranks_they_were_measured_on() -> None:
+    trial = make_trial(strategy="ddp", world_size=3)
+    settings = {"benchmark": "comm", "collective": "all_reduce", "dtype": "float32", "pairs": True}
+    placed = {name: trial.settings.get(name) for name in ("world_size", "link", "split_gpu", "backend")}
+    ranks = [
+        RankRecord(rank=rank, host="here", device="cpu", placement="", samples={"pair/0-1/4096": [0.5]})
+        for rank in (0, 1)
+    ]
+    pairs = make_result(trial, [[1.0]] * 3)
+    pairs.settings.clear()
+    pairs.settings.update(settings | placed)
+    pairs.ranks[:] = ranks
+    (facts,) = facts_from(measured(plain_twin(trial), 0.02), measured(trial, 0.05), [pairs])
+    assert facts.pairs == (PairRow(low=0, high=1, size_bytes=4096, time_s=0.5),)
+
+
+def test_the_machine_says_how_many_cores_and_how_much_memory_there_is() -> None:
+    trial = make_trial(strategy="ddp", world_size=2)
+    machine = {"cores": 6, "gpus": [{"memory_bytes": 1 << 30}]}
+    (facts,) = facts_from(
+        measured(plain_twin(trial), 0.02), measured(trial, 0.05), environment={"machine": machine}
+    )
+    assert (facts.cores, facts.gpu_memory_bytes) == (6, 1 << 30)
+
+
+def test_one_rank_is_plain_training_with_the_same_batch() -> None:
+    trial = make_trial(strategy="ddp", world_size=2)
+    (facts,) = facts_from(measured(plain_twin(trial), 0.02), measured(trial, 0.05))
+    assert facts.one_rank == make_configuration(plain_twin(trial), 0.02)
+
+
+def test_what_varies_is_told_among_trials_on_as_many_ranks() -> None:
+    """Threads differ between two and four ranks by themselves, formats because they were asked for."""
+    formats = ("fp32", "bf16")
+    two = [make_trial(strategy="ddp", world_size=2, threads_per_rank=2, precision=one) for one in formats]
+    four = [make_trial(strategy="ddp", world_size=4, threads_per_rank=1, precision=one) for one in formats]
+    found = facts_from(*(measured(one, 0.1) for one in (*map(plain_twin, (*two, *four)), *two, *four)))
+    assert [one.ranks for one in found] == [4, 4, 2, 2]
+    assert {one.varied for one in found} == {(("precision", "fp32"),), (("precision", "bf16"),)}
+
+
+def test_ranks_without_one_to_hold_them_against_have_facts() -> None:
+    both = [make_trial(strategy="ddp", world_size=ranks) for ranks in (2, 4)]
+    assert [one.ranks for one in facts_from(*(measured(one, 0.1) for one in both))] == [4]
