@@ -13,7 +13,9 @@ _HOMES = {
     "Run": "scalescope.results.run",
     "ScalescopeError": "scalescope.errors",
     "Trial": "scalescope.experiment.trial",
+    "StoredRun": "scalescope.api",
     "configurations": "scalescope.analysis.configurations",
+    "load": "scalescope.api",
     "load_run": "scalescope.results.run",
     "scaling_rows": "scalescope.analysis.scaling",
 }

@@ -56,13 +56,14 @@ def _comparison(
         speedup=speedup,
         p_value=p,
         smallest_seen=seen,
-        verdict=_verdict(speedup.value, claimed, seen, threshold),
+        verdict=verdict_of(speedup.value, claimed, seen, threshold),
         loss_change=loss_change,
         loss_differs=loss_differs,
     )
 
 
-def _verdict(speedup: float, claimed: bool, seen: float | None, threshold: float) -> Verdict:
+def verdict_of(speedup: float, claimed: bool, seen: float | None, threshold: float) -> Verdict:
+    """What may be said of a speedup, given whether its test holds and how small an effect it could see."""
     if claimed and abs(speedup - 1.0) > LEAST_EFFECT:
         return "faster" if speedup > 1.0 else "slower"
     # What looks larger than the threshold but survives no correction is no proof of equality either.

@@ -118,6 +118,11 @@ def _write_summary(folder: RunFolder, plan: Plan) -> Run:
     return run
 
 
+def summarise_again(folder: RunFolder, plan: Plan) -> None:
+    """Bring what a folder says of itself up to the launches it holds now."""
+    _write_report(folder, _write_summary(folder, plan))
+
+
 def _write_report(folder: RunFolder, run: Run) -> list[str]:
     """The report in words; it is made of what is stored, so a failure costs nothing but itself."""
     try:

@@ -1,0 +1,26 @@
+"""A stored run measured further by real ranks, as --until-conclusive does."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY, Cli
+
+pytestmark = pytest.mark.gloo
+
+
+def test_one_launch_is_joined_by_others_until_there_is_a_verdict(cli: Cli, tmp_path: Path) -> None:
+    for name, repeats in (("base", 3), ("new", 1)):
+        made = cli("train", *TINY, "--world-size=2", f"--repeats={repeats}", f"--output-dir={name}")
+        assert made.returncode == 0, made.stderr
+    before = (tmp_path / "base" / "trials.jsonl").read_bytes()
+    # Nearly everything is within 99 %: this is about launches, not about speed.
+    asked = ("--threshold=99%", "--until-conclusive", "--budget=60s", "--json=compared.json")
+    done = cli("compare", "base", "new", *asked)
+    assert done.returncode == 0, done.stderr
+    assert "The new run was measured further" in done.stdout
+    (trial,) = json.loads((tmp_path / "compared.json").read_text())["trials"]
+    assert trial["base_launches"] == 3
+    assert trial["new_launches"] >= 2
+    assert (tmp_path / "base" / "trials.jsonl").read_bytes() == before

@@ -1,0 +1,278 @@
+"""Runs of known cost models compared: the gate, the refusals, further launches, and runs side by side."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
+from scalescope.report.markdown import markdown
+from scalescope.results import provenance
+from scalescope.results.run import Run, load_run
+from scalescope.studies.compare import ComparisonReport, compare, lay_side_by_side
+from scalescope.studies.extend import extend
+from scalescope.studies.scale import scale
+from scalescope.studies.train import train
+
+from .recording import RecordingWatcher, ask, summary_of
+
+CALM = CostModel(launch_noise=0.004, exposed_comm_s={2: 0.004})
+SLOWER = dataclasses.replace(CALM, factors={(("benchmark", "train"),): 1.08})
+NOISY = dataclasses.replace(CALM, launch_noise=0.08)
+MIDDLING = dataclasses.replace(CALM, launch_noise=0.03)
+
+
+def measured(name: str, model: CostModel = CALM, launcher: FakeLauncher | None = None, **asked: Any) -> Path:
+    """A run of two batches, five launches each."""
+    request = ask("train", output_dir=name, **{"batch_size": [16, 64], "repeats": 5, **asked})
+    report = train(request, launcher or FakeLauncher(model), RecordingWatcher())
+    assert report.path is not None
+    return report.path
+
+
+def verdicts(report: ComparisonReport) -> set[str]:
+    return {one["verdict"] for one in report.data["trials"]}
+
+
+def test_a_run_against_itself_is_no_regression() -> None:
+    run = measured("a")
+    report = compare(run, run)
+    assert (report.exit_code, verdicts(report)) == (0, {"same"})
+    assert report.data["differences"] == []
+
+
+def test_eight_percent_are_found() -> None:
+    report = compare(measured("a"), measured("b", SLOWER))
+    assert (report.exit_code, verdicts(report)) == (8, {"slower"})
+    assert [one["change"] for one in report.data["trials"]] == pytest.approx([1 / 1.08 - 1] * 2, abs=0.01)
+    assert report.sections[0].lines[0].startswith("2 of 2 configurations are slower by more than 3 %")
+
+
+def test_a_larger_threshold_lets_them_pass() -> None:
+    report = compare(measured("a"), measured("b", SLOWER), 0.10)
+    assert (report.exit_code, verdicts(report)) == (0, {"slower"})
+
+
+def test_noise_is_inconclusive() -> None:
+    report = compare(measured("a", NOISY), measured("b", NOISY))
+    assert (report.exit_code, verdicts(report)) == (0, {"inconclusive"})
+    assert "too noisy" in report.sections[0].lines[0]
+
+
+def test_one_launch_is_inconclusive() -> None:
+    report = compare(measured("a", repeats=1), measured("b", SLOWER, repeats=1))
+    assert (report.exit_code, verdicts(report)) == (0, {"inconclusive"})
+
+
+def test_other_hardware_is_refused_unless_allowed() -> None:
+    other = dataclasses.replace(TWO_CORES, cpu_model="another processor", cores=4)
+    here = measured("a", threads_per_rank=1)
+    there = measured("b", launcher=FakeLauncher(CALM, machine=other), threads_per_rank=1)
+    with pytest.raises(CannotRun, match=r"different hardware \(cpu_model: .*; cores: 2 and 4\); --any-hard"):
+        compare(here, there)
+    report = compare(here, there, any_hardware=True)
+    assert verdicts(report) == {"same"}
+    assert {one["name"] for one in report.data["differences"]} == {"cpu_model", "cores"}
+
+
+def test_another_torch_is_allowed_and_said() -> None:
+    newer = dataclasses.replace(TWO_CORES, torch_version="2.14.0")
+    report = compare(measured("a"), measured("b", launcher=FakeLauncher(CALM, machine=newer)))
+    assert [(one["name"], one["new"]) for one in report.data["differences"]] == [("torch_version", "2.14.0")]
+
+
+def forget(path: Path, *names: str) -> None:
+    """Take settings out of a stored run, as if they had not existed when it was made."""
+    lines = [json.loads(line) for line in (path / "trials.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["settings"] = {n: v for n, v in line["settings"].items() if n not in names}
+    (path / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_an_old_run_without_a_newer_setting_matches() -> None:
+    old, new = measured("a"), measured("b")
+    forget(old, "fused_optimizer", "delay_ms", "pin_cores")
+    report = compare(old, new)
+    assert verdicts(report) == {"same"}
+    assert report.data["only_base"] == report.data["only_new"] == []
+
+
+def test_nothing_in_common_names_what_differs() -> None:
+    with pytest.raises(BadInput, match=r"no configuration in common; .* batch_size \(64 / 65\)"):
+        compare(measured("a", batch_size=64), measured("b", batch_size=65))
+
+
+@pytest.mark.parametrize("name", ["nowhere", "runs/latest"])
+def test_a_run_that_is_not_there(name: str) -> None:
+    with pytest.raises(BadInput, match=name):
+        compare(Path(name), Path(name))
+
+
+def test_a_run_in_which_nothing_worked() -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status="failed", reason="died")
+
+    broken = measured("b", launcher=FakeLauncher(CALM, outcomes=fail))
+    with pytest.raises(BadInput, match="no launch that ended well"):
+        compare(measured("a"), broken)
+
+
+def test_a_configuration_that_fails_now_misses_the_gate() -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status="oom", reason="out of memory") if trial.rank_batch_size == 64 else None
+
+    report = compare(measured("a"), measured("b", launcher=FakeLauncher(CALM, outcomes=fail)))
+    assert report.exit_code == 8
+    assert [one["reason"] for one in report.data["failed"]] == ["out of memory"]
+
+
+def test_broken_lines_and_unknown_machines_are_said() -> None:
+    old, new = measured("a"), measured("b")
+    (old / "environment.json").unlink()
+    with (new / "trials.jsonl").open("a") as stream:
+        stream.write("{\n")
+    notes = compare(old, new).data["notes"]
+    assert notes[0] == "The machine of a is not recorded."
+    assert "left out" in notes[1]
+
+
+def test_hostile_names_are_escaped_in_markdown() -> None:
+    old = measured("a|<b>x</b>", batch_size=[16, 64])
+    new = measured("b", batch_size=[16, 128])
+    forget_machine = json.loads((new / "environment.json").read_text())
+    forget_machine["variables"] = {"NCCL_X": "1|2\n<img src=x>"}
+    (new / "environment.json").write_text(json.dumps(forget_machine))
+    (old / "environment.json").unlink()
+    text = markdown(compare(old, new).sections)
+    assert "<b>" not in text and "<img" not in text and "&lt;b&gt;" in text
+    assert "1\\|2\\\\n" in text
+
+
+def further(
+    base: Path, new: Path, model: CostModel = MIDDLING, launcher: FakeLauncher | None = None, **limits: Any
+) -> tuple[ComparisonReport, list[tuple[str, int]]]:
+    """Compare with further launches of the new run; also which were made."""
+    machine = launcher or FakeLauncher(model)
+
+    def more(before: Run, after: Run) -> tuple[Run, tuple[str, ...]]:
+        return extend(before, after, 0.03, limits.get("budget_s", 600.0), machine, RecordingWatcher())
+
+    return compare(base, new, extend=more), machine.launched
+
+
+def test_further_launches_of_the_new_run_decide() -> None:
+    base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
+    before = [(base / "trials.jsonl").read_bytes(), (new / "experiment.yaml").read_bytes()]
+    assert "inconclusive" in verdicts(compare(base, new))
+    report, made = further(base, new)
+    assert made and all(launch >= 3 for _, launch in made)
+    assert "inconclusive" not in verdicts(report)
+    assert all(one["smallest_effect_seen"] <= 0.03 for one in report.data["trials"])
+    assert [(base / "trials.jsonl").read_bytes(), (new / "experiment.yaml").read_bytes()] == before
+    assert "the old one was not" in report.data["notes"][0]
+    assert len(load_run(new).results) == 6 + len(made)
+    launches = [one["launches"] for one in summary_of(new)["results"]["training"]]
+    assert sum(launches) == 6 + len(made)
+
+
+def test_what_is_conclusive_is_not_measured_again() -> None:
+    report, made = further(measured("a"), measured("b"), CALM)
+    assert made == []
+    assert report.data["notes"] == []
+
+
+def test_what_the_old_run_cannot_decide_is_not_measured() -> None:
+    report, made = further(measured("a", repeats=1), measured("b"), CALM)
+    assert made == []
+    assert "cannot be decided by launches of the new run alone" in report.data["notes"][0]
+
+
+def test_a_launch_that_fails_ends_its_configuration() -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status="failed", reason="died")
+
+    base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
+    _, made = further(base, new, launcher=FakeLauncher(MIDDLING, outcomes=fail))
+    assert len(made) == len({trial for trial, _ in made}) >= 1
+
+
+def test_further_launches_need_the_same_machine() -> None:
+    base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
+    other = dataclasses.replace(TWO_CORES, torch_version="2.14.0")
+    with pytest.raises(CannotRun, match=r"elsewhere or otherwise \(torch_version: 2.13.0, now 2.14.0\)"):
+        further(base, new, launcher=FakeLauncher(MIDDLING, machine=other))
+
+
+def test_further_launches_need_the_same_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = iter(("a", "b", "c"))
+
+    def git_state(directory: Path) -> dict[str, Any]:
+        return {"commit": next(commits) * 40, "changed": False}
+
+    monkeypatch.setattr(provenance, "git_state", git_state)
+    base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
+    with pytest.raises(CannotRun, match="git: bbbbbbbbbbbb, now cccccccccccc"):
+        further(base, new)
+
+
+def test_a_budget_that_is_spent_is_said() -> None:
+    base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
+    report, made = further(base, new, budget_s=0.0)
+    assert made == []
+    assert report.data["notes"][1].startswith("The budget was spent with ")
+
+
+def test_a_run_is_not_extended_against_itself() -> None:
+    run = measured("a")
+    with pytest.raises(BadInput, match="a and a are the same run"):
+        further(run, run)
+
+
+def test_a_run_of_tune_is_not_extended() -> None:
+    base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
+    (new / "experiment.yaml").write_text("# scalescope tune --levers all FILE repeats this run.\n")
+    with pytest.raises(BadInput, match="is no run of train, scale, run"):
+        further(base, new)
+
+
+def scaled(name: str, exposed_s: float, contention_s: float = 0.0, **asked: Any) -> Path:
+    model = CostModel(exposed_comm_s={2: exposed_s}, contention_s=contention_s)
+    request = ask("scale", output_dir=name, world_size=[1, 2], batch_size=50, repeats=2, **asked)
+    report = scale(request, FakeLauncher(model), RecordingWatcher())
+    assert report.path is not None
+    return report.path
+
+
+def test_three_runs_side_by_side_say_what_the_difference_is_made_of() -> None:
+    paths = [scaled("fast", 0.001), scaled("slow", 0.010), scaled("crowded", 0.001, contention_s=0.010)]
+    report = lay_side_by_side(paths)
+    assert report.exit_code == 0
+    rows = [row for row in report.data["rows"] if row["world_size"] == 2]
+    assert [row["run"] for row in rows] == ["fast", "slow", "crowded"]
+    assert [row["efficiency"] for row in rows] == pytest.approx([20 / 21, 20 / 30, 20 / 31])
+    fast, slow, crowded = rows
+    assert fast["behind_first_ranks"] is None
+    # Speed that is lost is 2 × (time lost) ÷ step; all of it is communication here, and none of it there.
+    assert slow["behind_first_ranks"] == pytest.approx(2 * 20 / 21 - 2 * 20 / 30)
+    assert slow["behind_first_by_exposed_ranks"] == pytest.approx(slow["behind_first_ranks"])
+    assert crowded["behind_first_by_exposed_ranks"] == pytest.approx(2 * 1 / 31 - 2 * 1 / 21)
+    assert report.sections[0].lines[0] == (
+        "2 ranks, batch 50: efficiency 95 % in fast, 67 % in slow, 65 % in crowded; crowded delivers 0.61 "
+        "ranks' worth less than fast, -0.03 of it exposed communication."
+    )
+    assert "gates nothing" in report.sections[0].lines[1]
+
+
+def test_other_links_and_longer_runs_are_the_same_job() -> None:
+    report = lay_side_by_side([scaled("a", 0.001), scaled("b", 0.004, steps_per_epoch=20, seed=1)])
+    assert [row["run"] for row in report.data["rows"]] == ["a", "b", "a", "b"]
+
+
+def test_other_jobs_are_not_laid_side_by_side() -> None:
+    with pytest.raises(BadInput, match=r"no other run has a job of a.*hidden_dim"):
+        lay_side_by_side([scaled("a", 0.001), scaled("b", 0.001, hidden_dim=64)])

@@ -1,0 +1,105 @@
+"""`scalescope compare` as typed: flags, files and exit codes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scalescope.cli import app
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.studies.scale import scale
+from tests.pipeline.recording import RecordingWatcher, ask
+
+Run = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call `main` where there are the runs `fast` and `slow`; returns code, out and err."""
+    monkeypatch.chdir(tmp_path)
+    for name, fixed_s in (("fast", 0.010), ("slow", 0.013)):
+        request = ask("scale", output_dir=name, world_size=[1, 2], batch_size=10, repeats=3)
+        model = CostModel(fixed_s=fixed_s, launch_noise=0.003)
+        scale(request, FakeLauncher(model), RecordingWatcher(), waterfall=False)
+
+    def call(*arguments: str) -> SimpleNamespace:
+        with pytest.raises(SystemExit) as leaving:
+            app.main(["compare", *arguments])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=leaving.value.code, out=out, err=err)
+
+    return call
+
+
+def test_a_regression_ends_with_eight_and_writes_what_was_asked(run: Run, tmp_path: Path) -> None:
+    ended = run("fast", "slow", "--json", "c.json", "--markdown", "c.md")
+    assert (ended.code, ended.err) == (8, "")
+    assert ended.out.lstrip().startswith("3 of 3 configurations are slower by more than 3 %")
+    assert json.loads((tmp_path / "c.json").read_text())["gate_missed"] is True
+    assert (tmp_path / "c.md").read_text().startswith("3 of 3 configurations are slower")
+
+
+def test_what_is_not_slower_ends_well(run: Run) -> None:
+    assert run("slow", "fast").code == 0
+    assert run("fast", "fast").code == 0
+    assert run("fast", "slow", "--threshold", "40%").code == 0
+
+
+def test_a_link_to_a_run_is_a_run(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("slow")
+    ended = run("fast", "latest", "--json", "c.json")
+    assert ended.code == 8
+    assert json.loads((tmp_path / "c.json").read_text())["new"] == "slow"
+
+
+@pytest.mark.parametrize("arguments", [("fast", "slow", "fast"), ("fast", "slow", "--side-by-side")])
+def test_side_by_side_gates_nothing(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    ended = run(*arguments, "--json", "c.json", "--markdown", "c.md")
+    assert (ended.code, ended.err) == (0, "")
+    assert "gates nothing" in ended.out
+    assert len(json.loads((tmp_path / "c.json").read_text())["rows"]) >= 4
+    assert "| ranks | batch | run |" in (tmp_path / "c.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fast",), "compare needs two runs: BASE and NEW"),
+        ((), "missing argument"),
+        (("fast", "none"), "none: no such run folder"),
+        (("fast", "."), ".: holds no run"),
+        (("fast", "runs/latest"), "compare: runs/latest: there is no run yet; name a run folder"),
+        (("fast", "slow", "--threshold", "x"), "--threshold: expected a share such as 3%, got 'x'"),
+        (("fast", "slow", "--threshold", "0%"), "--threshold: expected a share such as 3%, got '0%'"),
+        (("fast", "slow", "--budget", "3m"), "--budget is for --until-conclusive"),
+        (("fast", "slow", "--until-conclusive", "--budget", "x"), "--budget: "),
+        (("fast", "slow", "--until-conclusive", "--budget", "none"), "--budget: expected a time such as 10m"),
+        (("fast", "slow", "--until-conclusive", "--any-hardware"), "--until-conclusive needs the machine"),
+        (("fast", "slow", "fast", "--until-conclusive"), "--until-conclusive is for two runs"),
+        (("fast", "slow", "--jsn", "x"), "no such option --jsn; did you mean --json?"),
+    ],
+)
+def test_bad_input_is_one_line(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    ended = run(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.count("\n") == 1
+    assert ended.err.lower().startswith(f"scalescope: {said}".lower()), ended.err
+
+
+def test_other_hardware_ends_with_three_and_names_the_flag(run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "slow" / "environment.json"
+    recorded = json.loads(place.read_text())
+    recorded["machine"]["gpus"] = [{"name": "a GPU"}]
+    place.write_text(json.dumps(recorded))
+    ended = run("fast", "slow")
+    assert (ended.code, ended.out) == (3, "")
+    assert "gpus: none and 1 × a GPU" in ended.err and "--any-hardware" in ended.err
+    assert run("fast", "slow", "--any-hardware").code == 8
+
+
+def test_a_file_that_cannot_be_written_ends_with_seven(run: Run) -> None:
+    ended = run("fast", "slow", "--json", "nowhere/c.json")
+    assert ended.code == 7
+    assert ended.err.startswith("scalescope: nowhere/c.json: could not be written")

@@ -1,0 +1,85 @@
+"""Runs from Python: cheap to import, rows of plain values."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scalescope
+from scalescope.errors import BadInput
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
+from scalescope.studies.scale import scale
+from tests.pipeline.recording import RecordingWatcher, ask
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """One and two ranks; the second launch of two ranks died."""
+
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        died = trial.world_size == 2 and launch == 1 and trial.settings["benchmark"] == "train"
+        return Outcome(status="failed", reason="died") if died else None
+
+    launcher = FakeLauncher(CostModel(exposed_comm_s={2: 0.020}, bytes_per_s=2e8), outcomes=fail)
+    folder = str(tmp_path / "run")
+    asked = {"world_size": [1, 2], "batch_size": 50, "repeats": 3, "env.A": "x"}
+    scale(ask("scale", output_dir=folder, **asked), launcher, RecordingWatcher())
+    return Path(folder)
+
+
+def is_plain(rows: list[dict[str, Any]]) -> bool:
+    return all(
+        value is None or isinstance(value, str | int | float) for row in rows for value in row.values()
+    )
+
+
+def test_every_launch_is_a_row(path: Path) -> None:
+    run = scalescope.load(path)
+    rows = run.trials()
+    assert run.path == path
+    assert is_plain(rows)
+    assert len(rows) == len(run.run.results)
+    assert {row["status"] for row in rows} == {"ok", "failed"}
+    assert {row["env.A"] for row in rows if row["benchmark"] == "train"} == {"x"}
+    one = next(row for row in rows if row["strategy"] == "single")
+    assert one["mean_step_time_s"] == pytest.approx(0.020)
+    assert one["samples_per_s"] == pytest.approx(50 / 0.020)
+    assert (one["world_size"], one["batch_size"], one["measured_steps"]) == (1, 50, 5)
+    failed = next(row for row in rows if row["status"] == "failed")
+    assert (failed["reason"], failed["samples_per_s"]) == ("died", None)
+
+
+def test_scaling_is_a_row_for_each_world_size(path: Path) -> None:
+    rows = scalescope.load(path).scaling()
+    assert is_plain(rows)
+    assert [row["ranks"] for row in rows] == [1, 2]
+    two = rows[1]
+    assert two["speedup"] == pytest.approx(1.0)
+    assert two["efficiency"] == pytest.approx(0.5)
+    assert two["lost_ranks_exposed_communication"] == pytest.approx(1.0)
+    assert two["delivered_ranks"] == pytest.approx(1.0)
+    assert two["launches"] == 2
+
+
+def test_findings_are_rows_too(path: Path) -> None:
+    rows = scalescope.load(path).findings()
+    assert rows and is_plain(rows)
+    assert {"rule", "claim", "severity", "lost_ranks", "command"} <= rows[0].keys()
+
+
+def test_no_such_run(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such run folder"):
+        scalescope.load(tmp_path / "none")
+
+
+def test_importing_the_package_loads_nothing_of_it() -> None:
+    code = (
+        "import sys, scalescope; print([n for n in sys.modules if n.startswith(('scalescope.', 'pydantic'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert "load" in dir(scalescope)
