@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # A site-installed torch is used with: make run VENV_FLAGS=--system-site-packages EXTRAS=dev
 VENV_FLAGS ?=
-EXTRAS ?= torch,dev
+EXTRAS ?= torch,report,track,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help

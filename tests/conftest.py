@@ -1,5 +1,6 @@
 """Shared by all tests: the command line as a person calls it, and what required parts mean."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -51,7 +52,7 @@ def cli(tmp_path: Path) -> Cli:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that needs what is not here skips with the reason; where it is required, it runs and fails."""
     required = os.environ.get("SCALESCOPE_REQUIRE", "").split(",")
-    for marker, why_not in (("gpu", _why_no_gpu), ("netns", _why_no_namespaces)):
+    for marker, why_not in _NEEDS.items():
         needed = [item for item in items if item.get_closest_marker(marker)]
         reason = why_not() if needed and marker not in required else None
         if reason is not None:
@@ -73,3 +74,30 @@ def _why_no_namespaces() -> str | None:
         return f"network namespaces need {', '.join(missing)}"
     made = subprocess.run(["unshare", "--net", "true"], capture_output=True)
     return "this system does not let us make network namespaces" if made.returncode else None
+
+
+def _why_no_browser() -> str | None:
+    if importlib.util.find_spec("playwright") is None:
+        return "needs playwright"
+    return None if chromium() is not None else "needs Chromium"
+
+
+def chromium() -> str | None:
+    """The system's browser; playwright brings none of its own here."""
+    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    return next((path for path in found if path is not None), None)
+
+
+def _why_no_latex() -> str | None:
+    if shutil.which("pdflatex") is None or shutil.which("kpsewhich") is None:
+        return "needs pdflatex"
+    found = subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True)
+    return "needs LaTeX's booktabs" if found.returncode else None
+
+
+_NEEDS = {
+    "gpu": _why_no_gpu,
+    "netns": _why_no_namespaces,
+    "browser": _why_no_browser,
+    "latex": _why_no_latex,
+}

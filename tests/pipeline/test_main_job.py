@@ -20,6 +20,13 @@ from .recording import RecordingWatcher, ask, summary_of
 MODEL = CostModel(fixed_s=0.010, per_sample_s=0.0002, exposed_comm_s={2: 0.004, 4: 0.012})
 
 
+@pytest.fixture(autouse=True)
+def without_page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds; only the tests about the page have one."""
+    if "page" not in request.node.name and "what_draws_it" not in request.node.name:
+        monkeypatch.setattr("scalescope.studies.main_job._with_page", lambda found, watcher: found)
+
+
 def test_the_main_job_shows_the_machine_and_then_how_it_scales() -> None:
     watcher = RecordingWatcher()
     report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
@@ -186,3 +193,22 @@ def test_iters_and_steps_together_are_refused(name: str) -> None:
     with pytest.raises(BadInput) as caught:
         steps_of({name: "30"}, iters=7)
     assert str(caught.value) == f"--iters counts measured steps and {name} all of them; give one"
+
+
+def test_the_main_job_leaves_a_page_to_show() -> None:
+    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
+    assert report.page is not None and report.path is not None
+    assert report.page.resolve() == (report.path / "report.html").resolve()
+    assert "2 ranks deliver" in report.page.read_text()
+
+
+def test_without_what_draws_it_the_main_job_stands_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise CannotRun("figures need matplotlib")
+
+    monkeypatch.setattr("scalescope.studies.main_job.report", missing)
+    watcher = RecordingWatcher()
+    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
+    assert report.page is None
+    assert report.exit_code == 0
+    assert any("There is no report.html: figures need matplotlib" in line for line in watcher.notes)

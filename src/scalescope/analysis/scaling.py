@@ -1,5 +1,6 @@
 """Scaling: speedup, efficiency, exposed communication and what Amdahl's law makes of them."""
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -100,16 +101,22 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
     shares = _shares(all_of_them)
     measured = [one for one in all_of_them if one.trial.settings["ablation"] == "none"]
     measured = [one for one in measured if one.trial.world_size > 1 or _global_batch(one) not in shares]
-    plain: dict[str, list[Configuration]] = {}
+    kinds: dict[str, list[Configuration]] = {}
     for one in measured:
-        plain.setdefault(_kind(one.trial), []).append(one)
+        kinds.setdefault(_kind(one.trial), []).append(one)
+    known, asked = _by_trial(all_of_them), _by_trial(measured)
     rows = []
-    for one in measured:
-        baseline = _baseline(one.trial, plain[_kind(one.trial)])
-        if _is_wrapped_single(one, measured):
-            continue
-        rows.append(_row(one, baseline, measured, all_of_them))
+    for same_kind in kinds.values():
+        for one in same_kind:
+            if not _is_wrapped_single(one, same_kind):
+                rows.append(_row(one, same_kind, asked, known))
+    places = {id(one): place for place, one in enumerate(measured)}
+    rows.sort(key=lambda row: places[id(row.configuration)])  # among equals, what was measured first
     return tuple(sorted(rows, key=lambda row: (_kind_order(row.trial), row.batch, row.ranks)))
+
+
+def _by_trial(configurations: list[Configuration]) -> dict[str, Configuration]:
+    return {one.trial.trial_id: one for one in configurations}
 
 
 def _shares(configurations: list[Configuration]) -> set[object]:
@@ -125,18 +132,19 @@ def _global_batch(one: Configuration) -> object:
 
 def _row(
     one: Configuration,
-    baseline: Configuration,
-    measured: list[Configuration],
-    everything: list[Configuration],
+    same_kind: list[Configuration],
+    asked: dict[str, Configuration],
+    known: dict[str, Configuration],
 ) -> ScalingRow:
+    baseline = _baseline(one.trial, same_kind)
     speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
     share = baseline.trial.world_size / one.trial.world_size
-    wrapped = _wrapped_one_rank(one, measured)
+    wrapped = _wrapped_one_rank(one, same_kind, asked)
     quiet = silent_twin(preloaded_twin(one.trial))
-    silent = None if quiet is None else _find(everything, quiet)
-    fed = _find(everything, preloaded_twin(one.trial))
+    silent = None if quiet is None else known.get(quiet.trial_id)
+    fed = known.get(preloaded_twin(one.trial).trial_id)
     is_baseline = one is baseline
-    waterfall = waterfall_of(one, everything)
+    waterfall = waterfall_of(one, known)
     exposed = None if waterfall is None else waterfall.term(EXPOSED)
     return ScalingRow(
         configuration=one,
@@ -150,13 +158,14 @@ def _row(
     )
 
 
-def _wrapped_one_rank(one: Configuration, measured: list[Configuration]) -> Configuration | None:
+def _wrapped_one_rank(
+    one: Configuration, same_kind: list[Configuration], asked: dict[str, Configuration]
+) -> Configuration | None:
     """DDP on one rank with the same settings; beside a plain one-rank run, any of its kind."""
     if one.trial.settings["strategy"] != "single":
-        return _find(measured, one.trial.on_one_rank())
-    kind = _kind(one.trial)
-    same = (other for other in measured if other is not one and _kind(other.trial) == kind)
-    return next((other for other in same if other.trial.world_size == 1), None)
+        return asked.get(one.trial.on_one_rank().trial_id)
+    others = (other for other in same_kind if other is not one)
+    return next((other for other in others if other.trial.world_size == 1), None)
 
 
 def _against_wrapped(one: Configuration, wrapped: Configuration | None) -> Estimate | None:
@@ -172,14 +181,11 @@ def _exposed(one: Configuration | None, silent: Configuration | None) -> Estimat
     return difference_of_means(one.mean_steps_s, silent.mean_steps_s)
 
 
-def _is_wrapped_single(one: Configuration, measured: list[Configuration]) -> bool:
+def _is_wrapped_single(one: Configuration, same_kind: list[Configuration]) -> bool:
     """Whether this is DDP on one rank beside a plain run: a column of the others, not a row."""
     if one.trial.world_size > 1 or one.trial.settings["strategy"] == "single":
         return False
-    return any(
-        other.trial.settings["strategy"] == "single" and _kind(other.trial) == _kind(one.trial)
-        for other in measured
-    )
+    return any(other.trial.settings["strategy"] == "single" for other in same_kind)
 
 
 def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
@@ -206,14 +212,11 @@ def _kind_order(trial: Trial) -> str:
     return _kind(Trial(settings=settings))
 
 
-def _strategy_settings() -> set[str]:
+@functools.cache
+def _strategy_settings() -> frozenset[str]:
     """Settings that say how the work is spread; a number format of a strategy's own makes it other work."""
     owners = [cards.card("strategies", name) for name in cards.names("strategies")]
-    return {one.name for owner in owners for one in settings_of(owner)} - {"fsdp_param_dtype"}
-
-
-def _find(candidates: list[Configuration], wanted: Trial) -> Configuration | None:
-    return next((one for one in candidates if one.trial.trial_id == wanted.trial_id), None)
+    return frozenset(one.name for owner in owners for one in settings_of(owner)) - {"fsdp_param_dtype"}
 
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:

@@ -7,7 +7,7 @@ differences of step times telescope, so terms and delivered speed add up to N.
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
@@ -80,9 +80,8 @@ class Waterfall:
         return max(known, key=lambda one: one.lost.value if one.lost else 0.0, default=None)
 
 
-def waterfall_of(one: Configuration, measured: Iterable[Configuration]) -> Waterfall | None:
-    """The waterfall of a configuration; None where plain training on one rank was not measured."""
-    found = {other.trial.trial_id: other for other in measured}
+def waterfall_of(one: Configuration, found: Mapping[str, Configuration]) -> Waterfall | None:
+    """The waterfall of a configuration, from all by trial; None without plain training on one rank."""
     trial = one.trial
     plain = found.get(plain_twin(trial).trial_id)
     if plain is None or not 1 < trial.world_size == trial.replicas:  # a pipeline's ranks share one batch
@@ -110,7 +109,7 @@ Part = tuple[str, Estimate | None, str | None]
 class _Chain:
     """The configurations of one waterfall, each with one thing more than the one before."""
 
-    def __init__(self, full: Configuration, plain: Configuration, found: dict[str, Configuration]) -> None:
+    def __init__(self, full: Configuration, plain: Configuration, found: Mapping[str, Configuration]) -> None:
         self._full = full
         self._plain = plain
         trial = full.trial

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -59,14 +58,17 @@ def measure(
         finally:
             launcher.close()
     show(report.sections, console(), verbose=arguments["verbose"])
-    _say_where(report.path, report.headline, report.next_step)
+    _say_where(report)
     sys.exit(report.exit_code)
 
 
-def _say_where(path: Path | None, headline: str | None, next_step: str | None) -> None:
-    if headline is not None:
-        click.echo(f"\nIn short: {headline}")
-    if path is not None:
-        click.echo(f"Results: {path / 'results.json'}")
-    if next_step is not None:
-        click.echo(f"Next: {next_step}")
+def _say_where(report: Any) -> None:
+    """The result in a sentence, what to do next, and where everything is."""
+    if report.headline is not None:
+        click.echo(f"\nIn short: {report.headline}")
+    if report.next_step is not None:
+        click.echo(f"Next: {report.next_step}")
+    if report.path is not None:
+        click.echo(f"Results: {report.path / 'results.json'}")
+    if report.page is not None:
+        click.echo(f"Report: {report.page}")

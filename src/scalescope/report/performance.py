@@ -1,12 +1,9 @@
 """The performance report: a run explained in plain words, for a screen or a file."""
 
-from scalescope.analysis.collectives import collective_rows
-from scalescope.analysis.configurations import configurations
 from scalescope.analysis.memory import memory_groups
-from scalescope.analysis.scaling import ScalingRow, scaling_rows
-from scalescope.diagnose.diagnosis import diagnose
 from scalescope.report import communication
 from scalescope.report.findings import evidence_lines, findings_section
+from scalescope.report.material import Story
 from scalescope.report.memory import memory_brief
 from scalescope.report.memory_verdict import verdicts
 from scalescope.report.profile import profile_sections
@@ -17,19 +14,25 @@ from scalescope.report.waterfall import waterfall_sections
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING, read_json
 
-_NOTHING = "Nothing was measured that could be explained."
+NOTHING = "Nothing was measured that could be explained."
 
 
-def headline(run: Run) -> str:
+def headline(told: Run | Story) -> str:
     """The report's first line: what this run says, in one sentence."""
-    found = _said_by_tuning(run) or _said_by_training(run)
+    story = _story(told)
+    found = _said_by_tuning(story.run) or _said_by_training(story)
     if found is not None:
         return found
-    if collectives := collective_rows(run.results):
-        return communication.verdict(collectives)
-    if (pairs := communication.pairs_verdict(run)) is not None:
+    if story.collectives:
+        return communication.verdict(story.collectives)
+    if (pairs := communication.pairs_verdict(story.run)) is not None:
         return pairs
-    return next(iter(verdicts(memory_groups(run))), _NOTHING)
+    return next(iter(verdicts(memory_groups(story.run))), NOTHING)
+
+
+def _story(told: Run | Story) -> Story:
+    """A run with what analysis makes of it, each thing computed once."""
+    return told if isinstance(told, Story) else Story(told)
 
 
 def _said_by_tuning(run: Run) -> str | None:
@@ -38,49 +41,42 @@ def _said_by_tuning(run: Run) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _said_by_training(run: Run) -> str | None:
-    measured = configurations(run.results)
-    rows = scaling_rows(measured)
-    if _scales(rows):
-        return verdict(rows)
-    full = [one for one in measured if one.trial.settings["ablation"] == "none"]
+def _said_by_training(story: Story) -> str | None:
+    if story.scales:
+        return verdict(story.rows)
+    full = [one for one in story.measured if one.trial.settings["ablation"] == "none"]
     return training_sentence(max(full, key=lambda one: one.samples_per_s.value)) if full else None
 
 
-def _scales(rows: tuple[ScalingRow, ...]) -> bool:
-    """Whether there is more than one number of ranks to compare."""
-    return any(not row.is_baseline for row in rows)
-
-
-def performance_sections(run: Run) -> tuple[Section, ...]:
+def performance_sections(told: Run | Story) -> tuple[Section, ...]:
     """The verdict, where the speed goes, why, and what to do first."""
-    measured = configurations(run.results)
-    rows = scaling_rows(measured)
-    first = Section(lines=(headline(run),))
-    if not _scales(rows):
+    story = _story(told)
+    run = story.run
+    first = Section(lines=(headline(story),))
+    if not story.scales:
         lines = (
             "There is no scaling to explain: finished training on several numbers of ranks would show it "
             "(scalescope scale).",
         )
         briefs = (*communication.communication_brief(run), *memory_brief(run))
         return (first, *profile_sections(run), *briefs, Section(lines=lines))
-    diagnosis = diagnose(run)
+    diagnosis = story.diagnosis
     evidence = tuple(
         line for one in diagnosis.findings for line in (f"{one.rule}:", *evidence_lines(one)) if one.evidence
     )
     return (
         first,
-        *waterfall_sections(rows),
+        *waterfall_sections(story.rows),
         *findings_section(diagnosis, every=True),
         *profile_sections(run),
         *((Section(title="Evidence", lines=evidence),) if evidence else ()),
     )
 
 
-def performance_text(run: Run) -> str:
+def performance_text(told: Run | Story) -> str:
     """The same as a file of plain text."""
     parts = []
-    for section in performance_sections(run):
+    for section in performance_sections(told):
         parts += [section.title or ""]
         if section.table is not None:
             columns = [section.table.columns, *section.table.rows]

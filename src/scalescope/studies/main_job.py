@@ -5,7 +5,7 @@ import dataclasses
 from scalescope.catalog import cards
 from scalescope.catalog.setting import Setting, settings_of
 from scalescope.catalog.workloads.custom import Custom
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput, CannotRun, ScalescopeError
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
@@ -23,6 +23,7 @@ from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.memory import with_one_forecaster
 from scalescope.studies.network import exchanges
+from scalescope.studies.report import PAGE, Wishes, report
 from scalescope.studies.request import Request
 from scalescope.studies.scale import only_explains, plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
@@ -73,7 +74,7 @@ def main_job(
         beside = settings.get("pairs") or settings.get("purpose") == "listen"
         return "comm" in parts and settings["benchmark"] == "comm" and not beside
 
-    return carry_out(
+    found = carry_out(
         request,
         plan,
         launcher,
@@ -82,6 +83,19 @@ def main_job(
         next_step,
         answers=lambda result: is_answer(result) or (only_explains(result) and not is_asked(result)),
     )
+    return _with_page(found, watcher)
+
+
+def _with_page(found: StudyReport, watcher: CampaignWatcher) -> StudyReport:
+    """The report of the run as a page; what is measured stands without it."""
+    if found.path is None:
+        return found
+    try:
+        written = report((found.path,), None, Wishes(formats=("html",)))
+    except ScalescopeError as error:
+        watcher.noted(f"There is no {PAGE}: {error}")
+        return found
+    return dataclasses.replace(found, page=written.files[0])
 
 
 def _trials_of(parts: tuple[str, ...], everything: Plan) -> tuple[Trial, ...]:

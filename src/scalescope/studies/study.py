@@ -44,6 +44,7 @@ class StudyReport:
     next_step: str | None = None
     exit_code: int = 0
     headline: str | None = None  # the performance report's first line
+    page: Path | None = None  # the report, where one was made
     run: Run | None = field(default=None, repr=False)
 
 

@@ -35,7 +35,8 @@ class NoWatcher:
 def make_trials(*, explained: bool = False, **settings: Any) -> tuple[Trial, ...]:
     """The trials of a request; lists are sweeps; `explained` adds baselines and ablations."""
     asked = {"steps_per_epoch": 13, "warmup_steps": 3, "input_dim": 512, "hidden_dim": 512, **settings}
-    values = {name: one if isinstance(one, list) else [one] for name, one in asked.items()}
+    given = {name: one for name, one in asked.items() if one is not None}
+    values = {name: one if isinstance(one, list) else [one] for name, one in given.items()}
     flags = {name: tuple(Given(str(one), f"--{name}") for one in found) for name, found in values.items()}
     trials = expand(build_experiment("scale", "train", {}, flags, {}), TWO_CORES).trials
     return with_explanations(trials) if explained else trials

@@ -1,7 +1,7 @@
 """Settings that tell trials apart get a column or a word; those every table shows, and equal ones, do not."""
 
 from scalescope.experiment.trial import Trial
-from scalescope.report.varied import shown_value, varied_settings
+from scalescope.report.varied import shown_value, told_apart, varied_settings
 
 BASE = {"world_size": 1, "batch_size": 8, "strategy": "ddp", "precision": "fp32", "env": None}
 
@@ -61,3 +61,24 @@ def test_what_is_missing_is_a_dash() -> None:
     (trial,) = trials({"link": None})
     assert shown_value(trial, "link") == "—"
     assert shown_value(trial, "bucket_cap_mb") == "—"
+
+
+def test_equal_labels_are_told_apart_by_what_is_unusual() -> None:
+    trials = [
+        Trial(settings={"lr": lr, "jit": jit}) for lr, jit in ((1, False), (1, False), (2, False), (1, True))
+    ]
+    trials[1] = trials[1].replace(seed=7)
+    trials[0] = trials[0].replace(seed=0)
+    labels = told_apart(["a"] * 4, trials, ["cpu"] * 4)
+    assert labels[2:] == ("a, lr 2", "a, jit True")
+    assert len(set(labels)) == 4
+
+
+def test_different_labels_stay_as_they_are() -> None:
+    trials = [Trial(settings={"lr": 1}), Trial(settings={"lr": 2})]
+    assert told_apart(["a", "b"], trials, ["cpu", "cpu"]) == ("a", "b")
+
+
+def test_the_same_trial_on_two_devices_is_told_apart_by_the_device() -> None:
+    trials = [Trial(settings={"lr": 1})] * 2
+    assert told_apart(["a", "a"], trials, ["cpu", "H200"]) == ("a, cpu", "a, H200")

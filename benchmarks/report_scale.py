@@ -1,0 +1,114 @@
+"""What `scalescope report` costs for a run of many trials: seconds, memory and the size of its page.
+
+    python benchmarks/report_scale.py [--trials 1000] [--samples 200] [--times 10]
+
+Writes run folders of so many trials, each of two ranks with so many steps, and of `--times` as many; then
+makes a report of each in a process of its own. Claimed: 1,000 trials take at most 10 s, 500 MB and 3 MB of
+page, and ten times the trials at most 12 times the time.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.yaml_file import Given
+from scalescope.launch.fake import TWO_CORES
+from scalescope.results.result import RankRecord, Result, to_json
+
+MOST_S, MOST_MB, MOST_PAGE_MB, MOST_TIMES = 10.0, 500.0, 3.0, 12.0
+BATCHES = 20
+RANKS = 2
+
+
+def trials(count: int) -> list[Trial]:
+    """Training on two ranks with many batch sizes and seeds."""
+    asked = {"world_size": RANKS, "batch_size": 16, "steps_per_epoch": 210, "warmup_steps": 10}
+    flags = {name: (Given(str(value), name),) for name, value in asked.items()}
+    (first,) = expand(build_experiment("train", "train", {}, flags, {}), TWO_CORES).trials
+    return [first.replace(batch_size=8 * (1 + n % BATCHES), seed=n // BATCHES) for n in range(count)]
+
+
+def write_run(folder: Path, count: int, samples: int) -> None:
+    """A run folder as measuring would have left it."""
+    folder.mkdir()
+    noise = random.Random(0)
+    with (folder / "trials.jsonl").open("w", encoding="utf-8") as stream:
+        for number, trial in enumerate(trials(count)):
+            stream.write(json.dumps(to_json(_result(number, trial, samples, noise))) + "\n")
+
+
+def _result(number: int, trial: Trial, samples: int, noise: random.Random) -> Result:
+    mean_s = 0.004 + 0.0001 * trial.rank_batch_size
+    records = [
+        RankRecord(
+            rank=rank,
+            host="here",
+            device="cpu",
+            placement=f"[Rank {rank}]",
+            samples={
+                "step_time_s": [mean_s * noise.lognormvariate(0.0, 0.02) for _ in range(samples)],
+                "loss": [2.3 * 0.99**step for step in range(samples)],
+            },
+            counters={"parameter_checksum": "0", "gradient_bytes": 4_000_000},
+        )
+        for rank in range(RANKS)
+    ]
+    return Result(
+        trial_id=trial.trial_id,
+        launch=0,
+        order=number,
+        status="ok",
+        settings=dict(trial.settings),
+        started_at=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(1_700_000_000 + 3 * number)),
+        duration_s=3.0,
+        environment_id="made-up",
+        ranks=records,
+    )
+
+
+def cost(folder: Path, out: Path) -> tuple[float, float, float]:
+    """(seconds, peak MB, MB of page) of a report, made by the command line in a process of its own."""
+    command = [sys.executable, "-m", "scalescope", "report", str(folder), "--out", str(out)]
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"the report ended with exit code {process.returncode}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return seconds, used.ru_maxrss * unit / 1e6, (out / "report.html").stat().st_size / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--times", type=int, default=10)
+    asked = parser.parse_args()
+    found = []
+    with tempfile.TemporaryDirectory() as directory:
+        for count in (asked.trials, asked.trials * asked.times):
+            folder = Path(directory) / f"run-{count}"
+            write_run(folder, count, asked.samples)
+            seconds, memory_mb, page_mb = cost(folder, Path(directory) / f"out-{count}")
+            found.append((seconds, memory_mb, page_mb))
+            print(f"{count:,} trials: {seconds:.1f} s, {memory_mb:.0f} MB, page {page_mb:.2f} MB", flush=True)
+    (first_s, first_mb, first_page), (second_s, _, second_page) = found
+    ratio = second_s / first_s
+    print(f"{asked.times} times the trials take {ratio:.1f} times the time")
+    kept = first_s <= MOST_S and first_mb <= MOST_MB and max(first_page, second_page) <= MOST_PAGE_MB
+    sys.exit(0 if kept and ratio <= MOST_TIMES else "a claim does not hold")
+
+
+if __name__ == "__main__":
+    main()

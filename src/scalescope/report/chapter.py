@@ -1,0 +1,31 @@
+"""Chapter: a part of a report as data. A file in `chapters/` makes one; nothing else knows them."""
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+
+from scalescope.report import chapters
+from scalescope.report.figure import Figure
+from scalescope.report.material import Material
+from scalescope.report.section import Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """A heading, sections of text and tables, and figures."""
+
+    name: str  # in links
+    title: str
+    order: int
+    sections: tuple[Section, ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+
+def chapters_of(material: Material) -> tuple[Chapter, ...]:
+    """Everything the material has something to say about, in order."""
+    found = []
+    for module in pkgutil.iter_modules(chapters.__path__):
+        made = importlib.import_module(f"{chapters.__name__}.{module.name}").chapter(material)
+        if made is not None:
+            found.append(made)
+    return tuple(sorted(found, key=lambda one: one.order))

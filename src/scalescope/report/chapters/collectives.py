@@ -1,0 +1,84 @@
+"""Collectives: bandwidth and time against size, beside what the hardware's makers and users published."""
+
+from scalescope.analysis.collectives import CollectiveRow
+from scalescope.hardware.published import PublishedCurve, published_all_reduce
+from scalescope.report.chapter import Chapter
+from scalescope.report.communication import communication_brief
+from scalescope.report.figure import BYTES, Figure, Panel, Series
+from scalescope.report.material import Material, Story
+
+_MOST_SERIES = 8
+_GB = 1e9
+
+
+def chapter(material: Material) -> Chapter | None:
+    stories = [story for story in reversed(material.stories) if story.collectives]
+    if not stories:
+        return None
+    return Chapter(
+        name="collectives",
+        title="How fast ranks talk",
+        order=50,
+        sections=tuple(section for story in stories for section in communication_brief(story.run)),
+        figures=tuple(_figure(story, number) for number, story in enumerate(stories[:3])),
+    )
+
+
+def _figure(story: Story, number: int) -> Figure:
+    groups: dict[str, list[CollectiveRow]] = {}
+    for row in story.collectives:
+        if row.size_bytes:
+            groups.setdefault(f"{row.collective}, {row.ranks} ranks", []).append(row)
+    shown = dict(sorted(groups.items(), key=lambda item: not item[0].startswith("all_reduce"))[:_MOST_SERIES])
+    published = [_published(one) for one in _of_this_hardware(story)]
+    bandwidth = [_series(label, rows, bandwidth=True) for label, rows in shown.items()]
+    times = [_series(label, rows, bandwidth=False) for label, rows in shown.items()]
+    made_for = [f"link shaped to {row.link}" for row in story.collectives if row.link]
+    made_for += [f"one GPU split in {row.split_gpu}" for row in story.collectives if row.split_gpu]
+    backends = sorted({str(row.backend) for row in story.collectives})
+    beside = "; dotted: published" if published else ""
+    return Figure(
+        name="collectives" if number == 0 else f"collectives_{number + 1}",
+        title=f"Collectives against size ({', '.join(backends)}){beside}",
+        alt=f"Lines of bus bandwidth and of time against size for {', '.join(shown)}.",
+        panels=(
+            Panel(
+                kind="lines", x_label=BYTES, y_label="bus bandwidth, GB/s", series=(*bandwidth, *published),
+                x_log=True, y_log=True,
+            ),
+            Panel(
+                kind="lines", x_label=BYTES, y_label="time, ms", series=tuple(times), x_log=True,
+                y_log=True,
+            ),
+        ),
+        command=story.command,
+        notes=tuple(dict.fromkeys(made_for)),
+    )  # fmt: skip
+
+
+def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series:
+    """The best of in place and out of place at every size."""
+    best: dict[int, CollectiveRow] = {}
+    for row in rows:
+        if row.size_bytes not in best or row.median_s < best[row.size_bytes].median_s:
+            best[row.size_bytes] = row
+    ordered = [best[size] for size in sorted(best)]
+    values = [row.busbw_bytes_per_s / _GB if bandwidth else row.median_s * 1e3 for row in ordered]
+    return Series(label=label, x=tuple(float(row.size_bytes) for row in ordered), y=tuple(values))
+
+
+def _of_this_hardware(story: Story) -> list[PublishedCurve]:
+    """Curves of the same kind of GPU."""
+    gpus = story.run.environment.get("machine", {}).get("gpus") or []
+    used = any(one.settings.get("device") == "cuda" for one in story.run.results)
+    names = [str(gpu.get("name", "")) for gpu in gpus] if used else []
+    return [one for one in published_all_reduce() if any(one.gpu and one.gpu in name for name in names)]
+
+
+def _published(one: PublishedCurve) -> Series:
+    return Series(
+        label=f"{one.system}, {one.gpus} GPUs",
+        x=tuple(float(size) for size, _, _ in one.points),
+        y=tuple(rate / _GB for _, _, rate in one.points),
+        role="reference",
+    )

@@ -1,0 +1,151 @@
+"""Data sets: epoch times, accuracy, throughput and speedup of each, over all runs."""
+
+from collections.abc import Sequence
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.epochs import Epoch, worth_telling
+from scalescope.report.chapter import Chapter
+from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
+from scalescope.report.figure import Figure, Panel, Series
+from scalescope.report.material import Material, dataset_of, notes_of
+from scalescope.report.training import epoch_section
+from scalescope.report.varied import told_apart
+
+_MOST_LINES = 8
+
+
+def chapter(material: Material) -> Chapter | None:
+    figures = tuple(figure for name in material.dataset_names for figure in _figures(name, material))
+    told = [one for one in material.measured if dataset_of(one) in material.dataset_names]
+    sections = tuple(section for one in told[:_MOST_LINES] if (section := epoch_section(one)) is not None)
+    if not figures and not sections:
+        return None
+    return Chapter(name="data", title="By data set", order=40, sections=sections, figures=figures)
+
+
+def _figures(name: str, material: Material) -> list[Figure]:
+    everything = _in_order(material.of_dataset(name))
+    measured = everything[:_MOST_LINES]
+    taught = [one for one in measured if worth_telling(_epochs(one, material))]
+    found = [_throughput(name, measured, len(everything) - len(measured))]
+    if taught:
+        found.append(_epoch_times(name, taught, material))
+    if any(epoch.validation_accuracy is not None for one in taught for epoch in one.epochs):
+        found.append(_accuracy(name, taught))
+    speedups = _speedups(name, material)
+    return found if speedups is None else [*found, speedups]
+
+
+def _in_order(measured: tuple[Configuration, ...]) -> tuple[Configuration, ...]:
+    """By batch and ranks; one rank inside a wrapper is no job of its own."""
+    plain = {(one.trial.rank_batch_size, one.trial.settings["strategy"]) for one in measured}
+    own = [
+        one
+        for one in measured
+        if one.trial.world_size > 1
+        or one.trial.settings["strategy"] == "single"
+        or (one.trial.rank_batch_size, "single") not in plain
+    ]
+    return tuple(sorted(own, key=lambda one: (one.trial.rank_batch_size, one.trial.world_size)))
+
+
+def _epochs(one: Configuration, material: Material) -> tuple[Epoch, ...]:
+    """The epochs that count; the first ones may be left out as warm-up."""
+    return tuple(epoch for epoch in one.epochs if epoch.number > material.skip_epochs)
+
+
+def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Figure:
+    places = tuple(float(place) for place in range(len(measured)))
+    rates = [one.samples_per_s for one in measured]
+    series = Series(
+        label="samples per second",
+        x=places,
+        y=tuple(one.value for one in rates),
+        low=tuple(one.low for one in rates),
+        high=tuple(one.high for one in rates),
+    )
+    names = _labels(measured)
+    more = f"; {left:,} more configurations are in the tables" if left else ""
+    panel = Panel(kind="bars", x_label="", y_label="samples per second", series=(series,), names=names)
+    return Figure(
+        name=f"{_stem(name)}_throughput",
+        title=f"{name}: throughput{more}",
+        alt=f"Bars of samples per second on {name} for {', '.join(names)}.".replace("\n", " "),
+        panels=(panel,),
+        notes=notes_of(measured),
+    )
+
+
+def _epoch_times(name: str, taught: list[Configuration], material: Material) -> Figure:
+    series = tuple(
+        Series(
+            label=label.replace("\n", ", "),
+            x=tuple(float(epoch.number) for epoch in _epochs(one, material)),
+            y=tuple(epoch.time_s for epoch in _epochs(one, material)),
+        )
+        for label, one in zip(_labels(taught), taught, strict=True)
+    )
+    skipped = f", without the first {material.skip_epochs}" if material.skip_epochs else ""
+    return Figure(
+        name=f"{_stem(name)}_epoch_time_detailed",
+        title=f"{name}: time of every epoch{skipped}",
+        alt=f"Lines of the time of every epoch on {name}, one for each of {len(series)} configurations.",
+        panels=(Panel(kind="lines", x_label="epoch", y_label="seconds", series=series),),
+        notes=notes_of(taught),
+    )
+
+
+def _accuracy(name: str, taught: list[Configuration]) -> Figure:
+    panels = []
+    for title, part in (("validation", "validation_accuracy"), ("training", "train_accuracy")):
+        series = []
+        for label, one in zip(_labels(taught), taught, strict=True):
+            known = [epoch for epoch in one.epochs if getattr(epoch, part) is not None]
+            series.append(
+                Series(
+                    label=label.replace("\n", ", "),
+                    x=tuple(float(epoch.number) for epoch in known),
+                    y=tuple(float(getattr(epoch, part)) for epoch in known),
+                )
+            )
+        panels.append(
+            Panel(kind="lines", x_label="epoch", y_label="accuracy", series=tuple(series), title=title)
+        )
+    return Figure(
+        name=f"{_stem(name)}_accuracy",
+        title=f"{name}: accuracy after every epoch",
+        alt=f"Lines of validation and training accuracy after every epoch on {name}.",
+        panels=tuple(panels),
+        notes=notes_of(taught),
+    )
+
+
+def _speedups(name: str, material: Material) -> Figure | None:
+    rows = tuple(row for row in material.rows if dataset_of(row.configuration) == name)
+    if not any(not row.is_baseline for row in rows):
+        return None
+    groups = grouped(rows, material.by)
+    modes = sorted({row.trial.mode for row in rows})
+    return Figure(
+        name=f"{_stem(name)}_speedup_efficiency",
+        title=f"{name}: speedup and efficiency ({' and '.join(modes)} scaling)",
+        alt=f"Lines of speedup and of efficiency over the number of ranks on {name} for {', '.join(groups)}.",
+        panels=(speedup_panel(groups), efficiency_panel(groups)),
+        notes=notes_of([row.configuration for row in rows]),
+    )
+
+
+def _short(one: Configuration) -> str:
+    ranks = "1 rank" if one.trial.world_size == 1 else f"{one.trial.world_size} ranks"
+    return f"{ranks}\nbatch {one.trial.rank_batch_size:,}"
+
+
+def _labels(measured: Sequence[Configuration]) -> tuple[str, ...]:
+    return told_apart(
+        [_short(one) for one in measured], [one.trial for one in measured], [one.device for one in measured]
+    )
+
+
+def _stem(name: str) -> str:
+    """The name as a file may have it."""
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)[:60] or "data"

@@ -1,0 +1,60 @@
+"""Environment: where the figures come from, and the commands that repeat them."""
+
+from typing import Any
+
+from scalescope.report.chapter import Chapter
+from scalescope.report.material import Material, Story
+from scalescope.report.numbers import MISSING, data_size
+from scalescope.report.section import Section, Table
+
+_COLUMNS = (
+    "run",
+    "measured",
+    "host",
+    "processor",
+    "cores",
+    "memory",
+    "GPUs",
+    "torch",
+    "NCCL",
+    "git",
+)
+
+
+def chapter(material: Material) -> Chapter | None:
+    rows = tuple(_row(story) for story in material.stories)
+    variables = tuple(
+        f"{story.name}: {name}={value}"
+        for story in material.stories
+        for name, value in sorted((story.run.environment.get("variables") or {}).items())
+    )
+    table = Table(columns=_COLUMNS, rows=rows, left=frozenset(_COLUMNS))
+    commands = tuple(f"{story.name}: {story.command}" for story in material.stories if story.command)
+    repeated = (Section(title="Commands that repeat the runs", lines=commands),) if commands else ()
+    return Chapter(
+        name="environment",
+        title="Where the figures come from",
+        order=110,
+        sections=(Section(table=table, details=variables), *repeated),
+    )
+
+
+def _row(story: Story) -> tuple[str, ...]:
+    environment = story.run.environment
+    machine: dict[str, Any] = environment.get("machine") or {}
+    gpus = [str(gpu.get("name", "unknown")) for gpu in machine.get("gpus") or []]
+    git = environment.get("git") or {}
+    commit = str(git.get("commit", ""))[:10] + (" and changes" if git.get("changed") else "")
+    memory = machine.get("memory_bytes")
+    return (
+        story.name,
+        min((one.started_at for one in story.run.results), default=MISSING)[:16].replace("T", " "),
+        str(machine.get("host", "unknown")),
+        str(machine.get("cpu_model", "unknown")),
+        str(machine.get("cores", "unknown")),
+        data_size(memory) if isinstance(memory, int) else "unknown",
+        ", ".join(f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)) or "none",
+        str(machine.get("torch_version", "unknown")),
+        str(machine.get("nccl_version") or MISSING),
+        commit or MISSING,
+    )

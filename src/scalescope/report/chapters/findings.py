@@ -1,0 +1,29 @@
+"""Findings: why, on what evidence, and what to do first."""
+
+from scalescope.report.chapter import Chapter
+from scalescope.report.findings import evidence_lines, findings_section
+from scalescope.report.material import Material, Story
+from scalescope.report.section import Section
+
+_MOST = 5  # runs
+
+
+def chapter(material: Material) -> Chapter | None:
+    stories = material.scaling_stories[:_MOST]
+    sections = tuple(section for story in stories for section in _sections(story, several=len(stories) > 1))
+    if not sections:
+        return None
+    return Chapter(name="findings", title="Why, and what to do", order=20, sections=sections)
+
+
+def _sections(story: Story, *, several: bool) -> tuple[Section, ...]:
+    found = findings_section(story.diagnosis, every=True)
+    evidence = tuple(
+        line
+        for one in story.diagnosis.findings
+        if one.evidence
+        for line in (f"{one.rule}:", *evidence_lines(one))
+    )
+    title = f"{story.name}: findings" if several else "Findings"
+    named = tuple(Section(title=title, lines=one.lines, details=one.details) for one in found)
+    return (*named, *((Section(title="Evidence", details=evidence),) if evidence else ()))

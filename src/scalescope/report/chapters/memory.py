@@ -1,0 +1,60 @@
+"""Memory: what a batch takes, by what takes it, and the limit."""
+
+import dataclasses
+
+from scalescope.analysis.memory import MemoryGroup, memory_groups
+from scalescope.report.chapter import Chapter
+from scalescope.report.figure import Figure, Panel, Series
+from scalescope.report.material import Material, Story
+from scalescope.report.memory import memory_sections
+
+_PARTS = ("parameters", "gradients", "optimizer", "buffers", "activations", "temporary", "inputs", "library")
+_MIB = 2.0**20
+_MOST = 6  # figures, of the newest runs
+
+
+def chapter(material: Material) -> Chapter | None:
+    stories = [story for story in reversed(material.stories) if memory_groups(story.run)]
+    if not stories:
+        return None
+    figures = [
+        figure for story in stories for group in memory_groups(story.run) if (figure := _figure(story, group))
+    ]
+    named = tuple(_named(figure, number) for number, figure in enumerate(figures[:_MOST]))
+    sections = tuple(section for story in stories for section in memory_sections(story.run))
+    return Chapter(name="memory", title="Memory", order=80, sections=sections, figures=named)
+
+
+def _named(figure: Figure, number: int) -> Figure:
+    return figure if number == 0 else dataclasses.replace(figure, name=f"memory_{number + 1}")
+
+
+def _figure(story: Story, group: MemoryGroup) -> Figure | None:
+    rows = [row for row in group.rows if row.measured("peak") is not None]
+    if not rows:
+        return None
+    names = tuple(f"batch {row.batch:,}" for row in rows)
+    series = []
+    for part in _PARTS:
+        known = [(float(place), row.measured(part)) for place, row in enumerate(rows)]
+        found = [(place, size / _MIB) for place, size in known if size]
+        if found:
+            series.append(
+                Series(label=part, x=tuple(p for p, _ in found), y=tuple(size for _, size in found))
+            )
+    peaks = Series(
+        label="peak",
+        x=tuple(float(row.batch) for row in rows),
+        y=tuple((row.measured("peak") or 0) / _MIB for row in rows),
+    )
+    job = group.trial.label.removeprefix("memory, ").rpartition(", batch")[0]
+    return Figure(
+        name="memory",
+        title=f"Memory of {group.trial.settings['workload']} ({job}) on {group.trial.device}",
+        alt=f"Bars of what takes memory at {', '.join(names)}, and the peak against the batch.",
+        panels=(
+            Panel(kind="stacked", x_label="MiB", y_label="", series=tuple(series), names=names),
+            Panel(kind="lines", x_label="batch", y_label="peak, MiB", series=(peaks,)),
+        ),
+        command=story.command,
+    )

@@ -1,0 +1,161 @@
+"""Scaling: throughput, speedup and efficiency against the number of ranks."""
+
+import dataclasses
+from collections.abc import Callable
+
+from scalescope.analysis.scaling import ScalingRow
+from scalescope.analysis.statistics import Estimate
+from scalescope.report.chapter import Chapter
+from scalescope.report.figure import Figure, Panel, Series
+from scalescope.report.material import Material, Story, notes_of
+from scalescope.report.numbers import counted
+from scalescope.report.scaling import table_section
+from scalescope.report.section import Section
+from scalescope.report.varied import shown_value, varied_settings
+
+_MOST = 6  # runs, the newest first
+_MOST_ROWS = 400
+_MOST_SERIES = 10
+_MOST_NAMES = 3  # settings in a line's name
+_ON_THE_AXES = ("world_size", "batch_size", "global_batch_size", "threads_per_rank", "ablation")
+Value = Callable[[ScalingRow], Estimate]
+
+
+def chapter(material: Material) -> Chapter | None:
+    stories = material.scaling_stories[:_MOST]
+    if not stories:
+        return None
+    return Chapter(
+        name="scaling",
+        title="How it scales",
+        order=30,
+        sections=tuple(_section(story) for story in stories),
+        figures=tuple(_figure(story, number, material.by) for number, story in enumerate(stories)),
+    )
+
+
+def _section(story: Story) -> Section:
+    """The scaling table; of very many rows the first ones."""
+    whole = table_section(story.rows)
+    assert whole.table is not None
+    left = len(whole.table.rows) - _MOST_ROWS
+    if left <= 0:
+        return whole
+    table = dataclasses.replace(whole.table, rows=whole.table.rows[:_MOST_ROWS])
+    line = f"{left:,} more rows are in tables/comprehensive_summary.csv."
+    return dataclasses.replace(
+        whole, table=table, lines=(*whole.lines, line), details=whole.details[:_MOST_ROWS]
+    )
+
+
+def _figure(story: Story, number: int, by: str | None) -> Figure:
+    groups = grouped(story.rows, by)
+    jobs = sorted({f"{row.trial.settings['workload']}, {row.trial.mode} scaling" for row in story.rows})
+    best = max((row for row in story.rows if not row.is_baseline), key=lambda row: row.efficiency.value)
+    return Figure(
+        name="scaling" if number == 0 else f"scaling_{number + 1}",
+        title=f"Throughput and efficiency against ranks: {'; '.join(jobs)}",
+        alt=f"Lines of throughput and of efficiency over the number of ranks for {', '.join(groups)}. The "
+        f"best efficiency is {best.efficiency.value:.0%} on {best.ranks} ranks.",
+        panels=(throughput_panel(groups), efficiency_panel(groups)),
+        command=story.command,
+        notes=notes_of([row.configuration for row in story.rows]),
+    )
+
+
+def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, list[ScalingRow]]:
+    """Rows of one line each: of one batch, and of one value of the setting that is overlaid."""
+    scaled = [row for row in rows if not row.is_baseline]
+    varied = [name for name in varied_settings([row.trial for row in scaled]) if name not in _ON_THE_AXES]
+    names = list(dict.fromkeys([*([by] if by else []), *varied]))[:_MOST_NAMES]
+    found: dict[str, list[ScalingRow]] = {}
+    for row in scaled:
+        words = [f"batch {row.batch:,}{'' if row.trial.mode == 'weak' else ' in all'}"]
+        words += [f"{name} {shown_value(row.trial, name)}" for name in names if name in row.trial.settings]
+        found.setdefault(", ".join(words), []).append(row)
+    shown = dict(list(found.items())[:_MOST_SERIES])
+    baselines = [row for row in rows if row.is_baseline]
+    return {
+        label: [*(one for one in baselines if _starts(one, members[0], names)), *members]
+        for label, members in shown.items()
+    }
+
+
+def _starts(baseline: ScalingRow, row: ScalingRow, names: list[str]) -> bool:
+    """Whether a line begins there: one rank has no strategy, nor the settings of its wrapper."""
+    own, other = baseline.trial.settings, row.trial.settings
+    same = all(own[name] == other.get(name) for name in names if name in own and name != "strategy")
+    return same and (baseline.ranks, baseline.batch) == (row.baseline_ranks, row.batch)
+
+
+def throughput_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
+    """Samples a second, with what N times the smallest number of ranks would give."""
+    series = [
+        _series(label, rows, lambda row: row.configuration.samples_per_s) for label, rows in groups.items()
+    ]
+    ideals = [_ideal(rows) for rows in groups.values()]
+    first = [Series(label="ideal", x=one.x, y=one.y, role="ideal") for one in ideals[:1]]
+    rest = [Series(label="_ideal", x=one.x, y=one.y, role="ideal") for one in ideals[1:]]
+    return Panel(
+        kind="lines",
+        x_label="ranks",
+        y_label="samples per second",
+        series=(*series, *first, *rest),
+        x_log=True,
+        y_log=True,
+    )
+
+
+def efficiency_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
+    """The share of the ideal that is delivered."""
+    series = [_series(label, rows, lambda row: _percent(row.efficiency)) for label, rows in groups.items()]
+    ranks = sorted({row.ranks for rows in groups.values() for row in rows})
+    ideal = Series(label="ideal", x=tuple(map(float, ranks)), y=(100.0,) * len(ranks), role="ideal")
+    return Panel(kind="lines", x_label="ranks", y_label="efficiency, %", series=(*series, ideal), x_log=True)
+
+
+def speedup_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
+    """How many times the smallest number of ranks."""
+    series = [_series(label, rows, lambda row: row.speedup) for label, rows in groups.items()]
+    ranks = sorted({row.ranks for rows in groups.values() for row in rows})
+    least = min((row.baseline_ranks for rows in groups.values() for row in rows), default=1)
+    ideal = Series(
+        label="ideal", x=tuple(map(float, ranks)), y=tuple(one / least for one in ranks), role="ideal"
+    )
+    return Panel(
+        kind="lines",
+        x_label="ranks",
+        y_label=f"speedup over {counted(least, 'rank')}",
+        series=(*series, ideal),
+        x_log=True,
+    )
+
+
+def _series(label: str, rows: list[ScalingRow], value: Value) -> Series:
+    ordered = sorted(rows, key=lambda row: row.ranks)
+    found = [value(row) for row in ordered]
+    return Series(
+        label=label,
+        x=tuple(float(row.ranks) for row in ordered),
+        y=tuple(one.value for one in found),
+        low=tuple(one.low for one in found),
+        high=tuple(one.high for one in found),
+    )
+
+
+def _ideal(rows: list[ScalingRow]) -> Series:
+    ordered = sorted(rows, key=lambda row: row.ranks)
+    least = ordered[0]
+    rate = least.configuration.samples_per_s.value / least.ranks
+    return Series(
+        label="ideal",
+        x=tuple(float(row.ranks) for row in ordered),
+        y=tuple(rate * row.ranks for row in ordered),
+        role="ideal",
+    )
+
+
+def _percent(estimate: Estimate) -> Estimate:
+    low = None if estimate.low is None else estimate.low * 100.0
+    high = None if estimate.high is None else estimate.high * 100.0
+    return Estimate(estimate.value * 100.0, low, high)

@@ -1,0 +1,38 @@
+"""Telemetry: what processors and GPUs did while it was measured."""
+
+from scalescope.report.chapter import Chapter
+from scalescope.report.material import Material
+from scalescope.report.numbers import MISSING
+from scalescope.report.section import Section, Table
+from scalescope.report.training import cpu_reading, gpu_reading
+from scalescope.report.varied import told_apart
+
+_MOST = 200
+
+
+def chapter(material: Material) -> Chapter | None:
+    rows = []
+    seen = [(one, one.seen) for one in material.measured]
+    looked = [one for one, looks in seen if gpu_reading(looks) or cpu_reading(looks)]
+    shown = looked[:_MOST]
+    labels = told_apart(
+        [one.trial.label for one in shown], [one.trial for one in shown], [one.device for one in shown]
+    )
+    for label, one in zip(labels, shown, strict=True):
+        gpu, cpu = gpu_reading(one.seen), cpu_reading(one.seen)
+        rows.append((label, gpu or MISSING, cpu or MISSING))
+    if not rows:
+        return None
+    table = Table(
+        columns=("configuration", "GPU", "CPU"),
+        rows=tuple(rows),
+        left=frozenset(("configuration", "GPU", "CPU")),
+    )
+    left = len(looked) - len(shown)
+    lines = (f"{left:,} more configurations are in trials.jsonl.",) if left else ()
+    return Chapter(
+        name="telemetry",
+        title="What the hardware did",
+        order=100,
+        sections=(Section(table=table, lines=lines),),
+    )

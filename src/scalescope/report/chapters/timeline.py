@@ -1,0 +1,80 @@
+"""Timeline: one recorded step of every rank, with its buckets, compute and communication."""
+
+from itertools import pairwise
+
+from scalescope.analysis.profile import Profile
+from scalescope.report.chapter import Chapter
+from scalescope.report.figure import Figure, Panel, Series
+from scalescope.report.material import Material, Story
+from scalescope.report.profile import profile_sections
+from scalescope.report.training import surroundings
+
+_KINDS = ("compute", "communication", "copy")
+_MOST_RANKS = 8
+_MOST_SPANS = 150  # of a kind; shorter ones are drawn together
+
+
+def chapter(material: Material) -> Chapter | None:
+    stories = [story for story in reversed(material.stories) if any(one.ranks for one in story.profiles)]
+    if not stories:
+        return None
+    drawn = [(story, one) for story in stories for one in story.profiles if one.ranks][:3]
+    return Chapter(
+        name="timeline",
+        title="Inside a step",
+        order=70,
+        sections=tuple(section for story in stories for section in profile_sections(story.run)),
+        figures=tuple(_figure(story, one, number) for number, (story, one) in enumerate(drawn)),
+    )
+
+
+def _figure(story: Story, one: Profile, number: int) -> Figure:
+    ranks = sorted(one.ranks)[:_MOST_RANKS]
+    names = tuple(f"rank {rank} {kind}" for rank in ranks for kind in _KINDS[:2])
+    series = []
+    for rank in ranks:
+        step = one.ranks[rank].steps[-1]
+        for kind in _KINDS:
+            spans = _joined(step.spans.get(kind, []))
+            lane = f"rank {rank} {'communication' if kind == 'communication' else 'compute'}"
+            if spans:
+                series.append(
+                    Series(
+                        label=f"{lane} · {kind}",
+                        x=tuple(start * 1e3 for start, _ in spans),
+                        y=tuple(end * 1e3 for _, end in spans),
+                    )
+                )
+    label = one.trial.label.removeprefix("profile, ")
+    hidden = "" if one.overlap is None else f" {one.overlap:.0%} of communication hides behind compute."
+    return Figure(
+        name="timeline" if number == 0 else f"timeline_{number + 1}",
+        title=f"One step of {one.trial.settings['workload']} ({label})",
+        alt=f"Bars of compute and communication over one step of {len(ranks)} ranks.{hidden}",
+        panels=(
+            Panel(
+                kind="timeline",
+                x_label="ms since the step began",
+                y_label="",
+                series=tuple(series),
+                names=names,
+            ),
+        ),
+        command=story.command,
+        notes=tuple(surroundings(one.trial)),
+    )
+
+
+def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Spans with pauses too short to be seen closed, until there are few enough to draw."""
+    if len(spans) <= _MOST_SPANS:
+        return spans
+    pauses = sorted(after[0] - before[1] for before, after in pairwise(spans))
+    least = pauses[-_MOST_SPANS]
+    found = [spans[0]]
+    for start, end in spans[1:]:
+        if start - found[-1][1] <= least:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found

@@ -1,0 +1,57 @@
+"""Trials: every launch, as it was measured."""
+
+from scalescope.experiment.trial import Trial
+from scalescope.report.chapter import Chapter
+from scalescope.report.material import Material, Story
+from scalescope.report.numbers import MISSING, milliseconds, significant
+from scalescope.report.section import Section, Table
+from scalescope.results.result import Result
+from scalescope.results.run import Run
+
+_MOST = 2000
+_COLUMNS = ("run", "trial", "launch", "what", "status", "step ms", "samples/s", "seconds", "reason")
+_LEFT = frozenset(("run", "trial", "what", "status", "reason"))
+
+
+def chapter(material: Material) -> Chapter | None:
+    pairs = [(story, result) for story in material.stories for result in story.run.results]
+    if not pairs:
+        return None
+    rows = tuple(_row(story, result) for story, result in pairs[:_MOST])
+    left = len(pairs) - len(rows)
+    lines = (
+        (f"{left:,} more launches are in trials.jsonl and tables/comprehensive_summary.csv.",) if left else ()
+    )
+    table = Table(columns=_COLUMNS, rows=rows, left=_LEFT)
+    warnings = tuple(warning for story in material.stories for warning in _warnings(story.run))
+    section = Section(table=table, lines=lines, details=warnings)
+    return Chapter(name="trials", title="Every launch", order=120, sections=(section,))
+
+
+def _row(story: Story, result: Result) -> tuple[str, ...]:
+    step_s, rate = _speed(result)
+    return (
+        story.name,
+        result.trial_id,
+        str(result.launch),
+        Trial(settings=result.settings).label,
+        result.status,
+        MISSING if step_s is None else milliseconds(step_s),
+        MISSING if rate is None else significant(rate, 4),
+        significant(result.duration_s),
+        result.reason or "",
+    )
+
+
+def _speed(result: Result) -> tuple[float | None, float | None]:
+    """Mean step time and throughput of a training launch."""
+    if result.status != "ok" or result.settings["benchmark"] != "train":
+        return None, None
+    per_rank = [record.samples["step_time_s"] for record in result.ranks]
+    window_s = max(sum(times) for times in per_rank)
+    step_s = window_s / len(per_rank[0])
+    return step_s, Trial(settings=result.settings).samples_per_step / step_s
+
+
+def _warnings(run: Run) -> tuple[str, ...]:
+    return run.warnings

@@ -1,0 +1,85 @@
+"""Verdict: what the runs say in a sentence each, and where the speed goes."""
+
+from scalescope.analysis.scaling import ScalingRow
+from scalescope.analysis.waterfall import TERMS, Waterfall
+from scalescope.report.chapter import Chapter
+from scalescope.report.figure import Figure, Panel, Series
+from scalescope.report.material import Material, Story, notes_of
+from scalescope.report.performance import NOTHING, headline
+from scalescope.report.section import Section
+from scalescope.report.waterfall import waterfall_sections
+
+_MOST = 3  # runs with a waterfall each
+_MOST_LINES = 12  # of what runs say; the rest is folded
+_MOST_BARS = 24  # of those that lose most
+
+
+def chapter(material: Material) -> Chapter | None:
+    """The newest run that scales speaks first."""
+    stories = [*material.scaling_stories, *(s for s in reversed(material.stories) if not s.scales)]
+    said = [(story.name, headline(story)) for story in stories]
+    told = [f"{name}: {line}" if len(said) > 1 else line for name, line in said if line != NOTHING]
+    silent = [name for name, line in said if line == NOTHING]
+    nothing = (f"Nothing was measured that could be explained: {', '.join(silent)}.",) if silent else ()
+    lines = tuple(told[:_MOST_LINES]) if told else nothing
+    details = (*told[_MOST_LINES:], *(nothing if told else ()))
+    drawn = [story for story in material.scaling_stories if _waterfalls(story)][:_MOST]
+    sections = tuple(section for story in drawn for section in waterfall_sections(story.rows))
+    figures = tuple(_figure(story, number) for number, story in enumerate(drawn))
+    return Chapter(
+        name="verdict",
+        title="Verdict",
+        order=10,
+        sections=(Section(lines=lines, details=details), *sections),
+        figures=figures,
+    )
+
+
+def _waterfalls(story: Story) -> list[tuple[ScalingRow, Waterfall]]:
+    found = [(row, row.waterfall) for row in story.rows if row.waterfall is not None]
+    return [(row, one) for row, one in found if any(term.lost is not None for term in one.terms)]
+
+
+def _figure(story: Story, number: int) -> Figure:
+    everything = _waterfalls(story)
+    found = sorted(everything, key=lambda pair: -pair[1].lost)[:_MOST_BARS]
+    found.sort(key=everything.index)
+    names = tuple(f"{row.ranks} ranks, batch {row.batch:,}" for row, _ in found)
+    places = tuple(float(place) for place in range(len(found)))
+    delivered = Series(label="delivered", colour=0, x=places, y=tuple(one.delivered for _, one in found))
+    terms = [_term(name, number, found) for number, name in enumerate(TERMS, start=1)]
+    modes = sorted({row.trial.mode for row, _ in found})
+    panel = Panel(
+        kind="stacked",
+        x_label="ranks' worth of speed",
+        y_label="",
+        series=(delivered, *(one for one in terms if any(value > 0.0 for value in one.y))),
+        names=names,
+    )
+    worst = max(found, key=lambda pair: pair[1].lost)[1]
+    largest = worst.largest
+    most = "" if largest is None else f" Most is lost to {largest.name}."
+    return Figure(
+        name="waterfall" if number == 0 else f"waterfall_{number + 1}",
+        title=f"Where the speed of N ranks goes ({' and '.join(modes)} scaling)",
+        alt=f"Bars of delivered speed and what is lost, for {', '.join(names)}.{most}",
+        panels=(panel,),
+        command=story.command,
+        notes=notes_of([row.configuration for row, _ in found]),
+    )
+
+
+def _term(name: str, number: int, found: list[tuple[ScalingRow, Waterfall]]) -> Series:
+    values: list[tuple[float, float, float | None, float | None]] = []
+    for place, (_, one) in enumerate(found):
+        term = one.term(name)
+        if term is not None and term.lost is not None:
+            values.append((float(place), term.lost.value, term.lost.low, term.lost.high))
+    return Series(
+        label=name,
+        colour=number,
+        x=tuple(value[0] for value in values),
+        y=tuple(value[1] for value in values),
+        low=tuple(value[2] for value in values),
+        high=tuple(value[3] for value in values),
+    )

@@ -1,0 +1,144 @@
+"""Figure: a picture as data. One renderer draws it for paper and page; its table is made of it too."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scalescope.report.numbers import MISSING, data_size, significant
+from scalescope.report.section import Table
+
+BYTES = "bytes"  # an axis of that name has ticks of 1024
+Kind = Literal["lines", "bars", "stacked", "forest", "distribution", "timeline"]
+Role = Literal["data", "ideal", "reference"]
+_MOST_ROWS = 200  # of a table behind a figure; results.json has everything
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Values with a name. A timeline has starts and ends, a distribution shares and values."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+    role: Role = "data"
+    colour: int | None = None  # a number of its own, where it must look the same in every figure
+
+    def interval(self, place: int) -> tuple[float, float] | None:
+        """The interval of a value, where it has one."""
+        if not self.low or not self.high:
+            return None
+        low, high = self.low[place], self.high[place]
+        return None if low is None or high is None else (low, high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One pair of axes. `names` are the categories of bars and rows, numbered from 0 in the series' `x`."""
+
+    kind: Kind
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    names: tuple[str, ...] = ()
+    x_log: bool = False
+    y_log: bool = False
+    title: str = ""
+
+    def table(self) -> Table:
+        """The numbers behind the picture."""
+        return _TABLES[self.kind](self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A picture of one panel or several, with what a reader must know about it."""
+
+    name: str  # of its files
+    title: str
+    alt: str  # what it shows, for those who do not see it
+    panels: tuple[Panel, ...]
+    command: str = ""  # what measured it
+    notes: tuple[str, ...] = ()
+
+
+def _table_of_lines(panel: Panel) -> Table:
+    shown = [one for one in panel.series if not one.label.startswith("_")]  # drawn again without a name
+    places = sorted({x for one in shown for x in one.x})[:_MOST_ROWS]
+    rows = []
+    for x in places:
+        cells = [_cell(one, one.x.index(x)) if x in one.x else MISSING for one in shown]
+        rows.append((_name(panel, x), *cells))
+    first = "what" if panel.names else panel.x_label
+    return Table(columns=(first, *(one.label for one in shown)), rows=tuple(rows), left=frozenset((first,)))
+
+
+def _table_of_forest(panel: Panel) -> Table:
+    found = [
+        (panel.names[int(y)], one.label, _cell_of(x, one.interval(place)))
+        for one in panel.series
+        for place, (x, y) in enumerate(zip(one.x, one.y, strict=True))
+    ]
+    return Table(
+        columns=("what", "group", panel.x_label), rows=tuple(found), left=frozenset(("what", "group"))
+    )
+
+
+def _table_of_distribution(panel: Panel) -> Table:
+    shares = panel.series[0].x if panel.series else ()
+    columns = ("what", *(f"{share:.0%}" for share in shares))
+    rows = tuple((one.label, *(significant(value) for value in one.y)) for one in panel.series[:_MOST_ROWS])
+    return Table(columns=columns, rows=rows, left=frozenset(("what",)))
+
+
+def _table_of_timeline(panel: Panel) -> Table:
+    found = [
+        (one.label, significant(start), significant(end))
+        for one in panel.series
+        for start, end in zip(one.x, one.y, strict=True)
+    ]
+    columns = ("what", f"from, {panel.x_label}", "to")
+    return Table(columns=columns, rows=tuple(found[:_MOST_ROWS]), left=frozenset(("what",)))
+
+
+def _name(panel: Panel, x: float) -> str:
+    if panel.names:
+        return panel.names[int(x)].replace("\n", ", ")
+    if panel.x_label == BYTES:
+        return data_size(x)
+    return f"{x:,.0f}" if x == int(x) else significant(x, 4)
+
+
+def _cell(one: Series, place: int) -> str:
+    return _cell_of(one.y[place], one.interval(place))
+
+
+def _cell_of(value: float, interval: tuple[float, float] | None) -> str:
+    text = significant(value, 4)
+    return (
+        text if interval is None else f"{text} [{significant(interval[0], 4)}, {significant(interval[1], 4)}]"
+    )
+
+
+_TABLES = {
+    "lines": _table_of_lines,
+    "bars": _table_of_lines,
+    "stacked": _table_of_lines,
+    "forest": _table_of_forest,
+    "distribution": _table_of_distribution,
+    "timeline": _table_of_timeline,
+}
+
+
+def quantiles(values: Sequence[float], shares: Sequence[float]) -> tuple[float, ...]:
+    """The values below which these shares lie."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    found = []
+    for share in shares:
+        place = share * last
+        low = int(place)
+        high = min(low + 1, last)
+        found.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+    return tuple(found)

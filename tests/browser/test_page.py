@@ -1,0 +1,205 @@
+"""The page in a browser: it loads nothing, says every chapter, and answers mouse and keyboard."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.studies.report import Wishes, report
+from tests.conftest import chromium
+from tests.made_runs import make_runs
+
+pytestmark = pytest.mark.browser
+CHAPTERS = [
+    "verdict", "findings", "scaling", "data", "collectives", "steps", "memory", "levers",
+    "environment", "trials",
+]  # fmt: skip
+LAUNCHES = "#trials table"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("page")
+    written = report([make_runs(root / "runs")], root / "out", Wishes(formats=("html",)))
+    return written.files[0].as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Opened:
+    """A page, and everything it said or asked for."""
+
+    def __init__(self, browser: Any, address: str, **context: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1100, "height": 900}, **context})
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address)
+
+    def column(self, place: int) -> list[str]:
+        """The cells of a column of the launches."""
+        cells: list[str] = self.page.locator(f"{LAUNCHES} tbody tr td:nth-child({place})").all_inner_texts()
+        return cells
+
+    def colour(self, name: str) -> str:
+        return str(self.page.evaluate(f"getComputedStyle(document.body).{name}"))
+
+    def keep(self, name: str, folder: Path) -> None:
+        path = folder / f"{name}.png"
+        self.page.screenshot(path=path, full_page=True)
+        if wanted := os.environ.get("SCALESCOPE_ARTEFACTS"):
+            Path(wanted).mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, wanted)
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Any]:
+    """Opens the page; the context's settings are playwright's."""
+    made: list[Opened] = []
+
+    def open_page(**context: Any) -> Opened:
+        made.append(Opened(browser, address, **context))
+        return made[-1]
+
+    yield open_page
+    for one in made:
+        one.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_complete_silent_and_alone(
+    opened: Any, address: str, tmp_path: Path, scheme: str
+) -> None:
+    one = opened(color_scheme=scheme)
+    one.keep(f"page_{scheme}", tmp_path)
+    assert one.said == []
+    assert one.asked == [address]
+    sections = one.page.locator("main > section")
+    assert [section.get_attribute("id") for section in sections.all()] == CHAPTERS
+    assert all(section.is_visible() for section in sections.all())
+
+
+def test_every_figure_is_seen_has_words_and_a_table(opened: Any) -> None:
+    figures = opened().page.locator("figure").all()
+    assert len(figures) >= 12
+    for figure in figures:
+        assert figure.locator("svg").bounding_box()["height"] > 80
+        assert len(figure.locator("[role=img]").get_attribute("aria-label")) > 20
+        assert figure.locator("table tbody tr").count() > 0
+
+
+def test_both_schemes_can_be_read(opened: Any) -> None:
+    light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
+    assert light.colour("backgroundColor") == "rgb(246, 247, 249)"
+    assert dark.colour("backgroundColor") == "rgb(13, 16, 20)"
+    for one in (light, dark):
+        assert contrast(one.colour("backgroundColor"), one.colour("color")) > 7.0
+    inks = [
+        one.page.locator("figure svg text").first.evaluate("e => getComputedStyle(e).fill")
+        for one in (light, dark)
+    ]
+    assert inks[0] != inks[1]
+
+
+def test_the_button_switches_between_light_and_dark(opened: Any) -> None:
+    one = opened(color_scheme="light")
+    before = one.colour("backgroundColor")
+    one.page.get_by_role("button", name="Switch between light and dark").click()
+    assert one.colour("backgroundColor") != before
+    one.page.get_by_role("button", name="Switch between light and dark").press("Enter")
+    assert one.colour("backgroundColor") == before
+
+
+def test_a_click_sorts_a_table_and_another_turns_it_round(opened: Any) -> None:
+    one = opened()
+    heading = one.page.locator(f"{LAUNCHES} th", has_text="step ms")
+    measured = [float(cell) for cell in one.column(6) if cell != "—"]
+    heading.get_by_role("button").click()
+    up = one.column(6)
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert [float(cell) for cell in up if cell != "—"] == sorted(measured) != measured
+    heading.get_by_role("button").click()
+    down = one.column(6)
+    assert heading.get_attribute("aria-sort") == "descending"
+    assert [float(cell) for cell in down if cell != "—"] == sorted(measured, reverse=True)
+    assert up[-1] == down[-1] == "—"
+
+
+def test_the_keyboard_sorts_as_well(opened: Any) -> None:
+    one = opened()
+    before = one.column(2)
+    button = one.page.locator(f"{LAUNCHES} th", has_text="trial").get_by_role("button")
+    button.focus()
+    one.page.keyboard.press("Enter")
+    ascending = one.column(2)
+    assert sorted(ascending) == sorted(before) and ascending != before
+    one.page.keyboard.press("Space")
+    assert one.column(2)[0] == ascending[-1]
+
+
+def test_sizes_are_sorted_by_what_they_mean(opened: Any) -> None:
+    one = opened()
+    table = one.page.locator("#collectives figure").first.locator("table").first
+    one.page.locator("#collectives figure").first.locator("summary").click()
+    table.locator("th").first.get_by_role("button").click()
+    sizes = table.locator("tbody tr td:first-child").all_inner_texts()
+    assert sizes[0] == "1.00 KiB" and sizes[-1].endswith("MiB")
+    assert [size.split()[1] for size in sizes] == sorted(size.split()[1] for size in sizes)
+
+
+def test_the_keyboard_reaches_links_and_opens_details(opened: Any) -> None:
+    one = opened()
+    one.page.keyboard.press("Tab")
+    assert one.page.evaluate("document.activeElement.className") == "theme"
+    one.page.keyboard.press("Tab")
+    one.page.keyboard.press("Enter")
+    assert one.page.url.endswith("#verdict")
+    details = one.page.locator("figure details").first
+    details.locator("summary").press("Enter")
+    assert details.locator("table").first.is_visible()
+
+
+@pytest.mark.parametrize("width", [400, 320])
+def test_a_narrow_window_never_scrolls_sideways(opened: Any, tmp_path: Path, width: int) -> None:
+    one = opened(viewport={"width": width, "height": 800})
+    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    one.keep(f"page_{width}", tmp_path)
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_paper_is_white_and_nothing_is_cut_off(opened: Any, tmp_path: Path, scheme: str) -> None:
+    one = opened(color_scheme=scheme, viewport={"width": 718, "height": 1000})
+    one.page.emulate_media(media="print")
+    one.keep(f"print_{scheme}", tmp_path)
+    assert one.colour("backgroundColor") == "rgb(255, 255, 255)"
+    assert one.colour("color") == "rgb(0, 0, 0)"
+    assert not one.page.locator("nav").is_visible()
+    assert one.page.evaluate("document.documentElement.scrollWidth") <= 718
+    assert len(one.page.pdf(format="A4")) > 10_000
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours, as the guidelines for readable pages count it."""
+    bright = sorted((luminance(one), luminance(other)))
+    return (bright[1] + 0.05) / (bright[0] + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -1,0 +1,168 @@
+"""Chapters: what the material has to say, and figures under the names that people know."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.profile import Profile
+from scalescope.analysis.trace import TracedRank, TracedStep
+from scalescope.experiment.trial import Trial
+from scalescope.report import material as material_module
+from scalescope.report.chapter import Chapter, chapters_of
+from scalescope.report.chapters import datasets, levers, scaling, steps, timeline, trials
+from scalescope.report.figure import Figure
+from scalescope.report.material import Material, Story
+from scalescope.results.run import Run
+from tests.unit.report.known_runs import make_run, make_trials
+
+EPOCHS = {
+    "epoch_time_s": [0.3, 0.2, 0.2],
+    "train_accuracy": [0.5, 0.7, 0.8],
+    "validation_accuracy": [0.4, 0.6, 0.7],
+}
+
+
+def material(*runs: Run, **wishes: Any) -> Material:
+    return Material(tuple(Story(run) for run in runs), "title", **wishes)
+
+
+def names(chapter: Chapter | None) -> list[str]:
+    return [] if chapter is None else [figure.name for figure in chapter.figures]
+
+
+def figure(chapter: Chapter | None, name: str) -> Figure:
+    assert chapter is not None
+    return next(one for one in chapter.figures if one.name == name)
+
+
+def taught(run: Run) -> Run:
+    """The same run with three epochs in every rank's record."""
+    results = [
+        dataclasses.replace(
+            result,
+            ranks=[dataclasses.replace(one, samples={**one.samples, **EPOCHS}) for one in result.ranks],
+        )
+        for result in run.results
+    ]
+    return dataclasses.replace(run, results=tuple(results))
+
+
+def test_chapters_come_in_order_and_have_names_of_their_own() -> None:
+    found = chapters_of(material(make_run(make_trials(world_size=[1, 2], explained=True), 2)))
+    assert [one.order for one in found] == sorted(one.order for one in found)
+    assert found[0].name == "verdict" and found[-1].name == "trials"
+    every = [one.name for chapter in found for one in chapter.figures]
+    assert len(every) == len(set(every))
+    assert all(one.alt and one.title and one.panels for chapter in found for one in chapter.figures)
+
+
+def test_a_run_of_one_rank_has_nothing_to_say_about_scaling() -> None:
+    assert scaling.chapter(material(make_run(make_trials(), 1))) is None
+
+
+def test_every_data_set_has_its_figures() -> None:
+    run = taught(make_run(make_trials(world_size=[1, 2], batch_size=[8, 16]), 2))
+    assert set(names(datasets.chapter(material(run)))) == {
+        "mlp_throughput", "mlp_epoch_time_detailed", "mlp_accuracy", "mlp_speedup_efficiency"
+    }  # fmt: skip
+
+
+def test_first_epochs_may_be_left_out_of_the_curves() -> None:
+    run = taught(make_run(make_trials(), 1))
+    for skipped, places in ((0, (1.0, 2.0, 3.0)), (1, (2.0, 3.0))):
+        drawn = figure(datasets.chapter(material(run, skip_epochs=skipped)), "mlp_epoch_time_detailed")
+        assert drawn.panels[0].series[0].x == places
+
+
+def test_names_of_data_sets_are_made_fit_for_files() -> None:
+    run = make_run([trial.replace(workload="a b/../ü$.py:build") for trial in make_trials()], 1)
+    assert names(datasets.chapter(material(run)))[0] == "ü__throughput"
+
+
+def test_configurations_of_one_name_are_told_apart() -> None:
+    run = make_run(make_trials(optimizer=["sgd", "adamw"], batch_size=16), 1)
+    drawn = figure(steps.chapter(material(run)), "steps")
+    assert [one.label for one in drawn.panels[0].series] == [
+        "single, 1 rank, batch 16, optimizer sgd",
+        "single, 1 rank, batch 16, optimizer adamw",
+    ]
+
+
+def test_a_line_of_speedups_starts_at_its_baseline() -> None:
+    run = make_run(make_trials(world_size=[1, 2, 4], bucket_cap_mb=[1, 25], batch_size=16), 1)
+    drawn = figure(datasets.chapter(material(run)), "mlp_speedup_efficiency")
+    lines = [one for one in drawn.panels[0].series if one.role == "data"]
+    assert [one.x for one in lines] == [(1.0, 2.0, 4.0)] * 2
+    assert all(one.y[0] == 1.0 for one in lines)
+    assert [one.label for one in lines] == ["batch 16, bucket_cap_mb 1.0", "batch 16, bucket_cap_mb 25.0"]
+
+
+def test_a_setting_may_be_overlaid() -> None:
+    run = make_run(make_trials(world_size=[1, 2], batch_size=16), 1)
+    drawn = figure(scaling.chapter(material(run, by="precision")), "scaling")
+    assert drawn.panels[0].series[0].label == "batch 16, precision fp32"
+
+
+def test_levers_have_their_intervals(tmp_path: Path) -> None:
+    tuning = {
+        "verdict": "bf16 is 1.4× as fast",
+        "winner": ["precision bf16"],
+        "tried": [
+            {"lever": "precision bf16", "verdict": "faster", "speedup": 1.4, "ci95_speedup": [1.3, 1.5]},
+            {"lever": "jit", "verdict": "slower", "speedup": 0.9, "ci95_speedup": None},
+            {"lever": "broken", "verdict": None, "speedup": None},
+            "not a lever",
+        ],
+    }
+    (tmp_path / "tuning.json").write_text(json.dumps(tuning))
+    run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
+    (panel,) = figure(levers.chapter(material(run)), "levers").panels
+    assert [(one.label, one.interval(0)) for one in panel.series] == [
+        ("faster", (1.3, 1.5)),
+        ("slower", None),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"tried": 3}', '{"tried": []}'])
+def test_a_broken_account_of_tuning_draws_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tuning.json").write_text(text)
+    run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
+    assert names(levers.chapter(material(run))) == []
+
+
+def test_every_launch_is_listed_and_long_lists_end() -> None:
+    run = make_run(make_trials(), 2)
+    chapter = trials.chapter(material(run))
+    assert chapter is not None and chapter.sections[0].table is not None
+    assert len(chapter.sections[0].table.rows) == 2
+    many = dataclasses.replace(run, results=run.results * 1500)
+    cut = trials.chapter(material(many))
+    assert cut is not None and cut.sections[0].table is not None
+    assert len(cut.sections[0].table.rows) == 2000
+    assert cut.sections[0].lines[0].startswith("1,000 more launches")
+
+
+def test_a_recorded_step_is_drawn_with_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = [(number * 1e-4, number * 1e-4 + 5e-5) for number in range(1000)]
+    step = TracedStep(
+        time_s=0.1, compute_s=0.05, communication_s=0.02, overlap_s=0.01, copy_s=0.0, idle_s={},
+        collectives=(), backward_compute=None, communication=None,
+        spans={"compute": spans, "communication": [(0.01, 0.03)]},
+    )  # fmt: skip
+    (trial,) = make_trials(world_size=2)
+    monkeypatch.setattr(material_module, "profiles", lambda run: (_profile(trial, step),))
+    monkeypatch.setattr(timeline, "profile_sections", lambda run: ())
+    (panel,) = figure(timeline.chapter(material(make_run([trial], 1))), "timeline").panels
+    assert panel.names == ("rank 0 compute", "rank 0 communication", "rank 1 compute", "rank 1 communication")
+    assert max(len(one.x) for one in panel.series) <= 150
+
+
+def _profile(trial: Trial, step: TracedStep) -> Profile:
+    ranks = {rank: TracedRank(on_gpu=False, steps=(step,), kernels=()) for rank in range(2)}
+    return Profile(
+        trial=trial, files={}, ranks=ranks, unread={}, untraced_step_s=None, traced_step_s=0.1,
+        ddp_overlap=None, bucket_bytes=None,
+    )  # fmt: skip
