@@ -3,13 +3,13 @@
 import csv
 import io
 import unicodedata
-from collections.abc import Sequence
 from typing import Any
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.scaling import ScalingRow
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.experiment.trial import identity
+from scalescope.report.markdown import table_text
 from scalescope.report.material import Material, dataset_of
 from scalescope.report.numbers import MISSING, milliseconds, percent_with_interval, significant
 from scalescope.report.section import Table
@@ -38,10 +38,10 @@ def tables(material: Material) -> dict[str, str]:
     found = {
         "comprehensive_summary.csv": comprehensive_csv(material),
         "summary_table.tex": to_tex(summary),
-        "summary_table.md": to_markdown(summary),
+        "summary_table.md": table_text(summary) + "\n",
     }
     if (compared := before_after(material)) is not None:
-        found |= {"before_after.tex": to_tex(compared), "before_after.md": to_markdown(compared)}
+        found |= {"before_after.tex": to_tex(compared), "before_after.md": table_text(compared) + "\n"}
     return found
 
 
@@ -189,24 +189,3 @@ def _tex_letter(letter: str) -> str:
     if len(parts) == 2 and parts[1] in _TEX_ACCENTS and parts[0].isascii() and parts[0].isalpha():
         return f"\\{_TEX_ACCENTS[parts[1]]}{{{parts[0]}}}"
     return "?"
-
-
-def to_markdown(table: Table) -> str:
-    """A table as GitHub and others read it."""
-    rows = [table.columns, *table.rows]
-    lines = ["| " + " | ".join(map(markdown, row)) + " |" for row in rows]
-    kinds = ["---" if column in table.left else "---:" for column in table.columns]
-    return "\n".join([lines[0], "| " + " | ".join(kinds) + " |", *lines[1:]]) + "\n"
-
-
-_MARKS = str.maketrans({"<": "&lt;", ">": "&gt;", "&": "&amp;", **{one: f"\\{one}" for one in "\\|`*_[]$~"}})
-
-
-def markdown(text: str) -> str:
-    """Text in one line that no reader takes for marks of its own."""
-    return " ".join(text.split()).translate(_MARKS)
-
-
-def as_rows(table: Table) -> Sequence[dict[str, str]]:
-    """A table as plain records."""
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]

@@ -5,17 +5,15 @@ import io
 
 import pytest
 
+from scalescope.report.markdown import escaped, table_text
 from scalescope.report.material import Material, Story
 from scalescope.report.section import Table
 from scalescope.report.tables import (
-    as_rows,
     before_after,
     comprehensive_csv,
-    markdown,
     summary_table,
     tables,
     tex,
-    to_markdown,
     to_tex,
 )
 from scalescope.results.run import Run
@@ -73,15 +71,11 @@ def test_tex_holds_plain_letters_only() -> None:
     ],
 )
 def test_markdown_takes_nothing_for_a_mark(text: str, expected: str) -> None:
-    assert markdown(text) == expected
+    assert escaped(text) == expected
 
 
 def test_a_markdown_table_is_aligned_as_the_table_says() -> None:
-    assert to_markdown(TABLE).splitlines()[:2] == ["| what | ranks |", "| --- | ---: |"]
-
-
-def test_a_table_as_records() -> None:
-    assert as_rows(TABLE)[0] == {"what": "[a] & b", "ranks": "2"}
+    assert table_text(TABLE).splitlines()[:2] == ["| what | ranks |", "| :--- | ---: |"]
 
 
 @pytest.mark.parametrize("value", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
