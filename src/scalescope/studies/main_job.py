@@ -91,11 +91,11 @@ def _with_page(found: StudyReport, watcher: CampaignWatcher) -> StudyReport:
     if found.path is None:
         return found
     try:
-        written = report((found.path,), None, Wishes(formats=("html",)))
+        report((found.path,), found.path, Wishes(formats=("html",)))
     except ScalescopeError as error:
         watcher.noted(f"There is no {PAGE}: {error}")
         return found
-    return dataclasses.replace(found, page=written.files[0])
+    return dataclasses.replace(found, page=found.path / PAGE)
 
 
 def _trials_of(parts: tuple[str, ...], everything: Plan) -> tuple[Trial, ...]:
