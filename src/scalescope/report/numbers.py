@@ -42,6 +42,11 @@ def is_useful(estimate: Estimate) -> bool:
     return estimate.high <= 3 * estimate.low
 
 
+def told_interval(estimate: Estimate) -> tuple[float | None, float | None]:
+    """The interval where it says anything: one from 0 to 15,000 % would only hide the rest of a figure."""
+    return (estimate.low, estimate.high) if is_useful(estimate) else (None, None)
+
+
 def percent_with_interval(estimate: Estimate) -> str:
     """`61 % [58, 64]`, or the number alone where there is no interval."""
     if estimate.low is None or estimate.high is None:

@@ -8,6 +8,7 @@ from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
 from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.material import Material, dataset_of, notes_of
+from scalescope.report.numbers import told_interval
 from scalescope.report.training import epoch_section
 from scalescope.report.varied import told_apart
 
@@ -61,8 +62,8 @@ def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Fi
         label="samples per second",
         x=places,
         y=tuple(one.value for one in rates),
-        low=tuple(one.low for one in rates),
-        high=tuple(one.high for one in rates),
+        low=tuple(told_interval(one)[0] for one in rates),
+        high=tuple(told_interval(one)[1] for one in rates),
     )
     names = _labels(measured)
     more = f"; {left:,} more configurations are in the tables" if left else ""

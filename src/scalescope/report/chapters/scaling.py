@@ -8,7 +8,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.report.chapter import Chapter
 from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.material import Material, Story, notes_of
-from scalescope.report.numbers import counted
+from scalescope.report.numbers import counted, told_interval
 from scalescope.report.scaling import table_section
 from scalescope.report.section import Section
 from scalescope.report.varied import shown_value, varied_settings
@@ -138,8 +138,8 @@ def _series(label: str, rows: list[ScalingRow], value: Value) -> Series:
         label=label,
         x=tuple(float(row.ranks) for row in ordered),
         y=tuple(one.value for one in found),
-        low=tuple(one.low for one in found),
-        high=tuple(one.high for one in found),
+        low=tuple(told_interval(one)[0] for one in found),
+        high=tuple(told_interval(one)[1] for one in found),
     )
 
 
