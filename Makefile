@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# A site-installed torch is used with: make run VENV_FLAGS=--system-site-packages EXTRAS=dev
+# A site-installed torch is used with: make run VENV_FLAGS=--system-site-packages EXTRAS=report,track,dev
 VENV_FLAGS ?=
 EXTRAS ?= torch,report,track,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check
