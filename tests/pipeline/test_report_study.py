@@ -86,6 +86,13 @@ def test_a_root_is_reported_below_itself(runs: Path) -> None:
     assert written.files == (runs / "report" / "tables" / "comprehensive_summary.csv",)
 
 
+def test_a_loss_that_nothing_explains_is_not_called_none(made: Path) -> None:
+    text = (made / "performance_report.txt").read_text()
+    told = text.partition("train\n\n")[2].partition("comm\n\n")[0]
+    assert "Nothing that was measured says where the speed goes" in told
+    assert "Nothing was found that costs speed" not in told
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     roots = [make_runs(tmp_path / name, ["comm"]) for name in ("a", "b")]
     report(roots, tmp_path / "out", Wishes(formats=("json",)))

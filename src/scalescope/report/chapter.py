@@ -1,5 +1,6 @@
 """Chapter: a part of a report as data. A file in `chapters/` makes one; nothing else knows them."""
 
+import dataclasses
 import importlib
 import pkgutil
 from dataclasses import dataclass
@@ -28,4 +29,16 @@ def chapters_of(material: Material) -> tuple[Chapter, ...]:
         made = importlib.import_module(f"{chapters.__name__}.{module.name}").chapter(material)
         if made is not None:
             found.append(made)
-    return tuple(sorted(found, key=lambda one: one.order))
+    used: set[str] = set()
+    return tuple(_with_own_names(one, used) for one in sorted(found, key=lambda one: one.order))
+
+
+def _with_own_names(chapter: Chapter, used: set[str]) -> Chapter:
+    """The chapter with figures that no other overwrites, also where case makes no difference."""
+    figures = []
+    for figure in chapter.figures:
+        names = (figure.name, *(f"{figure.name}_{number}" for number in range(2, len(used) + 3)))
+        name = next(name for name in names if name.casefold() not in used)
+        used.add(name.casefold())
+        figures.append(dataclasses.replace(figure, name=name))
+    return dataclasses.replace(chapter, figures=tuple(figures))

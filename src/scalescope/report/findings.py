@@ -6,16 +6,19 @@ from scalescope.diagnose.finding import Diagnosis, Evidence, Finding
 from scalescope.report.numbers import data_size, milliseconds, significant
 from scalescope.report.section import Section
 
+_NOT_KNOWN = "Nothing that was measured says where the speed goes; scalescope scale measures that as well."
 _SHOWN = 3  # on the first screen; explain and -v show all
 
 
-def findings_section(diagnosis: Diagnosis, *, every: bool = False) -> tuple[Section, ...]:
+def findings_section(
+    diagnosis: Diagnosis, *, every: bool = False, loses: bool = False
+) -> tuple[Section, ...]:
     """The most expensive findings with their advice; the rest, and what could not be told, on request."""
     worth = [one for one in diagnosis.findings if every or one.share > 0.0]
     shown = worth if every else worth[:_SHOWN]
     lines = [line for number, one in enumerate(shown, start=1) for line in _lines(number, one, every=every)]
     if not shown:
-        lines = ["Nothing was found that costs speed."] if every else []
+        lines = [_NOT_KNOWN if loses else "Nothing was found that costs speed."] if every else []
     details = [f"{one.rule}: {one.claim}" for one in diagnosis.findings if one not in shown]
     for silent in diagnosis.abstentions:
         hint = f"; {silent.command}" if silent.command else ""

@@ -15,6 +15,8 @@ from scalescope.report.training import surroundings
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT
 
+_WELL = 0.9  # of the ideal: less is worth a word
+
 
 @dataclass(frozen=True)
 class Story:
@@ -51,6 +53,11 @@ class Story:
     def scales(self) -> bool:
         """Whether several numbers of ranks were compared."""
         return any(not row.is_baseline for row in self.rows)
+
+    @property
+    def loses(self) -> bool:
+        """Whether more ranks deliver clearly less than their share."""
+        return any(not row.is_baseline and row.efficiency.value < _WELL for row in self.rows)
 
     @functools.cached_property
     def command(self) -> str:

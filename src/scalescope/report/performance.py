@@ -67,7 +67,7 @@ def performance_sections(told: Run | Story) -> tuple[Section, ...]:
     return (
         first,
         *waterfall_sections(story.rows),
-        *findings_section(diagnosis, every=True),
+        *findings_section(diagnosis, every=True, loses=story.loses),
         *profile_sections(run),
         *((Section(title="Evidence", lines=evidence),) if evidence else ()),
     )

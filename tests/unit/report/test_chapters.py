@@ -82,6 +82,18 @@ def test_names_of_data_sets_are_made_fit_for_files() -> None:
     assert names(datasets.chapter(material(run)))[0] == "ü__throughput"
 
 
+def test_no_data_set_overwrites_the_figures_of_another() -> None:
+    named = [
+        trial.replace(workload=f"{name}.py:build")
+        for trial in make_trials()
+        for name in ("a b", "a_b", "A_B")
+    ]
+    found = [figure.name for one in chapters_of(material(make_run(named, 1))) for figure in one.figures]
+    assert [name for name in found if name.casefold().startswith("a_b")] == [
+        "a_b_throughput", "a_b_throughput_2", "A_B_throughput_3"
+    ]  # fmt: skip
+
+
 def test_configurations_of_one_name_are_told_apart() -> None:
     run = make_run(make_trials(optimizer=["sgd", "adamw"], batch_size=16), 1)
     drawn = figure(steps.chapter(material(run)), "steps")

@@ -17,7 +17,7 @@ def chapter(material: Material) -> Chapter | None:
 
 
 def _sections(story: Story, *, several: bool) -> tuple[Section, ...]:
-    found = findings_section(story.diagnosis, every=True)
+    found = findings_section(story.diagnosis, every=True, loses=story.loses)
     evidence = tuple(
         line
         for one in story.diagnosis.findings
