@@ -201,10 +201,11 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     machine = run.environment.get("machine", {})
     cores, gpus = machine.get("cores"), machine.get("gpus") or []
     by_trial = {one.trial.trial_id: one for one in measured}
+    varied = _varied(row.trial for row in rows)
     found = [
         Facts(
             path=run.path.resolve() if run.path.is_symlink() else run.path,
-            varied=_varied(row.trial, [other.trial for other in rows]),
+            varied=tuple((n, row.trial.settings[n]) for n in varied[row.ranks] if n in row.trial.settings),
             row=row,
             rows=rows,
             curve=curves.get(_place(row.trial)),
@@ -225,15 +226,19 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     return tuple(sorted(found, key=lambda one: -one.ranks))
 
 
-def _varied(trial: Trial, trials: list[Trial]) -> tuple[tuple[str, object], ...]:
-    """What differs among trials on as many ranks: defaults differ between numbers of ranks by themselves."""
-    beside = [one for one in trials if one.world_size == trial.world_size]
-
-    def values(name: str) -> set[str]:
-        return {repr(one.settings[name]) for one in beside if name in one.settings}
-
-    names = [name for name in trial.settings if name not in _TOLD_APART and len(values(name)) > 1]
-    return tuple((name, trial.settings[name]) for name in names)
+def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
+    """By number of ranks, what differs among its trials: between numbers of ranks defaults differ by
+    themselves."""
+    values: dict[int, dict[str, set[str]]] = {}
+    for trial in trials:
+        beside = values.setdefault(trial.world_size, {})
+        for name, value in trial.settings.items():
+            if name not in _TOLD_APART:
+                beside.setdefault(name, set()).add(repr(value))
+    return {
+        ranks: tuple(name for name, seen in beside.items() if len(seen) > 1)
+        for ranks, beside in values.items()
+    }
 
 
 Place = tuple[object, ...]
