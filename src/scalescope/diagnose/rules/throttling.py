@@ -4,6 +4,7 @@ from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 
 RULE = "the GPU was slowed down"
+_FULL = 0.99  # of the clock: no loss worth a figure
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
@@ -12,7 +13,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     speed = ""
     if seen.sm_clock_hz is not None and seen.sm_clock_limit_hz:
-        speed = f" to {seen.sm_clock_hz / seen.sm_clock_limit_hz:.0%} of its clock"
+        share = seen.sm_clock_hz / seen.sm_clock_limit_hz
+        speed = f" to {share:.0%} of its clock" if share < _FULL else ""
     return Finding(
         rule=RULE,
         claim=f"The GPU was slowed down{speed} by: {', '.join(seen.slowdowns)}.",
