@@ -13,7 +13,7 @@ from typing import Any
 
 from scalescope.errors import CannotRun
 from scalescope.report.figure import BYTES, Figure, Panel, Series
-from scalescope.report.numbers import data_size, shortened
+from scalescope.report.numbers import data_size, shortened, significant
 
 # Told apart by colour-blind eyes (Okabe and Ito 2008) and by their grey; markers and dashes differ as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6e6e2a")
@@ -253,7 +253,7 @@ def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
 
 def _plain(value: float, place: object = None) -> str:
     """A tick's number without powers of ten."""
-    return f"{value:,.12g}"
+    return significant(value, 12) if abs(value) < 1.0 else f"{value:,.12g}"
 
 
 def _bars(axes: Any, panel: Panel, room_in: float) -> None:
@@ -401,9 +401,9 @@ def _errors(one: Series) -> list[list[float]] | None:
         return None
     below, above = [], []
     for place, value in enumerate(one.y):
-        interval = one.interval(place) or (value, value)
-        below.append(max(0.0, value - interval[0]))
-        above.append(max(0.0, interval[1] - value))
+        interval = one.interval(place) or (math.nan, math.nan)  # nothing is drawn of it
+        below.append(max(value - interval[0], 0.0))  # in this order NaN stays NaN
+        above.append(max(interval[1] - value, 0.0))
     return [below, above]
 
 

@@ -8,7 +8,8 @@ from scalescope.report.material import Material, Story
 from scalescope.report.section import Section
 from scalescope.results.run_folder import TUNING, read_json
 
-_GROUPS = ("faster", "slower", "no difference", "inconclusive")
+_NOT_JUDGED = "not judged: one launch"
+_GROUPS = ("faster", "slower", "no difference", "inconclusive", _NOT_JUDGED)
 
 
 def chapter(material: Material) -> Chapter | None:
@@ -72,7 +73,7 @@ def _interval(one: dict[str, Any]) -> tuple[float | None, float | None]:
 
 
 def _series(group: str, ordered: list[dict[str, Any]]) -> Series:
-    own = [(place, one) for place, one in enumerate(ordered) if one.get("verdict") == group]
+    own = [(place, one) for place, one in enumerate(ordered) if (one.get("verdict") or _NOT_JUDGED) == group]
     intervals = [_interval(one) for _, one in own]
     return Series(
         label=group,
