@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.cluster import why_no_slurm
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # Small and quick: for tests that look at behaviour, not at speed.
@@ -28,7 +30,11 @@ TINY = [
 def clean_environment(**extra: str) -> dict[str, str]:
     """The environment without anything that would make us a rank or colour the output."""
     unwanted = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SCALESCOPE_FAULT")
-    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in unwanted and not name.startswith("SLURM_")
+    }
     return {**kept, **extra}
 
 
@@ -100,4 +106,5 @@ _NEEDS = {
     "netns": _why_no_namespaces,
     "browser": _why_no_browser,
     "latex": _why_no_latex,
+    "slurm": why_no_slurm,
 }

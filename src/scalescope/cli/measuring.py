@@ -3,12 +3,22 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalescope.catalog.setting import settings_of
+from scalescope.catalog.slurm import Slurm
 from scalescope.cli.interruption import interruptible
 from scalescope.cli.options import given_flags
+from scalescope.errors import BadInput
+from scalescope.experiment.yaml_file import Entries
+
+if TYPE_CHECKING:
+    from scalescope.cli.progress import TerminalWatcher
+    from scalescope.launch.membership import Membership
+    from scalescope.studies.request import Request
+    from scalescope.studies.study import StudyReport
 
 
 def measure(
@@ -21,26 +31,31 @@ def measure(
     words: tuple[str, ...] = (),
     **options: Any,
 ) -> None:
-    """Run a study and show what it found; under torchrun, ranks other than 0 only follow."""
-    from scalescope.launch.attached import AttachedLauncher, follow, membership, stray_variables
-    from scalescope.launch.local import LocalLauncher
+    """Run a study and show what it found; under torchrun or srun, ranks other than 0 only follow."""
+    from scalescope.launch.membership import membership
     from scalescope.studies.request import Request
 
+    flags, of_job = _parted(given_flags(click.get_current_context()))
+    only = arguments["only_launch"]
     request = Request(
         verb=verb,
         benchmark=benchmark,
         file=arguments["experiment"],
-        flags=given_flags(click.get_current_context()),
+        flags=flags,
         words=words,
         resume=arguments["resume"],
         dry_run=arguments["dry_run"],
         strict=arguments["strict"],
         yes=arguments["yes"],
+        only_launches=None if only is None else (only,),
     )
     request.experiment({})  # bad input is said before torch is loaded
     place = membership(os.environ)
+    on_slurm = _is_for_slurm(request, of_job, arguments, place)
     if place is not None and place.rank != 0:
-        sys.exit(follow())
+        from scalescope.launch.attached import follow
+
+        sys.exit(follow(place))
     from scalescope.cli.progress import TerminalWatcher
     from scalescope.report.terminal import console, show
 
@@ -48,18 +63,87 @@ def measure(
         interruptible(),
         TerminalWatcher(every_placement=every_placement, verbose=arguments["verbose"]) as watcher,
     ):
-        for name in stray_variables(os.environ):
-            watcher.noted(f"{name} is set but makes no complete set of rank variables: ignored.")
-        launcher = AttachedLauncher(place) if place else LocalLauncher()
-        if place:
-            options["most_ranks"] = place.world_size
-        try:
-            report = study(request, launcher, watcher, **options)
-        finally:
-            launcher.close()
+        if on_slurm:
+            report = _on_slurm(request, of_job, arguments["setup"], study, watcher, options)
+        else:
+            report = _with_ranks(request, place, study, watcher, options)
     show(report.sections, console(), verbose=arguments["verbose"])
     _say_where(report)
     sys.exit(report.exit_code)
+
+
+def _with_ranks(
+    request: "Request",
+    place: "Membership | None",
+    study: Callable[..., Any],
+    watcher: "TerminalWatcher",
+    options: dict[str, Any],
+) -> "StudyReport":
+    """Measure with the ranks that are there, or with our own."""
+    from scalescope.launch.attached import AttachedLauncher
+    from scalescope.launch.local import LocalLauncher
+    from scalescope.launch.membership import stray_variables
+
+    for name in stray_variables(os.environ):
+        watcher.noted(f"{name} is set but makes no complete set of rank variables: ignored.")
+    launcher = AttachedLauncher(place) if place else LocalLauncher()
+    try:
+        if isinstance(launcher, AttachedLauncher):
+            options["most_ranks"] = launcher.ranks
+            for note in launcher.notes():
+                watcher.noted(note)
+        report: StudyReport = study(request, launcher, watcher, **options)
+    finally:
+        launcher.close()
+    return report
+
+
+def _parted(flags: Entries) -> tuple[Entries, Entries]:
+    """What is asked of the measurement, and what is asked of SLURM."""
+    of_job = {one.name for one in settings_of(Slurm)}
+    mine = {name: values for name, values in flags.items() if name not in of_job}
+    return mine, {name: values for name, values in flags.items() if name in of_job}
+
+
+def _is_for_slurm(
+    request: "Request", of_job: Entries, arguments: dict[str, Any], place: "Membership | None"
+) -> bool:
+    """Whether a job is to be submitted, or one of a job's runs continued."""
+    from scalescope.studies.slurm_run import is_slurm_run, slurm_from
+
+    launcher = slurm_from(of_job).launcher if "launcher" in of_job else None
+    if launcher == "slurm" and place is not None:
+        raise BadInput("--launcher slurm submits a job, and this is a rank of one already")
+    if place is not None or request.only_launches is not None:
+        return False
+    chosen = launcher == "slurm" or (launcher is None and is_slurm_run(request))
+    given = [*of_job, *(["setup"] if arguments.get("setup") else [])]
+    if not chosen and set(given) - {"launcher"}:
+        name = next(name for name in given if name != "launcher")
+        raise BadInput(f"--{name.replace('_', '-')} is for jobs; add --launcher slurm")
+    return chosen
+
+
+def _on_slurm(
+    request: "Request",
+    of_job: Entries,
+    setup: tuple[str, ...],
+    study: Callable[..., Any],
+    watcher: "TerminalWatcher",
+    options: dict[str, Any],
+) -> "StudyReport":
+    """Show the job's script, or submit it and show what it found."""
+    from scalescope.studies.slurm_run import prepare, run_on_slurm
+    from scalescope.studies.study import StudyReport
+
+    if "--nsys" in request.words:
+        raise BadInput("--nsys runs beside ranks of our own; use --launcher local")
+    defaults = sys.modules[study.__module__].DEFAULTS
+    run = prepare(request, of_job, setup, defaults)
+    if request.dry_run:
+        click.echo(run.script, nl=False)
+        return StudyReport(sections=())
+    return run_on_slurm(run, study, watcher, **options)
 
 
 def _say_where(report: Any) -> None:

@@ -11,6 +11,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.cards import grouped_settings
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import PerDevice, Scalar, Setting, settings_of
+from scalescope.catalog.slurm import Slurm
 from scalescope.experiment.yaml_file import Entries, Given
 
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
@@ -19,6 +20,7 @@ SWEEP_TEXT = {
     "batch_size": "32,256 on CPU, 256,4096 on GPU",
 }
 _SHORT_FORMS = {"precision": ("amp", "bf16")}  # setting: (flag, value)
+ON_SLURM = ("scale", "train", "comm", "memory")
 _SWITCHES = {
     "resume": "Continue a run that was stopped: the newest, or the one in --output-dir.",
     "dry_run": "Show the trials and roughly how long they take; run nothing.",
@@ -67,6 +69,7 @@ def measuring_verb(
             *_setting_options(benchmark, defaults),
             *_run_options(defaults),
             *_switch_options(),
+            *(_slurm_options() if name in ON_SLURM else ()),
         ]
         return command
 
@@ -113,6 +116,26 @@ def _switch_options() -> Iterator[click.Option]:
         is_flag=True,
         help="Show intervals, causes of instability and how figures were made.",
         heading="Run",
+        setting=None,
+    )
+    yield SettingOption(
+        ["--only-launch", "only_launch"],
+        type=click.IntRange(min=0),
+        hidden=True,  # for job scripts: one command for each launch of a run
+        heading="Run",
+        setting=None,
+    )
+
+
+def _slurm_options() -> Iterator[click.Option]:
+    for setting in settings_of(Slurm):
+        yield _option(setting, "SLURM", {})
+    yield SettingOption(
+        ["--setup", "setup"],
+        multiple=True,
+        metavar="TEXT",
+        help="Shell line of your own before the ranks start (module load ...); repeat for more.",
+        heading="SLURM",
         setting=None,
     )
 

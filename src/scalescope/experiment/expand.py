@@ -61,7 +61,7 @@ def resolve_placement(experiment: Experiment, machine: Machine) -> tuple[Experim
     threads = settings.get("threads_per_rank", (None,))
     if threads != (None,) and _threads_by_variable(settings):
         raise BadInput("give either --threads-per-rank or --env OMP_NUM_THREADS, not both")
-    share = max(1, machine.cores // max(worlds))
+    share = max(1, machine.cores // machine.ranks_on_a_host(max(worlds)))
     settings["threads_per_rank"] = tuple(dict.fromkeys(share if one is None else one for one in threads))
     return experiment.with_settings(**settings), notes
 
@@ -112,11 +112,11 @@ def _check_ranks_fit(settings: Mapping[str, tuple[Value, ...]], machine: Machine
                 "--oversubscribe runs that all the same, as no scaling measurement"
             )
         notes.append(f"{most} ranks share {len(machine.gpus)} GPU(s): no scaling measurement.")
-    elif "cpu" in settings["device"] and most > machine.cores:
+    elif "cpu" in settings["device"] and machine.ranks_on_a_host(most) > machine.cores:
         effect = "ranks compete for cores, so this shows less scaling than separate machines would."
         if all(settings.get("stand_in", (False,))):
             effect = "where there are more ranks than cores, each sleeps for measured compute times."
-        notes.append(f"{most} ranks on {machine.cores} cores: {effect}")
+        notes.append(f"{machine.ranks_on_a_host(most)} ranks on {machine.cores} cores: {effect}")
 
 
 def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
@@ -136,7 +136,8 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     if settings.get("global_batch_size") is not None:
         settings["batch_size"] = None
     if "stand_in" in settings:
-        crowded = asked["world_size"] * settings["threads_per_rank"] > machine.cores
+        threads_of_all = machine.ranks_on_a_host(asked["world_size"]) * settings["threads_per_rank"]
+        crowded = threads_of_all > machine.cores
         settings["stand_in"] = settings["stand_in"] and crowded and asked["device"] == "cpu"
     for owner in owners:
         if hasattr(owner, "check"):

@@ -33,6 +33,13 @@ class Machine:
     backends: tuple[str, ...]
     gpus: tuple[Gpu, ...]
     gpu_problem: str | None
+    ranks_per_node: int | None = (
+        None  # where several nodes work together: `cores` are one's, `gpus` all nodes'
+    )
+
+    def ranks_on_a_host(self, ranks: int) -> int:
+        """How many of so many ranks share a host's cores."""
+        return ranks if self.ranks_per_node is None else min(ranks, self.ranks_per_node)
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Machine":

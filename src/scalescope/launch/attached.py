@@ -1,4 +1,4 @@
-"""Attached launcher: we are already a rank under torchrun, so the processes that are there do the trials.
+"""Attached launcher: we are a rank under torchrun or srun, so the processes that are there do the trials.
 
 Every rank's command line starts one worker child for the whole run. Rank 0's plans, measures and writes; the
 others follow what its worker publishes in the store.
@@ -10,57 +10,30 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.nodes import differences, together
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge, record_from
-from scalescope.launch.probing import machine_from_probe
+from scalescope.launch.membership import Membership
+from scalescope.launch.probing import nodes_from_probes
 from scalescope.launch.telemetry import Telemetry, gpus_of
 from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import RunFolder
 
-_MEMBERSHIP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """This process's place among the ranks somebody else started."""
-
-    rank: int
-    world_size: int
-
-
-def membership(environment: Mapping[str, str]) -> Membership | None:
-    """Our place under torchrun; None when nobody, or nobody completely, made us a rank."""
-    if not all(environment.get(name) for name in _MEMBERSHIP):
-        return None
-    try:
-        return Membership(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
-    except ValueError:
-        raise BadInput("RANK and WORLD_SIZE are set but are no numbers; unset them") from None
-
-
-def stray_variables(environment: Mapping[str, str]) -> list[str]:
-    """Rank variables that are set without making us a rank: left over, and ignored."""
-    if membership(environment) is not None:
-        return []
-    return [name for name in _MEMBERSHIP if name in environment]
-
-
-def follow() -> int:
+def follow(place: Membership) -> int:
     """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
-    child = _start_worker(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    child = _start_worker(place, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     return child.wait()
 
 
-def _start_worker(stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
+def _start_worker(place: Membership, stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "scalescope.worker.attached", str(os.getpid())]
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout)
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **place.variables})
 
 
 class AttachedLauncher:
@@ -70,13 +43,32 @@ class AttachedLauncher:
 
     def __init__(self, place: Membership) -> None:
         self._place = place
-        self._machine: Machine | None = None
-        self._child = _start_worker(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._nodes: dict[str, Machine] = {}
+        self._child = _start_worker(place, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return self._place.world_size
 
     def machine(self) -> Machine:
-        if self._machine is None:
-            self._machine = machine_from_probe(self._ask({"probe": True})["machine"])
-        return self._machine
+        return together(self.nodes(), self._place.world_size)
+
+    def nodes(self) -> dict[str, Machine]:
+        if not self._nodes:
+            self._nodes = nodes_from_probes(self._ask({"probe": True})["probes"])
+        return self._nodes
+
+    def notes(self) -> list[str]:
+        """What a person should know about where the ranks are."""
+        found = [f"Ranks meet at {self._place.rendezvous}."] if self._place.rendezvous else []
+        if len(self.nodes()) > 1:
+            found.append(
+                f"{self._place.world_size} ranks on {len(self.nodes())} nodes: {', '.join(self.nodes())}. "
+                "They meet in torch's store, which asks nobody for a password: keep its port inside the "
+                "cluster."
+            )
+        return found + [f"The nodes differ: {one}." for one in differences(self.nodes())]
 
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
@@ -87,7 +79,8 @@ class AttachedLauncher:
             "folder": str(folder.path.absolute()),
             "group_timeout_s": limits.init_timeout,
         }
-        telemetry = Telemetry(gpus_of(trial, self.machine()))
+        here = next(iter(self.nodes().values()))
+        telemetry = Telemetry(gpus_of(trial, here))
         try:
             with telemetry.looking():
                 answer = self._ask(request)
@@ -126,9 +119,9 @@ class AttachedLauncher:
     def check(self, trial: Trial) -> None:
         """What runs already cannot be changed: not its number, its variables or its surroundings."""
         if trial.settings["env"]:
-            raise BadInput("--env cannot change ranks that run already; export it before torchrun")
+            raise BadInput("--env cannot change ranks that run already; export it before the ranks start")
         if trial.settings["link"] or trial.settings["split_gpu"]:
-            raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun")
+            raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun or srun")
         if trial.world_size > self._place.world_size:
             raise CannotRun(f"{trial.world_size} ranks were asked for, {self._place.world_size} are running")
 

@@ -107,6 +107,9 @@ class FakeLauncher:
     def machine(self) -> Machine:
         return self._machine
 
+    def nodes(self) -> dict[str, Machine]:
+        return {self._machine.host: self._machine}
+
     def check(self, trial: Trial) -> None:
         pass
 

@@ -1,5 +1,6 @@
 """What every launcher offers, whichever way it starts ranks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,6 +46,10 @@ class Launcher(Protocol):
 
     def machine(self) -> Machine:
         """What the machine can do."""
+        ...
+
+    def nodes(self) -> Mapping[str, Machine]:
+        """Every host the ranks run on, by its name."""
         ...
 
     def check(self, trial: Trial) -> None:

@@ -44,6 +44,9 @@ class LocalLauncher:
             self._machine = machine_from_probe(raw)
         return self._machine
 
+    def nodes(self) -> dict[str, Machine]:
+        return {self.machine().host: self.machine()}
+
     def check(self, trial: Trial) -> None:
         """A shaped link needs rights and tools; everything else can be started here."""
         if trial.settings["link"] is not None:

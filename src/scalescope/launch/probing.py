@@ -26,6 +26,36 @@ def probe_in_new_process() -> dict[str, Any]:
     return found
 
 
+def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Machine]:
+    """Every node by name, from what its ranks saw: cores and GPUs may be dealt out among them."""
+    found: dict[str, Machine] = {}
+    for number in dict.fromkeys(one["node"] for one in probes):
+        ranks = [one for one in probes if one["node"] == number]
+        raw = next((one["machine"] for one in ranks if one["machine"]), None)
+        if raw is None:
+            raise CannotRun(f"no rank of {ranks[0]['host']} has LOCAL_RANK 0, so nobody looked at that node")
+        name = ranks[0]["host"]
+        name = name if name not in found else f"{name} (node {number})"
+        found[name] = machine_from_probe({**raw, "cores": _cores(raw, ranks), "gpus": _gpus(raw, ranks)})
+    return found
+
+
+def _cores(raw: dict[str, Any], ranks: list[dict[str, Any]]) -> int:
+    """All cores of the ranks together, and no more than SLURM gave them."""
+    seen = len({core for one in ranks for core in one["cores"]}) or int(raw["cores"])
+    granted = sum(one["cpus_per_task"] for one in ranks)
+    return min(seen, granted) if granted else seen
+
+
+def _gpus(raw: dict[str, Any], ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the first rank sees, and what only others see."""
+    found = {gpu["uuid"]: gpu for gpu in raw["gpus"]}
+    for one in ranks:
+        if one["gpu"]:
+            found.setdefault(one["gpu"]["uuid"], one["gpu"])
+    return list(found.values())
+
+
 def machine_from_probe(raw: dict[str, Any]) -> Machine:
     """The probe's facts, refused where torch is too old to be measured."""
     machine = Machine.from_json(raw)

@@ -63,7 +63,7 @@ class Story:
     def command(self) -> str:
         """The command that repeats it, from the first line of its request."""
         try:
-            with (self.run.path / EXPERIMENT).open(encoding="utf-8") as stream:
+            with (self.run.path / EXPERIMENT).open(encoding="utf-8", errors="replace") as stream:
                 first = stream.readline(10_000)
         except OSError:
             return ""

@@ -5,10 +5,12 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.nodes import differences
 
 # An allow-list: whatever else stands in the environment may be a secret and is never recorded.
 _RECORDED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "GLOO_", "OMP_", "MKL_", "KMP_", "CUDA_")
@@ -17,13 +19,18 @@ _RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SLURM_JOB_I
 _NOT_IDENTITY = ("host",)
 
 
-def describe_environment(machine: Machine, version: str) -> dict[str, Any]:
-    """Everything environment.json holds."""
+def describe_environment(
+    machine: Machine, version: str, nodes: Mapping[str, Machine] | None = None
+) -> dict[str, Any]:
+    """Everything environment.json holds; `nodes` are the hosts of the ranks, where they are several."""
     facts = dataclasses.asdict(machine)
+    nodes = nodes or {machine.host: machine}
     return {
         "environment_id": environment_id(machine),
         "scalescope_version": version,
         "machine": facts,
+        "nodes": {host: dataclasses.asdict(node) for host, node in nodes.items()},
+        "node_differences": differences(nodes),
         "variables": recorded_variables(os.environ),
         "git": git_state(Path.cwd()),
     }
@@ -32,6 +39,8 @@ def describe_environment(machine: Machine, version: str) -> dict[str, Any]:
 def environment_id(machine: Machine) -> str:
     """Hash of hardware and versions: equal where two runs may be compared."""
     facts = {k: v for k, v in dataclasses.asdict(machine).items() if k not in _NOT_IDENTITY}
+    if machine.ranks_per_node is None:
+        del facts["ranks_per_node"]  # older than the field: runs of one host keep their id
     for gpu in facts["gpus"]:
         gpu.pop("uuid")
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]

@@ -36,6 +36,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     once: tuple[Trial, ...] = ()  # run after the first round: repeats would tell nothing new
     chosen: tuple[tuple[Trial, int], ...] | None = None  # these launches in this order, instead of rounds
+    only: tuple[int, ...] | None = None  # launch numbers that are ours, where several commands share a run
 
     @property
     def all_trials(self) -> tuple[Trial, ...]:
@@ -57,6 +58,16 @@ class Plan:
             if launch == 0:
                 ordered.extend((trial, launch) for trial in self.once)
         return ordered
+
+    def own_launches(self) -> list[tuple[int, Trial, int]]:
+        """The launches that are ours to make, with their place in the order of all."""
+        numbered = ((order, trial, launch) for order, (trial, launch) in enumerate(self.launches()))
+        return [one for one in numbered if self.only is None or one[2] in self.only]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether all launches have been made once ours are."""
+        return self.only is None or self.experiment.measuring.repeats - 1 in self.only
 
 
 class CampaignWatcher(Watcher, Protocol):
@@ -97,16 +108,18 @@ def run_campaign(
     `more` sees all results so far and is asked again until it names no launch that was not made.
     """
     started = time.monotonic()
+    if plan.only is not None:  # the time that others took counts: there is one budget
+        started -= sum(result.duration_s for result in load_run(folder.path).results)
     notes, in_time = _run_plan(plan, launcher, folder, watcher, started, heard)
     tried: set[tuple[str, int]] = set()
-    while in_time:
+    while in_time and plan.is_last:
         run = load_run(folder.path)
         done = tried | {result.key for result in run.of_status(*KEPT)}
         launches = tuple((trial, n) for trial, n in more(run) if (trial.trial_id, n) not in done)
         if not launches:
             break
         tried |= {(trial.trial_id, n) for trial, n in launches}  # one that fails is not tried for ever
-        further = dataclasses.replace(plan, chosen=launches, notes=())
+        further = dataclasses.replace(plan, chosen=launches, only=None, notes=())
         said, in_time = _run_plan(further, launcher, folder, watcher, started, heard)
         notes += said
     return notes
@@ -125,13 +138,13 @@ def _run_plan(
     in_time = True
     before = load_run(folder.path)
     finished = {result.key for result in before.of_status(*KEPT)}
-    ordered = plan.launches()
+    ordered = plan.own_launches()
     durations = _Durations(before.results)
     failures = Counter({one.trial_id: _weight(one) for one in before.of_status("oom", "invalid")})
     given_up: Counter[str] = Counter()
     refusals = _Refusals(watcher, some_worked=bool(before.of_status("ok")))
-    watcher.began(len(ordered), sum((trial.trial_id, n) in finished for trial, n in ordered))
-    for order, (trial, launch) in enumerate(ordered):
+    watcher.began(len(ordered), sum((trial.trial_id, n) in finished for _, trial, n in ordered))
+    for place, (order, trial, launch) in enumerate(ordered):
         if (trial.trial_id, launch) in finished:
             continue
         if failures[trial.trial_id] >= _TRIES_BEFORE_GIVING_UP:
@@ -140,7 +153,7 @@ def _run_plan(
         budget = plan.experiment.measuring.budget
         if budget is not None and time.monotonic() - started + durations.expected(trial) > budget:
             notes.append(
-                f"The budget of {budget:g} s ended the run with {_to_go(ordered[order:], finished)} "
+                f"The budget of {budget:g} s ended the run with {_to_go(ordered[place:], finished)} "
                 f"of {len(ordered)} launches to go; --resume goes on."
             )
             in_time = False
@@ -155,8 +168,8 @@ def _run_plan(
     return notes, in_time
 
 
-def _to_go(launches: list[tuple[Trial, int]], finished: set[tuple[str, int]]) -> int:
-    return sum((trial.trial_id, number) not in finished for trial, number in launches)
+def _to_go(launches: list[tuple[int, Trial, int]], finished: set[tuple[str, int]]) -> int:
+    return sum((trial.trial_id, number) not in finished for _, trial, number in launches)
 
 
 def _weight(result: Result) -> int:

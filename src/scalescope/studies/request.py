@@ -23,6 +23,7 @@ class Request:
     dry_run: bool = False
     strict: bool = False
     yes: bool = False
+    only_launches: tuple[int, ...] | None = None  # of a run that several commands share; none only reads it
 
     def _begun(self) -> Path | None:
         """The request to go on with: --resume alone takes up what the folder was asked for."""

@@ -29,7 +29,7 @@ from scalescope.results.run_folder import (
     new_run_path,
     point_latest_at,
 )
-from scalescope.studies.campaign import CampaignWatcher, More, Plan, run_campaign
+from scalescope.studies.campaign import KEPT, CampaignWatcher, More, Plan, run_campaign
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.request import Request
 from scalescope.version import __version__
@@ -46,6 +46,7 @@ class StudyReport:
     headline: str | None = None  # the performance report's first line
     page: Path | None = None  # the report, where one was made
     run: Run | None = field(default=None, repr=False)
+    missing: int = 0  # launches of the plan that have no answer yet
 
 
 def carry_out(
@@ -64,7 +65,11 @@ def carry_out(
 
     A failed launch of which `answers` is true is what was to be found out: the run ends well all the same.
     """
-    plan = _launched_once(plan) if not launcher.repeatable else plan
+    if request.only_launches is not None:
+        plan = dataclasses.replace(plan, only=request.only_launches)
+        request = dataclasses.replace(request, resume=_is_begun(plan))
+    elif not launcher.repeatable:
+        plan = _launched_once(plan)
     for note in plan.notes:
         watcher.noted(note)
     if request.dry_run:
@@ -79,8 +84,8 @@ def carry_out(
     folder = _open_folder(request, plan)
     try:
         folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
-        if not request.resume:
-            folder.write(ENVIRONMENT, to_text(_environment(plan)))
+        if not request.resume or not (folder.path / ENVIRONMENT).is_file():
+            folder.write(ENVIRONMENT, to_text(_environment(plan, launcher)))
         notes = run_campaign(plan, launcher, folder, watcher, more, heard)
         run = _write_summary(folder, plan)
         for name, text in files(run).items():
@@ -104,12 +109,30 @@ def carry_out(
         exit_code=_exit_code(run, request.strict, answers),
         headline=headline(run),
         run=run,
+        missing=_missing(plan, run),
     )
 
 
-def _environment(plan: Plan) -> dict[str, Any]:
-    """Hardware, versions and everything `check` looks at."""
-    return {**describe_environment(plan.machine, __version__), "system": inspect_system()}
+def _is_begun(plan: Plan) -> bool:
+    """Whether another command of a shared run has begun it."""
+    given = plan.experiment.measuring.output_dir
+    return given is not None and (Path(given) / EXPERIMENT).is_file()
+
+
+def _missing(plan: Plan, run: Run) -> int:
+    """Launches without an answer; a trial that was given up on is not waited for."""
+    answered = {result.key for result in run.of_status(*KEPT)}
+    given_up = {result.trial_id for result in run.of_status("oom", "invalid")}
+    return sum(
+        (trial.trial_id, launch) not in answered and trial.trial_id not in given_up
+        for trial, launch in plan.launches()
+    )
+
+
+def _environment(plan: Plan, launcher: Launcher) -> dict[str, Any]:
+    """Hardware and versions of every node, and everything `check` looks at."""
+    described = describe_environment(plan.machine, __version__, launcher.nodes())
+    return {**described, "system": inspect_system()}
 
 
 def _write_summary(folder: RunFolder, plan: Plan) -> Run:
@@ -152,7 +175,8 @@ def _open_folder(request: Request, plan: Plan) -> RunFolder:
     if request.resume and not (path / EXPERIMENT).is_file():
         raise BadInput(f"--resume: {path} holds no run to continue")
     if request.resume:
-        _check_same_request(path, to_yaml(plan.experiment, request.words), neutral_lines(request.benchmark))
+        wanted = to_yaml(plan.experiment, request.words)
+        check_same_request(path / EXPERIMENT, wanted, neutral_lines(request.benchmark))
         _check_same_machine(path, plan)
     folder = RunFolder.open(path, resume=request.resume)
     if not given:
@@ -169,19 +193,21 @@ def _default_path(request: Request) -> Path:
     return latest.resolve()
 
 
-def _check_same_request(path: Path, wanted: str, neutral: set[str]) -> None:
+def check_same_request(stored: Path, wanted: str, neutral: set[str]) -> None:
     """A run is continued by the request that began it; only the number of repeats may grow.
 
     Settings added since are at their neutral value in it, so `neutral` lines say nothing.
     """
-    before = _comparable((path / EXPERIMENT).read_text(encoding="utf-8")) - neutral
+    before = _comparable(stored.read_text(encoding="utf-8")) - neutral
     now = _comparable(wanted) - neutral
     if before != now:
         keys = {
             "the verb or its own flags" if line.startswith("#") else line.partition(":")[0]
             for line in before ^ now
         }
-        raise BadInput(f"--resume: {path} was asked for otherwise; these differ: {', '.join(sorted(keys))}")
+        raise BadInput(
+            f"--resume: {stored.parent} was asked for otherwise; these differ: {', '.join(sorted(keys))}"
+        )
 
 
 def _check_same_machine(path: Path, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Worker of a run attached to torchrun: one process for all trials, led by rank 0 through the common store.
+"""Worker of a run attached to torchrun or srun: one process for all trials, led by rank 0 through a store.
 
 Requests and records travel as JSON bytes. Every trial gets a prefix of the store of its own, because a second
 initialisation over the same keys would find the first one's addresses.
@@ -10,7 +10,6 @@ import gc
 import itertools
 import json
 import os
-import socket
 import sys
 import time
 import traceback
@@ -19,6 +18,7 @@ from typing import Any
 from scalescope.cores import own_cores, share_of
 from scalescope.lifeline import die_with_parent
 from scalescope.results.rank_job import RankJob
+from scalescope.worker.node import node_name
 from scalescope.worker.position import Position
 
 _PATIENCE = datetime.timedelta(seconds=60)
@@ -69,12 +69,31 @@ def _get(store: Any, key: str, limit_s: float = float("inf")) -> bytes:
 
 def _answer(request: dict[str, Any], store: Any, rank: int, number: int) -> dict[str, Any]:
     if "probe" in request:
-        from scalescope.worker.probe import probe
-
-        return {"machine": probe()}
+        return _look()
     if rank >= request["settings"]["world_size"]:
         return {"state": "idle"}
     return _take_part(request, store, rank, number)
+
+
+def _look() -> dict[str, Any]:
+    """What this rank sees of its node; the first rank of each looks at all of it."""
+    from scalescope.worker.probe import own_gpu, probe
+
+    local_rank = int(os.environ["LOCAL_RANK"])
+    return {
+        "host": node_name(),
+        "node": os.environ.get("SLURM_NODEID") or os.environ.get("GROUP_RANK") or node_name(),
+        "cores": _all_cores(),
+        "cpus_per_task": _cpus_per_task(),
+        "gpu": own_gpu(local_rank) if local_rank else None,
+        "machine": None if local_rank else probe(),
+    }
+
+
+def _cpus_per_task() -> int:
+    """The cores that SLURM gave this rank; 0 where it said nothing, or where the task is a whole torchrun."""
+    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(given) if given.isdecimal() and "TORCHELASTIC_RUN_ID" not in os.environ else 0
 
 
 def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> dict[str, Any]:
@@ -83,7 +102,7 @@ def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> d
     from scalescope.worker.rank import describe_error, perform
 
     settings = request["settings"]
-    record: dict[str, Any] = {"rank": rank, "host": socket.gethostname(), "state": "running"}
+    record: dict[str, Any] = {"rank": rank, "host": node_name(), "state": "running"}
     job = RankJob(
         settings=settings,
         launch=request["launch"],
@@ -143,12 +162,10 @@ def _all_cores() -> list[int]:
 
 
 def _gather(request: dict[str, Any], store: Any, world_size: int, number: int) -> dict[str, Any]:
-    own = json.loads(_get(store, f"scalescope/answer/{number}/0"))
-    if "probe" in request:
-        return {"machine": own["machine"]}
-    others = range(1, request["settings"]["world_size"])
-    keys = [f"scalescope/answer/{number}/{rank}" for rank in others]
-    return {"records": [own, *(json.loads(_get(store, key, _GATHER_LIMIT_S)) for key in keys)]}
+    ranks = range(world_size if "probe" in request else request["settings"]["world_size"])
+    keys = [f"scalescope/answer/{number}/{rank}" for rank in ranks]
+    answers = [json.loads(_get(store, key, _GATHER_LIMIT_S)) for key in keys]
+    return {"probes" if "probe" in request else "records": answers}
 
 
 def _part(store: Any, rank: int, world_size: int) -> None:

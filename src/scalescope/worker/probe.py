@@ -45,6 +45,27 @@ def probe() -> dict[str, Any]:
     }
 
 
+def own_gpu(local_rank: int) -> dict[str, Any] | None:
+    """The one GPU that a rank will use: looking at the others would take memory on each of them."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    index = local_rank % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return _describe_gpu(torch, index)
+
+
+def _describe_gpu(torch: Any, index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    return {
+        "index": index,
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "uuid": str(getattr(properties, "uuid", index)),
+    }
+
+
 def _find_gpus(torch: Any) -> tuple[list[dict[str, Any]], str | None]:
     """Usable GPUs, or the reason why those that are there cannot be used."""
     if not torch.cuda.is_available():
@@ -53,15 +74,7 @@ def _find_gpus(torch: Any) -> tuple[list[dict[str, Any]], str | None]:
     try:
         for index in range(torch.cuda.device_count()):
             torch.ones(1, device=f"cuda:{index}").add_(1).item()
-            properties = torch.cuda.get_device_properties(index)
-            gpus.append(
-                {
-                    "index": index,
-                    "name": properties.name,
-                    "memory_bytes": properties.total_memory,
-                    "uuid": str(getattr(properties, "uuid", index)),
-                }
-            )
+            gpus.append(_describe_gpu(torch, index))
     except RuntimeError as error:
         return [], str(error).splitlines()[0]
     return gpus, None

@@ -551,8 +551,8 @@ def test_the_gpus_of_ranks_that_others_started_are_seen(
     window = dict(zip(WINDOW, (_BEGIN_S + 1.0, _BEGIN_S + 3.0), strict=True))
     answer = {"records": [{"rank": 0, "state": "done", "counters": window}]}
     gpus.samples = {"id-0": {"utilization": [(2.0, 0.5)], "power_w": [(2.0, 300.0)]}}
-    monkeypatch.setattr(attached, "_start_worker", lambda stdin, stdout: Child(host, answer))
-    monkeypatch.setattr(attached.AttachedLauncher, "machine", lambda self: _machine(1))
+    monkeypatch.setattr(attached, "_start_worker", lambda place, **_: Child(host, answer))
+    monkeypatch.setattr(attached.AttachedLauncher, "nodes", lambda self: {"h": _machine(1)})
     launcher = attached.AttachedLauncher(attached.Membership(0, 1))
     settings = {"benchmark": "train", "device": "cuda", "world_size": 1, "split_gpu": None}
     limits = Measuring(**{one.name: one.default for one in settings_of(Measuring)})

@@ -12,6 +12,7 @@ from scalescope.results.heartbeat import Phase, Stage
 from scalescope.worker.faults import Fault
 from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
+from scalescope.worker.node import node_name, rounds_of_pairs
 from scalescope.worker.operation import Operation, Shape
 from scalescope.worker.position import Position
 from scalescope.worker.timing import clock_for
@@ -147,16 +148,16 @@ def _measure_pairs(
     fault: Fault | None,
     found: Measurements,
 ) -> None:
-    """Both directions between every two ranks, pair after pair, while the others wait."""
-    for low in range(group.world_size):
-        for high in range(low + 1, group.world_size):
-            _begin(position, fault)
-            if group.rank in (low, high):
-                other = high if group.rank == low else low
-                for size in _PAIR_SIZES:
-                    found.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)
-            group.barrier()
-            position.completed += 1
+    """Both directions between every two ranks, while the others of their nodes wait."""
+    hosts = {group.rank: node_name(), **group.others("node", node_name())}
+    for meeting in rounds_of_pairs([hosts[rank] for rank in range(group.world_size)]):
+        _begin(position, fault)
+        for low, high in (pair for pair in meeting if group.rank in pair):
+            other = high if group.rank == low else low
+            for size in _PAIR_SIZES:
+                found.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)
+        group.barrier()
+        position.completed += 1
 
 
 def _time_pair(size: int, other: int, device: torch.device, options: Comm) -> list[float]:

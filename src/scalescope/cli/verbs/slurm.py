@@ -1,0 +1,42 @@
+"""`scalescope slurm`: help with job scripts."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from scalescope.errors import BadInput, ExitCode
+
+_LARGEST_SCRIPT_BYTES = 1 << 20
+
+
+@click.group("slurm")
+def command() -> None:
+    """Look after SLURM job scripts. (To run a verb as a job, give it --launcher slurm.)"""
+
+
+@command.command("lint")
+@click.argument("script", type=click.Path(path_type=Path))
+def lint_script(script: Path) -> None:
+    """Look for mistakes in a job script, and say how to mend them.
+
+    Exit code 8 when there are any.
+    """
+    from scalescope.launch.slurm_lint import lint
+
+    found = lint(_text(script))
+    for one in found:
+        click.echo(f"{script}:{one.line}: {one.what}\n    mend: {one.mend}")
+    click.echo(f"{script}: {len(found) or 'no'} mistake{'' if len(found) == 1 else 's'} found")
+    sys.exit(ExitCode.GATE_MISSED if found else ExitCode.OK)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST_SCRIPT_BYTES:
+            raise BadInput(f"{path}: too large for a job script")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not UTF-8 text") from None

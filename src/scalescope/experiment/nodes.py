@@ -1,0 +1,47 @@
+"""Several machines that work together: what they are as one, and in what they differ."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from scalescope.experiment.machine import Machine
+
+
+def together(nodes: Mapping[str, Machine], ranks: int) -> Machine:
+    """The machine that trials are planned for: the smallest node's cores, and all nodes' GPUs.
+
+    Ranks are dealt out evenly, so that the slowest node decides what each may take.
+    """
+    first, *others = nodes.values()
+    if not others:
+        return first
+    return dataclasses.replace(
+        first,
+        cores=min(one.cores for one in nodes.values()),
+        gpus=tuple(gpu for one in nodes.values() for gpu in one.gpus),
+        ranks_per_node=-(-ranks // len(nodes)),
+    )
+
+
+def differences(nodes: Mapping[str, Machine]) -> list[str]:
+    """In what nodes differ that should be alike, one line each: `cores: 64 on n1, n2; 32 on n3`."""
+    found = []
+    for name, facts in (
+        ("torch", {host: one.torch_version for host, one in nodes.items()}),
+        ("GPUs", {host: _gpus(one) for host, one in nodes.items()}),
+        ("cores", {host: str(one.cores) for host, one in nodes.items()}),
+        ("processor", {host: one.cpu_model for host, one in nodes.items()}),
+        ("driver", {host: one.driver_version or "none" for host, one in nodes.items()}),
+        ("NCCL", {host: one.nccl_version or "none" for host, one in nodes.items()}),
+    ):
+        hosts_by_fact: dict[str, list[str]] = {}
+        for host, fact in facts.items():
+            hosts_by_fact.setdefault(fact, []).append(host)
+        if len(hosts_by_fact) > 1:
+            parts = (f"{fact} on {', '.join(hosts)}" for fact, hosts in hosts_by_fact.items())
+            found.append(f"{name}: {'; '.join(parts)}")
+    return found
+
+
+def _gpus(machine: Machine) -> str:
+    names = [gpu.name for gpu in machine.gpus]
+    return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"

@@ -1,0 +1,43 @@
+"""Recorded launcher: launches nothing; stands for the machine on which a run was measured elsewhere."""
+
+from pathlib import Path
+from typing import NoReturn
+
+from scalescope.catalog.measuring import Measuring
+from scalescope.errors import CannotRun
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Watcher
+from scalescope.results.run_folder import ENVIRONMENT, RunFolder, read_json
+
+
+class RecordedLauncher:
+    """Lets a study read a finished run the way it reads its own."""
+
+    repeatable = False
+
+    def __init__(self, path: Path) -> None:
+        record = read_json(path / ENVIRONMENT)
+        try:
+            assert isinstance(record, dict)
+            self._machine = Machine.from_json(record["machine"])
+            self._nodes = {host: Machine.from_json(one) for host, one in record["nodes"].items()}
+        except (AssertionError, AttributeError, KeyError, TypeError):
+            raise CannotRun(f"{path / ENVIRONMENT} does not say where the run was measured") from None
+
+    def machine(self) -> Machine:
+        return self._machine
+
+    def nodes(self) -> dict[str, Machine]:
+        return self._nodes
+
+    def check(self, trial: Trial) -> None:
+        """What was measured could be launched."""
+
+    def launch(
+        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+    ) -> NoReturn:
+        raise AssertionError("a recorded run is only read")
+
+    def close(self) -> None:
+        """Nothing was started."""

@@ -1,0 +1,99 @@
+"""SLURM's own commands: submit a job, ask how it stands, cancel it."""
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.errors import CannotRun
+
+_LIMIT_S = 60
+_JOB = re.compile(r"([0-9]+)(;[A-Za-z0-9_.-]+)?")
+COMPLETED = "COMPLETED"
+_OVER = (  # a word that is not known here may be of a job that lives
+    COMPLETED,
+    "BOOT_FAIL",
+    "CANCELLED",
+    "DEADLINE",
+    "FAILED",
+    "GONE",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+)
+# What a surrounding shell has of its own job or ranks is not of the one that is submitted.
+_FOREIGN = re.compile(
+    r"SLURM_(?!CONF$|CLUSTERS$).*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_(ADDR|PORT)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """How a job stands, in SLURM's words, and why it waits where it does."""
+
+    word: str
+    reason: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.word in _OVER
+
+    def __str__(self) -> str:
+        told = self.reason not in ("", "None") and self.word == "PENDING"
+        return self.word.lower().replace("_", " ") + (f" ({self.reason})" if told else "")
+
+
+GONE = JobState("GONE")  # SLURM forgets jobs a while after their end
+
+
+class Unanswered(CannotRun):
+    """The controller could not be asked this time."""
+
+
+def submit(script: Path) -> str:
+    """Hand a script to sbatch; returns the number of the job."""
+    said = _run("sbatch", "--parsable", str(script)).strip()
+    match = _JOB.fullmatch(said.splitlines()[-1] if said else "")
+    if match is None:
+        raise CannotRun(f"sbatch did not say the number of the job but {said!r}")
+    return match[1]
+
+
+def state_of(job: str) -> JobState:
+    """How a job stands now."""
+    try:
+        said = _run("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r").split("\n")[0]
+    except CannotRun as error:
+        if "Invalid job id" in str(error):
+            return GONE
+        raise Unanswered(str(error)) from None
+    word, _, reason = said.strip().partition("|")
+    return JobState(word, reason) if word else GONE
+
+
+def cancel(job: str) -> None:
+    """End a job; one that has ended already is left alone."""
+    _run("scancel", job)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, env=_environment())
+    except FileNotFoundError:
+        raise CannotRun(
+            f"there is no {command[0]} here: --launcher slurm works where jobs are submitted; "
+            "--dry-run shows the script"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise CannotRun(f"{command[0]} did not answer within {_LIMIT_S} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise CannotRun(f"{command[0]} failed: {lines[-1].removeprefix(f'{command[0]}: error: ')}")
+    return done.stdout

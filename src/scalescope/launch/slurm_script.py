@@ -1,0 +1,159 @@
+"""The sbatch script of a run: every launch a step of one allocation, back to the queue when time is up.
+
+Values in `#SBATCH` lines are no shell's words, so they are let in by pattern; all others are quoted.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.errors import BadInput
+
+TEMPLATE = """\
+#!/bin/bash
+#SBATCH --job-name={job_name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node={tasks_per_node}
+#SBATCH --cpus-per-task={cpus_per_task}
+#SBATCH --gres=gpu:{gpus_per_node}
+#SBATCH --partition={partition}
+#SBATCH --account={account}
+#SBATCH --time={time}
+#SBATCH --output={output}
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@60
+
+# A minute before the time limit, or when it is preempted, the job goes back to the queue. What is finished is
+# kept, and the next start goes on from there.
+back_to_the_queue() {
+    if ((${SLURM_RESTART_COUNT:-0} >= 20)); then
+        echo "started 20 times and not finished: giving up" >&2
+        return
+    fi
+    echo "back to the queue; what is finished is kept"
+    scontrol requeue "$SLURM_JOB_ID"
+}
+trap back_to_the_queue USR1
+
+{setup}
+cd {directory} || exit 7
+export OMP_NUM_THREADS={cpus_per_task}
+
+# Every launch is a step of its own: new processes, so that launches are independent of each other.
+status=0
+for launch in {launches}; do
+    srun --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} --kill-on-bad-exit=1 \\
+        {command} --only-launch="$launch" &
+    step=$!
+    while wait "$step"; code=$?; kill -0 "$step" 2>/dev/null; do :; done  # a signal ends `wait`, not the step
+    ((code == 0)) || status=$code
+    ((code == 2 || code == 3)) && break  # what cannot run now cannot run in the next launch either
+done
+exit "$status"
+"""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]{0,255}")  # SLURM takes several partitions
+_PATH = re.compile(r"/[A-Za-z0-9._/+@=:,-]*")
+_SLURM_TIME = re.compile(r"(?:[0-9]{1,4}-)?[0-9]{1,3}(?::[0-5]?[0-9]){1,2}")
+_DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+# Not `${nodes}`, which is the shell's.
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """All that the script of a run says."""
+
+    name: str
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    output: Path
+    directory: Path
+    command: tuple[str, ...]
+    launches: int
+    gpus_per_node: int | None = None
+    partition: str | None = None
+    account: str | None = None
+    time: str | None = None
+    setup: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> int:
+        return self.nodes * self.tasks_per_node
+
+
+def sbatch_script(job: SlurmJob, template: str = TEMPLATE) -> str:
+    """The script; a line of the template whose value was not given is left out."""
+    values = _values(job)
+    if "{command}" not in template:
+        raise BadInput("--slurm-template: {command} is missing, so the job would run nothing")
+    lines = (_filled(line, values) for line in template.splitlines())
+    return "\n".join(line for line in lines if line is not None) + "\n"
+
+
+def _values(job: SlurmJob) -> dict[str, str | None]:
+    """What stands for each placeholder, refused where it could mean something else to sbatch or the shell."""
+    return {
+        "job_name": _allowed(job.name, _NAME, "--name"),
+        "nodes": str(int(job.nodes)),
+        "tasks_per_node": str(int(job.tasks_per_node)),
+        "tasks": str(int(job.tasks)),
+        "cpus_per_task": str(int(job.cpus_per_task)),
+        "gpus_per_node": None if job.gpus_per_node is None else str(int(job.gpus_per_node)),
+        "partition": None if job.partition is None else _allowed(job.partition, _NAMES, "--partition"),
+        "account": None if job.account is None else _allowed(job.account, _NAME, "--account"),
+        "time": None if job.time is None else _slurm_time(job.time),
+        "output": _allowed(str(job.output), _PATH, "--output-dir") + "/slurm-%j.out",
+        "directory": _quoted(str(job.directory)),
+        "setup": "\n".join(_shell_lines(job.setup)) or None,
+        "launches": " ".join(map(str, range(job.launches))),
+        "command": " ".join(_quoted(word) for word in job.command),
+    }
+
+
+def _filled(line: str, values: dict[str, str | None]) -> str | None:
+    """A line with its values, in one pass: what a value holds is never filled in again."""
+    used = [name for name in _PLACEHOLDER.findall(line) if name in values]
+    if any(values[name] is None for name in used):
+        return None
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1]) or match[0], line)
+
+
+def _allowed(text: str, pattern: re.Pattern[str], flag: str) -> str:
+    if not pattern.fullmatch(text):
+        raise BadInput(
+            f"{flag}: {text!r} cannot stand in an sbatch script; use letters, digits, '.', '_', '-'"
+        )
+    return text
+
+
+def _quoted(text: str) -> str:
+    if not text.isprintable():
+        raise BadInput(f"{text!r} cannot stand in an sbatch script")
+    return shlex.quote(text)
+
+
+def _shell_lines(setup: tuple[str, ...]) -> list[str]:
+    """The person's own lines for their own job, as they are."""
+    lines = [line for text in setup for line in text.split("\n")]
+    for line in lines:
+        if not line.replace("\t", " ").isprintable():
+            raise BadInput(f"--setup: {line!r} is no line of a shell script")
+        if line.lstrip().startswith("#SBATCH"):
+            raise BadInput(f"--setup: {line!r} comes too late for sbatch; use --slurm-template")
+    return lines
+
+
+def _slurm_time(text: str) -> str:
+    """A limit as SLURM takes it; a bare number is refused: it would be minutes there and seconds here."""
+    if match := _DURATION.fullmatch(text):
+        minutes, seconds = divmod(int(match[1]) * _SECONDS[match[2]], 60)
+        return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
+    if not _SLURM_TIME.fullmatch(text):
+        raise BadInput(f"--time: expected a time such as 30m, 2h or 1-12:00:00, got {text!r}")
+    return text

@@ -1,0 +1,87 @@
+"""Two network namespaces as two hosts: torchrun in each, one run, both nodes recorded."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalescope.launch.network import ShapedNetwork
+from tests.conftest import TINY
+from tests.gloo.conftest import Start
+
+pytestmark = pytest.mark.netns
+
+_HOSTS = ("hosta", "hostb")
+_NAMED = 'hostname "$1" && shift && exec "$@"'
+
+
+@pytest.fixture
+def network() -> Iterator[ShapedNetwork]:
+    made = ShapedNetwork([1e9] * len(_HOSTS))
+    yield made
+    made.close()
+
+
+def _host(network: ShapedNetwork, number: int) -> tuple[str, ...]:
+    """What a command is put behind to run on one of the hosts."""
+    entered = ("nsenter", f"--net={network.namespace_of(number)}", "unshare", "--uts")
+    return (*entered, "sh", "-c", _NAMED, "sh", _HOSTS[number])
+
+
+def _torchrun(network: ShapedNetwork, number: int) -> tuple[str, ...]:
+    """torchrun on one of the hosts, as a person would type it there."""
+    where = ("--master_addr=10.77.0.1", "--master_port=29411", f"--local_addr=10.77.0.{number + 1}")
+    ranks = ("--nnodes=2", f"--node_rank={number}", "--nproc_per_node=1", *where)
+    return (
+        *_host(network, number),
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *ranks,
+        "-m",
+        "scalescope",
+    )
+
+
+def test_torchrun_on_two_hosts_makes_one_run(start: Start, network: ShapedNetwork) -> None:
+    asked = ("scale", *TINY, "--no-waterfall")
+    second, first = (
+        start(*asked, command=_torchrun(network, number), **network.environment_of(number))
+        for number in (1, 0)
+    )
+    finished = first.finish(120)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert second.finish(30).returncode == 0
+    both = [one for one in finished.results if one["settings"]["world_size"] == 2]
+    assert {tuple(rank["host"] for rank in one["ranks"]) for one in both} == {_HOSTS}
+    environment = json.loads((finished.folder / "environment.json").read_text())
+    assert list(environment["nodes"]) == list(_HOSTS)
+    assert "2 ranks on 2 nodes: hosta, hostb." in finished.stdout
+    assert first.leftovers() == second.leftovers() == []
+
+
+def test_the_recipe_for_two_machines(start: Start, network: ShapedNetwork, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    interface = f"GLOO_SOCKET_IFNAME={network.environment_of(1)['GLOO_SOCKET_IFNAME']}"
+    on_second = (*_host(network, 1), "env", interface, "sh", "-c")
+    programs = {  # ssh enters the other namespace, where it would reach the other machine
+        "ssh": f'test "$1" = 10.77.0.2 && exec {shlex.join(on_second)} "$2"',
+        "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
+    }
+    for name, line in programs.items():
+        (tools / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tools / name).chmod(0o755)
+    recipe = str(Path(__file__).parents[2] / "examples/two_machines.sh")
+    command = (*_host(network, 0), recipe, "10.77.0.1", "10.77.0.2", "1")
+    path = f"{tools}:{os.environ['PATH']}"
+    run = start("train", *TINY, command=command, PATH=path, **network.environment_of(0))
+    finished = run.finish(120)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    (result,) = finished.results
+    assert [rank["host"] for rank in result["ranks"]] == list(_HOSTS)
+    assert run.leftovers() == []

@@ -1,0 +1,97 @@
+"""Runs that several commands share, one for each launch, as the steps of a job do."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from scalescope.errors import CannotRun
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.recorded import RecordedLauncher
+from scalescope.studies.memory import memory
+from scalescope.studies.request import Request
+from scalescope.studies.scale import scale
+from scalescope.studies.study import StudyReport
+from tests.pipeline.recording import RecordingWatcher, ask, summary_of
+from tests.pipeline.test_memory_study import GPU, MODEL
+from tests.pipeline.test_memory_study import request as memory_request
+
+_ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 3}
+
+
+def _step(launch: int, launcher: FakeLauncher | None = None, request: Request | None = None) -> StudyReport:
+    launcher = launcher or FakeLauncher(CostModel())
+    launcher.repeatable = False  # attached ranks
+    request = dataclasses.replace(request or ask("scale", **_ASKED), only_launches=(launch,))
+    return scale(request, launcher, RecordingWatcher(), most_ranks=2)
+
+
+def _collect() -> StudyReport:
+    request = dataclasses.replace(ask("scale", **_ASKED), only_launches=(), resume=True)
+    return scale(request, RecordedLauncher(Path("run")), RecordingWatcher(), most_ranks=2)
+
+
+def test_commands_for_each_launch_make_the_run_of_one() -> None:
+    for launch in range(3):
+        report = _step(launch)
+    assert report.missing == 0
+    collected = _collect()
+    assert (collected.exit_code, collected.missing) == (0, 0)
+    assert collected.run is not None
+    launches = {result.launch for result in collected.run.results if result.settings["benchmark"] == "train"}
+    assert launches == {0, 1, 2}
+    orders = [result.order for result in collected.run.results]
+    assert sorted(orders) == list(range(len(orders)))
+    whole = ask("scale", **_ASKED, output_dir="whole")
+    alone = FakeLauncher(CostModel())
+    report = scale(whole, alone, RecordingWatcher(), most_ranks=2)
+    assert report.sections[0] == collected.sections[0]
+    ours, theirs = summary_of(Path("run")), summary_of(Path("whole"))
+    assert ours["results"]["scaling"] == theirs["results"]["scaling"]
+
+
+def test_a_step_that_is_run_again_measures_only_what_is_missing() -> None:
+    _step(0)
+    again = FakeLauncher(CostModel())
+    _step(0, again)
+    assert again.launched == []
+    next_one = FakeLauncher(CostModel())
+    _step(1, next_one)
+    assert {launch for _, launch in next_one.launched} == {1}
+
+
+def test_what_is_missing_is_counted() -> None:
+    _step(0)
+    first = _collect()
+    assert first.exit_code == 0
+    assert first.missing > 0
+    _step(2)
+    assert 0 < _collect().missing < first.missing
+
+
+def test_the_last_step_asks_for_more() -> None:
+    purposes = []
+    for launch in (0, 1):
+        asked = dataclasses.replace(memory_request(repeats=2), only_launches=(launch,))
+        watcher = RecordingWatcher()
+        memory(asked, FakeLauncher(MODEL, GPU), watcher, 1)
+        purposes.append({trial.settings["purpose"] for trial, _ in watcher.launched})
+    assert "search" not in purposes[0]
+    assert "search" in purposes[1]
+
+
+def test_one_budget_for_all_steps() -> None:
+    request = ask("scale", **_ASKED, budget="1h")
+    _step(0, request=request)
+    path = Path("run/trials.jsonl")
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(first), "duration_s": 4000.0}), *others]) + "\n")
+    launcher = FakeLauncher(CostModel())
+    _step(1, launcher, request)
+    assert launcher.launched == []
+
+
+def test_a_run_without_its_machine_cannot_be_read() -> None:
+    with pytest.raises(CannotRun, match="does not say where the run was measured"):
+        RecordedLauncher(Path("nowhere"))

@@ -1,0 +1,181 @@
+"""Jobs that end in every way, told by a SLURM that is made up; the run's steps are the fake launcher's."""
+
+import dataclasses
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.errors import BadInput, CannotRun, Interrupted
+from scalescope.experiment.yaml_file import Given
+from scalescope.launch import slurm
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.studies import slurm_queue
+from scalescope.studies.scale import DEFAULTS, scale
+from scalescope.studies.slurm_run import SlurmRun, is_slurm_run, prepare, run_on_slurm
+from scalescope.studies.study import StudyReport
+from tests.pipeline.recording import RecordingWatcher, ask
+
+_ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 2}
+_FLAGS = {"launcher": (Given("slurm", "--launcher"),), "nodes": (Given("2", "--nodes"),)}
+
+
+class MadeUpSlurm:
+    """Answers squeue from a list, and remembers what was submitted and cancelled."""
+
+    def __init__(self) -> None:
+        self.states: list[str | BaseException | Callable[[], str]] = []
+        self.submitted: list[str] = []
+        self.cancelled: list[str] = []
+
+    def run(self, *command: str) -> str:
+        if command[0] == "sbatch":
+            self.submitted.append(command[-1])
+            return f"{16 + len(self.submitted)};here\n"
+        if command[0] == "scancel":
+            self.cancelled.append(command[1])
+            return ""
+        answer = self.states.pop(0) if self.states else "COMPLETED|None"
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer() if callable(answer) else answer
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpSlurm:
+    one = MadeUpSlurm()
+    monkeypatch.setattr(slurm, "_run", one.run)
+    monkeypatch.setattr(slurm_queue, "_FIRST_WAIT_S", 0.001)
+    return one
+
+
+def _prepared(**asked: Any) -> SlurmRun:
+    return prepare(ask("scale", **(asked or _ASKED)), _FLAGS, (), DEFAULTS)
+
+
+def _step(launch: int) -> str:
+    """What a step of the job does meanwhile."""
+    launcher = FakeLauncher(CostModel())
+    launcher.repeatable = False
+    file = Path("run/slurm/request.yaml")
+    request = dataclasses.replace(ask("scale", file=file), only_launches=(launch,))
+    scale(request, launcher, RecordingWatcher(), most_ranks=2)
+    return "RUNNING|None"
+
+
+def _run(run: SlurmRun, watcher: RecordingWatcher | None = None) -> StudyReport:
+    return run_on_slurm(run, scale, watcher or RecordingWatcher())
+
+
+def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlurm) -> None:
+    made_up.states = ["PENDING|Resources", lambda: _step(0), lambda: _step(1)]
+    watcher = RecordingWatcher()
+    report = _run(_prepared(), watcher)
+    assert (report.exit_code, report.missing) == (0, 0)
+    assert "Job 17 is pending (Resources)." in watcher.notes
+    assert "Job 17 is running." in watcher.notes
+    assert watcher.notes[0].endswith("which the nodes must see too.")
+    assert len(watcher.results) == len(report.run.results) if report.run else False
+    assert (Path("run/results.json")).is_file()
+    assert json.loads(Path("run/slurm/job.json").read_text())["job_id"] == "17"
+
+
+def test_what_a_failed_job_left_is_shown_and_resume_submits_the_rest(made_up: MadeUpSlurm) -> None:
+    made_up.states = [lambda: _step(0), "NODE_FAIL|None"]
+    watcher = RecordingWatcher()
+    report = _run(_prepared(), watcher)
+    assert report.exit_code == 4
+    assert any(
+        "Job 17 ended (node fail)" in note and "--resume submits them" in note for note in watcher.notes
+    )
+
+    again = ask("scale", resume=True)
+    again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
+    assert is_slurm_run(again)
+    made_up.states = ["NODE_FAIL|None", lambda: _step(1)]
+    resumed = prepare(again, {}, (), DEFAULTS)
+    assert resumed.job.nodes == 2  # as it was asked for when the run began
+    assert _run(resumed).exit_code == 0
+    assert len(made_up.submitted) == 2
+
+
+def test_a_job_that_is_still_there_is_followed(made_up: MadeUpSlurm) -> None:
+    made_up.states = [lambda: _step(0), Interrupted(signal.SIGHUP)]
+    with pytest.raises(Interrupted) as stopped:
+        _run(_prepared())
+    assert "job 17 goes on" in stopped.value.kept
+    assert made_up.cancelled == []
+    made_up.states = ["RUNNING|None", lambda: _step(1)]
+    resumed = prepare(ask("scale", **_ASKED, resume=True), _FLAGS, (), DEFAULTS)
+    assert _run(resumed).exit_code == 0
+    assert len(made_up.submitted) == 1
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_ctrl_c_cancels_whatever_was_measured(made_up: MadeUpSlurm, steps: int) -> None:
+    running: list[Any] = [(lambda: _step(0)) if steps else "PENDING|Priority"]
+    made_up.states = [*running, Interrupted(signal.SIGINT), "COMPLETING|None", "CANCELLED|None"]
+    with pytest.raises(Interrupted) as stopped:
+        _run(_prepared())
+    assert made_up.cancelled == ["17"]
+    assert "job 17 is cancelled" in stopped.value.kept
+    assert Path("run/results.json").is_file() == bool(steps)
+
+
+def test_a_job_that_measured_nothing_says_what_it_said(made_up: MadeUpSlurm) -> None:
+    made_up.states = ["FAILED|None"]
+    with pytest.raises(CannotRun, match="do the nodes see this folder"):
+        _run(_prepared())
+    Path("run/slurm/slurm-18.out").write_text("loading\n0: scalescope: torch 2.1 is too old\nsrun: error\n")
+    made_up.states = ["FAILED|None", "FAILED|None"]
+    with pytest.raises(
+        CannotRun, match=r"job 18 ended \(failed\) and measured nothing: torch 2.1 is too old"
+    ):
+        _run(prepare(ask("scale", **_ASKED, resume=True), _FLAGS, (), DEFAULTS))
+
+
+def test_a_controller_that_pauses_is_asked_again(made_up: MadeUpSlurm) -> None:
+    lost = CannotRun("squeue failed: Unable to contact slurm controller")
+    made_up.states = [lambda: _step(0), lost, lost, lambda: _step(1)]
+    assert _run(_prepared()).exit_code == 0
+
+
+def test_a_controller_that_stays_away_ends_it(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_queue, "_PATIENCE_S", 0.0)
+    made_up.states = [CannotRun("squeue failed: Unable to contact slurm controller")]
+    with pytest.raises(CannotRun, match="job 17 may go on, and --resume follows it again"):
+        _run(_prepared())
+
+
+def test_a_job_that_slurm_has_forgotten_is_over(made_up: MadeUpSlurm) -> None:
+    made_up.states = [
+        lambda: _step(0),
+        lambda: _step(1),
+        CannotRun("squeue failed: Invalid job id specified"),
+    ]
+    assert _run(_prepared()).exit_code == 0
+
+
+def test_a_folder_that_holds_a_run_is_not_submitted_to(made_up: MadeUpSlurm) -> None:
+    made_up.states = [lambda: _step(0), lambda: _step(1)]
+    _run(_prepared())
+    with pytest.raises(BadInput, match="already holds a run"):
+        _run(_prepared())
+
+
+def test_another_request_does_not_continue_it(made_up: MadeUpSlurm) -> None:
+    made_up.states = [lambda: _step(0)]
+    _run(_prepared())
+    other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
+    with pytest.raises(BadInput, match="was asked for otherwise; these differ: batch_size"):
+        prepare(other, _FLAGS, (), DEFAULTS)
+
+
+@pytest.mark.parametrize("said", ["", "Submitted batch job 5", "5;a b"])
+def test_sbatch_must_say_a_number(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setattr(slurm, "_run", lambda *command: said)
+    with pytest.raises(CannotRun, match="did not say the number"):
+        slurm.submit(Path("job.sh"))

@@ -1,0 +1,109 @@
+"""Verbs as SLURM jobs, as far as that goes without SLURM; and the linter's verb."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_app import Run, refusal
+from tests.unit.cli.test_app import run as run
+
+_JOB = ("--launcher=slurm", "--nodes=2")
+
+
+@pytest.mark.parametrize("verb", ["scale", "train", "comm", "memory"])
+def test_a_dry_run_prints_the_script_and_leaves_nothing(run: Run, verb: str) -> None:
+    ended = run(verb, *_JOB, "--gpus-per-node=4", "--time=1h", "--name=mine", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("#!/bin/bash\n#SBATCH --job-name=mine\n#SBATCH --nodes=2\n")
+    assert f"-m scalescope {verb} {Path.cwd()}/runs/" in ended.out
+    launches = "0 1 2 3 4" if verb == "scale" else "0"
+    assert f"for launch in {launches}; do\n    srun --nodes=2 --ntasks=8 " in ended.out
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_words_of_the_verb_reach_the_job(run: Run) -> None:
+    flags = (*_JOB, "--output-dir=here", "--dry-run")
+    assert "request.yaml --no-waterfall --output-dir=" in run("scale", *flags, "--no-waterfall").out
+    profiled = run("train", *flags, "--profile", "--profile-steps=2", "--profile-ranges-only").out
+    assert "request.yaml --profile --profile-steps=2 --profile-ranges-only --output-dir=" in profiled
+
+
+def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
+    template = tmp_path / "site.sh"
+    template.write_text("#!/bin/bash\n#SBATCH --qos=x --nodes={nodes}\n{setup}\nsrun {command}\n")
+    ended = run("train", *_JOB, f"--slurm-template={template}", "--setup=a", "--setup=b", "--dry-run")
+    assert ended.out.startswith("#!/bin/bash\n#SBATCH --qos=x --nodes=2\na\nb\nsrun ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--nodes=2",), "--nodes is for jobs; add --launcher slurm"),
+        (("--setup=true",), "--setup is for jobs; add --launcher slurm"),
+        (("--launcher=slrm",), "--launcher: 'slrm' is not one of local, slurm; did you mean slurm?"),
+        ((*_JOB, "--nodes=3"), "--nodes is given 2 times; it takes one value"),
+        (("--launcher=slurm", "--nodes=0"), "--nodes: 0 is too small"),
+        ((*_JOB, "--gpus-per-node=2", "--tasks-per-node=2"), "give one"),
+        ((*_JOB, "--device=cuda"), "--device cuda needs --gpus-per-node"),
+        ((*_JOB, "--world-size=1,4"), "4 ranks do not fit a job of 2; ask for more nodes"),
+        ((*_JOB, "--env=NCCL_DEBUG=INFO"), "put 'export NAME=VALUE' into --setup"),
+        ((*_JOB, "--link=1gbit"), "use --launcher local"),
+        ((*_JOB, "--name=a;b"), "--name: a name is 1 to 64 letters"),
+        ((*_JOB, "--partition=$(id)"), "--partition: '$(id)' cannot stand in an sbatch script"),
+        ((*_JOB, "--account=a b"), "--account: 'a b' cannot stand in an sbatch script"),
+        ((*_JOB, "--time=soon"), "--time: expected a time such as 30m"),
+        ((*_JOB, "--output-dir=a b"), "cannot stand in an sbatch script"),
+        ((*_JOB, "--slurm-template=none.sh"), "--slurm-template: none.sh: No such file or directory"),
+        ((*_JOB, "--resume", "--output-dir=none"), "holds no run that SLURM began"),
+        ((*_JOB, "--batch-size=x"), "--batch-size: expected a whole number"),
+    ],
+)
+def test_what_cannot_be_a_job_is_refused(run: Run, flags: tuple[str, ...], message: str) -> None:
+    assert message in refusal(run, "train", *flags)
+
+
+def test_a_rank_of_a_job_submits_no_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = {"STEP_ID": "0", "PROCID": "0", "LOCALID": "0", "NTASKS": "2", "STEP_NODELIST": "n[1-2]"}
+    for name, value in step.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert "this is a rank of one already" in refusal(run, "train", *_JOB)
+
+
+def test_without_slurm_it_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    ended = run("train", *_JOB, "--device=cpu")
+    assert ended.code == 3
+    assert ended.err.startswith("scalescope: there is no sbatch here: --launcher slurm works where jobs are ")
+
+
+def test_other_verbs_have_no_jobs(run: Run) -> None:
+    assert "no such option --launcher" in refusal(run, "tune", "--launcher=slurm")
+
+
+def test_lint_ends_with_what_it_found(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --cpus-per-task=2\nexport OMP_NUM_THREADS=2\nsrun --mpi=pmix ./a\n"
+    )
+    ended = run("slurm", "lint", str(script))
+    assert (ended.code, ended.err) == (8, "")
+    assert ended.out.startswith(f"{script}:4: --mpi=pmix fails where ")
+    assert "\n    mend: leave it out" in ended.out
+    assert ended.out.endswith("1 mistake found\n")
+    script.write_text(script.read_text().replace("--mpi=pmix ", ""))
+    ended = run("slurm", "lint", str(script))
+    assert (ended.code, ended.out) == (0, f"{script}: no mistakes found\n")
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\0"])
+def test_a_script_that_cannot_be_read_is_bad_input(run: Run, tmp_path: Path, content: bytes | None) -> None:
+    script = tmp_path / "job.sh"
+    if content is not None:
+        script.write_bytes(content)
+    ended = run("slurm", "lint", str(script))
+    assert ended.code == 2
+    assert ended.err.startswith(f"scalescope: {script}: ")
+
+
+def test_lint_of_a_folder_is_bad_input(run: Run, tmp_path: Path) -> None:
+    assert "Is a directory" in refusal(run, "slurm", "lint", str(tmp_path))

@@ -1,0 +1,48 @@
+"""Several machines as one, and in what they differ."""
+
+import dataclasses
+
+from scalescope.experiment.machine import Gpu
+from scalescope.experiment.nodes import differences, together
+from scalescope.launch.fake import TWO_CORES
+from scalescope.results.provenance import describe_environment, environment_id
+
+_GPU = Gpu(index=0, name="H200", memory_bytes=1, uuid="x")
+_LARGE = dataclasses.replace(TWO_CORES, cores=8, gpus=(_GPU,), torch_version="2.7.0", driver_version="570")
+
+
+def test_one_node_is_itself() -> None:
+    assert together({"a": TWO_CORES}, 8) is TWO_CORES
+    assert TWO_CORES.ranks_on_a_host(8) == 8
+
+
+def test_several_nodes_give_all_gpus_and_the_fewest_cores() -> None:
+    both = together({"a": _LARGE, "b": TWO_CORES, "c": _LARGE}, 8)
+    assert (both.cores, len(both.gpus), both.ranks_per_node) == (2, 2, 3)
+    assert [both.ranks_on_a_host(ranks) for ranks in (1, 2, 8)] == [1, 2, 3]
+
+
+def test_equal_nodes_do_not_differ() -> None:
+    other_host = dataclasses.replace(TWO_CORES, host="other")
+    assert differences({"a": TWO_CORES, "b": other_host}) == []
+
+
+def test_differences_name_the_nodes() -> None:
+    found = differences({"a": TWO_CORES, "b": _LARGE, "c": TWO_CORES})
+    assert f"torch: {TWO_CORES.torch_version} on a, c; 2.7.0 on b" in found
+    assert "GPUs: none on a, c; 1 x H200 on b" in found
+    assert "cores: 2 on a, c; 8 on b" in found
+    assert "driver: none on a, c; 570 on b" in found
+
+
+def test_the_environment_holds_every_node_and_what_differs() -> None:
+    nodes = {"a": TWO_CORES, "b": _LARGE}
+    found = describe_environment(together(nodes, 2), "1", nodes)
+    assert found["nodes"]["b"]["cores"] == 8
+    assert len(found["node_differences"]) == 4
+    alone = describe_environment(TWO_CORES, "1")
+    assert (list(alone["nodes"]), alone["node_differences"]) == ([TWO_CORES.host], [])
+
+
+def test_several_nodes_are_another_environment_than_one() -> None:
+    assert environment_id(together({"a": TWO_CORES, "b": TWO_CORES}, 2)) != environment_id(TWO_CORES)

@@ -1,0 +1,98 @@
+"""Mistakes in job scripts are found at their line; scripts that work are left alone."""
+
+from pathlib import Path
+
+import pytest
+
+from scalescope.launch.slurm_lint import lint
+
+_EXAMPLES = Path(__file__).parents[3] / "examples/slurm"
+_GOOD = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1  # torchrun starts the ranks
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=32
+export OMP_NUM_THREADS=8
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$((20000 + SLURM_JOB_ID % 12000))
+srun --cpus-per-task=32 torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d \\
+    --rdzv_endpoint="$head:$port" train.py
+"""
+
+
+def test_a_good_script_is_clean() -> None:
+    assert lint(_GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ('"$head:$port"', "$SLURM_NODELIST:$port", 9, "list of nodes"),
+        ('"$head:$port"', '"${SLURM_JOB_NODELIST}:$port"', 9, "list of nodes"),
+        (
+            'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "head=$SLURM_NODELIST",
+            9,
+            "list of",
+        ),
+        ("port=$", "export MASTER_ADDR=$SLURM_NODELIST\nport=$", 8, "list of nodes"),
+        ("--ntasks-per-node=1  #", "--ntasks-per-node=4  #", 3, "4 tasks a node together with torchrun"),
+        ("--ntasks-per-node=1  #", "--ntasks=8  #", 3, "4 tasks a node together with torchrun"),
+        ("--ntasks-per-node=1  #", "-n 4  #", 3, "2 tasks a node together with torchrun"),
+        ("srun --cpus", "srun --ntasks-per-node=4 --cpus", 9, "4 tasks a node"),
+        ("srun --cpus", "srun --mpi=pmix --cpus", 9, "PMIx"),
+        ("--gpus-per-node=4", "--gpus-per-task=4", 4, "GPUs for each task together with torchrun"),
+        ("export OMP_NUM_THREADS=8", "true", 9, "OMP_NUM_THREADS is not set"),
+        ("port=$((20000 + SLURM_JOB_ID % 12000))", "export MASTER_PORT=29500", 8, "port 29500 is fixed"),
+        ('"$head:$port"', '"$head:29500"', 9, "port 29500 is fixed"),
+        ("train.py\n", "train.py\n#SBATCH --time=10\n", 11, "does nothing"),
+    ],
+)
+def test_each_mistake_is_found_at_its_line(old: str, new: str, line: int, words: str) -> None:
+    assert old in _GOOD
+    (found,) = lint(_GOOD.replace(old, new))
+    assert (found.line, words in found.what) == (line, True), found
+    assert found.mend
+
+
+def test_missing_cores_are_found() -> None:
+    script = _GOOD.replace("#SBATCH --cpus-per-task=32\n", "").replace(" --cpus-per-task=32", "")
+    (found,) = lint(script)
+    assert found.line == 4
+    assert "no --cpus-per-task" in found.what
+
+
+def test_the_tasks_of_srun_are_what_counts() -> None:
+    script = _GOOD.replace("--ntasks-per-node=1  #", "--ntasks-per-node=4  #")
+    assert lint(script.replace("srun --cpus", "srun --ntasks-per-node=1 --cpus")) == []
+
+
+def test_one_task_for_each_of_many_nodes_is_right() -> None:
+    assert lint(_GOOD.replace("--ntasks-per-node=1", "--ntasks=2")) == []
+
+
+def test_tasks_without_torchrun_are_ranks() -> None:
+    script = _GOOD.replace("--ntasks-per-node=1", "--ntasks-per-node=4").replace("torchrun", "python")
+    assert [one.what for one in lint(script) if "launcher" in one.what] == []
+
+
+def test_a_script_that_people_copy_has_all_of_them() -> None:
+    script = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks=8
+#SBATCH --gpus-per-task=1
+srun --mpi=pmix torchrun --nproc_per_node=4 --rdzv_endpoint=$SLURM_NODELIST:29500 train.py
+"""
+    found = [(one.line, one.what.split(":")[0].split(" ")[0]) for one in lint(script)]
+    assert [line for line, _ in found] == [3, 4, 4, 5, 5, 5, 5]
+
+
+def test_comments_are_no_commands() -> None:
+    assert lint(_GOOD + "# srun --mpi=pmix torchrun --master_port=29500\n") == []
+
+
+@pytest.mark.parametrize("path", sorted(_EXAMPLES.glob("*.sbatch")), ids=lambda path: path.name)
+def test_our_examples_are_clean(path: Path) -> None:
+    assert lint(path.read_text()) == []

@@ -1,0 +1,149 @@
+"""The sbatch script, word for word, and what it refuses to hold."""
+
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.launch.slurm_lint import lint
+from scalescope.launch.slurm_script import SlurmJob, sbatch_script
+
+_GOLDEN = Path(__file__).parents[2] / "golden/slurm"
+_HOSTILE = [
+    "a;b",
+    "$(touch x)",
+    "`id`",
+    "a\nb",
+    "a'b",
+    'a"b',
+    "a b",
+    "-x",
+    "",
+    "a\\b",
+    "a\0b",
+    "ü",
+    "a&b",
+    "#x",
+]
+_CPU = SlurmJob(
+    name="scalescope-train",
+    nodes=1,
+    tasks_per_node=1,
+    cpus_per_task=1,
+    output=Path("/shared/runs/a/slurm"),
+    directory=Path("/shared/my project"),
+    command=("/opt/python", "-m", "scalescope", "train", "/shared/runs/a/slurm/request.yaml"),
+    launches=1,
+)
+_GPU = dataclasses.replace(
+    _CPU,
+    name="big.run-2",
+    nodes=2,
+    tasks_per_node=4,
+    cpus_per_task=8,
+    gpus_per_node=4,
+    partition="gpu,gpu-long",
+    account="physics_1",
+    time="90m",
+    setup=("module load cuda", "export A='1 2'\nulimit -c 0"),
+    launches=5,
+)
+
+
+@pytest.mark.parametrize(("name", "job"), [("cpu", _CPU), ("gpu", _GPU)])
+def test_scripts_are_as_written_down(name: str, job: SlurmJob) -> None:
+    script = sbatch_script(job)
+    path = _GOLDEN / f"{name}.sbatch"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(script)
+    assert script == path.read_text()
+    assert lint(script) == []
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize("field", ["name", "partition", "account", "time"])
+@pytest.mark.parametrize("value", _HOSTILE)
+def test_hostile_words_are_refused(field: str, value: str) -> None:
+    with pytest.raises(BadInput):
+        sbatch_script(dataclasses.replace(_CPU, **{field: value}))
+
+
+@pytest.mark.parametrize("value", ["/a b", "/a;b", "/$(id)", "/a\nb", "relative", "/a'b", "/a%j"])
+def test_hostile_folders_are_refused(value: str) -> None:
+    with pytest.raises(BadInput, match="--output-dir"):
+        sbatch_script(dataclasses.replace(_CPU, output=Path(value)))
+
+
+def test_everything_else_is_quoted() -> None:
+    words = ("echo", "$(touch x)", "a'b", "; rm -rf", "{setup}")
+    script = sbatch_script(dataclasses.replace(_CPU, command=words, directory=Path("/a $(b)")))
+    assert """echo '$(touch x)' 'a'"'"'b' '; rm -rf' '{setup}' --only-launch="$launch" &""" in script
+    assert "cd '/a $(b)' || exit 7" in script
+    with pytest.raises(BadInput, match="cannot stand in an sbatch script"):
+        sbatch_script(dataclasses.replace(_CPU, command=("a\nb",)))
+
+
+def test_setup_cannot_hide_directives_or_control_characters() -> None:
+    with pytest.raises(BadInput, match="comes too late for sbatch"):
+        sbatch_script(dataclasses.replace(_CPU, setup=("true\n#SBATCH --partition=x",)))
+    with pytest.raises(BadInput, match="no line of a shell script"):
+        sbatch_script(dataclasses.replace(_CPU, setup=("a\0b",)))
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("45s", "00:00:45"),
+        ("90m", "01:30:00"),
+        ("30h", "30:00:00"),
+        ("1-12:00:00", "1-12:00:00"),
+        ("10:00", "10:00"),
+    ],
+)
+def test_times(given: str, written: str) -> None:
+    assert f"#SBATCH --time={written}\n" in sbatch_script(dataclasses.replace(_CPU, time=given))
+
+
+def test_a_bare_number_is_no_time() -> None:
+    with pytest.raises(BadInput, match="such as 30m, 2h or"):
+        sbatch_script(dataclasses.replace(_CPU, time="30"))
+
+
+_TEMPLATE = """\
+#!/bin/bash
+#SBATCH --job-name={job_name} --nodes={nodes}
+#SBATCH --qos={partition}
+#SBATCH --constraint=ib
+{setup}
+for launch in {launches}; do ${nodes} {unknown} srun -n {tasks} {command} --only-launch=$launch; done
+"""
+
+
+def test_a_site_s_template_is_filled_in_one_pass() -> None:
+    job: dict[str, Any] = {"setup": ("echo {command} {nodes}",), "command": ("run", "{tasks}")}
+    assert (
+        sbatch_script(dataclasses.replace(_GPU, **job), _TEMPLATE)
+        == """\
+#!/bin/bash
+#SBATCH --job-name=big.run-2 --nodes=2
+#SBATCH --qos=gpu,gpu-long
+#SBATCH --constraint=ib
+echo {command} {nodes}
+for launch in 0 1 2 3 4; do ${nodes} {unknown} srun -n 8 run '{tasks}' --only-launch=$launch; done
+"""
+    )
+
+
+def test_lines_of_a_template_without_their_value_are_left_out() -> None:
+    script = sbatch_script(_CPU, _TEMPLATE)
+    assert "qos" not in script
+    assert "constraint" in script
+
+
+def test_a_template_must_run_the_command() -> None:
+    with pytest.raises(BadInput, match=r"\{command\} is missing"):
+        sbatch_script(_CPU, "#!/bin/bash\nsrun hostname\n")
