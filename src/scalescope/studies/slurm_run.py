@@ -204,8 +204,7 @@ def _check_ranks(experiment: Experiment, tasks: int) -> None:
 
 def _command(request: Request, path: Path) -> tuple[str, ...]:
     start = (sys.executable, "-m", "scalescope", request.verb, str(path / FOLDER / _REQUEST))
-    words = (word.removesuffix("=True") for word in request.words)
-    return (*start, *words, f"--output-dir={path}", *(("--yes",) if request.yes else ()))
+    return (*start, *request.words, f"--output-dir={path}", *(("--yes",) if request.yes else ()))
 
 
 def _template(asked: Slurm) -> str:

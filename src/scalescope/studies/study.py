@@ -73,12 +73,7 @@ def carry_out(
     for note in plan.notes:
         watcher.noted(note)
     if request.dry_run:
-        repeats = plan.experiment.measuring.repeats
-        seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
-        budget = plan.experiment.measuring.budget
-        if budget is not None and budget < seconds:
-            watcher.noted(f"The budget of {budget:g} s would end this early.")
-        return StudyReport(sections=(plan_section(plan.trials, repeats, seconds, plan.once),))
+        return _only_planned(plan, watcher)
     for trial in plan.all_trials:
         launcher.check(trial)
     folder = _open_folder(request, plan)
@@ -111,6 +106,15 @@ def carry_out(
         run=run,
         missing=_missing(plan, run),
     )
+
+
+def _only_planned(plan: Plan, watcher: CampaignWatcher) -> StudyReport:
+    """What --dry-run shows: the trials and how long they take."""
+    repeats, budget = plan.experiment.measuring.repeats, plan.experiment.measuring.budget
+    seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
+    if budget is not None and budget < seconds:
+        watcher.noted(f"The budget of {budget:g} s would end this early.")
+    return StudyReport(sections=(plan_section(plan.trials, repeats, seconds, plan.once),))
 
 
 def _is_begun(plan: Plan) -> bool:
