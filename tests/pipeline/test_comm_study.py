@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from scalescope.errors import BadInput
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.nodes import together
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.report.nccl_tests import parse
 from scalescope.results.result import RankRecord
@@ -133,3 +135,65 @@ def test_a_sweep_of_types_is_a_trial_each() -> None:
     assert {trial.settings["dtype"] for trial, _ in watcher.launched} == {"float32", "int8"}
     rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
     assert {row["dtype"] for row in rows} == {"float32", "int8"}
+
+
+class TwoNodes(FakeLauncher):
+    """Two nodes of four ranks each, as an attached launcher would find them."""
+
+    repeatable = False
+
+    def machine(self) -> Machine:
+        return together(self.nodes(), 8)
+
+    def nodes(self) -> dict[str, Machine]:
+        return {"n1": TWO_CORES, "n2": TWO_CORES}
+
+
+def placed(trial: Trial, launch: int) -> Outcome:
+    """Ranks on the nodes that the trial asks for; between nodes everything takes ten times as long."""
+    hosts = {"one node": ["n1"] * 4, "one a node": ["n1", "n2"]}.get(
+        str(trial.settings["among"]), ["n1"] * 4 + ["n2"] * 4
+    )
+    slower = 10.0 if len(set(hosts)) > 1 else 1.0
+    samples = {f"all_reduce/in/{size}": [slower * time_s(size)] * 5 for size in SIZES}
+    records = [
+        RankRecord(rank=rank, host=host, device="cpu", placement="", samples=samples)
+        for rank, host in enumerate(hosts)
+    ]
+    return judge(trial, records)
+
+
+def test_on_several_nodes_curves_are_told_apart() -> None:
+    report = comm(ask(), TwoNodes(CostModel(), outcomes=placed), RecordingWatcher(), most_ranks=8)
+    rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
+    assert {(row["world_size"], row["reach"]) for row in rows} == {
+        (8, "several nodes"),
+        (4, "inside a node"),
+        (2, "between nodes"),
+    }
+    curves = json.loads((Path("run") / "curve.json").read_text())["curves"]
+    latencies = {curve["reach"]: curve["points"][0][1] for curve in curves}
+    assert latencies["between nodes"] == pytest.approx(10 * latencies["inside a node"])
+    said = report.sections[0].lines
+    assert [line.partition(" takes")[0] for line in said] == [
+        "all_reduce over 8 ranks on 2 nodes",
+        "all_reduce over 4 ranks of one node (n1)",
+        "all_reduce over 2 ranks on 2 nodes, one each,",
+    ]
+    assert report.headline == said[0]
+
+
+def test_a_gate_is_for_the_ranks_that_were_asked_for() -> None:
+    slow = 10.0 * time_s(SIZES[-1])
+    least = 0.9 * SIZES[-1] / slow * 2 * 7 / 8
+    launcher = TwoNodes(CostModel(), outcomes=placed)
+    report = comm(ask(), launcher, RecordingWatcher(), most_ranks=8, least_busbw=least)
+    assert report.exit_code == 0
+
+
+@pytest.mark.parametrize("asked", [{"pairs": "true"}, {"world_size": 2}, {"world_size": 4}])
+def test_what_does_not_mix_inside_and_between_is_measured_once(asked: dict[str, Any]) -> None:
+    report = comm(ask(dry_run=True, **asked), TwoNodes(CostModel()), RecordingWatcher(), most_ranks=8)
+    (plan,) = report.sections
+    assert plan.table is not None
+    assert len(plan.table.rows) == 1

@@ -135,8 +135,8 @@ def test_collectives_on_several_numbers_of_ranks_are_not_mixed() -> None:
 
 def test_pairs_alone_are_told_as_well() -> None:
     headline = measured_between([3], pairs="true")
-    assert headline.startswith("Of 1 pair of ranks the usual one carries ")
-    assert "the slowest (0 and 1) " in headline
+    assert headline.startswith("Ranks 0 and 1 exchange ")
+    assert headline.endswith(" each way.")
 
 
 def test_a_dry_run_has_no_headline() -> None:

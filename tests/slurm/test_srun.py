@@ -1,8 +1,9 @@
 """Verbs as ranks of a job step."""
 
 import json
+import os
+import subprocess
 import sys
-from itertools import combinations
 
 import pytest
 
@@ -32,9 +33,37 @@ def test_train_as_ranks_of_srun_on_two_nodes(start: Start, cluster: dict[str, st
     assert run.leftovers(within_s=5.0) == []
 
 
-def test_pairs_of_ranks_on_two_nodes(start: Start, cluster: dict[str, str]) -> None:
-    four = tuple(word.replace("--ntasks=2", "--ntasks=4") for word in _SRUN)
-    finished = start("comm", "--device=cpu", "--pairs", "--iters=2", command=four, **cluster).finish()
+_FOUR = tuple(word.replace("--ntasks=2", "--ntasks-per-node=2") for word in _SRUN)
+
+
+def test_pairs_on_two_nodes(start: Start, cluster: dict[str, str]) -> None:
+    finished = start("comm", "--device=cpu", "--pairs", "--iters=2", command=_FOUR, **cluster).finish()
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    pairs = finished.summary["results"]["pairs"]
-    assert {tuple(one["ranks"]) for one in pairs} == set(combinations(range(4), 2))
+    pairs = {tuple(one["ranks"]): tuple(one["nodes"]) for one in finished.summary["results"]["pairs"]}
+    first, second = NODES
+    inside = {(0, 1): (first, first), (2, 3): (second, second)}
+    assert pairs == {**inside, (0, 2): NODES, (1, 3): NODES}  # not 0 and 3: node meets node
+
+
+def test_curves_inside_a_node_and_between_nodes(start: Start, cluster: dict[str, str]) -> None:
+    asked = ("--device=cpu", "--collective=all_reduce", "-b", "1K", "-e", "1K", "--iters=2")
+    finished = start("comm", *asked, command=_FOUR, **cluster).finish()
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    hosts = {
+        (one["settings"]["world_size"], tuple(rank["host"] for rank in one["ranks"]))
+        for one in finished.results
+    }
+    first, second = NODES
+    assert hosts == {(4, (first, first, second, second)), (2, (first, first)), (2, NODES)}
+    rows = finished.summary["results"]["communication"]["all_reduce"]
+    assert {row["reach"] for row in rows} == {"several nodes", "inside a node", "between nodes"}
+
+
+def test_check_has_a_row_for_every_node(cluster: dict[str, str]) -> None:
+    command = (*_SRUN, "check")
+    finished = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, **cluster}
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    rows = [line.split() for line in finished.stdout.splitlines() if line.startswith("scalenode")]
+    assert [row[:2] for row in rows] == [[NODES[0], "0"], [NODES[1], "1"]]

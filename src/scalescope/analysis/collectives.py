@@ -3,10 +3,13 @@
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
 from scalescope.results.result import RankRecord, Result
+
+Reach = Literal["inside a node", "between nodes", "several nodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,21 @@ class CollectiveRow:
     backend: str | None = None
     link: str | None = None  # the rate the network was shaped to
     split_gpu: int | None = None
+    hosts: tuple[str, ...] = ()  # one a rank
+    among: str = "all"  # which of the ranks of several nodes took part
+
+    @property
+    def reach(self) -> Reach:
+        """How far the exchange goes: inside one node, between nodes of a rank each, or both."""
+        nodes = len(set(self.hosts))
+        if nodes <= 1:
+            return "inside a node"
+        return "between nodes" if nodes == self.ranks else "several nodes"
+
+    @property
+    def where(self) -> str:
+        """`, between nodes` and the like in a run of several nodes; nothing where there is one."""
+        return "" if self.reach == "inside a node" and self.among == "all" else f", {self.reach}"
 
     @property
     def count(self) -> int:
@@ -118,6 +136,8 @@ def _row(key: str, members: list[Result]) -> CollectiveRow:
         backend=settings.get("backend"),
         link=settings.get("link"),
         split_gpu=settings.get("split_gpu"),
+        hosts=tuple(record.host for record in members[0].ranks),
+        among=settings.get("among", "all"),
     )
 
 
@@ -133,60 +153,3 @@ def _usually_last(per_iteration: list[tuple[float, ...]]) -> int | None:
 def _wrong(record: RankRecord, key: str) -> int:
     count = record.counters.get(f"{key}/wrong")
     return count if isinstance(count, int) else 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRow:
-    """Both directions between two ranks at once."""
-
-    low: int
-    high: int
-    size_bytes: int
-    time_s: float
-
-    @property
-    def bytes_per_s(self) -> float:
-        """In each direction."""
-        return self.size_bytes / self.time_s
-
-
-def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
-    """The largest size of every pair: the slower end of each launch, then the median over launches."""
-    found: dict[tuple[int, int, int], list[float]] = {}
-    for result in results:
-        for key in {key for record in result.ranks for key in record.samples if key.startswith("pair/")}:
-            ends = [record.samples[key] for record in result.ranks if record.samples.get(key)]
-            if result.status == "ok" and ends:
-                _, pair, size = key.split("/")
-                low, high = map(int, pair.split("-"))
-                slower = max(statistics.median(times) for times in ends)
-                found.setdefault((low, high, int(size)), []).append(slower)
-    largest = max((size for _, _, size in found), default=0)
-    return tuple(
-        PairRow(low=low, high=high, size_bytes=size, time_s=statistics.median(times))
-        for (low, high, size), times in sorted(found.items())
-        if size == largest
-    )
-
-
-def slow_ranks(pairs: tuple[PairRow, ...], share: float = 0.5) -> tuple[int, ...]:
-    """Ranks whose best pair is below `share` of the median rank's best: their own link is slow."""
-    best: dict[int, float] = {}
-    for pair in pairs:
-        for rank in (pair.low, pair.high):
-            best[rank] = max(best.get(rank, 0.0), pair.bytes_per_s)
-    if len(best) < 3:  # with two ranks nobody can say whose link it is
-        return ()
-    usual = statistics.median(best.values())
-    return tuple(rank for rank, rate in sorted(best.items()) if rate < share * usual)
-
-
-def slow_pairs(pairs: tuple[PairRow, ...], share: float = 0.5) -> tuple[PairRow, ...]:
-    """Pairs below `share` of the median pair that no slow rank explains."""
-    if len(pairs) < 3:
-        return ()
-    usual = statistics.median(pair.bytes_per_s for pair in pairs)
-    explained = set(slow_ranks(pairs, share))
-    return tuple(
-        pair for pair in pairs if pair.bytes_per_s < share * usual and not explained & {pair.low, pair.high}
-    )

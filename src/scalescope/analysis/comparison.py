@@ -238,7 +238,7 @@ def setting_differences(one: Trial, other: Trial) -> tuple[tuple[str, object, ob
 def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[CollectivePair, ...]:
     def place(row: CollectiveRow) -> tuple[object, ...]:
         kind = row.collective, row.dtype, row.in_place, row.size_bytes
-        return *kind, row.ranks, row.backend, row.link, row.split_gpu
+        return *kind, row.ranks, row.reach, row.backend, row.link, row.split_gpu
 
     before = {place(row): row for row in collective_rows(old)}
     rows = [row for row in collective_rows(new) if place(row) in before and row.size_bytes > 0]

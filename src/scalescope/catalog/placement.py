@@ -68,6 +68,13 @@ class Placement:
         high=48,
         neutral=None,
     )
+    among: str = setting(
+        "all",
+        "Of the ranks of several nodes: all in their order, those of one node, or one a node.",
+        choices=("all", "one node", "one a node"),
+        neutral="all",
+        internal=True,
+    )
     seed: int = setting(
         0, "Seed of parameters and data; every launch of a trial uses the same.", low=0, high=2**31
     )

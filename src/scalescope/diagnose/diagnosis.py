@@ -3,31 +3,32 @@
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
 
-from scalescope.diagnose import rules
+from scalescope.diagnose import rules, run_rules
 from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.diagnose.finding import Abstention, Diagnosis, Finding
 from scalescope.results.run import Run
 
 Rule = Callable[[Facts], Finding | Abstention | None]
+RunRule = Callable[[Run, tuple[Facts, ...]], Finding | None]
 
 
 def diagnose(run: Run) -> Diagnosis:
     """What a run says about why it does not scale; the largest world size speaks first."""
-    return diagnose_facts(facts_of(run))
+    cases = facts_of(run)
+    return diagnose_facts(cases, [_applied(name, rule, run, cases) for name, rule in _rules(run_rules)])
 
 
-def diagnose_facts(cases: tuple[Facts, ...]) -> Diagnosis:
-    """The same from facts alone."""
-    findings: list[Finding] = []
-    abstentions: dict[str, Abstention] = {}
+def diagnose_facts(cases: tuple[Facts, ...], of_run: Sequence[Finding | Abstention | None] = ()) -> Diagnosis:
+    """The same from facts alone, beside what is said of the whole run."""
+    findings = [one for one in of_run if isinstance(one, Finding)]
+    abstentions = {one.rule: one for one in of_run if isinstance(one, Abstention)}
     for facts in cases:
-        for name, rule in _rules():
-            try:
-                found = rule(facts)
-            except Exception as error:  # a wrong rule must not cost a finished run its results
-                found = Abstention(rule=name, missing=f"what it means (the rule failed: {error!r})")
+        for name, rule in _rules(rules):
+            found = _applied(name, rule, facts)
             if isinstance(found, Finding):
                 findings.append(
                     dataclasses.replace(
@@ -45,9 +46,18 @@ def diagnose_facts(cases: tuple[Facts, ...]) -> Diagnosis:
     )
 
 
-def _rules() -> Iterator[tuple[str, Rule]]:
-    for module in pkgutil.iter_modules(rules.__path__):
-        yield module.name, importlib.import_module(f"{rules.__name__}.{module.name}").rule
+def _rules(package: ModuleType) -> Iterator[tuple[str, Rule | RunRule]]:
+    for module in pkgutil.iter_modules(package.__path__):
+        yield module.name, importlib.import_module(f"{package.__name__}.{module.name}").rule
+
+
+def _applied(name: str, rule: Callable[..., Any], *arguments: object) -> Finding | Abstention | None:
+    """What a rule says; a wrong one must not cost a finished run its results."""
+    try:
+        found: Finding | Abstention | None = rule(*arguments)
+    except Exception as error:
+        return Abstention(rule=name, missing=f"what it means (the rule failed: {error!r})")
+    return found
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.analysis.collectives import PairRow, collective_rows, pair_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.curve import Curve
 from scalescope.analysis.nccl_log import NcclChoices, nccl_choices
+from scalescope.analysis.pairs import PairRow, pair_rows
 from scalescope.analysis.scaling import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import Seen
@@ -44,6 +45,7 @@ class Facts:
     batch_times_s: tuple[float, float] | None = None  # of a batch: waiting for the loader, copying it
     pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
     nccl: NcclChoices | None = None  # what NCCL said it uses
+    hosts: tuple[str, ...] = ()  # where the ranks ran, one a rank
 
     @property
     def about(self) -> str:
@@ -62,6 +64,11 @@ class Facts:
     @property
     def ranks(self) -> int:
         return self.row.ranks
+
+    @property
+    def nodes(self) -> int:
+        """How many hosts the ranks ran on; one where nobody said."""
+        return len(set(self.hosts)) or 1
 
     @property
     def seen(self) -> Seen:
@@ -217,6 +224,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             batch_times_s=_batch_times(run.results, row.trial),
             pairs=pairs.get(_place(row.trial), ()),
             nccl=choices.get(_place(row.trial)),
+            hosts=_hosts(run.results, row.trial),
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
         )
@@ -247,15 +255,21 @@ Place = tuple[object, ...]
 def _place(trial: Trial) -> Place:
     """What an exchange's speed depends on besides its size."""
     settings = trial.settings
-    return trial.world_size, settings.get("link"), settings.get("split_gpu"), settings["backend"]
+    return (
+        trial.world_size,
+        settings.get("among", "all"),
+        settings.get("link"),
+        settings.get("split_gpu"),
+        settings["backend"],
+    )
 
 
 def _curves(run: Run) -> dict[Place, Curve]:
     points: dict[Place, list[tuple[int, float]]] = {}
+    places = {one.trial_id: _place(Trial(settings=one.settings)) for one in run.results}
     for one in collective_rows(run.results):
         if one.collective == "all_reduce":
-            place = (one.ranks, one.link, one.split_gpu, one.backend)
-            points.setdefault(place, []).append((one.size_bytes, one.time_s))
+            points.setdefault(places[one.trial_id], []).append((one.size_bytes, one.time_s))
     return {key: Curve.through(found) for key, found in points.items()}
 
 
@@ -283,6 +297,13 @@ def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float]
             known = [(float(a), float(b)) for a, b in found if a is not None and b is not None]
             return max(known, key=sum, default=None)
     return None
+
+
+def _hosts(results: Iterable[Result], trial: Trial) -> tuple[str, ...]:
+    for one in results:
+        if one.trial_id == trial.trial_id and one.status == "ok":
+            return tuple(rank.host for rank in one.ranks)
+    return ()
 
 
 def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:

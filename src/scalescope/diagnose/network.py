@@ -4,8 +4,13 @@ from scalescope.diagnose.facts import Facts
 
 # What a network should carry between ranks before it is blamed, in bytes/s: gloo over loopback reaches 1 to
 # 2 GB/s on the machines in docs/measurements, and PCIe 3 ×16, the slowest usual path between GPUs, 12 GB/s.
-_USUAL_RATE = {"cpu": 1e9, "cuda": 12e9}
-_USUAL_PATH = {"cpu": "gloo over loopback", "cuda": "PCIe 3 ×16"}
+# Between nodes it is what the slowest card of a machine room for CPUs, or for GPUs, carries.
+_USUAL = {
+    ("cpu", False): (1e9, "gloo over loopback"),
+    ("cuda", False): (12e9, "PCIe 3 ×16"),
+    ("cpu", True): (1.25e9, "10 Gbit/s Ethernet"),
+    ("cuda", True): (12.5e9, "a 100 Gbit/s network"),
+}
 ENOUGH_COMPUTE_S = 0.03  # beside an exchange: it usually hides one
 _SLOW = 6.0  # times below that
 _MOSTLY_LATENCY = 3.0
@@ -23,7 +28,7 @@ def is_slow_network(facts: Facts) -> bool:
     """Whether the exchange runs far below what such ranks usually reach."""
     if facts.exchange_s is None or facts.gradient_bytes is None or is_latency(facts):
         return False
-    return rate_of(facts) < _USUAL_RATE[facts.trial.device] / _SLOW
+    return rate_of(facts) < _usual(facts)[0] / _SLOW
 
 
 def is_slow_to_start(facts: Facts) -> bool:
@@ -34,8 +39,12 @@ def is_slow_to_start(facts: Facts) -> bool:
 
 def of_the_usual(facts: Facts) -> str:
     """The rate as a share of what such ranks usually reach, in words."""
-    share = rate_of(facts) / _USUAL_RATE[facts.trial.device]
-    return f"{share:.0%} of what {_USUAL_PATH[facts.trial.device]} carries"
+    rate, path = _usual(facts)
+    return f"{rate_of(facts) / rate:.0%} of what {path} carries"
+
+
+def _usual(facts: Facts) -> tuple[float, str]:
+    return _USUAL[facts.trial.device, facts.nodes > 1]
 
 
 def is_latency(facts: Facts) -> bool:

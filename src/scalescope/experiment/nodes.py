@@ -24,15 +24,22 @@ def together(nodes: Mapping[str, Machine], ranks: int) -> Machine:
 
 def differences(nodes: Mapping[str, Machine]) -> list[str]:
     """In what nodes differ that should be alike, one line each: `cores: 64 on n1, n2; 32 on n3`."""
+    return unlike(
+        {
+            "torch": {host: one.torch_version for host, one in nodes.items()},
+            "GPUs": {host: gpu_names(one) for host, one in nodes.items()},
+            "cores": {host: str(one.cores) for host, one in nodes.items()},
+            "processor": {host: one.cpu_model for host, one in nodes.items()},
+            "driver": {host: one.driver_version or "none" for host, one in nodes.items()},
+            "NCCL": {host: one.nccl_version or "none" for host, one in nodes.items()},
+        }
+    )
+
+
+def unlike(facts_by_name: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """What hosts do not say alike, one line each; for every name, what each host says."""
     found = []
-    for name, facts in (
-        ("torch", {host: one.torch_version for host, one in nodes.items()}),
-        ("GPUs", {host: _gpus(one) for host, one in nodes.items()}),
-        ("cores", {host: str(one.cores) for host, one in nodes.items()}),
-        ("processor", {host: one.cpu_model for host, one in nodes.items()}),
-        ("driver", {host: one.driver_version or "none" for host, one in nodes.items()}),
-        ("NCCL", {host: one.nccl_version or "none" for host, one in nodes.items()}),
-    ):
+    for name, facts in facts_by_name.items():
         hosts_by_fact: dict[str, list[str]] = {}
         for host, fact in facts.items():
             hosts_by_fact.setdefault(fact, []).append(host)
@@ -42,6 +49,7 @@ def differences(nodes: Mapping[str, Machine]) -> list[str]:
     return found
 
 
-def _gpus(machine: Machine) -> str:
+def gpu_names(machine: Machine) -> str:
+    """`8 x NVIDIA H100`, or none."""
     names = [gpu.name for gpu in machine.gpus]
     return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"

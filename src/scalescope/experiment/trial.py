@@ -87,7 +87,9 @@ class Trial:
             what = "" if benchmark == "train" else f"{benchmark}, "
             shared = " in all" if self.replicas < self.world_size else ""
             return f"{what}{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}{shared}"
-        return f"{self.settings['benchmark']}, {ranks}, {self.settings['dtype']}"
+        among = self.settings.get("among", "all")
+        where = "" if among == "all" else f" ({among})"
+        return f"{self.settings['benchmark']}, {ranks}{where}, {self.settings['dtype']}"
 
     @property
     def device(self) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
@@ -19,7 +20,7 @@ from scalescope.experiment.nodes import differences, together
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge, record_from
 from scalescope.launch.membership import Membership
-from scalescope.launch.probing import nodes_from_probes
+from scalescope.launch.probing import Node, nodes_from_probes
 from scalescope.launch.telemetry import Telemetry, gpus_of
 from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import RunFolder
@@ -36,6 +37,16 @@ def _start_worker(place: Membership, stdin: int, stdout: int) -> "subprocess.Pop
     return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **place.variables})
 
 
+def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
+    """The ranks that take part, in the order they have in the trial; `nodes` has the ranks of each."""
+    among, count = trial.settings.get("among", "all"), trial.world_size
+    if among == "one node":
+        return list(max(nodes, key=len)[:count])
+    if among == "one a node":
+        return [ranks[0] for ranks in nodes][:count]
+    return sorted(rank for ranks in nodes for rank in ranks)[:count]
+
+
 class AttachedLauncher:
     """Rank 0's side: sends trials to its worker, which shares them with the other ranks' workers."""
 
@@ -43,7 +54,7 @@ class AttachedLauncher:
 
     def __init__(self, place: Membership) -> None:
         self._place = place
-        self._nodes: dict[str, Machine] = {}
+        self._found: dict[str, Node] = {}
         self._child = _start_worker(place, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
@@ -55,9 +66,20 @@ class AttachedLauncher:
         return together(self.nodes(), self._place.world_size)
 
     def nodes(self) -> dict[str, Machine]:
-        if not self._nodes:
-            self._nodes = nodes_from_probes(self._ask({"probe": True})["probes"])
-        return self._nodes
+        return {name: node.machine for name, node in self._seen().items()}
+
+    def systems(self) -> dict[str, dict[str, Any]]:
+        return {name: node.system for name, node in self._seen().items()}
+
+    def ranks_of_nodes(self) -> dict[str, tuple[int, ...]]:
+        """Which ranks each node has."""
+        return {name: node.ranks for name, node in self._seen().items()}
+
+    def _seen(self) -> dict[str, Node]:
+        if not self._found:
+            everybody = list(range(self._place.world_size))
+            self._found = nodes_from_probes(self._ask({"probe": True, "ranks": everybody})["answers"])
+        return self._found
 
     def notes(self) -> list[str]:
         """What a person should know about where the ranks are."""
@@ -75,6 +97,7 @@ class AttachedLauncher:
     ) -> Outcome:
         request = {
             "settings": dict(trial.settings),
+            "ranks": members_of(trial, list(self.ranks_of_nodes().values())),
             "launch": launch,
             "folder": str(folder.path.absolute()),
             "group_timeout_s": limits.init_timeout,
@@ -93,7 +116,7 @@ class AttachedLauncher:
         self, trial: Trial, launch: int, folder: RunFolder, watcher: Watcher, answer: dict[str, Any]
     ) -> Outcome:
         """How the launch ended, from what the ranks answered."""
-        raw: list[dict[str, Any]] = answer["records"]
+        raw: list[dict[str, Any]] = answer["answers"]
         for one in raw:
             path = folder.rank_file(trial.trial_id, launch, one["rank"])
             write_atomically(path, json.dumps(one))

@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import Comm
@@ -109,6 +110,9 @@ class FakeLauncher:
 
     def nodes(self) -> dict[str, Machine]:
         return {self._machine.host: self._machine}
+
+    def systems(self) -> dict[str, dict[str, Any]]:
+        return {host: {} for host in self.nodes()}
 
     def check(self, trial: Trial) -> None:
         pass

@@ -52,6 +52,10 @@ class Launcher(Protocol):
         """Every host the ranks run on, by its name."""
         ...
 
+    def systems(self) -> Mapping[str, Mapping[str, Any]]:
+        """What every one of these hosts says of itself (`inspection`)."""
+        ...
+
     def check(self, trial: Trial) -> None:
         """Refuse, before anything runs, a trial this launcher can never start."""
         ...

@@ -10,6 +10,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.cores import own_cores, share_of
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.network import ShapedNetwork, check_possible
 from scalescope.launch.private_directory import private_directory
@@ -46,6 +47,9 @@ class LocalLauncher:
 
     def nodes(self) -> dict[str, Machine]:
         return {self.machine().host: self.machine()}
+
+    def systems(self) -> dict[str, dict[str, Any]]:
+        return {self.machine().host: inspect_system()}
 
     def check(self, trial: Trial) -> None:
         """A shaped link needs rights and tools; everything else can be started here."""

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from scalescope.errors import CannotRun
@@ -26,17 +27,34 @@ def probe_in_new_process() -> dict[str, Any]:
     return found
 
 
-def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Machine]:
-    """Every node by name, from what its ranks saw: cores and GPUs may be dealt out among them."""
-    found: dict[str, Machine] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One host as its ranks saw it; the first of them looked at all of it."""
+
+    machine: Machine
+    system: dict[str, Any]
+    ranks: tuple[int, ...]
+
+
+def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
+    """Every node by name, from what its ranks saw: cores and GPUs may be dealt out among them.
+
+    `probes` has one entry a rank, in their order.
+    """
+    found: dict[str, Node] = {}
     for number in dict.fromkeys(one["node"] for one in probes):
-        ranks = [one for one in probes if one["node"] == number]
-        raw = next((one["machine"] for one in ranks if one["machine"]), None)
-        if raw is None:
-            raise CannotRun(f"no rank of {ranks[0]['host']} has LOCAL_RANK 0, so nobody looked at that node")
-        name = ranks[0]["host"]
-        name = name if name not in found else f"{name} (node {number})"
-        found[name] = machine_from_probe({**raw, "cores": _cores(raw, ranks), "gpus": _gpus(raw, ranks)})
+        ranks = {rank: one for rank, one in enumerate(probes) if one["node"] == number}
+        seen = list(ranks.values())
+        first = next((one for one in seen if one["machine"]), None)
+        name = seen[0]["host"]
+        if first is None:
+            raise CannotRun(f"no rank of {name} has LOCAL_RANK 0, so nobody looked at that node")
+        raw = first["machine"]
+        found[name if name not in found else f"{name} (node {number})"] = Node(
+            machine=machine_from_probe({**raw, "cores": _cores(raw, seen), "gpus": _gpus(raw, seen)}),
+            system=first["system"],
+            ranks=tuple(ranks),
+        )
     return found
 
 

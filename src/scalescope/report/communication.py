@@ -3,17 +3,11 @@
 import statistics
 from typing import Any
 
-from scalescope.analysis.collectives import (
-    CollectiveRow,
-    PairRow,
-    collective_rows,
-    pair_rows,
-    slow_pairs,
-    slow_ranks,
-)
+from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.curve import Curve, alpha_beta, fit, with_root
 from scalescope.analysis.expectation import expectation_of
 from scalescope.analysis.nccl_log import nccl_choices
+from scalescope.analysis.pairs import PairRow, node_rates, pair_rows, slow_links
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.report.nccl_tests import table_text
@@ -23,10 +17,12 @@ from scalescope.report.training import surroundings
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 
+_MOST_ROWS = 28  # of pairs: what eight ranks have
+
 
 def communication_sections(run: Run) -> tuple[Section, ...]:
     """A sentence a trial, then the table its users know, then what NCCL chose and what the pairs say."""
-    rows = collective_rows(run.results)
+    rows = _asked_first(run)
     shown = []
     if rows:
         shown.append(Section(lines=_sentences(rows, run)))
@@ -36,9 +32,15 @@ def communication_sections(run: Run) -> tuple[Section, ...]:
     return tuple(shown)
 
 
+def _asked_first(run: Run) -> tuple[CollectiveRow, ...]:
+    """What was asked for, then the same inside a node, then between nodes."""
+    order = ("all", "one node", "one a node")
+    return tuple(sorted(collective_rows(run.results), key=lambda row: order.index(row.among)))
+
+
 def communication_brief(run: Run) -> tuple[Section, ...]:
     """The sentences for the main job; the table on request."""
-    rows = collective_rows(run.results)
+    rows = _asked_first(run)
     if not rows:
         return ()
     return (Section(lines=_sentences(rows, run), details=tuple(table_text(rows).splitlines())),)
@@ -67,12 +69,14 @@ def _pairs_by_trial(run: Run) -> list[tuple[tuple[PairRow, ...], list[str]]]:
 
 
 def verdict(rows: tuple[CollectiveRow, ...]) -> str:
-    """The best bandwidth and the latency of the collective that training leans on most."""
+    """The best bandwidth and the latency of the collective that training leans on most, over all ranks."""
+    rows = tuple(row for row in rows if row.among == "all") or rows
     name = "all_reduce" if any(row.collective == "all_reduce" for row in rows) else rows[0].collective
     own = [row for row in rows if row.collective == name]
     best = max(own, key=lambda row: row.busbw_bytes_per_s)
     small = min((row for row in own if row.ranks == best.ranks), key=lambda row: row.size_bytes)
-    text = f"{name} over {best.ranks} ranks takes {_micro(small.median_s)} at {_bytes(small.size_bytes)}"
+    ranks = f"{best.ranks} ranks{_place_of(best)}"
+    text = f"{name} over {ranks} takes {_micro(small.median_s)} at {_bytes(small.size_bytes)}"
     if best.size_bytes:
         text += f" and reaches {_rate(best.busbw_bytes_per_s)} bus bandwidth at {_bytes(best.size_bytes)}"
     waits = [row for row in own if (row.wait_s or 0.0) > 0.2 * row.median_s and row.last_rank is not None]
@@ -81,16 +85,31 @@ def verdict(rows: tuple[CollectiveRow, ...]) -> str:
     return text + "."
 
 
+def _place_of(row: CollectiveRow) -> str:
+    """Where the ranks are, in a run of several nodes."""
+    if row.reach == "inside a node":
+        return f" of one node ({row.hosts[0]})" if row.among == "one node" else ""
+    return f" on {len(set(row.hosts))} nodes" + (", one each," if row.reach == "between nodes" else "")
+
+
 def pairs_verdict(run: Run) -> str | None:
     """The slowest and the usual pair of ranks; None where pairs were not measured."""
     pairs = pair_rows(run.results)
     if not pairs:
         return None
-    slowest = min(pairs, key=lambda one: one.bytes_per_s)
-    usual = statistics.median(one.bytes_per_s for one in pairs)
+    across = node_rates(pairs)
+    rates = across or {(str(one.low), str(one.high)): one.bytes_per_s for one in pairs}
+    (low, high), slowest = min(rates.items(), key=lambda one: one[1])
+    if len(rates) == 1:
+        return (
+            f"{low} and {high} exchange {_rate(slowest)} each way."
+            if across
+            else (f"Ranks {low} and {high} exchange {_rate(slowest)} each way.")
+        )
     return (
-        f"Of {counted(len(pairs), 'pair')} of ranks the usual one carries {_rate(usual)} each way, the "
-        f"slowest ({slowest.low} and {slowest.high}) {_rate(slowest.bytes_per_s)}."
+        f"Of {counted(len(rates), 'pair')} of {'nodes' if across else 'ranks'} the usual one carries "
+        f"{_rate(statistics.median(rates.values()))} each way, the slowest ({low} and {high}) "
+        f"{_rate(slowest)}."
     )
 
 
@@ -134,9 +153,10 @@ def _goodness(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
     gpus = run.environment.get("machine", {}).get("gpus") or []
     settings = next(one.settings for one in run.results if one.settings["benchmark"] == "comm")
     on_gpu = settings["device"] == "cuda" and settings["split_gpu"] is None and gpus
-    found = expectation_of(best, str(gpus[0]["name"]) if on_gpu else None, best.link)
+    known = on_gpu and best.reach == "inside a node"  # published figures are of one node
+    found = expectation_of(best, str(gpus[0]["name"]) if known else None, best.link)
     if found is None:
-        if not on_gpu:
+        if not known:
             return ()
         return (f"Nobody has published figures of {best.ranks}×{gpus[0]['name']} that we know of.",)
     size = _bytes(best.size_bytes)
@@ -147,7 +167,7 @@ def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section
     """Whether every collective's best bus bandwidth reaches `least` bytes per second."""
     best: dict[tuple[str, str], CollectiveRow] = {}
     for row in rows:
-        if cards.card("collectives", row.collective).has_data:
+        if cards.card("collectives", row.collective).has_data and row.among == "all":
             key = (row.collective, row.trial_id)
             best[key] = max(best.get(key, row), row, key=lambda one: one.busbw_bytes_per_s)
     missed = [row for row in best.values() if row.busbw_bytes_per_s < least]
@@ -194,6 +214,7 @@ def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[s
                 "backend": row.backend,
                 "link": row.link,
                 "split_gpu": row.split_gpu,
+                "reach": row.reach,
             }
         )
     return found
@@ -202,7 +223,12 @@ def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[s
 def pairs_json(run: Run) -> list[dict[str, Any]]:
     """results.json → pairs."""
     return [
-        {"ranks": [pair.low, pair.high], "size_bytes": pair.size_bytes, "bytes_per_s": pair.bytes_per_s}
+        {
+            "ranks": [pair.low, pair.high],
+            "nodes": list(pair.nodes),
+            "size_bytes": pair.size_bytes,
+            "bytes_per_s": pair.bytes_per_s,
+        }
         for pairs, _ in _pairs_by_trial(run)
         for pair in pairs
     ]
@@ -225,6 +251,7 @@ def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
                 "backend": own[0].backend,
                 "link": own[0].link,
                 "split_gpu": own[0].split_gpu,
+                "reach": own[0].reach,
                 **_curve([(row.size_bytes, row.median_s) for row in own]),
             }
             for own in grouped.values()
@@ -247,22 +274,50 @@ def _curve(points: list[tuple[int, float]]) -> dict[str, Any]:
 
 
 def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
-    rows = tuple((f"{pair.low} ↔ {pair.high}", _rate(pair.bytes_per_s)) for pair in pairs)
-    slow = slow_ranks(pairs)
-    lines = [f"Rank {rank} is slow to every other rank: look at its link." for rank in slow]
-    lines += [
-        f"Ranks {pair.low} and {pair.high} are slow to each other only: look at the link between them."
-        for pair in slow_pairs(pairs)
-    ]
-    if not lines:
-        lines = [
-            "No pair stands out." if len(pairs) > 2 else "Two ranks make one pair: nothing to compare with."
-        ]
+    """Every two ranks of one node; of several nodes every two nodes, and a line for what is inside each."""
+    across = node_rates(pairs)
+    if across:
+        columns = ("nodes", "each direction")
+        rates = [(f"{low} ↔ {high}", rate) for (low, high), rate in across.items()]
+    else:
+        columns = ("ranks", "each direction")
+        rates = [(f"{pair.low} ↔ {pair.high}", pair.bytes_per_s) for pair in pairs]
+    cut = len(rates) > _MOST_ROWS
+    shown = sorted(rates, key=lambda one: one[1])[:_MOST_ROWS] if cut else rates
+    rows = tuple((name, _rate(rate)) for name, rate in shown)
+    lines = [f"The slowest {len(rows)} of {len(rates)} are shown; results.json has all."] if cut else []
+    alone = f"Two {columns[0]} make one pair: nothing to compare with."
+    lines += _slow_lines(pairs) or [alone if len(rates) == 1 else "No pair stands out."]
     return Section(
-        title="Pairs, both directions at once",
-        table=Table(columns=("ranks", "each direction"), rows=rows),
-        lines=(*lines, *notes),
+        title="Node by node, all ranks of both at once" if across else "Pairs, both directions at once",
+        table=Table(columns=columns, rows=rows),
+        lines=(*lines, *(_inside_lines(pairs) if across else ()), *notes),
     )
+
+
+def _slow_lines(pairs: tuple[PairRow, ...]) -> list[str]:
+    return [
+        f"Look at {one.name}: it carries {_rate(one.bytes_per_s)} where others carry "
+        f"{_rate(one.usual_bytes_per_s)}."
+        for one in slow_links(pairs)
+    ]
+
+
+def _inside_lines(pairs: tuple[PairRow, ...]) -> list[str]:
+    """What the pairs inside each node carry."""
+    nodes: dict[str, list[PairRow]] = {}
+    for pair in pairs:
+        if pair.is_inside_a_node:
+            nodes.setdefault(pair.nodes[0], []).append(pair)
+    lines = []
+    for node, own in nodes.items():
+        slowest = min(own, key=lambda one: one.bytes_per_s)
+        usual = statistics.median(one.bytes_per_s for one in own)
+        line = f"Inside {node} two ranks exchange {_rate(usual)} each way"
+        if len(own) > 1:
+            line += f", the slowest ({slowest.low} and {slowest.high}) {_rate(slowest.bytes_per_s)}"
+        lines.append(line + ".")
+    return lines
 
 
 def _details(rows: tuple[CollectiveRow, ...]) -> tuple[str, ...]:

@@ -162,9 +162,9 @@ def _collectives(comparison: Comparison) -> tuple[Section, ...]:
         return (_collective_table(pairs),)
     groups: dict[str, list[CollectivePair]] = {}
     for pair in pairs:
-        groups.setdefault(f"{pair.after.collective} over {counted(pair.after.ranks, 'rank')}", []).append(
-            pair
-        )
+        row = pair.after
+        name = f"{row.collective} over {counted(row.ranks, 'rank')}{row.where}"
+        groups.setdefault(name, []).append(pair)
     lines = []
     for name, members in groups.items():
         changes = sorted(pair.change for pair in members)
@@ -189,7 +189,7 @@ def _collective_cells(pair: CollectivePair) -> tuple[str, ...]:
     row = pair.after
     where = "in place" if row.in_place else "out of place"
     return (
-        f"{row.collective}, {where}",
+        f"{row.collective}, {where}{row.where}",
         row.dtype,
         f"{row.ranks}",
         data_size(row.size_bytes),

@@ -63,7 +63,9 @@ def _block(rows: list[CollectiveRow]) -> str:
 
 
 def _shaped(row: CollectiveRow) -> list[str]:
-    lines = [f"# link shaped to {row.link}"] if row.link else []
+    nodes = len(set(row.hosts))
+    lines = [f"# nodes {nodes}"] if nodes > 1 or row.among != "all" else []
+    lines += [f"# link shaped to {row.link}"] if row.link else []
     return lines + ([f"# one GPU split in {row.split_gpu}"] if row.split_gpu else [])
 
 

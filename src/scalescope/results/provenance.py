@@ -11,10 +11,8 @@ from typing import Any
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import differences
+from scalescope.inspection import recorded_variables
 
-# An allow-list: whatever else stands in the environment may be a secret and is never recorded.
-_RECORDED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "GLOO_", "OMP_", "MKL_", "KMP_", "CUDA_")
-_RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
 # What may differ between two runs that are still the same machine.
 _NOT_IDENTITY = ("host",)
 
@@ -44,15 +42,6 @@ def environment_id(machine: Machine) -> str:
     for gpu in facts["gpus"]:
         gpu.pop("uuid")
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def recorded_variables(environment: Any) -> dict[str, str]:
-    """The allow-listed variables that are set."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(_RECORDED_PREFIXES) or name in _RECORDED_NAMES
-    }
 
 
 def git_state(directory: Path) -> dict[str, Any] | None:

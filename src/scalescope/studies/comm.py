@@ -8,6 +8,7 @@ from scalescope.errors import CannotRun, ExitCode
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
 from scalescope.report.communication import (
     communication_sections,
@@ -39,9 +40,10 @@ def comm(
     machine = launcher.machine()
     experiment = _with_world_size(request.experiment(DEFAULTS), machine, most_ranks)
     expansion = expand(experiment, machine, many=request.yes)
+    trials = (*expansion.trials, *_told_apart(expansion.trials, machine, len(launcher.nodes())))
     plan = Plan(
         experiment=expansion.experiment,
-        trials=(*expansion.trials, *(listeners(expansion.trials) if launcher.repeatable else ())),
+        trials=(*trials, *(listeners(expansion.trials) if launcher.repeatable else ())),
         machine=machine,
         notes=expansion.notes,
     )
@@ -53,6 +55,20 @@ def comm(
         request, plan, launcher, watcher, communication_sections, next_after_communication, files
     )
     return judged(report, least_busbw, nccl_json)
+
+
+def _told_apart(trials: tuple[Trial, ...], machine: Machine, nodes: int) -> tuple[Trial, ...]:
+    """The same inside one node and between nodes of one rank each, for trials that mix the two."""
+    ranks = machine.ranks_per_node or 1
+    if nodes < 2 or ranks < 2:
+        return ()
+    mixed = [one for one in trials if one.world_size > max(nodes, ranks) and not one.settings["pairs"]]
+    found = [
+        trial.replace(among=among, world_size=size)
+        for trial in mixed
+        for among, size in (("one node", ranks), ("one a node", nodes))
+    ]
+    return tuple({trial.trial_id: trial for trial in found}.values())
 
 
 def judged(report: StudyReport, least_busbw: float | None, nccl_json: Path | None) -> StudyReport:

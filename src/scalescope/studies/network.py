@@ -18,7 +18,7 @@ _SHORT_COMM = {
     "time_per_size": 0.05,
     "longest_exchange": 0.05,  # beyond that only bytes count, and twice as many take twice as long
 }
-_RANKS_FOR_PAIRS = range(3, 9)  # two have but one pair, and pairs of many take long
+_MOST_RANKS_OF_A_NODE = 8  # for pairs: those of many take long
 _FEW = 2  # iterations of each
 
 
@@ -41,9 +41,9 @@ def exchanges(plan: Plan) -> tuple[Trial, ...]:
 
 
 def pairs(plan: Plan) -> tuple[Trial, ...]:
-    """Each two of the most ranks by themselves, to find one link that is slower."""
+    """Each two ranks of a node and each two nodes by themselves, to find one link that is slower."""
     most = max(trial.world_size for trial in plan.trials)
-    if most not in _RANKS_FOR_PAIRS:
+    if most < 3 or plan.machine.ranks_on_a_host(most) > _MOST_RANKS_OF_A_NODE:  # two have but one pair
         return ()
     few = {"pairs": (True,), "iters": (_FEW,)}
     return _expanded(plan, world_size=(most,), **{n: (v,) for n, v in _SHORT_COMM.items()}, **few)

@@ -9,7 +9,6 @@ from typing import Any
 
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import neutral_lines, to_yaml
-from scalescope.launch.inspection import inspect_system
 from scalescope.launch.launcher import Launcher
 from scalescope.report.performance import headline, performance_text
 from scalescope.report.results_json import results_json
@@ -136,7 +135,9 @@ def _missing(plan: Plan, run: Run) -> int:
 def _environment(plan: Plan, launcher: Launcher) -> dict[str, Any]:
     """Hardware and versions of every node, and everything `check` looks at."""
     described = describe_environment(plan.machine, __version__, launcher.nodes())
-    return {**described, "system": inspect_system()}
+    systems = launcher.systems()
+    found = {**described, "system": next(iter(systems.values()))}
+    return {**found, "systems": systems} if len(systems) > 1 else found
 
 
 def _write_summary(folder: RunFolder, plan: Plan) -> Run:

@@ -41,7 +41,7 @@ def main() -> int:
         answer = _answer(json.loads(text), store, rank, number)
         store.set(f"scalescope/answer/{number}/{rank}", json.dumps(answer))
         if rank == 0:
-            answers.write(json.dumps(_gather(json.loads(text), store, world_size, number)) + "\n")
+            answers.write(json.dumps(_gather(json.loads(text), store, number)) + "\n")
             answers.flush()
     raise AssertionError("the loop above ends by returning")
 
@@ -68,15 +68,16 @@ def _get(store: Any, key: str, limit_s: float = float("inf")) -> bytes:
 
 
 def _answer(request: dict[str, Any], store: Any, rank: int, number: int) -> dict[str, Any]:
+    if rank not in request["ranks"]:
+        return {"state": "idle"}
     if "probe" in request:
         return _look()
-    if rank >= request["settings"]["world_size"]:
-        return {"state": "idle"}
-    return _take_part(request, store, rank, number)
+    return _take_part(request, store, request["ranks"].index(rank), number)
 
 
 def _look() -> dict[str, Any]:
     """What this rank sees of its node; the first rank of each looks at all of it."""
+    from scalescope.inspection import inspect_system
     from scalescope.worker.probe import own_gpu, probe
 
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -87,6 +88,7 @@ def _look() -> dict[str, Any]:
         "cpus_per_task": _cpus_per_task(),
         "gpu": own_gpu(local_rank) if local_rank else None,
         "machine": None if local_rank else probe(),
+        "system": None if local_rank else inspect_system(),
     }
 
 
@@ -161,11 +163,10 @@ def _all_cores() -> list[int]:
     return own_cores()
 
 
-def _gather(request: dict[str, Any], store: Any, world_size: int, number: int) -> dict[str, Any]:
-    ranks = range(world_size if "probe" in request else request["settings"]["world_size"])
-    keys = [f"scalescope/answer/{number}/{rank}" for rank in ranks]
-    answers = [json.loads(_get(store, key, _GATHER_LIMIT_S)) for key in keys]
-    return {"probes" if "probe" in request else "records": answers}
+def _gather(request: dict[str, Any], store: Any, number: int) -> dict[str, Any]:
+    """What the ranks that were asked have answered."""
+    keys = [f"scalescope/answer/{number}/{rank}" for rank in request["ranks"]]
+    return {"answers": [json.loads(_get(store, key, _GATHER_LIMIT_S)) for key in keys]}
 
 
 def _part(store: Any, rank: int, world_size: int) -> None:

@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.collectives import (
-    CollectiveRow,
-    PairRow,
-    collective_rows,
-    pair_rows,
-    slow_pairs,
-    slow_ranks,
-)
+from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.results.result import RankRecord, Result, Status
 
 KEY = "all_reduce/out/1024"
@@ -175,57 +168,3 @@ def test_bus_bandwidth_is_algorithm_bandwidth_times_the_factor(collective: str, 
 )
 def test_elements_are_counted_as_nccl_tests_counts_them(collective: str, dtype: str, count: int) -> None:
     assert make_row(collective, ranks=4, size=1024, time_s=1.0, dtype=dtype).count == count
-
-
-def pairs_of(rates: dict[tuple[int, int], float]) -> tuple[PairRow, ...]:
-    return tuple(
-        PairRow(low=low, high=high, size_bytes=1000, time_s=1000 / rate)
-        for (low, high), rate in rates.items()
-    )
-
-
-def test_a_pair_is_its_largest_size_and_its_slower_end() -> None:
-    rows = pair_rows(
-        [
-            make_result(
-                {"pair/0-1/64": [9.0], "pair/0-1/1024": [1.0, 2.0, 30.0]},
-                {"pair/0-1/64": [9.0], "pair/0-1/1024": [4.0, 4.0, 1.0], "pair/1-2/1024": [8.0]},
-                {"pair/1-2/1024": [6.0], "pair/0-2/1024": []},
-            )
-        ]
-    )
-    assert rows == (
-        PairRow(low=0, high=1, size_bytes=1024, time_s=4.0),
-        PairRow(low=1, high=2, size_bytes=1024, time_s=8.0),
-    )
-    assert rows[0].bytes_per_s == 256.0
-
-
-def test_without_pairs_there_are_no_pair_rows() -> None:
-    assert pair_rows([make_result({KEY: [1.0]}, {KEY: [1.0]})]) == ()
-
-
-def test_a_rank_that_is_slow_to_all_others_is_named() -> None:
-    pairs = pairs_of({(0, 1): 100.0, (0, 2): 10.0, (0, 3): 101.0, (1, 2): 10.0, (1, 3): 99.0, (2, 3): 11.0})
-    assert slow_ranks(pairs) == (2,)
-    assert slow_pairs(pairs) == ()
-
-
-def test_a_pair_that_no_slow_rank_explains_is_named() -> None:
-    pairs = pairs_of(
-        {(0, 1): 100.0, (0, 2): 100.0, (0, 3): 10.0, (1, 2): 100.0, (1, 3): 100.0, (2, 3): 100.0}
-    )
-    assert slow_ranks(pairs) == ()
-    assert [(pair.low, pair.high) for pair in slow_pairs(pairs)] == [(0, 3)]
-
-
-def test_what_is_half_as_fast_does_not_stand_out() -> None:
-    rates = {(0, 1): 100.0, (0, 2): 50.0, (1, 2): 50.0}
-    assert slow_ranks(pairs_of(rates)) == ()
-    assert slow_pairs(pairs_of(rates)) == ()
-    assert slow_ranks(pairs_of({**rates, (0, 2): 49.0, (1, 2): 49.0})) == (2,)
-
-
-def test_of_two_ranks_nobody_can_say_whose_link_it_is() -> None:
-    assert slow_ranks(pairs_of({(0, 1): 1.0})) == ()
-    assert slow_pairs(pairs_of({(0, 1): 1.0})) == ()

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scalescope.analysis.collectives import PairRow
+from scalescope.analysis.pairs import PairRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS
 from scalescope.diagnose.diagnosis import diagnose_facts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalescope.analysis.collectives import PairRow
+from scalescope.analysis.pairs import PairRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.waterfall import CONTENTION, EXPOSED, INPUT
 from scalescope.diagnose.facts import Facts
@@ -166,7 +166,7 @@ def test_pairs_belong_to_the_ranks_they_were_measured_on() -> None:
     pairs.settings.update(settings | placed)
     pairs.ranks[:] = ranks
     (facts,) = facts_from(measured(plain_twin(trial), 0.02), measured(trial, 0.05), [pairs])
-    assert facts.pairs == (PairRow(low=0, high=1, size_bytes=4096, time_s=0.5),)
+    assert facts.pairs == (PairRow(low=0, high=1, size_bytes=4096, time_s=0.5, nodes=("here", "here")),)
 
 
 def test_the_machine_says_how_many_cores_and_how_much_memory_there_is() -> None:

@@ -1,5 +1,7 @@
 """The network by its measured exchange: slow, slow to start, or as such ranks usually have it."""
 
+import dataclasses
+
 import pytest
 
 from scalescope.analysis.waterfall import EXPOSED
@@ -93,3 +95,13 @@ def test_the_rate_is_told_as_a_share_of_a_path_everybody_knows(changes: dict[str
     usual = 1e9 if not changes else 12e9
     text = of_the_usual(exchanging(usual / 4, latency_s=0.0, changes=changes))
     assert text == f"25% of what {path} carries"
+
+
+def test_ranks_on_several_nodes_are_held_against_a_network_between_machines() -> None:
+    here = exchanging(2e8, latency_s=0.0)
+    apart = dataclasses.replace(here, hosts=("n1", "n2"))
+    assert of_the_usual(here) == "20% of what gloo over loopback carries"
+    assert of_the_usual(apart) == "16% of what 10 Gbit/s Ethernet carries"
+    assert not is_slow_network(here) and is_slow_network(apart)
+    same = dataclasses.replace(here, hosts=("n1", "n1"))
+    assert of_the_usual(same) == of_the_usual(here)

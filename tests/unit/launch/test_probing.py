@@ -19,6 +19,7 @@ def _probe(host: str, node: str, **changes: Any) -> dict[str, Any]:
         "cpus_per_task": 0,
         "gpu": None,
         "machine": raw,
+        "system": {},
     } | changes
 
 
@@ -29,24 +30,25 @@ def _gpu(uuid: str) -> dict[str, Any]:
 def test_one_machine_for_each_node_in_the_order_of_ranks() -> None:
     found = nodes_from_probes([_probe("b", "0"), _probe("b", "0", machine=None), _probe("a", "1")])
     assert list(found) == ["b", "a"]
-    assert found["b"].cores == 2
+    assert found["b"].machine.cores == 2
+    assert [one.ranks for one in found.values()] == [(0, 1), (2,)]
 
 
 def test_cores_dealt_out_to_tasks_are_added() -> None:
     bound = [_probe("a", "0", cores=[0, 1]), _probe("a", "0", cores=[2, 3], machine=None)]
-    assert nodes_from_probes(bound)["a"].cores == 4
+    assert nodes_from_probes(bound)["a"].machine.cores == 4
 
 
 def test_no_more_cores_than_slurm_gave() -> None:
     free = [_probe("a", "0", cores=list(range(64)), cpus_per_task=4) for _ in range(2)]
-    assert nodes_from_probes(free)["a"].cores == 8
+    assert nodes_from_probes(free)["a"].machine.cores == 8
 
 
 def test_gpus_that_only_their_rank_sees_are_added() -> None:
     first = _probe("a", "0")
     first["machine"]["gpus"] = [_gpu("x")]
     found = nodes_from_probes([first, _probe("a", "0", machine=None, gpu=_gpu("y"))])
-    assert [gpu.uuid for gpu in found["a"].gpus] == ["x", "y"]
+    assert [gpu.uuid for gpu in found["a"].machine.gpus] == ["x", "y"]
 
 
 def test_nodes_of_one_name_are_told_apart() -> None:

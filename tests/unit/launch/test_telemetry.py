@@ -17,6 +17,7 @@ from scalescope.experiment.machine import Gpu, Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch import attached, telemetry
 from scalescope.launch.fake import TWO_CORES
+from scalescope.launch.probing import Node
 from scalescope.launch.telemetry import Telemetry, gpus_of, host_ticks, process_ticks
 from scalescope.results.result import WINDOW, RankRecord
 from scalescope.results.run_folder import RunFolder
@@ -549,10 +550,11 @@ def test_the_gpus_of_ranks_that_others_started_are_seen(
     host: Host, gpus: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = dict(zip(WINDOW, (_BEGIN_S + 1.0, _BEGIN_S + 3.0), strict=True))
-    answer = {"records": [{"rank": 0, "state": "done", "counters": window}]}
+    answer = {"answers": [{"rank": 0, "state": "done", "counters": window}]}
     gpus.samples = {"id-0": {"utilization": [(2.0, 0.5)], "power_w": [(2.0, 300.0)]}}
     monkeypatch.setattr(attached, "_start_worker", lambda place, **_: Child(host, answer))
-    monkeypatch.setattr(attached.AttachedLauncher, "nodes", lambda self: {"h": _machine(1)})
+    node = Node(machine=_machine(1), system={}, ranks=(0,))
+    monkeypatch.setattr(attached.AttachedLauncher, "_seen", lambda self: {"h": node})
     launcher = attached.AttachedLauncher(attached.Membership(0, 1))
     settings = {"benchmark": "train", "device": "cuda", "world_size": 1, "split_gpu": None}
     limits = Measuring(**{one.name: one.default for one in settings_of(Measuring)})

@@ -1,5 +1,6 @@
 """What `comm` says: the sentence, the gate, the curves, the pairs and what NCCL chose."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from scalescope.report.communication import (
     curves_json,
     gate_section,
     next_after_communication,
+    pairs_json,
+    pairs_verdict,
     verdict,
 )
 from scalescope.results.result import RankRecord, Result
@@ -147,6 +150,7 @@ def test_results_hold_every_statistic() -> None:
         "backend": None,
         "link": None,
         "split_gpu": None,
+        "reach": "inside a node",
     }
 
 
@@ -200,11 +204,11 @@ ALIKE = {"0-1": 1e8, "0-2": 1e8, "0-3": 1e8, "1-2": 1e8, "1-3": 1e8, "2-3": 1e8}
         ({}, "No pair stands out."),
         (
             {"0-2": 1e7, "1-2": 1e7, "2-3": 1e7},
-            "Rank 2 is slow to every other rank: look at its link.",
+            "Look at rank 2's link: it carries 10.0 MB/s where others carry 100 MB/s.",
         ),
         (
             {"1-3": 1e7},
-            "Ranks 1 and 3 are slow to each other only: look at the link between them.",
+            "Look at the link between ranks 1 and 3: it carries 10.0 MB/s where others carry 100 MB/s.",
         ),
     ],
 )
@@ -214,6 +218,44 @@ def test_the_bad_link_is_named(slow: dict[str, float], line: str) -> None:
     assert section.table is not None
     assert section.table.rows[0] == ("0 ↔ 1", "100 MB/s")
     assert len(section.table.rows) == 6
+
+
+def between_nodes(slow: dict[str, float]) -> Run:
+    """Four nodes of one rank each."""
+    run = make_run(*pairs_of({**ALIKE, **slow}))
+    for rank in range(4):
+        run.results[0].ranks[rank] = dataclasses.replace(run.results[0].ranks[rank], host=f"n{rank}")
+    return run
+
+
+def test_on_several_nodes_the_bad_node_is_named() -> None:
+    run = between_nodes({"0-2": 1e7, "1-2": 1e7, "2-3": 1e7})
+    (section,) = communication_sections(run)
+    assert section.title == "Node by node, all ranks of both at once"
+    assert section.lines == ("Look at node n2's link: it carries 10.0 MB/s where others carry 100 MB/s.",)
+    assert section.table is not None and section.table.rows[0] == ("n0 ↔ n1", "100 MB/s")
+    assert pairs_verdict(run) == (
+        "Of 6 pairs of nodes the usual one carries 55.0 MB/s each way, the slowest (n0 and n2) 10.0 MB/s."
+    )
+    assert pairs_json(run)[0]["nodes"] == ["n0", "n1"]
+
+
+def test_of_many_nodes_the_slowest_are_shown() -> None:
+    nodes = 10
+    rates = {(low, high): 1e8 + high for low in range(nodes) for high in range(low + 1, nodes)}
+    samples: list[dict[str, list[float]]] = [
+        {
+            f"pair/{low}-{high}/1000000": [1e6 / rate]
+            for (low, high), rate in rates.items()
+            if rank in (low, high)
+        }
+        for rank in range(nodes)
+    ]
+    run = make_run(*samples)
+    run.results[0].ranks[:] = [dataclasses.replace(one, host=f"n{one.rank}") for one in run.results[0].ranks]
+    (section,) = communication_sections(run)
+    assert section.table is not None and len(section.table.rows) == 28
+    assert section.lines[0] == "The slowest 28 of 45 are shown; results.json has all."
 
 
 def test_one_pair_has_nothing_to_be_compared_with() -> None:

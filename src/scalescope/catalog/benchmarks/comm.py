@@ -65,7 +65,9 @@ class Comm:
         opposite="--out-of-place",
     )
     pairs: bool = setting(
-        False, "Measure every pair of ranks by itself, to find the one bad link.", neutral=False
+        False,
+        "Measure every two ranks of a node and every two nodes by themselves, to find the one bad link.",
+        neutral=False,
     )
 
     longest_exchange: float | None = setting(

@@ -1,9 +1,15 @@
-"""`scalescope check`: whether this machine is set up right."""
+"""`scalescope check`: whether this machine, or every machine of a job, is set up right."""
 
 import json
+import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from scalescope.launch.membership import Membership
+    from scalescope.studies.study import StudyReport
 
 
 @click.command("check")
@@ -11,22 +17,52 @@ import click
     "--world-size", type=click.IntRange(1, 65536), help="Ranks to map onto GPUs. [default: all GPUs]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the checks as JSON.")
-def command(world_size: int | None, as_json: bool) -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Of several hosts, show all that was looked at on each.")
+def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
     """Look at GPUs, links, host, network, versions and variables before trusting a run.
+
+    Under torchrun or srun it looks at every host, one row each:
+
+      srun --ntasks-per-node=1 scalescope check
 
     Exit code 3 when something would make a run meaningless.
     """
-    from scalescope.launch.local import LocalLauncher
+    from scalescope.launch.membership import membership
     from scalescope.report.terminal import console, show
+
+    place = membership(os.environ)
+    if place is not None and place.rank != 0:
+        from scalescope.launch.attached import follow
+
+        sys.exit(follow(place))
+    report, facts = _of_all_hosts(place, world_size) if place else _of_this_host(world_size)
+    if as_json:
+        click.echo(json.dumps(facts, indent=1))
+    else:
+        show(report.sections, console(), verbose=verbose)
+    sys.exit(report.exit_code)
+
+
+def _of_this_host(world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
+    from scalescope.launch.local import LocalLauncher
     from scalescope.studies.check import check
 
     launcher = LocalLauncher()
     try:
-        report, facts = check(launcher, world_size)
+        return check(launcher, world_size)
     finally:
         launcher.close()
-    if as_json:
-        click.echo(json.dumps(facts, indent=1))
-    else:
-        show(report.sections, console())
-    sys.exit(report.exit_code)
+
+
+def _of_all_hosts(place: "Membership", world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
+    from scalescope.launch.attached import AttachedLauncher
+    from scalescope.studies.check import check, check_hosts
+
+    launcher = AttachedLauncher(place)
+    try:
+        ranks = launcher.ranks_of_nodes()
+        if len(ranks) == 1:
+            return check(launcher, world_size or launcher.ranks)
+        return check_hosts(launcher, ranks)
+    finally:
+        launcher.close()

@@ -28,7 +28,7 @@ def _figure(story: Story, number: int) -> Figure:
     groups: dict[str, list[CollectiveRow]] = {}
     for row in story.collectives:
         if row.size_bytes:
-            groups.setdefault(f"{row.collective}, {row.ranks} ranks", []).append(row)
+            groups.setdefault(f"{row.collective}, {row.ranks} ranks{row.where}", []).append(row)
     shown = dict(sorted(groups.items(), key=lambda item: not item[0].startswith("all_reduce"))[:_MOST_SERIES])
     published = [_published(one) for one in _of_this_hardware(story)]
     bandwidth = [_series(label, rows, bandwidth=True) for label, rows in shown.items()]

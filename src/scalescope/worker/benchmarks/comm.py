@@ -22,7 +22,7 @@ _LEAST_ITERATIONS = 5
 _LONGEST_ITERATION_S = 6.0  # 64 MiB over 100 Mbit; the launcher waits twenty of them in silence
 _LISTEN_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 _BEATS = (Phase.BACKWARD, Phase.FORWARD)  # two that alternate: every iteration is a sign of life
-_PAIR_SIZES = (1 << 16, 1 << 22)
+_PAIR_SIZES = {"cpu": (1 << 16, 1 << 22), "cuda": (1 << 16, 1 << 26)}
 
 
 def measure(
@@ -148,13 +148,13 @@ def _measure_pairs(
     fault: Fault | None,
     found: Measurements,
 ) -> None:
-    """Both directions between every two ranks, while the others of their nodes wait."""
+    """Both directions between the pairs of a round, while all other ranks wait."""
     hosts = {group.rank: node_name(), **group.others("node", node_name())}
     for meeting in rounds_of_pairs([hosts[rank] for rank in range(group.world_size)]):
         _begin(position, fault)
         for low, high in (pair for pair in meeting if group.rank in pair):
             other = high if group.rank == low else low
-            for size in _PAIR_SIZES:
+            for size in _PAIR_SIZES[device.type]:
                 found.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)
         group.barrier()
         position.completed += 1

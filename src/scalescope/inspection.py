@@ -1,9 +1,11 @@
-"""Inspection: what the system says of itself (/proc, /sys, nvidia-smi); nothing is judged here."""
+"""Inspection: what the system says of itself (/proc, /sys, nvidia-smi, variables); nothing is judged here."""
 
 import os
 import resource
 import shutil
+import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,9 @@ _GPU_FIELDS = (
 )
 _OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}  # drivers before 535
 _LIMIT_S = 20
+# An allow-list: whatever else stands in the environment may be a secret and is never recorded.
+_RECORDED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "GLOO_", "OMP_", "MKL_", "KMP_", "CUDA_")
+_RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
 
 
 def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
@@ -45,7 +50,26 @@ def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
         "cgroup_cpus": _cgroup_cpus(root / "sys/fs/cgroup/cpu.max"),
         "cgroup_memory_bytes": _cgroup_memory(root / "sys/fs/cgroup/memory.max"),
         "load_average": os.getloadavg()[0],
+        "own_address": _own_address(),
+        "variables": recorded_variables(os.environ),
     }
+
+
+def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The allow-listed variables that are set."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_RECORDED_PREFIXES) or name in _RECORDED_NAMES
+    }
+
+
+def _own_address() -> str | None:
+    """What the host's own name stands for: gloo and others offer that address to other hosts."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return None
 
 
 def _gpus() -> list[dict[str, str]]:

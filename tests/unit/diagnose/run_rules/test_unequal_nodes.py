@@ -1,0 +1,52 @@
+"""Nodes that should be alike and are not: a finding, whatever the run measured."""
+
+from pathlib import Path
+
+import pytest
+
+from scalescope.analysis.waterfall import STRAGGLERS, Straggler
+from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.run_rules import unequal_nodes
+from scalescope.results.run import Run
+
+from ..made_facts import make_facts
+
+CORES = "cores: 64 on n1; 32 on n2"
+
+
+def run_on(*differences: str) -> Run:
+    return Run(path=Path("run"), environment={"node_differences": list(differences)}, results=(), warnings=())
+
+
+def behind(rank: int, *, persistent: bool = True) -> Straggler:
+    return Straggler(rank=rank, time_s=0.02, persistent=persistent)
+
+
+def test_equal_nodes_say_nothing() -> None:
+    assert unequal_nodes.rule(run_on(), ()) is None
+    old = Run(path=Path("run"), environment={}, results=(), warnings=())
+    assert unequal_nodes.rule(old, ()) is None
+
+
+def test_a_run_without_scaling_has_the_finding_too() -> None:
+    (found,) = diagnose(run_on(CORES)).findings
+    assert found.rule == "nodes differ"
+    assert found.claim == f"{CORES}. All ranks go at the pace of the slowest node."
+    assert found.share == 0.0
+    assert {one.name: one.value for one in found.evidence} == {"cores": "64 on n1; 32 on n2"}
+
+
+def test_where_one_rank_is_late_its_node_is_named_with_what_it_costs() -> None:
+    late = make_facts({STRAGGLERS: 0.02}, ranks=4, straggler=behind(2), hosts=("n1", "n1", "n2", "n2"))
+    found = unequal_nodes.rule(run_on(CORES), (late,))
+    assert found is not None
+    assert found.claim.endswith("Rank 2 on n2 is the one that all wait for.")
+    assert found.share == pytest.approx(0.2)
+    assert found.lost == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("hosts", [(), ("n1", "n2")])
+def test_nobody_is_named_without_knowing_where_the_late_rank_is(hosts: tuple[str, ...]) -> None:
+    changing = make_facts({STRAGGLERS: 0.02}, straggler=behind(1, persistent=not hosts), hosts=hosts)
+    found = unequal_nodes.rule(run_on(CORES), (changing,))
+    assert found is not None and found.share == 0.0
