@@ -20,9 +20,13 @@ command_of() { # of the machine with this number and address
 }
 
 echo "ranks meet at $first:$port"
-ssh "$second" "cd $(printf '%q' "$PWD") && $(command_of 1 "$second" "$@")" &
-other=$!
-trap 'kill "$other" 2>/dev/null || true' EXIT
-bash -c "$(command_of 0 "$first" "$@")"
-wait "$other"
-trap - EXIT
+# -tt: the other torchrun ends when the connection does.
+ssh -tt "$second" "cd $(printf '%q' "$PWD") && $(command_of 1 "$second" "$@")" </dev/null &
+bash -c "exec $(command_of 0 "$first" "$@")" &
+machines=$(jobs -p)
+trap 'kill $machines 2>/dev/null || true; wait' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+# Both end by themselves when all is well; where one fails, the other is ended too.
+wait -n
+wait -n

@@ -70,7 +70,7 @@ def test_the_recipe_for_two_machines(start: Start, network: ShapedNetwork, tmp_p
     interface = f"GLOO_SOCKET_IFNAME={network.environment_of(1)['GLOO_SOCKET_IFNAME']}"
     on_second = (*_host(network, 1), "env", interface, "sh", "-c")
     programs = {  # ssh enters the other namespace, where it would reach the other machine
-        "ssh": f'test "$1" = 10.77.0.2 && exec {shlex.join(on_second)} "$2"',
+        "ssh": f'test "$1 $2" = "-tt 10.77.0.2" && exec {shlex.join(on_second)} "$3"',
         "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
     }
     for name, line in programs.items():

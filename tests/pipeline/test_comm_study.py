@@ -143,7 +143,7 @@ class TwoNodes(FakeLauncher):
     repeatable = False
 
     def machine(self) -> Machine:
-        return together(self.nodes(), 8)
+        return together(self.nodes(), dict.fromkeys(self.nodes(), 4))
 
     def nodes(self) -> dict[str, Machine]:
         return {"n1": TWO_CORES, "n2": TWO_CORES}

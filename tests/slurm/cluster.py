@@ -1,4 +1,4 @@
-"""A real SLURM of two nodes on this host: its own key, ports and folder, and daemons that end by their ids.
+"""A real SLURM of two nodes on this host: its own key, ports and folder, and daemons that end with us.
 
 Nothing outside its folder is written. Node names resolve to the loopback by a hosts file that only the nodes'
 daemons see, in a mount namespace of theirs.
@@ -12,6 +12,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -74,7 +75,8 @@ def one_host_cluster() -> Iterator[dict[str, str]]:
         _write_files(folder)
         for command in _commands(folder):
             with (folder / "daemons.log").open("ab") as log:
-                daemons.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+                bound = [sys.executable, "-m", "scalescope.lifeline", str(os.getpid()), *command]
+                daemons.append(subprocess.Popen(bound, stdout=log, stderr=log, start_new_session=True))
             if "munged" in command[0]:
                 _wait(lambda: (folder / "munge/socket").exists(), "munge", folder)
         _wait(

@@ -1,8 +1,10 @@
 """What every measuring verb's command does around its study: launcher, signals, output, exit code."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +51,9 @@ def measure(
         yes=arguments["yes"],
         only_launches=None if only is None else (only,),
     )
-    request.experiment({})  # bad input is said before torch is loaded
+    output_dir = request.experiment({}).measuring.output_dir  # bad input is said before torch is loaded
+    if _is_restarted(output_dir):
+        request = dataclasses.replace(request, resume=True)
     place = membership(os.environ)
     on_slurm = _is_for_slurm(request, of_job, arguments, place)
     if place is not None and place.rank != 0:
@@ -70,6 +74,13 @@ def measure(
     show(report.sections, console(), verbose=arguments["verbose"])
     _say_where(report)
     sys.exit(report.exit_code)
+
+
+def _is_restarted(output_dir: str | None) -> bool:
+    """Whether torchrun started us anew after a rank failed, and the run it began is there to go on with."""
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or output_dir is None:
+        return False
+    return (Path(output_dir) / "experiment.yaml").is_file()
 
 
 def _with_ranks(

@@ -121,7 +121,9 @@ def _switch_options() -> Iterator[click.Option]:
     yield SettingOption(
         ["--only-launch", "only_launch"],
         type=click.IntRange(min=0),
-        hidden=True,  # for job scripts: one command for each launch of a run
+        metavar="NUMBER",
+        help="Make only the launches of this number, from 0; others come from other commands with the same "
+        "--output-dir. For ranks of torchrun or srun, which are new in every command.",
         heading="Run",
         setting=None,
     )

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from scalescope.experiment.machine import Machine
 
 
-def together(nodes: Mapping[str, Machine], ranks: int) -> Machine:
-    """The machine that trials are planned for: the smallest node's cores, and all nodes' GPUs.
+def together(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
+    """The machine that trials are planned for: the cores and ranks of the most crowded node, all nodes' GPUs.
 
-    Ranks are dealt out evenly, so that the slowest node decides what each may take.
+    All ranks get as much as one there can have: they go at the pace of the slowest.
     """
     first, *others = nodes.values()
     if not others:
         return first
+    crowded = min(nodes, key=lambda name: nodes[name].cores / ranks[name])
     return dataclasses.replace(
         first,
-        cores=min(one.cores for one in nodes.values()),
+        cores=nodes[crowded].cores,
         gpus=tuple(gpu for one in nodes.values() for gpu in one.gpus),
-        ranks_per_node=-(-ranks // len(nodes)),
+        ranks_per_node=ranks[crowded],
     )
 
 

@@ -8,20 +8,23 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput, CannotRun, RanksLost
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import differences, together
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge, record_from
 from scalescope.launch.membership import Membership
+from scalescope.launch.private_directory import shared_directory
 from scalescope.launch.probing import Node, nodes_from_probes
 from scalescope.launch.telemetry import Telemetry, gpus_of
+from scalescope.results.echo import is_echo
 from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import RunFolder
 
@@ -34,7 +37,10 @@ def follow(place: Membership) -> int:
 
 def _start_worker(place: Membership, stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "scalescope.worker.attached", str(os.getpid())]
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **place.variables})
+    variables = dict(place.variables)
+    if place.directory is not None:
+        variables["SCALESCOPE_STORE_FILE"] = str(shared_directory(place.directory) / "store")
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **variables})
 
 
 def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -47,6 +53,12 @@ def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
     return sorted(rank for ranks in nodes for rank in ranks)[:count]
 
 
+def _suspicion(record: dict[str, Any]) -> tuple[bool, float]:
+    """Sorts failed ranks, the culprit first: clocks of hosts differ, but an echo is never the first."""
+    error = record["error"]
+    return is_echo(str(error["message"])), float(error["at_wall_s"])
+
+
 class AttachedLauncher:
     """Rank 0's side: sends trials to its worker, which shares them with the other ranks' workers."""
 
@@ -55,6 +67,7 @@ class AttachedLauncher:
     def __init__(self, place: Membership) -> None:
         self._place = place
         self._found: dict[str, Node] = {}
+        self._lost: int | None = None
         self._child = _start_worker(place, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
@@ -63,7 +76,7 @@ class AttachedLauncher:
         return self._place.world_size
 
     def machine(self) -> Machine:
-        return together(self.nodes(), self._place.world_size)
+        return together(self.nodes(), {name: len(ranks) for name, ranks in self.ranks_of_nodes().items()})
 
     def nodes(self) -> dict[str, Machine]:
         return {name: node.machine for name, node in self._seen().items()}
@@ -83,18 +96,22 @@ class AttachedLauncher:
 
     def notes(self) -> list[str]:
         """What a person should know about where the ranks are."""
-        found = [f"Ranks meet at {self._place.rendezvous}."] if self._place.rendezvous else []
+        found = []
         if len(self.nodes()) > 1:
             found.append(
-                f"{self._place.world_size} ranks on {len(self.nodes())} nodes: {', '.join(self.nodes())}. "
-                "They meet in torch's store, which asks nobody for a password: keep its port inside the "
-                "cluster."
+                f"{self._place.world_size} ranks on {len(self.nodes())} nodes: {', '.join(self.nodes())}."
             )
+        if self._place.rendezvous:
+            found.append(f"Ranks meet at {self._place.rendezvous}.")
+        if self._place.rendezvous or len(self.nodes()) > 1:
+            found.append("torch's store asks nobody for a password: keep its port inside the cluster.")
         return found + [f"The nodes differ: {one}." for one in differences(self.nodes())]
 
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
     ) -> Outcome:
+        if self._lost is not None:
+            raise RanksLost(f"rank {self._lost} was lost, and the others cannot go on without it")
         request = {
             "settings": dict(trial.settings),
             "ranks": members_of(trial, list(self.ranks_of_nodes().values())),
@@ -124,7 +141,8 @@ class AttachedLauncher:
         watcher.placed([one.placement for one in records], [one.host for one in records])
         failed = [one for one in raw if one["state"] != "done"]
         if failed:
-            first = min(failed, key=lambda one: float(one["error"]["at_wall_s"]))
+            first = min(failed, key=_suspicion)
+            self._lost = first["rank"] if first["error"].get("lost") else None
             step = first["error"]["step"]
             where = "" if step is None else f" at step {step}"
             bad_input = bool(first["error"].get("bad_input"))
@@ -157,7 +175,7 @@ class AttachedLauncher:
         except OSError:
             line = b""
         if not line:
-            raise CannotRun("this rank's worker has ended; its own message stands above")
+            raise RanksLost("rank 0's worker has ended; its own message stands above")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -171,3 +189,5 @@ class AttachedLauncher:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
+        if self._place.directory is not None:
+            shutil.rmtree(shared_directory(self._place.directory), ignore_errors=True)

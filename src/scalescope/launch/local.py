@@ -1,7 +1,6 @@
 """Local launcher: ranks as supervised child processes on this machine, without a listening port."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.loopback import LOOPBACK
 from scalescope.launch.network import ShapedNetwork, check_possible
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
@@ -146,7 +146,7 @@ class LocalLauncher:
             "LOCAL_WORLD_SIZE": trial.world_size,
             "OMP_NUM_THREADS": trial.settings["threads_per_rank"],
             "KINETO_LOG_LEVEL": 99,
-            **_loopback(),
+            **LOOPBACK,
         }
         if trial.settings["oversubscribe"]:
             # NCCL refuses two ranks of one host on one GPU; told of different hosts, it takes sockets.
@@ -185,12 +185,6 @@ class LocalLauncher:
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
-
-
-def _loopback() -> dict[str, str]:
-    """Keep the ranks' traffic on this machine."""
-    name = "lo" if sys.platform == "linux" else "lo0"
-    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
 
 
 def cpus_for(trial: Trial, rank: int) -> list[int]:

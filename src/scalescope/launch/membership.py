@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from scalescope.errors import BadInput
 from scalescope.launch.host_list import counts_of, hosts_of
+from scalescope.launch.loopback import LOOPBACK
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _STEP = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
@@ -24,13 +25,14 @@ class Membership:
     rank: int
     world_size: int
     variables: Mapping[str, str] = field(default_factory=dict)  # what torchrun would have set for the worker
-    rendezvous: str | None = None  # where the ranks meet, when it was ours to say
+    rendezvous: str | None = None  # the address where ranks of several hosts meet, when it was ours to say
+    directory: str | None = None  # the name of the one where ranks of one host meet, which opens no port
 
 
 def membership(environment: Mapping[str, str], *, on_terminal: bool | None = None) -> Membership | None:
     """Our place under torchrun or srun; None when nobody, or nobody completely, made us a rank."""
     if not all(environment.get(name) for name in _TORCHRUN):
-        return _place_in_step(environment, os.isatty(0) if on_terminal is None else on_terminal)
+        return _place_in_step(environment, _has_terminal() if on_terminal is None else on_terminal)
     try:
         return Membership(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
     except ValueError:
@@ -42,6 +44,15 @@ def stray_variables(environment: Mapping[str, str]) -> list[str]:
     if membership(environment) is not None:
         return []
     return [name for name in _TORCHRUN if name in environment]
+
+
+def _has_terminal() -> bool:
+    """Whether a person's terminal is behind us, even where input comes from elsewhere (`nohup … &`)."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> Membership | None:
@@ -57,17 +68,21 @@ def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> Members
     step, rank, local_rank, tasks = (_number(environment, name) for name in _STEP)
     if step >= _FIRST_SPECIAL_STEP or tasks == 1:
         return None
-    address = environment.get("MASTER_ADDR") or _first_host(environment)
-    port = environment.get("MASTER_PORT") or str(port_of(environment.get("SLURM_JOB_ID", ""), step))
     variables = {
         "RANK": str(rank),
         "WORLD_SIZE": str(tasks),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(_ranks_beside(environment, tasks)),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": port,
     }
-    return Membership(rank, tasks, variables, f"{address}:{port}")
+    hosts, job = _hosts(environment), environment.get("SLURM_JOB_ID", "")
+    if len(hosts) == 1:
+        chosen = {name: value for name, value in LOOPBACK.items() if name not in environment}
+        start = environment.get("SLURM_RESTART_COUNT", "0")  # numbers of steps begin anew with each
+        return Membership(rank, tasks, {**variables, **chosen}, directory=f"{job}.{step}.{start}")
+    address = environment.get("MASTER_ADDR") or hosts[0]
+    port = environment.get("MASTER_PORT") or str(port_of(job, step))
+    meeting = {"MASTER_ADDR": address, "MASTER_PORT": port}
+    return Membership(rank, tasks, {**variables, **meeting}, f"{address}:{port}")
 
 
 def port_of(job: str, step: int) -> int:
@@ -75,11 +90,11 @@ def port_of(job: str, step: int) -> int:
     return _FIRST_PORT + zlib.crc32(f"{job}.{step}".encode()) % _PORTS
 
 
-def _first_host(environment: Mapping[str, str]) -> str:
+def _hosts(environment: Mapping[str, str]) -> list[str]:
     for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
         if environment.get(name):
-            return hosts_of(environment[name])[0]
-    raise BadInput("SLURM_STEP_NODELIST is not set, so ranks cannot find each other; set MASTER_ADDR")
+            return hosts_of(environment[name])
+    raise BadInput("SLURM_STEP_NODELIST is not set, so ranks cannot find each other; start them with srun")
 
 
 def _ranks_beside(environment: Mapping[str, str], tasks: int) -> int:

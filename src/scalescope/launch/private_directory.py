@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +28,22 @@ def private_directory(fallback: Path) -> Iterator[Path]:
     finally:
         os.close(lock)
         shutil.rmtree(path, ignore_errors=True)
+
+
+def shared_directory(name: str) -> Path:
+    """A directory that our other processes on this host find by its name; gone when nobody holds it.
+
+    It is held until this process ends.
+    """
+    memory = Path(_SHARED_MEMORY)
+    path = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / f"{_PREFIX}{name}"
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise CannotRun(f"{path} is somebody else's; ranks cannot meet there")
+    fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_SH)
+    return path
 
 
 def _make(fallback: Path) -> Path:

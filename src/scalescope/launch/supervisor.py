@@ -13,6 +13,7 @@ from typing import Any
 from scalescope.catalog.measuring import Measuring
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.processes import RankProcess, SpawnFailed, is_stopped, signal_group
+from scalescope.results.echo import is_echo
 from scalescope.results.heartbeat import Heartbeats, Stage
 
 _POLL_S = 0.1
@@ -20,8 +21,6 @@ _SETTLE_S = 0.3  # after a first failure: lets the others say what they saw
 _TERM_GRACE_S = 1.0
 _KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
 _LARGEST_LOG_BYTES = 64 << 20
-# Errors a healthy rank reports because another one is gone.
-_ECHOES = ("closed by peer", "reset by peer", "broken pipe", "remote process", "connection refused")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,8 +143,7 @@ class Supervisor:
     def _suspicion(self, rank: int) -> tuple[Any, ...]:
         """Sorts lost ranks, the culprit first: no echo of another's end, then least progress, then time."""
         error = self._ranks[rank].record().get("error") or {}
-        message = str(error.get("message", "")).lower()
-        echo = any(word in message for word in _ECHOES)
+        echo = is_echo(str(error.get("message", "")))
         return echo, self._beats.read(rank).position, float(error.get("at_monotonic_s", 0.0))
 
     def _how_it_ended(self, rank: int, error: dict[str, Any], where: str) -> str:

@@ -52,7 +52,8 @@ def next_after_scaling(run: Run) -> str | None:
         )
     if any(row.efficiency.low is None for row in scaled):
         return (
-            "several launches of each trial give every figure an interval (--repeats 5; not under torchrun)."
+            "several launches of each trial give every figure an interval (--repeats 5; under torchrun or "
+            "srun see --only-launch)."
         )
     if smallest_batch_reaching(rows, 0.8).batch is None:
         largest = max(row.batch for row in scaled)

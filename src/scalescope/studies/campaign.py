@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from scalescope.errors import BadInput, Interrupted
+from scalescope.errors import BadInput, Interrupted, RanksLost
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
@@ -139,6 +139,9 @@ def _run_plan(
     before = load_run(folder.path)
     finished = {result.key for result in before.of_status(*KEPT)}
     ordered = plan.own_launches()
+    if plan.only is not None:  # what ended the ranks of another launch may end ours: all others first
+        troubled = {one.trial_id for one in before.of_status("failed", "hang")}
+        ordered.sort(key=lambda one: one[1].trial_id in troubled)
     durations = _Durations(before.results)
     failures = Counter({one.trial_id: _weight(one) for one in before.of_status("oom", "invalid")})
     given_up: Counter[str] = Counter()
@@ -219,6 +222,9 @@ def _launch_once(
     except Interrupted as interruption:
         name = signal.Signals(interruption.signum).name
         record(Outcome(status="failed", reason=f"interrupted by {name}"))
+        raise
+    except RanksLost as error:
+        record(Outcome(status="failed", reason=str(error)))
         raise
     return record(outcome), outcome.bad_input
 

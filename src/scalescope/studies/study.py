@@ -166,7 +166,10 @@ def _launched_once(plan: Plan) -> Plan:
     if plan.experiment.measuring.repeats == 1:
         return plan
     once = dataclasses.replace(plan.experiment.measuring, repeats=1)
-    note = "Attached ranks make one launch: no interval. Start the command several times to get one."
+    note = (
+        "Attached ranks make one launch: no interval. --launcher slurm gets one, or this command for each of "
+        "--only-launch 0, 1, 2 with one --output-dir and --repeats 3."
+    )
     return dataclasses.replace(
         plan,
         experiment=dataclasses.replace(plan.experiment, measuring=once),

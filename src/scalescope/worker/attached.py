@@ -4,12 +4,14 @@ Requests and records travel as JSON bytes. Every trial gets a prefix of the stor
 initialisation over the same keys would find the first one's addresses.
 """
 
+import contextlib
 import datetime
 import functools
 import gc
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -17,22 +19,25 @@ from typing import Any
 
 from scalescope.cores import own_cores, share_of
 from scalescope.lifeline import die_with_parent
+from scalescope.results.echo import is_echo
 from scalescope.results.rank_job import RankJob
 from scalescope.worker.node import node_name
 from scalescope.worker.position import Position
 
-_PATIENCE = datetime.timedelta(seconds=60)
-_GATHER_LIMIT_S = 3600.0
+_STORE_FILE = "SCALESCOPE_STORE_FILE"  # set where all ranks are on one host, which needs no port to meet
+_MEETING_LIMIT = datetime.timedelta(minutes=5)
+_ANSWER_LIMIT_S = 600.0  # after rank 0's own: the ranks of a trial end together
+_LOST_LIMIT_S = 30.0  # after an error that a lost rank explains: all others have seen it by then
+_LONGEST_SLEEP_S = 0.25
 _STOP = b"{}"
 
 
 def main() -> int:
     die_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command line, which takes us along
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints must not break the protocol
-    import torch.distributed as dist
-
-    store, rank, world_size = next(dist.rendezvous("env://"))
+    store, rank, world_size = _meet()
     for number in itertools.count():
         text = _next_request(store, rank, number)
         if text == _STOP:
@@ -41,9 +46,20 @@ def main() -> int:
         answer = _answer(json.loads(text), store, rank, number)
         store.set(f"scalescope/answer/{number}/{rank}", json.dumps(answer))
         if rank == 0:
-            answers.write(json.dumps(_gather(json.loads(text), store, number)) + "\n")
+            answers.write(json.dumps({"answers": _gather(json.loads(text), store, number)}) + "\n")
             answers.flush()
     raise AssertionError("the loop above ends by returning")
+
+
+def _meet() -> tuple[Any, int, int]:
+    """The store that all ranks share, our rank, and how many there are."""
+    import torch.distributed as dist
+
+    if path := os.environ.get(_STORE_FILE):
+        ranks = int(os.environ["WORLD_SIZE"])
+        return dist.FileStore(path, ranks), int(os.environ["RANK"]), ranks
+    store, rank, ranks = next(dist.rendezvous("env://", timeout=_MEETING_LIMIT))
+    return store, int(rank), int(ranks)
 
 
 def _next_request(store: Any, rank: int, number: int) -> bytes:
@@ -56,15 +72,17 @@ def _next_request(store: Any, rank: int, number: int) -> bytes:
 
 
 def _get(store: Any, key: str, limit_s: float = float("inf")) -> bytes:
-    """Wait for a key, however long rank 0 thinks between two trials."""
-    deadline = time.monotonic() + limit_s
-    while True:
-        try:
-            store.wait([key], _PATIENCE)
-            return bytes(store.get(key))
-        except RuntimeError as error:
-            if "imeout" not in str(error) or time.monotonic() > deadline:
-                raise
+    """Wait for a key, however long rank 0 thinks between two trials.
+
+    Asked for again and again: the store's own way of waiting prints warnings when it takes a minute.
+    """
+    deadline, sleep_s = time.monotonic() + limit_s, 0.005
+    while not store.check([key]):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {key} within {limit_s:g} s")
+        time.sleep(sleep_s)
+        sleep_s = min(_LONGEST_SLEEP_S, 1.3 * sleep_s)
+    return bytes(store.get(key))
 
 
 def _answer(request: dict[str, Any], store: Any, rank: int, number: int) -> dict[str, Any]:
@@ -83,13 +101,19 @@ def _look() -> dict[str, Any]:
     local_rank = int(os.environ["LOCAL_RANK"])
     return {
         "host": node_name(),
-        "node": os.environ.get("SLURM_NODEID") or os.environ.get("GROUP_RANK") or node_name(),
+        "node": _node_number() or node_name(),
         "cores": _all_cores(),
         "cpus_per_task": _cpus_per_task(),
         "gpu": own_gpu(local_rank) if local_rank else None,
         "machine": None if local_rank else probe(),
         "system": None if local_rank else inspect_system(),
     }
+
+
+def _node_number() -> str | None:
+    """torchrun's own count, or SLURM's: a torchrun in each of several steps is node 0 of every step."""
+    name = "GROUP_RANK" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_NODEID"
+    return os.environ.get(name)
 
 
 def _cpus_per_task() -> int:
@@ -163,10 +187,41 @@ def _all_cores() -> list[int]:
     return own_cores()
 
 
-def _gather(request: dict[str, Any], store: Any, number: int) -> dict[str, Any]:
-    """What the ranks that were asked have answered."""
-    keys = [f"scalescope/answer/{number}/{rank}" for rank in request["ranks"]]
-    return {"answers": [json.loads(_get(store, key, _GATHER_LIMIT_S)) for key in keys]}
+def _gather(request: dict[str, Any], store: Any, number: int) -> list[dict[str, Any]]:
+    """What the ranks that were asked have answered; one that is gone is a failed one."""
+    ranks: list[int] = request["ranks"]
+    answers: dict[int, dict[str, Any]] = {}
+    deadline = time.monotonic() + _ANSWER_LIMIT_S
+    for place in itertools.cycle(range(len(ranks))):
+        key = f"scalescope/answer/{number}/{ranks[place]}"
+        if place not in answers and store.check([key]):
+            answers[place] = json.loads(store.get(key))
+            deadline = min(deadline, time.monotonic() + _patience_s(request, answers[place]))
+        if len(answers) == len(ranks) or time.monotonic() > deadline:
+            break
+        if place == len(ranks) - 1:
+            time.sleep(0.02)
+    return [answers.get(place) or _lost(place) for place in range(len(ranks))]
+
+
+def _patience_s(request: dict[str, Any], answer: dict[str, Any]) -> float:
+    """How long the others may take after this answer: where a rank failed by itself, they wait for it in the
+    group until its limit."""
+    if answer.get("state") != "failed":
+        return _ANSWER_LIMIT_S
+    lost = is_echo(str(answer["error"]["message"]))
+    return _LOST_LIMIT_S + (0.0 if lost else float(request["group_timeout_s"]))
+
+
+def _lost(rank: int) -> dict[str, Any]:
+    error = {
+        "message": "it was lost: it has ended, or cannot be reached any more",
+        "at_wall_s": 0.0,  # what others saw was seen because of it
+        "step": None,
+        "out_of_memory": False,
+        "lost": True,
+    }
+    return {"rank": rank, "host": "unknown", "state": "failed", "error": error}
 
 
 def _part(store: Any, rank: int, world_size: int) -> None:
@@ -174,7 +229,8 @@ def _part(store: Any, rank: int, world_size: int) -> None:
     store.set(f"scalescope/left/{rank}", b"1")
     if rank == 0:
         for other in range(1, world_size):
-            _get(store, f"scalescope/left/{other}", limit_s=60.0)
+            with contextlib.suppress(TimeoutError):  # a rank that is lost has left
+                _get(store, f"scalescope/left/{other}", limit_s=_LOST_LIMIT_S)
 
 
 if __name__ == "__main__":

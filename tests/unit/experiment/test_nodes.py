@@ -12,14 +12,19 @@ _LARGE = dataclasses.replace(TWO_CORES, cores=8, gpus=(_GPU,), torch_version="2.
 
 
 def test_one_node_is_itself() -> None:
-    assert together({"a": TWO_CORES}, 8) is TWO_CORES
+    assert together({"a": TWO_CORES}, {"a": 8}) is TWO_CORES
     assert TWO_CORES.ranks_on_a_host(8) == 8
 
 
-def test_several_nodes_give_all_gpus_and_the_fewest_cores() -> None:
-    both = together({"a": _LARGE, "b": TWO_CORES, "c": _LARGE}, 8)
+def test_several_nodes_give_all_gpus_and_the_cores_of_the_most_crowded() -> None:
+    both = together({"a": _LARGE, "b": TWO_CORES, "c": _LARGE}, {"a": 3, "b": 3, "c": 2})
     assert (both.cores, len(both.gpus), both.ranks_per_node) == (2, 2, 3)
     assert [both.ranks_on_a_host(ranks) for ranks in (1, 2, 8)] == [1, 2, 3]
+
+
+def test_ranks_dealt_out_unevenly_share_the_cores_of_the_node_with_most() -> None:
+    found = together({"a": _LARGE, "b": _LARGE}, {"a": 6, "b": 2})
+    assert (found.cores, found.ranks_per_node) == (8, 6)
 
 
 def test_equal_nodes_do_not_differ() -> None:
@@ -37,7 +42,7 @@ def test_differences_name_the_nodes() -> None:
 
 def test_the_environment_holds_every_node_and_what_differs() -> None:
     nodes = {"a": TWO_CORES, "b": _LARGE}
-    found = describe_environment(together(nodes, 2), "1", nodes)
+    found = describe_environment(together(nodes, {"a": 1, "b": 1}), "1", nodes)
     assert found["nodes"]["b"]["cores"] == 8
     assert len(found["node_differences"]) == 4
     alone = describe_environment(TWO_CORES, "1")
@@ -45,4 +50,6 @@ def test_the_environment_holds_every_node_and_what_differs() -> None:
 
 
 def test_several_nodes_are_another_environment_than_one() -> None:
-    assert environment_id(together({"a": TWO_CORES, "b": TWO_CORES}, 2)) != environment_id(TWO_CORES)
+    assert environment_id(together({"a": TWO_CORES, "b": TWO_CORES}, {"a": 1, "b": 1})) != environment_id(
+        TWO_CORES
+    )

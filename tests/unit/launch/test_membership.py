@@ -71,6 +71,18 @@ def test_a_step_of_srun_makes_a_rank() -> None:
     assert stray_variables(_STEP) == []
 
 
+def test_ranks_of_one_host_meet_in_a_directory_and_stay_on_the_loopback() -> None:
+    alone = {**_STEP, "SLURM_STEP_NODELIST": "n3", "SLURM_STEP_TASKS_PER_NODE": "3"}
+    place = membership(alone)
+    assert place is not None
+    assert (place.rendezvous, place.directory) == (None, "77.2.0")
+    assert "MASTER_PORT" not in place.variables
+    assert place.variables["GLOO_SOCKET_IFNAME"] == place.variables["NCCL_SOCKET_IFNAME"] == "lo"
+    chosen = membership({**alone, "NCCL_SOCKET_IFNAME": "ib0", "SLURM_RESTART_COUNT": "2"})
+    assert chosen is not None and "NCCL_SOCKET_IFNAME" not in chosen.variables
+    assert chosen.directory == "77.2.2"  # a job that starts anew counts its steps anew
+
+
 def test_ranks_of_other_nodes_find_the_same_place() -> None:
     last = membership({**_STEP, "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "1"})
     first = membership(_STEP)
@@ -124,7 +136,7 @@ def test_a_single_stray_variable_does_not_hide_a_step() -> None:
     [
         ({"SLURM_PROCID": "one"}, "SLURM_PROCID is 'one', which is no number"),
         ({"SLURM_STEP_NODELIST": "n[1-"}, "no list of hosts"),
-        ({"SLURM_STEP_NODELIST": ""}, "set MASTER_ADDR"),
+        ({"SLURM_STEP_NODELIST": ""}, "start them with srun"),
     ],
 )
 def test_a_broken_step_is_bad_input(change: dict[str, str], message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scalescope.errors import CannotRun
 from scalescope.launch import private_directory as module
-from scalescope.launch.private_directory import private_directory
+from scalescope.launch.private_directory import private_directory, shared_directory
 
 
 @pytest.fixture
@@ -110,3 +110,28 @@ def test_without_shared_memory_tmpdir_and_then_the_run_folder_serve(
         assert path.parent == fallback
     with pytest.raises(CannotRun, match="no place for temporary files"), private_directory(refused):
         pass
+
+
+def test_processes_of_one_host_find_the_same_directory(memory: Path) -> None:
+    first, second = shared_directory("77.0.0"), shared_directory("77.0.0")
+    assert first == second and first.parent == memory
+    assert stat.S_IMODE(first.stat().st_mode) == 0o700
+    assert shared_directory("77.1.0") != first
+
+
+def test_a_directory_that_others_could_have_made_is_refused(memory: Path) -> None:
+    (memory / "scalescope-launch-77.0.0").mkdir(mode=0o755)
+    with pytest.raises(CannotRun, match="somebody else's"):
+        shared_directory("77.0.0")
+    (memory / "scalescope-launch-77.1.0").symlink_to(memory)
+    with pytest.raises(CannotRun, match="somebody else's"):
+        shared_directory("77.1.0")
+
+
+def test_a_shared_directory_stays_while_somebody_holds_it(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = shared_directory("77.0.0")
+    _let_time_pass(monkeypatch)
+    with private_directory(tmp_path):
+        assert held.exists()

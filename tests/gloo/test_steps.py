@@ -1,0 +1,82 @@
+"""Ranks of a job step, without SLURM: its variables are all that a rank knows of it."""
+
+import contextlib
+import os
+
+import psutil
+import pytest
+
+from scalescope.launch.private_directory import shared_directory
+from tests.conftest import TINY
+from tests.gloo.conftest import Start
+from tests.gloo.real_runs import StartedRun
+
+pytestmark = pytest.mark.gloo
+
+_JOB = f"{os.getpid()}7"  # no two test runs at once may take each other for their other ranks
+
+
+def step(start: Start, nodes: str, *arguments: str, step_id: int = 0, **extra: str) -> list[StartedRun]:
+    """Two tasks of one step; the first one writes."""
+    layout = {"SLURM_STEP_NODELIST": nodes, "SLURM_STEP_TASKS_PER_NODE": "1(x2)" if "," in nodes else "2"}
+    return [
+        start(
+            *arguments,
+            SLURM_JOB_ID=_JOB,
+            SLURM_STEP_ID=str(step_id),
+            SLURM_NTASKS="2",
+            SLURM_PROCID=str(rank),
+            SLURM_LOCALID="0" if "," in nodes else str(rank),
+            SLURM_NODEID=str(rank) if "," in nodes else "0",
+            SLURMD_NODENAME=nodes.split(",")[rank if "," in nodes else 0],
+            **layout,
+            **extra,
+        )
+        for rank in (0, 1)
+    ]
+
+
+def addresses_open_to(run: StartedRun) -> list[str]:
+    """Where the processes of a run listen."""
+    found = []
+    for pid in run.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += psutil.Process(pid).net_connections(kind="inet")
+    return [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
+
+
+def test_ranks_of_one_host_meet_without_a_port(start: Start) -> None:
+    long = [word for word in TINY if "steps-per-epoch" not in word]
+    first, second = step(start, "here", "train", *long, "--steps-per-epoch=100000")
+    ranks = (first, second)
+    first.wait_until(lambda: all(map(addresses_open_to, ranks)), "gloo between the ranks")
+    assert {address for run in ranks for address in addresses_open_to(run)} == {"127.0.0.1"}
+    meeting = shared_directory(f"{_JOB}.0.0")
+    assert (meeting / "store").exists()
+    first.send(15)
+    assert first.finish().returncode == 143
+    second.finish()
+    assert first.leftovers() == second.leftovers() == []
+    assert not meeting.exists()
+
+
+def test_one_host_stores_the_same_as_any_run(start: Start) -> None:
+    first, second = step(start, "here", "train", *TINY, step_id=1)
+    finished = first.finish()
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert second.finish().returncode == 0
+    assert "password" not in finished.stdout
+    assert [rank["host"] for rank in finished.results[0]["ranks"]] == ["here", "here"]
+
+
+def test_a_lost_rank_is_named_and_ends_the_run(start: Start) -> None:
+    apart = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29417", "SCALESCOPE_FAULT": "kill@1:4"}
+    first, second = step(start, "n1,n2", "scale", *TINY, "--world-size=2", "--no-waterfall", **apart)
+    finished = first.finish(90)
+    assert finished.returncode == 4, finished.stdout + finished.stderr
+    (result,) = finished.results
+    assert result["status"] == "failed" and result["rank"] == 1
+    assert result["reason"].startswith("rank 1 failed: it was lost")
+    assert "torch's store asks nobody for a password" in finished.stdout
+    assert second.finish().returncode != 0
+    assert first.leftovers() == second.leftovers() == []

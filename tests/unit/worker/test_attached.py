@@ -1,0 +1,79 @@
+"""What rank 0 makes of the answers of ranks that others started, and of those that never come."""
+
+import json
+from typing import Any
+
+import pytest
+
+from scalescope.worker import attached
+
+
+class Store(dict[str, bytes]):
+    """The part of torch's store that is used, in memory."""
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self[key] = value.encode() if isinstance(value, str) else value
+
+
+def answered(**answers: dict[str, Any]) -> Store:
+    return Store(
+        {f"scalescope/answer/3/{rank[1:]}": json.dumps(one).encode() for rank, one in answers.items()}
+    )
+
+
+def failed(rank: int, message: str) -> dict[str, Any]:
+    return {"rank": rank, "state": "failed", "error": {"message": message, "at_wall_s": 9.0}}
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "_LOST_LIMIT_S", 0.05)
+    monkeypatch.setattr(attached, "_ANSWER_LIMIT_S", 0.2)
+
+
+def gather(store: Store, ranks: list[int], group_timeout_s: float = 0.0) -> list[dict[str, Any]]:
+    return attached._gather({"ranks": ranks, "group_timeout_s": group_timeout_s}, store, 3)
+
+
+def test_answers_come_in_the_order_of_the_trial_s_ranks() -> None:
+    store = answered(r0={"state": "done", "rank": 1}, r4={"state": "done", "rank": 0})
+    assert [one["rank"] for one in gather(store, [4, 0])] == [0, 1]
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("message", ["RuntimeError: Connection reset by peer", "ValueError: my own mistake"])
+def test_a_rank_that_never_answers_is_lost(message: str) -> None:
+    own, lost = gather(answered(r0=failed(0, message)), [0, 1])
+    assert own["error"]["message"] == message
+    assert lost["rank"] == 1 and lost["error"]["lost"]
+    assert lost["error"]["at_wall_s"] < own["error"]["at_wall_s"]  # the others failed because of it
+
+
+def test_ranks_that_wait_for_a_failed_one_have_until_the_group_s_limit() -> None:
+    patience = attached._patience_s
+    request = {"group_timeout_s": 300.0}
+    assert patience(request, failed(0, "ValueError: no such file")) == 330.0
+    assert patience(request, failed(0, "Connection closed by peer")) == 30.0
+    assert patience(request, {"state": "done"}) == patience(request, {"host": "n1"}) == 600.0
+
+
+@pytest.mark.parametrize(
+    ("variables", "number"),
+    [
+        ({"SLURM_NODEID": "2"}, "2"),
+        ({"SLURM_NODEID": "0", "GROUP_RANK": "1", "TORCHELASTIC_RUN_ID": "x"}, "1"),
+        ({"TORCHELASTIC_RUN_ID": "x"}, None),
+        ({}, None),
+    ],
+)
+def test_torchrun_in_a_step_counts_nodes_by_itself(
+    variables: dict[str, str], number: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_NODEID", "GROUP_RANK", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert attached._node_number() == number
