@@ -51,8 +51,8 @@ def test_ranks_of_one_host_meet_without_a_port(start: Start) -> None:
     ranks = (first, second)
     first.wait_until(lambda: all(map(addresses_open_to, ranks)), "gloo between the ranks")
     assert {address for run in ranks for address in addresses_open_to(run)} == {"127.0.0.1"}
-    meeting = shared_directory(f"{_JOB}.0.0")
-    assert (meeting / "store").exists()
+    with shared_directory(f"{_JOB}.0.0") as meeting:
+        assert (meeting / "store").exists()
     first.send(15)
     assert first.finish().returncode == 143
     second.finish()

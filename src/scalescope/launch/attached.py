@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,15 +30,21 @@ from scalescope.results.run_folder import RunFolder
 
 def follow(place: Membership) -> int:
     """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
-    child = _start_worker(place, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    return child.wait()
+    with contextlib.ExitStack() as held:
+        variables = _variables(place, held)
+        return _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).wait()
 
 
-def _start_worker(place: Membership, stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
+def _variables(place: Membership, held: contextlib.ExitStack) -> dict[str, str]:
+    """What the worker must know of its place; `held` keeps where it meets the others."""
+    if place.directory is None:
+        return dict(place.variables)
+    meeting = held.enter_context(shared_directory(place.directory))
+    return {**place.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}
+
+
+def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "scalescope.worker.attached", str(os.getpid())]
-    variables = dict(place.variables)
-    if place.directory is not None:
-        variables["SCALESCOPE_STORE_FILE"] = str(shared_directory(place.directory) / "store")
     return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **variables})
 
 
@@ -68,7 +73,10 @@ class AttachedLauncher:
         self._place = place
         self._found: dict[str, Node] = {}
         self._lost: int | None = None
-        self._child = _start_worker(place, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._held = contextlib.ExitStack()
+        self._child = _start_worker(
+            _variables(place, self._held), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     @property
     def ranks(self) -> int:
@@ -189,5 +197,4 @@ class AttachedLauncher:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        if self._place.directory is not None:
-            shutil.rmtree(shared_directory(self._place.directory), ignore_errors=True)
+        self._held.close()

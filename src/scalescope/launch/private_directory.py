@@ -30,11 +30,9 @@ def private_directory(fallback: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def shared_directory(name: str) -> Path:
-    """A directory that our other processes on this host find by its name; gone when nobody holds it.
-
-    It is held until this process ends.
-    """
+@contextlib.contextmanager
+def shared_directory(name: str) -> Iterator[Path]:
+    """A directory that our other processes on this host find by its name; gone with the last of them."""
     memory = Path(_SHARED_MEMORY)
     path = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / f"{_PREFIX}{name}"
     with contextlib.suppress(FileExistsError):
@@ -42,8 +40,15 @@ def shared_directory(name: str) -> Path:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise CannotRun(f"{path} is somebody else's; ranks cannot meet there")
-    fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_SH)
-    return path
+    lock = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield path
+    finally:
+        with contextlib.suppress(BlockingIOError):  # the others are still there
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
 
 
 def _make(fallback: Path) -> Path:

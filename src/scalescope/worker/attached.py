@@ -1,11 +1,8 @@
 """Worker of a run attached to torchrun or srun: one process for all trials, led by rank 0 through a store.
 
-Requests and records travel as JSON bytes. Every trial gets a prefix of the store of its own, because a second
-initialisation over the same keys would find the first one's addresses.
+Requests and records travel as JSON bytes.
 """
 
-import contextlib
-import datetime
 import functools
 import gc
 import itertools
@@ -21,14 +18,12 @@ from scalescope.cores import own_cores, share_of
 from scalescope.lifeline import die_with_parent
 from scalescope.results.echo import is_echo
 from scalescope.results.rank_job import RankJob
+from scalescope.worker.meeting import Meeting
 from scalescope.worker.node import node_name
 from scalescope.worker.position import Position
 
-_STORE_FILE = "SCALESCOPE_STORE_FILE"  # set where all ranks are on one host, which needs no port to meet
-_MEETING_LIMIT = datetime.timedelta(minutes=5)
 _ANSWER_LIMIT_S = 600.0  # after rank 0's own: the ranks of a trial end together
-_LOST_LIMIT_S = 30.0  # after an error that a lost rank explains: all others have seen it by then
-_LONGEST_SLEEP_S = 0.25
+_LOST_LIMIT_S = 10.0  # after an error that a lost rank explains: all others have seen it by then
 _STOP = b"{}"
 
 
@@ -37,60 +32,37 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command line, which takes us along
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints must not break the protocol
-    store, rank, world_size = _meet()
+    meeting, lost = Meeting(), set[int]()
     for number in itertools.count():
-        text = _next_request(store, rank, number)
+        text = _next_request(meeting, number)
         if text == _STOP:
-            _part(store, rank, world_size)
+            _part(meeting, lost)
             return 0
-        answer = _answer(json.loads(text), store, rank, number)
-        store.set(f"scalescope/answer/{number}/{rank}", json.dumps(answer))
-        if rank == 0:
-            answers.write(json.dumps({"answers": _gather(json.loads(text), store, number)}) + "\n")
+        request = json.loads(text)
+        meeting.say(f"answer/{number}/{meeting.rank}", json.dumps(_answer(request, meeting, number)))
+        if meeting.rank == 0:
+            found = _gather(request, meeting, number)
+            lost |= {rank for rank, one in zip(request["ranks"], found, strict=True) if _is_lost(one)}
+            answers.write(json.dumps({"answers": found}) + "\n")
             answers.flush()
     raise AssertionError("the loop above ends by returning")
 
 
-def _meet() -> tuple[Any, int, int]:
-    """The store that all ranks share, our rank, and how many there are."""
-    import torch.distributed as dist
-
-    if path := os.environ.get(_STORE_FILE):
-        ranks = int(os.environ["WORLD_SIZE"])
-        return dist.FileStore(path, ranks), int(os.environ["RANK"]), ranks
-    store, rank, ranks = next(dist.rendezvous("env://", timeout=_MEETING_LIMIT))
-    return store, int(rank), int(ranks)
-
-
-def _next_request(store: Any, rank: int, number: int) -> bytes:
-    key = f"scalescope/request/{number}"
-    if rank == 0:
+def _next_request(meeting: Meeting, number: int) -> bytes:
+    key = f"request/{number}"
+    if meeting.rank == 0:
         text = sys.stdin.readline().strip().encode() or _STOP
-        store.set(key, text)
+        meeting.say(key, text)
         return text
-    return _get(store, key)
+    return meeting.hear(key)
 
 
-def _get(store: Any, key: str, limit_s: float = float("inf")) -> bytes:
-    """Wait for a key, however long rank 0 thinks between two trials.
-
-    Asked for again and again: the store's own way of waiting prints warnings when it takes a minute.
-    """
-    deadline, sleep_s = time.monotonic() + limit_s, 0.005
-    while not store.check([key]):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {key} within {limit_s:g} s")
-        time.sleep(sleep_s)
-        sleep_s = min(_LONGEST_SLEEP_S, 1.3 * sleep_s)
-    return bytes(store.get(key))
-
-
-def _answer(request: dict[str, Any], store: Any, rank: int, number: int) -> dict[str, Any]:
-    if rank not in request["ranks"]:
+def _answer(request: dict[str, Any], meeting: Meeting, number: int) -> dict[str, Any]:
+    if meeting.rank not in request["ranks"]:
         return {"state": "idle"}
     if "probe" in request:
         return _look()
-    return _take_part(request, store, request["ranks"].index(rank), number)
+    return _take_part(request, meeting.prefix(f"trial/{number}"), request["ranks"].index(meeting.rank))
 
 
 def _look() -> dict[str, Any]:
@@ -122,9 +94,7 @@ def _cpus_per_task() -> int:
     return int(given) if given.isdecimal() and "TORCHELASTIC_RUN_ID" not in os.environ else 0
 
 
-def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> dict[str, Any]:
-    import torch.distributed as dist
-
+def _take_part(request: dict[str, Any], store: Any, rank: int) -> dict[str, Any]:
     from scalescope.worker.rank import describe_error, perform
 
     settings = request["settings"]
@@ -144,10 +114,9 @@ def _take_part(request: dict[str, Any], store: Any, rank: int, number: int) -> d
         namespace="",
         group_timeout_s=request["group_timeout_s"],
     )
-    prefix = dist.PrefixStore(f"scalescope/trial/{number}", store)
     position = Position(None, rank, job.world_size)
     try:
-        leave = perform(job, prefix, position, record, lambda: None)
+        leave = perform(job, store, position, record, lambda: None)
         leave()
     except Exception as error:
         traceback.print_exc()
@@ -187,15 +156,15 @@ def _all_cores() -> list[int]:
     return own_cores()
 
 
-def _gather(request: dict[str, Any], store: Any, number: int) -> list[dict[str, Any]]:
+def _gather(request: dict[str, Any], meeting: Meeting, number: int) -> list[dict[str, Any]]:
     """What the ranks that were asked have answered; one that is gone is a failed one."""
     ranks: list[int] = request["ranks"]
     answers: dict[int, dict[str, Any]] = {}
     deadline = time.monotonic() + _ANSWER_LIMIT_S
     for place in itertools.cycle(range(len(ranks))):
-        key = f"scalescope/answer/{number}/{ranks[place]}"
-        if place not in answers and store.check([key]):
-            answers[place] = json.loads(store.get(key))
+        answer = None if place in answers else meeting.heard(f"answer/{number}/{ranks[place]}")
+        if answer is not None:
+            answers[place] = json.loads(answer)
             deadline = min(deadline, time.monotonic() + _patience_s(request, answers[place]))
         if len(answers) == len(ranks) or time.monotonic() > deadline:
             break
@@ -224,13 +193,16 @@ def _lost(rank: int) -> dict[str, Any]:
     return {"rank": rank, "host": "unknown", "state": "failed", "error": error}
 
 
-def _part(store: Any, rank: int, world_size: int) -> None:
+def _is_lost(answer: dict[str, Any]) -> bool:
+    return bool(answer.get("error", {}).get("lost"))
+
+
+def _part(meeting: Meeting, lost: set[int]) -> None:
     """Leave together: the store may live in rank 0's process, and the others still read from it."""
-    store.set(f"scalescope/left/{rank}", b"1")
-    if rank == 0:
-        for other in range(1, world_size):
-            with contextlib.suppress(TimeoutError):  # a rank that is lost has left
-                _get(store, f"scalescope/left/{other}", limit_s=_LOST_LIMIT_S)
+    meeting.say(f"left/{meeting.rank}", b"1")
+    if meeting.rank == 0:
+        for other in {*range(1, meeting.world_size)} - lost:
+            meeting.hear(f"left/{other}", limit_s=60.0)
 
 
 if __name__ == "__main__":

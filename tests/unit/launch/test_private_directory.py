@@ -112,26 +112,28 @@ def test_without_shared_memory_tmpdir_and_then_the_run_folder_serve(
         pass
 
 
-def test_processes_of_one_host_find_the_same_directory(memory: Path) -> None:
-    first, second = shared_directory("77.0.0"), shared_directory("77.0.0")
-    assert first == second and first.parent == memory
-    assert stat.S_IMODE(first.stat().st_mode) == 0o700
-    assert shared_directory("77.1.0") != first
+def test_processes_of_one_host_find_the_same_directory_until_the_last_has_left(memory: Path) -> None:
+    with shared_directory("77.0.0") as first:
+        with shared_directory("77.0.0") as second, shared_directory("77.1.0") as other:
+            assert first == second != other
+            assert first.parent == memory
+            assert stat.S_IMODE(first.stat().st_mode) == 0o700
+        assert first.exists() and not other.exists()
+    assert not first.exists()
 
 
 def test_a_directory_that_others_could_have_made_is_refused(memory: Path) -> None:
     (memory / "scalescope-launch-77.0.0").mkdir(mode=0o755)
-    with pytest.raises(CannotRun, match="somebody else's"):
-        shared_directory("77.0.0")
     (memory / "scalescope-launch-77.1.0").symlink_to(memory)
-    with pytest.raises(CannotRun, match="somebody else's"):
-        shared_directory("77.1.0")
+    for name in ("77.0.0", "77.1.0"):
+        with pytest.raises(CannotRun, match="somebody else's"), shared_directory(name):
+            pass
 
 
 def test_a_shared_directory_stays_while_somebody_holds_it(
     memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = shared_directory("77.0.0")
-    _let_time_pass(monkeypatch)
-    with private_directory(tmp_path):
-        assert held.exists()
+    with shared_directory("77.0.0") as held:
+        _let_time_pass(monkeypatch)
+        with private_directory(tmp_path):
+            assert held.exists()

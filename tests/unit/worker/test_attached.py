@@ -1,27 +1,23 @@
 """What rank 0 makes of the answers of ranks that others started, and of those that never come."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from scalescope.worker import attached
+from scalescope.worker.meeting import Meeting
 
 
-class Store(dict[str, bytes]):
-    """The part of torch's store that is used, in memory."""
+class Said(dict[str, bytes]):
+    """What ranks said so far."""
 
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self for key in keys)
-
-    def set(self, key: str, value: str | bytes) -> None:
-        self[key] = value.encode() if isinstance(value, str) else value
+    def heard(self, key: str) -> bytes | None:
+        return self.get(key)
 
 
-def answered(**answers: dict[str, Any]) -> Store:
-    return Store(
-        {f"scalescope/answer/3/{rank[1:]}": json.dumps(one).encode() for rank, one in answers.items()}
-    )
+def answered(**answers: dict[str, Any]) -> Said:
+    return Said({f"answer/3/{rank[1:]}": json.dumps(one).encode() for rank, one in answers.items()})
 
 
 def failed(rank: int, message: str) -> dict[str, Any]:
@@ -34,13 +30,13 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attached, "_ANSWER_LIMIT_S", 0.2)
 
 
-def gather(store: Store, ranks: list[int], group_timeout_s: float = 0.0) -> list[dict[str, Any]]:
-    return attached._gather({"ranks": ranks, "group_timeout_s": group_timeout_s}, store, 3)
+def gather(said: Said, ranks: list[int]) -> list[dict[str, Any]]:
+    return attached._gather({"ranks": ranks, "group_timeout_s": 0.0}, cast(Meeting, said), 3)
 
 
 def test_answers_come_in_the_order_of_the_trial_s_ranks() -> None:
-    store = answered(r0={"state": "done", "rank": 1}, r4={"state": "done", "rank": 0})
-    assert [one["rank"] for one in gather(store, [4, 0])] == [0, 1]
+    said = answered(r0={"state": "done", "rank": 1}, r4={"state": "done", "rank": 0})
+    assert [one["rank"] for one in gather(said, [4, 0])] == [0, 1]
 
 
 @pytest.mark.usefixtures("limits")
@@ -55,8 +51,8 @@ def test_a_rank_that_never_answers_is_lost(message: str) -> None:
 def test_ranks_that_wait_for_a_failed_one_have_until_the_group_s_limit() -> None:
     patience = attached._patience_s
     request = {"group_timeout_s": 300.0}
-    assert patience(request, failed(0, "ValueError: no such file")) == 330.0
-    assert patience(request, failed(0, "Connection closed by peer")) == 30.0
+    assert patience(request, failed(0, "ValueError: no such file")) == 310.0
+    assert patience(request, failed(0, "Connection closed by peer")) == 10.0
     assert patience(request, {"state": "done"}) == patience(request, {"host": "n1"}) == 600.0
 
 
