@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.errors import CannotRun
+from scalescope.errors import CannotRun, RanksLost
+from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
 from scalescope.launch.recorded import RecordedLauncher
+from scalescope.results.run import load_run
 from scalescope.studies.memory import memory
 from scalescope.studies.request import Request
 from scalescope.studies.scale import scale
@@ -95,3 +98,23 @@ def test_one_budget_for_all_steps() -> None:
 def test_a_run_without_its_machine_cannot_be_read() -> None:
     with pytest.raises(CannotRun, match="does not say where the run was measured"):
         RecordedLauncher(Path("nowhere"))
+
+
+def _ends_all_ranks(trial: Trial, launch: int) -> Outcome | None:
+    if trial.world_size == 2 and trial.settings.get("ablation") == "none":
+        raise RanksLost("rank 0's worker has ended")
+    return None
+
+
+def test_a_trial_that_ends_all_ranks_is_recorded_and_comes_last_next_time() -> None:
+    for _ in range(2):
+        last = FakeLauncher(CostModel(), outcomes=_ends_all_ranks)
+        with pytest.raises(RanksLost) as ended:
+            _step(0, last)
+        assert ended.value.exit_code == 4
+    (lost,) = load_run(Path("run")).of_status("failed")
+    assert lost.key == last.launched[-1]
+    assert lost.reason == "rank 0's worker has ended"
+    healthy = FakeLauncher(CostModel())
+    _step(0, healthy)
+    assert healthy.launched == [lost.key]  # all others are there
