@@ -8,8 +8,8 @@ from scalescope.analysis.checks import Check, all_checks
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import differences, unlike
 
-# These name one rank's own GPUs, or the job: they differ where nothing is wrong.
-_MAY_DIFFER = ("CUDA_VISIBLE_DEVICES",)
+# These name one rank's own GPUs or host: they differ where nothing is wrong.
+_MAY_DIFFER = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

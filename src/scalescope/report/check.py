@@ -39,9 +39,7 @@ def host_sections(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> tu
         left=frozenset(columns) - {"cores", "memory"},
         optional=("network", "memory"),
     )
-    lines = [
-        f"{one.level}: {where}: {one.subject}: {one.text}. {_sentence(one.advice)}" for one, where in said
-    ]
+    lines = [f"{one.level}: {where}{one.subject}: {one.text}. {_sentence(one.advice)}" for one, where in said]
     details = [
         f"{one.host}: {check.level}: {check.subject}: {check.text}" for one in hosts for check in one.checks
     ]
@@ -57,14 +55,14 @@ def _sentence(text: str) -> str:
 
 
 def _by_doubt(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> list[tuple[Check, str]]:
-    """Every doubt once, and which hosts raise it; what makes a run meaningless first."""
+    """Every doubt once, and before it which hosts raise it; what makes a run meaningless first."""
     raised: dict[Check, list[str]] = {}
     for one in hosts:
         for check in one.doubts:
             raised.setdefault(check, []).append(one.host)
-    found = [(check, "all hosts") for check in between]
+    found = [(check, "") for check in between]
     found += [
-        (check, "all hosts" if len(names) == len(hosts) else ", ".join(dict.fromkeys(names)))
+        (check, "all hosts: " if len(names) == len(hosts) else f"{', '.join(dict.fromkeys(names))}: ")
         for check, names in raised.items()
     ]
     return sorted(found, key=lambda one: one[0].level != "fail")

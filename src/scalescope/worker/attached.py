@@ -71,6 +71,7 @@ def _look() -> dict[str, Any]:
     from scalescope.worker.probe import own_gpu, probe
 
     local_rank = int(os.environ["LOCAL_RANK"])
+    system = None if local_rank else inspect_system()  # before we hold a GPU ourselves, and are seen there
     return {
         "host": node_name(),
         "node": _node_number() or node_name(),
@@ -78,7 +79,7 @@ def _look() -> dict[str, Any]:
         "cpus_per_task": _cpus_per_task(),
         "gpu": own_gpu(local_rank) if local_rank else None,
         "machine": None if local_rank else probe(),
-        "system": None if local_rank else inspect_system(),
+        "system": system,
     }
 
 

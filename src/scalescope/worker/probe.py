@@ -52,7 +52,6 @@ def own_gpu(local_rank: int) -> dict[str, Any] | None:
     if not torch.cuda.is_available():
         return None
     index = local_rank % torch.cuda.device_count()
-    torch.cuda.set_device(index)
     return _describe_gpu(torch, index)
 
 
