@@ -95,14 +95,38 @@ def test_lint_ends_with_what_it_found(run: Run, tmp_path: Path) -> None:
     assert (ended.code, ended.out) == (0, f"{script}: no mistakes found\n")
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe\0"])
-def test_a_script_that_cannot_be_read_is_bad_input(run: Run, tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        (b"\xff\xfe", "not UTF-8 text"),
+        (b"#!/bin/bash\n\0", "not a script but binary data"),
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b"#!/bin/bash\n" + b"true\n" * (2 << 20), "too large for a job script (at most 64 KiB)"),
+    ],
+)
+def test_a_script_that_cannot_be_read_is_bad_input(
+    run: Run, tmp_path: Path, content: bytes | None, words: str
+) -> None:
     script = tmp_path / "job.sh"
     if content is not None:
         script.write_bytes(content)
     ended = run("slurm", "lint", str(script))
     assert ended.code == 2
-    assert ended.err.startswith(f"scalescope: {script}: ")
+    assert ended.err.startswith(f"scalescope: {script}: {words}")
+    assert ended.err.count("\n") == 1
+
+
+def test_lint_sees_dos_line_breaks(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_bytes(
+        b"#!/bin/bash\r\n#SBATCH --cpus-per-task=2\r\nexport OMP_NUM_THREADS=2\r\nsrun ./a\r\n"
+    )
+    ended = run("slurm", "lint", str(script))
+    assert (ended.code, ended.err) == (8, "")
+    assert ended.out.startswith(f"{script}:1: a DOS line break: sbatch refuses")
+    assert ended.out.endswith("1 mistake found\n")
 
 
 def test_lint_of_a_folder_is_bad_input(run: Run, tmp_path: Path) -> None:

@@ -28,25 +28,43 @@ def test_a_good_script_is_clean() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
-        ('"$head:$port"', "$SLURM_NODELIST:$port", 9, "list of nodes"),
-        ('"$head:$port"', '"${SLURM_JOB_NODELIST}:$port"', 9, "list of nodes"),
+        ('"$head:$port"', "$SLURM_NODELIST:$port", 10, "list of nodes"),
+        ('"$head:$port"', '"${SLURM_JOB_NODELIST}:$port"', 10, "list of nodes"),
         (
             'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "head=$SLURM_NODELIST",
-            9,
+            10,
             "list of",
         ),
         ("port=$", "export MASTER_ADDR=$SLURM_NODELIST\nport=$", 8, "list of nodes"),
         ("--ntasks-per-node=1  #", "--ntasks-per-node=4  #", 3, "4 tasks a node together with torchrun"),
         ("--ntasks-per-node=1  #", "--ntasks=8  #", 3, "4 tasks a node together with torchrun"),
         ("--ntasks-per-node=1  #", "-n 4  #", 3, "2 tasks a node together with torchrun"),
-        ("srun --cpus", "srun --ntasks-per-node=4 --cpus", 9, "4 tasks a node"),
+        ("--ntasks-per-node=1  #", "--tasks-per-node=4  #", 3, "4 tasks a node together with torchrun"),
+        ("srun --cpus", "srun --ntasks=8 --cpus", 9, "4 tasks a node"),
+        ("srun --cpus", "srun -n8 --cpus", 9, "4 tasks a node"),
         ("srun --cpus", "srun --mpi=pmix --cpus", 9, "PMIx"),
-        ("--gpus-per-node=4", "--gpus-per-task=4", 4, "GPUs for each task together with torchrun"),
+        ("--gpus-per-node=4", "--gpus-per-task=1", 4, "GPUs for each task together with torchrun"),
         ("export OMP_NUM_THREADS=8", "true", 9, "OMP_NUM_THREADS is not set"),
         ("port=$((20000 + SLURM_JOB_ID % 12000))", "export MASTER_PORT=29500", 8, "port 29500 is fixed"),
-        ('"$head:$port"', '"$head:29500"', 9, "port 29500 is fixed"),
+        ('"$head:$port"', '"$head:29500"', 10, "port 29500 is fixed"),
+        ("port=$((20000 + SLURM_JOB_ID % 12000))", "port=29500", 8, "port 29500 is fixed"),
+        ("port=$((20000 + SLURM_JOB_ID % 12000))", 'export port="${1:-29500}"', 8, "port 29500 is fixed"),
+        ("$port", "${MASTER_PORT:-29500}", 10, "port 29500 is fixed"),
+        (
+            '--rdzv_endpoint="$head:$port"',
+            "--node_rank=$SLURM_NODEID --master_addr=$head --master_port=$port",
+            10,
+            "it is 0 for every node",
+        ),
+        ("srun --cpus-per-task=32 ", "", 9, "runs on the first node only"),
         ("train.py\n", "train.py\n#SBATCH --time=10\n", 11, "does nothing"),
+        ("train.py\n", "train.py\n  #SBATCH --time=10\n", 11, "after the first command"),
+        ("#SBATCH --gpus", " #SBATCH --gpus", 4, "only at the start of a line"),
+        ("#SBATCH --nodes", "\t#SBATCH --nodes", 2, "only at the start of a line"),
+        ("#!/bin/bash\n", "# a job\n", 1, "no #! at the start"),
+        ("#!/bin/bash\n", "\ufeff#!/bin/bash\n", 1, "byte order mark"),
+        ("export OMP_NUM_THREADS=8\n", "export OMP_NUM_THREADS=8\r\n", 6, "DOS line break"),
     ],
 )
 def test_each_mistake_is_found_at_its_line(old: str, new: str, line: int, words: str) -> None:
@@ -63,13 +81,40 @@ def test_missing_cores_are_found() -> None:
     assert "no --cpus-per-task" in found.what
 
 
-def test_the_tasks_of_srun_are_what_counts() -> None:
-    script = _GOOD.replace("--ntasks-per-node=1  #", "--ntasks-per-node=4  #")
-    assert lint(script.replace("srun --cpus", "srun --ntasks-per-node=1 --cpus")) == []
+@pytest.mark.parametrize(
+    ("job", "step", "tasks"),
+    [  # as SLURM 22.05 was seen to place them
+        ("--ntasks-per-node=4", "", 4),
+        ("--ntasks-per-node=4", "--ntasks=2", 1),
+        ("--ntasks-per-node=4", "--ntasks=2 --ntasks-per-node=1", 1),
+        ("--ntasks-per-node=4", "--ntasks-per-node=1", 4),
+        ("--ntasks=8", "--ntasks-per-node=1", 4),
+        ("--ntasks=2", "--ntasks-per-node=4", 1),
+        ("--ntasks=2 --ntasks-per-node=4", "", 1),
+        ("--time=10", "--ntasks-per-node=4", 4),
+        ("--time=10", "", 1),
+        ("--ntasks-per-node=4", "--ntasks=$SLURM_NNODES", 1),
+    ],
+)
+def test_tasks_are_counted_as_srun_does(job: str, step: str, tasks: int) -> None:
+    script = _GOOD.replace("--ntasks-per-node=1 ", job).replace("srun --cpus", f"srun {step} --cpus")
+    found = lint(script)
+    assert [f"{tasks} tasks a node" in one.what for one in found] == [True] * (tasks > 1)
+
+
+def test_tasks_that_srun_ignores_have_a_mend_of_their_own() -> None:
+    script = _GOOD.replace("--ntasks-per-node=1 ", "--ntasks-per-node=4 ")
+    (found,) = lint(script.replace("srun --cpus", "srun --ntasks-per-node=1 --cpus"))
+    assert (found.line, "srun ignores" in found.what) == (9, True)
+    assert lint(script.replace("srun --cpus", f"{found.mend} --cpus")) == []
 
 
 def test_one_task_for_each_of_many_nodes_is_right() -> None:
     assert lint(_GOOD.replace("--ntasks-per-node=1", "--ntasks=2")) == []
+
+
+def test_a_task_may_have_all_gpus_of_its_node() -> None:
+    assert lint(_GOOD.replace("--gpus-per-node=4", "--gpus-per-task=4")) == []
 
 
 def test_tasks_without_torchrun_are_ranks() -> None:
@@ -87,6 +132,18 @@ srun --mpi=pmix torchrun --nproc_per_node=4 --rdzv_endpoint=$SLURM_NODELIST:2950
 """
     found = [(one.line, one.what.split(":")[0].split(" ")[0]) for one in lint(script)]
     assert [line for line, _ in found] == [3, 4, 4, 5, 5, 5, 5]
+
+
+def test_dos_line_breaks_are_one_mistake_and_hide_no_other() -> None:
+    script = _GOOD.replace("srun --cpus", "srun --mpi=pmix --cpus").replace("\n", "\r\n")
+    dos, pmix = lint(script)
+    assert (dos.line, "DOS" in dos.what, pmix.line) == (1, True, 9)
+    assert "sed -i" in dos.mend
+
+
+def test_a_script_that_holds_itself_ends() -> None:
+    doubling = "".join(f"a{n + 1}=$a{n}$a{n}\n" for n in range(200))
+    assert lint(_GOOD.replace("export OMP", f"a0=$a200\n{doubling}b=$b$b\nexport OMP")) == []
 
 
 def test_comments_are_no_commands() -> None:

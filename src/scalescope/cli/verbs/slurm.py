@@ -7,7 +7,7 @@ import click
 
 from scalescope.errors import BadInput, ExitCode
 
-_LARGEST_SCRIPT_BYTES = 1 << 20
+_LARGEST_SCRIPT_BYTES = 64 << 10
 
 
 @click.group("slurm")
@@ -32,11 +32,19 @@ def lint_script(script: Path) -> None:
 
 
 def _text(path: Path) -> str:
+    """The script, its line breaks as they are; never more of it than a script may be."""
     try:
-        if path.stat().st_size > _LARGEST_SCRIPT_BYTES:
-            raise BadInput(f"{path}: too large for a job script")
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_SCRIPT_BYTES + 1)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None
+    if len(content) > _LARGEST_SCRIPT_BYTES:
+        raise BadInput(f"{path}: too large for a job script (at most {_LARGEST_SCRIPT_BYTES >> 10} KiB)")
+    if b"\0" in content:
+        raise BadInput(f"{path}: not a script but binary data")
+    if not content.strip():
+        raise BadInput(f"{path}: empty")
+    try:
+        return content.decode("utf-8")
     except UnicodeDecodeError:
         raise BadInput(f"{path}: not UTF-8 text") from None

@@ -1,0 +1,223 @@
+"""A job script as its two readers see it: sbatch the comments at its top, the shell the rest."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """A line of #SBATCH, with what keeps sbatch from reading it."""
+
+    number: int
+    text: str
+    is_indented: bool = False
+    comes_after: int | None = None
+    """The line of the first command, where sbatch stops reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line as the shell reads it: without comments; where it was continued there is a line break."""
+
+    number: int
+    text: str
+
+    def number_at(self, offset: int) -> int:
+        """The line of the file that holds this place of the text."""
+        return self.number + self.text.count("\n", 0, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a line: its words as they are written, where it begins, and what ends it."""
+
+    words: tuple[str, ...]
+    offset: int
+    text: str
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobScript:
+    """What a script says, and to whom."""
+
+    directives: tuple[Directive, ...]
+    lines: tuple[Line, ...]
+    documents: tuple[str, ...]
+    """Bodies of here-documents: text that this script writes or hands on, no commands of its own."""
+
+
+SINGLE = r"'[^']*'"
+DOUBLE = r'"(?:[^"\\]++|\\.)*+"'
+_PIECE = re.compile(
+    rf"(?P<continued>\\\n)|\\.|{SINGLE}|{DOUBLE}"
+    r"|(?P<comment>(?<![^\s;&|()])\#[^\n]*)"
+    r"|<<<|(?P<document><<(?P<dash>-?)[ \t]*\\?(?P<quote>['\"]?)(?P<end>[A-Za-z_]\w*)(?P=quote))"
+    r"|(?P<array>(?<=\w)\+?=\()|(?P<close>\))|(?P<newline>\n)|[^\\'\"#<\n+=)]++|.",
+    re.DOTALL,
+)
+
+
+def read(script: str) -> JobScript:
+    """Take a script apart; whatever no shell could read is taken as plain words."""
+    return _Reader(script).read()
+
+
+class _Reader:
+    """Goes through a script once, piece by piece."""
+
+    def __init__(self, script: str) -> None:
+        self._script = script
+        self._number = self._begun = 1
+        self._pieces: list[str] = []
+        self._in_array = False
+        self._unclosed: set[str] = set()
+        self._ends: list[tuple[str, bool]] = []
+        self._directives: list[Directive] = []
+        self._lines: list[Line] = []
+        self._documents: list[str] = []
+
+    def read(self) -> JobScript:
+        place = 0
+        while match := _PIECE.match(self._script, place):
+            place = match.end()
+            if match["comment"]:
+                self._take_comment(match)
+            elif match["newline"] and not self._in_array:
+                self._end_line()
+                self._number += 1
+                place = self._skip_documents(place)
+                self._begun = self._number
+            else:
+                self._take(match)
+        self._end_line()
+        return JobScript(tuple(self._directives), tuple(self._lines), tuple(self._documents))
+
+    def _take(self, match: re.Match[str]) -> None:
+        if match["document"]:
+            self._ends.append((match["end"], bool(match["dash"])))
+        elif match["array"] or match["close"]:
+            self._in_array = bool(match["array"])
+        self._number += match[0].count("\n")
+        self._pieces.append("\n" if match["continued"] else match[0])
+
+    def _take_comment(self, match: re.Match[str]) -> None:
+        before = self._script[self._script.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if before.strip() or not match[0].startswith("#SBATCH"):
+            return
+        is_within_line = any(piece.strip() for piece in self._pieces)
+        first = self._lines[0].number if self._lines else self._begun if is_within_line else None
+        text = re.sub(r"#.*", "", match[0].removeprefix("#SBATCH"))
+        self._directives.append(Directive(self._number, text, bool(before), first))
+
+    def _end_line(self) -> None:
+        text = "".join(self._pieces)
+        if text.strip():
+            self._lines.append(Line(self._begun, _without_talk(text)))
+        self._pieces, self._in_array = [], False
+
+    def _skip_documents(self, place: int) -> int:
+        for end, dashed in self._ends:
+            closing = re.compile(("^\t*" if dashed else "^") + end + "$\n?", re.MULTILINE)
+            # Without its end it is none: a shift in arithmetic looks the same.
+            match = None if end in self._unclosed else closing.search(self._script, place)
+            if match is None:
+                self._unclosed.add(end)
+            else:
+                self._documents.append(self._script[place : match.start()])
+                self._number += self._script.count("\n", place, match.end())
+                place = match.end()
+        self._ends = []
+        return place
+
+
+_IN_PARENTHESES = r"\((?:[^()]++|\((?:[^()]++|\((?:[^()]++|\([^()]*+\))*+\))*+\))*+\)"
+_TOKEN = re.compile(
+    rf"(?P<word>(?:{SINGLE}|{DOUBLE}|\\.|[$=]{_IN_PARENTHESES}|`[^`]*`|[<>]&[0-9-]?|&>>?|[^\s;&|()])+)"
+    r"|(?P<end>&&|\|\||;;|\|&|[;&|()\n])|\s",
+    re.DOTALL,
+)
+_SUBSTITUTED = re.compile(rf"\$({_IN_PARENTHESES})|(`[^`]*`)", re.DOTALL)
+
+
+def commands(text: str, start: int = 0) -> Iterator[Command]:
+    """The commands of a line, those of substitutions before the ones that use them."""
+    words: list[re.Match[str]] = []
+    for token in _TOKEN.finditer(text):
+        if token["word"]:
+            words.append(token)
+            for inner in _SUBSTITUTED.finditer(token[0]):
+                group = 1 if inner[1] else 2
+                yield from commands(inner[group][1:-1], start + token.start() + inner.start(group) + 1)
+        elif token["end"] and token["end"] != "\n":
+            yield from _command(words, text, start, token["end"])
+            words = []
+    yield from _command(words, text, start, "")
+
+
+def _command(words: list[re.Match[str]], text: str, start: int, ended_by: str) -> Iterator[Command]:
+    if words:
+        spelled = text[words[0].start() : words[-1].end()]
+        yield Command(tuple(one[0] for one in words), start + words[0].start(), spelled, ended_by)
+
+
+def _without_talk(text: str) -> str:
+    """The line without what it only prints: that starts nothing and sets nothing."""
+    kept, end = [], 0
+    for command in sorted(commands(text), key=lambda one: one.offset):
+        if command.words[0] in {"echo", "printf"} and command.offset >= end:
+            kept += [text[end : command.offset], re.sub(r"\S", " ", command.text)]
+            end = command.offset + len(command.text)
+    return "".join([*kept, text[end:]])
+
+
+def unquoted(word: str) -> str:
+    """A word as its command gets it, as far as that can be said without running it."""
+    if len(word) > 1 and word[0] in "'\"" and word[-1] == word[0]:
+        return word[1:-1]
+    return re.sub(r"['\"]", "", word)
+
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_REFERENCE = re.compile(
+    r"(?<!\\)(?:\"?\$\{(\w+)\[[@*]\]\}\"?|\$\{(\w+)\}|\$([A-Za-z_]\w*)|\$\{(\w+):?[-=]([^{}]*)\})"
+)
+_DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset", "env"})
+_MOST_EXPANDED = 4_000  # variables that double each other would grow without bound
+
+
+def assignments(line: Line) -> Iterator[tuple[str, str, int]]:
+    """Names that a line gives values to, the values as they are written, and where."""
+    for command in commands(line.text):
+        place = command.offset
+        for word in command.words:
+            place = line.text.find(word, place)
+            if match := _ASSIGNMENT.fullmatch(word):
+                yield match[1], (f"${match[1]} {match[3]}" if match[2] else match[3]), place
+            elif word not in _DECLARING and not word.startswith("-"):
+                break
+
+
+def variables(lines: tuple[Line, ...]) -> dict[str, str]:
+    """What the script's variables hold at its end, as far as the script says so."""
+    known: dict[str, str] = {}
+    for line in lines:
+        for name, value, _ in assignments(line):
+            plain = value[1:-1] if value.startswith("(") else unquoted(value)
+            known[name] = expanded(plain.replace("\\\n", " "), known)
+    return known
+
+
+def expanded(text: str, known: dict[str, str]) -> str:
+    """The text with the variables that are known, as long as it stays short; the others stay."""
+    room = _MOST_EXPANDED
+
+    def held(match: re.Match[str]) -> str:
+        nonlocal room
+        name = match[1] or match[2] or match[3] or match[4]
+        value = known.get(name, match[0] if match[5] is None else match[5])
+        room -= len(value)
+        return value if room >= 0 else match[0]
+
+    return _REFERENCE.sub(held, text)
