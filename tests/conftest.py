@@ -55,7 +55,24 @@ def cli(tmp_path: Path) -> Cli:
     return run
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# Where several processes share the files of tests (`make test`), what takes longest begins first: else one
+# process would still be at it when the others have nothing left to do.
+_LONGEST_FIRST = ("slurm", "gloo", "netns", "browser", "pipeline", "latex")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need what is not here are skipped; one of several processes gets them in their order."""
+    _skip_what_cannot_run(items)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _place(item.path))
+
+
+def _place(path: Path) -> int:
+    folder = path.relative_to(Path(__file__).parent).parts[0]
+    return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
+
+
+def _skip_what_cannot_run(items: list[pytest.Item]) -> None:
     """A test that needs what is not here skips with the reason; where it is required, it runs and fails."""
     required = os.environ.get("SCALESCOPE_REQUIRE", "").split(",")
     for marker, why_not in _NEEDS.items():

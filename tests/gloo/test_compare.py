@@ -6,13 +6,17 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY, Cli
+from tests.gloo.real_runs import RunsHere
 
 pytestmark = pytest.mark.gloo
 
 
-def test_one_launch_is_joined_by_others_until_there_is_a_verdict(cli: Cli, tmp_path: Path) -> None:
+def test_one_launch_is_joined_by_others_until_there_is_a_verdict(
+    cli: Cli, run_here: RunsHere, tmp_path: Path
+) -> None:
     for name, repeats in (("base", 3), ("new", 1)):
-        made = cli("train", *TINY, "--world-size=2", f"--repeats={repeats}", f"--output-dir={name}")
+        folder = str(tmp_path / name)
+        made = run_here("train", *TINY, "--world-size=2", f"--repeats={repeats}", folder=folder)
         assert made.returncode == 0, made.stderr
     before = (tmp_path / "base" / "trials.jsonl").read_bytes()
     # Nearly everything is within 99 %: this is about launches, not about speed.

@@ -9,3 +9,9 @@ import pytest
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main job draws no page, which takes seconds: for tests that do not look at it."""
+    monkeypatch.setattr("scalescope.studies.main_job._with_page", lambda found, watcher: found)

@@ -22,6 +22,7 @@ from scalescope.studies.tune import TuneOptions, tune
 
 from .recording import RecordingWatcher, ask
 
+pytestmark = pytest.mark.usefixtures("without_page")
 MODEL = CostModel(exposed_comm_s={2: 0.02}, factors={(("precision", "bf16"),): 0.5})
 
 

@@ -21,10 +21,10 @@ MODEL = CostModel(fixed_s=0.010, per_sample_s=0.0002, exposed_comm_s={2: 0.004, 
 
 
 @pytest.fixture(autouse=True)
-def without_page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes seconds; only the tests about the page have one."""
+def page_where_it_matters(request: pytest.FixtureRequest) -> None:
+    """Only the tests about the page have one."""
     if "page" not in request.node.name and "what_draws_it" not in request.node.name:
-        monkeypatch.setattr("scalescope.studies.main_job._with_page", lambda found, watcher: found)
+        request.getfixturevalue("without_page")
 
 
 def test_the_main_job_shows_the_machine_and_then_how_it_scales() -> None:

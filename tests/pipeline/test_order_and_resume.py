@@ -297,6 +297,7 @@ def test_after_a_kill_resume_loses_and_repeats_nothing() -> None:
     ],
 )
 @pytest.mark.parametrize("study", [train, scale, main_job])
+@pytest.mark.usefixtures("without_page")
 def test_the_experiment_file_repeats_the_run(
     study: Callable[..., StudyReport], asked: dict[str, Any]
 ) -> None:

@@ -22,6 +22,7 @@ NODES = ("scalenode1", "scalenode2")
 _LIMIT_S = 30.0
 _CONF = """\
 ClusterName=onehost
+FirstJobId={first_job}
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
@@ -107,7 +108,11 @@ def _write_files(folder: Path) -> None:
         f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=16 Gres=gpu:4 State=UNKNOWN"
         for node, port in zip(NODES, ports[1:], strict=True)
     )
-    (folder / "slurm.conf").write_text(_CONF.format(folder=folder, host=host, ports=ports, nodes=nodes))
+    # Ranks find their port by the number of their job, and jobs of another such cluster may run on this host.
+    first_job = 1 + secrets.randbelow(1_000_000)
+    (folder / "slurm.conf").write_text(
+        _CONF.format(folder=folder, host=host, ports=ports, nodes=nodes, first_job=first_job)
+    )
     for number in range(4):  # to be asked for only: what is behind them is the null device
         os.mknod(folder / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-3]\n")

@@ -13,9 +13,11 @@ from tests.conftest import clean_environment
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 
-# Four ranks share what cores there are here: of the example's scaling run, one short launch is made.
+# Four ranks share what cores there are here: four threads in each would mostly wait for each other. Of the
+# example's scaling run, one short launch is made.
 _SHORTER = """\
 case "$*" in *--only-launch=[12]*) exit 0 ;; esac
+set -- "$@" --threads-per-rank=1
 test "$1" = scale && set -- "$@" --no-waterfall --steps-per-epoch=6 --warmup-steps=3"""
 _ROOT = Path(__file__).parents[2]
 

@@ -94,7 +94,10 @@ def test_ctrl_c_cancels_the_job_and_keeps_what_is_finished(start: Start, cluster
     assert run.leftovers(within_s=5.0) == []
 
 
-def test_a_lost_connection_leaves_the_job_to_be_followed_again(start: Start, cluster: dict[str, str]) -> None:
+def test_a_lost_connection_leaves_the_job_to_be_followed_through_the_queue_again(
+    start: Start, cluster: dict[str, str]
+) -> None:
+    """One job for both: it is left alone while it runs, followed again, preempted, and finishes."""
     run = start(*_LONGER, *_JOB, **cluster)
     run.wait_until(lambda: "is running" in run.stdout, "running job", timeout=60)
     job = _job_of(run.folder)
@@ -102,18 +105,12 @@ def test_a_lost_connection_leaves_the_job_to_be_followed_again(start: Start, clu
     stopped = run.finish(60)
     assert stopped.returncode == 129
     assert f"job {job} goes on; --resume" in stopped.stderr
+
     followed = start(*_LONGER, *_JOB, "--resume", **cluster)
-    _assert_complete(followed.finish(300))
-    assert _job_of(run.folder) == job
-    assert f"Job {job} is running." in followed.stdout
-
-
-def test_a_preempted_job_goes_back_to_the_queue_and_finishes(start: Start, cluster: dict[str, str]) -> None:
-    run = start(*_LONGER, *_JOB, **cluster)
-    _wait_for_results(run)
-    job = _job_of(run.folder)
+    followed.wait_until(lambda: f"Job {job} is running." in followed.stdout, "job to follow", timeout=60)
+    _wait_for_results(followed)
     _slurm(cluster, "scancel", "--signal=USR1", "--batch", job)
-    finished = run.finish(300)
+    finished = followed.finish(300)
     _assert_complete(finished)
     assert _job_of(finished.folder) == job
     assert (

@@ -4,6 +4,7 @@ Sources: Student's t and Welch's unequal-variance interval as in any textbook; t
 its continued fraction (Lentz's method).
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -86,6 +87,7 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) / statistics.fmean(values)
 
 
+@functools.lru_cache(maxsize=1024)  # most configurations have as many launches as the others
 def t_quantile(probability: float, freedom: float) -> float:
     """The value that Student's t with `freedom` degrees stays below with `probability` ≥ 0.5."""
     assert 0.5 <= probability < 1.0 and freedom > 0.0
