@@ -1,16 +1,15 @@
 """What `tune` found: the sentence, what was tried, what adds up, and the line that runs it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning import Comparison
 from scalescope.analysis.tuning_search import Attempt
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, duration, is_useful, percent, shortened
+from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
 from scalescope.report.section import Section, Table
+from scalescope.report.tuning_plan import left_out_section
 
 NOW = ""  # the baseline's name among jobs
 
@@ -49,33 +48,6 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     if tuning.attempts:
         found.append(_combined(tuning))
     return (*found, *left_out_section(tuning.inapplicable))
-
-
-def plan_of_tuning(
-    baseline: Trial, changes: Sequence[tuple[str, str]], launches: int, seconds: float, budget_s: float | None
-) -> Section:
-    """What --dry-run shows: (lever, what it changes) of all that would be tried."""
-    limit = "" if budget_s is None else f", {duration(budget_s)} at most"
-    columns = ("lever", "changes")
-    return Section(
-        title=f"Would be tried against {baseline.label}",
-        table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
-        lines=(
-            f"Up to {launches} launches each, roughly {duration(seconds)} for all of them{limit}. "
-            "Nothing was run.",
-        ),
-    )
-
-
-def left_out_section(inapplicable: Sequence[tuple[str, str]]) -> tuple[Section, ...]:
-    """What was not tried, levers of the same reason in one line."""
-    if not inapplicable:
-        return ()
-    by_reason: dict[str, list[str]] = {}
-    for text, reason in inapplicable:
-        by_reason.setdefault(reason, []).append(text)
-    lines = tuple(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
-    return (Section(title="Not tried", lines=lines),)
 
 
 def verdict(tuning: Tuning) -> str:
@@ -230,61 +202,3 @@ def _estimate(speedup: Estimate) -> str:
     if speedup.low is None or speedup.high is None or not is_useful(speedup):
         return f"{speedup.value:.2f}×"
     return f"{speedup.value:.2f}× [{speedup.low:.2f}, {speedup.high:.2f}]"
-
-
-def tuning_json(tuning: Tuning) -> dict[str, Any]:
-    """The same as plain data."""
-    judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
-    return {
-        "verdict": verdict(tuning),
-        "baseline": tuning.baseline.trial_id,
-        "finished": tuning.finished,
-        "threshold": tuning.threshold,
-        "tried": [
-            {
-                "lever": text,
-                "trial_id": trial,
-                "changes": changes,
-                "dropped": trial in tuning.dropped,
-                "failed": tuning.failed.get(trial),
-                **_judgement(judged.get(trial)),
-            }
-            for text, trial, changes in tuning.levers
-        ],
-        "inapplicable": [{"lever": text, "reason": reason} for text, reason in tuning.inapplicable],
-        "combined": [
-            {
-                "lever": one.text,
-                "adds": one.adds,
-                "speedup": one.speedup,
-                "kept": one.kept,
-                "launches": one.launches,
-            }
-            for one in tuning.attempts
-        ],
-        "scaling": {
-            name or "now": {"speedup": one.value, "ci95": [one.low, one.high] if one.has_interval else None}
-            for name, one in tuning.scaling.items()
-        },
-        "winner": sorted(tuning.winner),
-        "recommended": tuning.recommended,
-        "confirmed": None if tuning.final is None else _judgement(tuning.final),
-    }
-
-
-def _judgement(one: Comparison | None) -> dict[str, Any]:
-    if one is None:
-        return {"verdict": None}
-    speedup = one.speedup
-    return {
-        "verdict": one.verdict if len(one.candidate.launches) > 1 else None,
-        "speedup": speedup.value,
-        "ci95_speedup": [speedup.low, speedup.high] if speedup.has_interval else None,
-        "p_value": one.p_value,
-        "smallest_effect_seen": one.smallest_seen,
-        "loss_change": one.loss_change,
-        "loss_differs": one.loss_differs,
-        "launches": len(one.candidate.launches),
-        "peak_memory_bytes": one.candidate.peak_memory_bytes,
-        "gpu_utilization": one.candidate.seen.gpu_utilization,
-    }
