@@ -1,5 +1,6 @@
 """Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -156,11 +157,27 @@ def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
     return tuple(value for value in (*tries, *multiples) if value != now)
 
 
+def with_values(experiment: Experiment, values: Mapping[str, Value]) -> Experiment:
+    """The request with settings moved; another strategy leaves behind what belongs to the one before.
+
+    The file of a run spells out every setting, also those that only the strategy it had knows.
+    """
+    kept = experiment.settings
+    known = {
+        name: {one.name for one in settings_of(cards.card("strategies", name))}
+        for name in cards.names("strategies")
+    }
+    if values.get("strategy") in known:
+        foreign = set().union(*known.values()) - known[values["strategy"]]
+        kept = {name: found for name, found in kept.items() if name not in foreign}
+    moved = {name: (value,) for name, value in values.items()}
+    return dataclasses.replace(experiment, settings={**kept, **moved})
+
+
 def _candidate(
     experiment: Experiment, machine: Machine, baseline: Trial, setting: Setting, value: Value
 ) -> Candidate:
-    changed = experiment.with_settings(**{setting.name: (value,)})
-    (trial,) = expand(changed, machine).trials
+    (trial,) = expand(with_values(experiment, {setting.name: value}), machine).trials
     changes = _changes(setting, baseline)
     if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
         changes = "the job"

@@ -32,7 +32,7 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING
 from scalescope.studies.campaign import CampaignWatcher
-from scalescope.studies.levers import Candidate, Levers, settings_of_trial, shown
+from scalescope.studies.levers import Candidate, Levers, settings_of_trial, shown, with_values
 
 TUNED = "tuned.yaml"
 _SCALING_LAUNCHES = 3
@@ -223,7 +223,7 @@ class Search:
 
     def _with(self, texts: frozenset[str]) -> Experiment:
         chosen = [self._by_text[text] for text in sorted(texts)]
-        return self._experiment.with_settings(**{one.name: (one.value,) for one in chosen})
+        return with_values(self._experiment, {one.name: one.value for one in chosen})
 
     def _trial_with(self, texts: frozenset[str]) -> Trial | None:
         """The trial with all these levers; None where it cannot be run, or two move the same setting."""
