@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning import Comparison
+from scalescope.analysis.tuning import LEAST_EFFECT, Comparison
 from scalescope.analysis.tuning_search import Attempt
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
@@ -31,6 +31,7 @@ class Tuning:
     final: Comparison | None
     threshold: float
     finished: bool
+    one_launch_each: bool = False  # by ranks that stay the same processes: nothing can be proven
 
     @property
     def recommended(self) -> bool:
@@ -73,6 +74,8 @@ def verdict(tuning: Tuning) -> str:
         return f"What it is now could not be measured: {tuning.failed[tuning.baseline.trial_id]}"
     if not tuning.singles:
         return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
+    if tuning.one_launch_each:
+        return f"{_of_single_launches(tuning)}{ended}"
     once = sum(len(one.candidate.launches) < 2 for one in tuning.singles)
     unsure = sum(one.verdict == "inconclusive" for one in tuning.singles) - once
     doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
@@ -81,6 +84,29 @@ def verdict(tuning: Tuning) -> str:
             f" {counted(once, 'try')} had one launch, which is no verdict: a larger --budget allows more."
         )
     return f"No lever is known to help.{doubt}{ended}"
+
+
+def _of_single_launches(tuning: Tuning) -> str:
+    """What looked fastest, that this proves nothing, and what would."""
+    best = looks_fastest(tuning)
+    looked = "No lever looked faster" if best is None else f"{best[0]} looked fastest ({best[1]:.2f}×)"
+    return (
+        f"{looked}, but nothing is proven: ranks of torchrun or srun make one launch of each, and one launch "
+        "is no verdict. To know, launch anew: scalescope tune on one machine without torchrun or srun, or "
+        "scalescope train --repeats 5 --launcher slurm with and without the lever."
+    )
+
+
+def looks_fastest(tuning: Tuning) -> tuple[str, float] | None:
+    """The lever with the highest speed that does the same job; None where none is above the baseline's."""
+    same_job = {trial: text for text, trial, changes in tuning.levers if changes != "the job"}
+    speeds = {
+        same_job[one.candidate.trial.trial_id]: one.speedup.value
+        for one in tuning.singles
+        if one.candidate.trial.trial_id in same_job and not one.loss_differs
+    }
+    best = max(speeds.items(), key=lambda pair: pair[1], default=None)
+    return best if best is not None and best[1] > 1.0 + LEAST_EFFECT else None
 
 
 def _of_other_jobs(tuning: Tuning) -> list[str]:
@@ -92,7 +118,8 @@ def _of_other_jobs(tuning: Tuning) -> list[str]:
     now = tuning.scaling[NOW]
     negative = " (slower than one)" if now.high is not None and now.high < 1.0 else ""
     best = max(others, key=lambda name: others[name].value)
-    said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}."]
+    once = " (one launch of each)" if tuning.one_launch_each else ""
+    said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}{once}."]
     least, most = others[best].low, now.high
     if least is not None and most is not None and least > most:
         said.append(
@@ -122,14 +149,16 @@ def _tried(tuning: Tuning) -> Section:
         key=lambda row: (row["lever"] not in speeds, _ORDER[row["verdict"]], speeds.get(row["lever"], 0.0))
     )
     scaling = (_SCALING,) if tuning.scaling else ()
-    columns = ("lever", "verdict", "speed", *scaling, "smallest seen", "memory", "GPU busy", "loss", "remark")
+    seen = () if tuning.one_launch_each else ("smallest seen",)
+    columns = ("lever", "verdict", "speed", *scaling, *seen, "memory", "GPU busy", "loss", "remark")
+    shown = "one launch each: no intervals" if tuning.one_launch_each else "95 % intervals in brackets"
     return Section(
-        title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, 95 % intervals in brackets",
+        title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, {shown}",
         table=Table(
             columns=columns,
             rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
             left=frozenset(("lever", "verdict", "remark")),
-            optional=("memory", "GPU busy", "loss", "smallest seen"),
+            optional=("memory", "GPU busy", "loss", *seen),
         ),
     )
 

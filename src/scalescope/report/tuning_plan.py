@@ -12,14 +12,12 @@ def plan_of_tuning(
 ) -> Section:
     """What --dry-run shows: (lever, what it changes) of all that would be tried."""
     limit = "" if budget_s is None else f", {duration(budget_s)} at most"
+    often = f"Up to {launches} launches each" if launches > 1 else "One launch each, which is no verdict"
     columns = ("lever", "changes")
     return Section(
         title=f"Would be tried against {baseline.label}",
         table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
-        lines=(
-            f"Up to {launches} launches each, roughly {duration(seconds)} for all of them{limit}. "
-            "Nothing was run.",
-        ),
+        lines=(f"{often}, roughly {duration(seconds)} for all of them{limit}. Nothing was run.",),
     )
 
 

@@ -1,7 +1,7 @@
 """Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.catalog import cards
@@ -12,6 +12,8 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
+from scalescope.experiment.twins import plain_twin
+from scalescope.report.tuning import NOW
 
 ALL = "all"
 
@@ -209,3 +211,13 @@ def why_not(setting: Setting, trial: Trial) -> str | None:
         "workers": (bool(trial.settings["num_workers"]), "the loader has no processes; --num-workers 2"),
     }
     return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)
+
+
+def other_jobs(levers: Levers, failed: Collection[str] = ()) -> dict[str, tuple[Trial, Trial]]:
+    """The baseline and every other job on all ranks and on one: how they scale is what compares them."""
+    jobs = [one for one in levers.candidates if one.changes == "the job"]
+    wanted = {one.text: one.trial for one in jobs if one.trial.trial_id not in failed}
+    if levers.baseline.world_size == 1 or not wanted:
+        return {}
+    wanted[NOW] = levers.baseline
+    return {name: (trial, plain_twin(trial)) for name, trial in wanted.items()}

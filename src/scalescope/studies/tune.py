@@ -1,5 +1,6 @@
 """`tune`: which setting helps, really: one by one, then together, each claim measured."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from scalescope.studies.estimate import estimate_s
 from scalescope.studies.levers import Levers, find_levers
 from scalescope.studies.request import Request
 from scalescope.studies.study import StudyReport, carry_out
+from scalescope.studies.tune_once import for_running_ranks, tune_once
 from scalescope.studies.tune_search import TUNED, Search
 
 DEFAULTS = {"repeats": 5, "budget": 600.0}
@@ -37,20 +39,25 @@ def tune(
     most_ranks: int | None = None,
     options: TuneOptions | None = None,
 ) -> StudyReport:
-    """Try the levers around one configuration, within the budget."""
-    if not launcher.repeatable:
-        raise BadInput("tune needs launches of its own; run it without torchrun")
-    machine = launcher.machine()
-    experiment = request.experiment(DEFAULTS)
-    if experiment.measuring.repeats > MOST_LAUNCHES:
-        raise BadInput(f"--repeats: tune makes at most {MOST_LAUNCHES} launches of one kind")
+    """Try the levers around one configuration, within the budget.
+
+    `most_ranks` is the default world size, all ranks there are when attached.
+    """
     options = options or TuneOptions()
+    if options.combine and not launcher.repeatable:
+        raise BadInput("--combine needs launches of its own; run it without torchrun or srun")
+    machine = launcher.machine()
+    experiment = _asked(request, launcher, most_ranks)
     levers = find_levers(experiment, machine, options.levers)
+    if not launcher.repeatable:
+        levers = for_running_ranks(levers, launcher)
     if not levers.candidates:
         why = "; ".join(f"{one.text}: {one.reason}" for one in levers.inapplicable)
         raise BadInput(f"--levers: nothing is left to try here; {why}")
     if request.dry_run:
         return StudyReport(sections=_plan_of(levers, experiment))
+    if not launcher.repeatable:
+        return tune_once(request, launcher, watcher, experiment, levers, options.threshold)
     search = Search(experiment, machine, levers, threshold=options.threshold, combine=options.combine)
     trials = (levers.baseline, *(one.trial for one in levers.candidates))
     expansion = expand(experiment, machine)
@@ -69,6 +76,18 @@ def tune(
         heard=search.heard(watcher),
         answers=lambda result: result.trial_id != levers.baseline.trial_id,
     )
+
+
+def _asked(request: Request, launcher: Launcher, most_ranks: int | None) -> Experiment:
+    """The request with what the launcher decides: how many ranks there are, and whether launches repeat."""
+    experiment = request.experiment(DEFAULTS)
+    if experiment.measuring.repeats > MOST_LAUNCHES:
+        raise BadInput(f"--repeats: tune makes at most {MOST_LAUNCHES} launches of one kind")
+    if "world_size" not in experiment.settings:
+        experiment = experiment.with_settings(world_size=(most_ranks or 1,))
+    if launcher.repeatable:
+        return experiment
+    return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
 
 
 def _plan_of(levers: Levers, experiment: Experiment) -> tuple[Section, ...]:

@@ -24,15 +24,14 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import plain_twin
-from scalescope.report.tuning import NOW, Tuning
+from scalescope.report.tuning import Tuning
 from scalescope.report.tuning_json import tuning_json
 from scalescope.results.files import to_text
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING
 from scalescope.studies.campaign import CampaignWatcher
-from scalescope.studies.levers import Candidate, Levers, settings_of_trial, shown, with_values
+from scalescope.studies.levers import Candidate, Levers, other_jobs, settings_of_trial, shown, with_values
 
 TUNED = "tuned.yaml"
 _SCALING_LAUNCHES = 3
@@ -157,7 +156,7 @@ class Search:
         ranked = self._ranked(progress)
         if ranked:
             self._choose(laboratory, ranked, progress)
-        pairs = self._another_jobs(progress)
+        pairs = other_jobs(self.levers, progress.failed)
         progress.scaling = scaling_of(laboratory, pairs, min(repeats, _SCALING_LAUNCHES))
 
     def _choose(self, laboratory: Laboratory, ranked: list[Candidate], progress: "_Progress") -> None:
@@ -172,15 +171,6 @@ class Search:
         winner = self._trial_with(progress.winner)
         assert winner is not None  # it was measured
         progress.final = confirmed(laboratory, self.levers.baseline, winner, repeats, self._threshold)
-
-    def _another_jobs(self, progress: "_Progress") -> dict[str, tuple[Trial, Trial]]:
-        """The baseline and every other job on all ranks and on one: how they scale is what compares them."""
-        jobs = [one for one in self.levers.candidates if one.changes == "the job"]
-        wanted = {one.text: one.trial for one in jobs if one.trial.trial_id not in progress.failed}
-        if self.levers.baseline.world_size == 1 or not wanted:
-            return {}
-        wanted[NOW] = self.levers.baseline
-        return {name: (trial, plain_twin(trial)) for name, trial in wanted.items()}
 
     def _ranked(self, progress: "_Progress") -> list[Candidate]:
         """The best value of every lever: the fastest first; what starts slowly before what did nothing alone.
