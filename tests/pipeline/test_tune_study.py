@@ -426,13 +426,6 @@ def test_what_leaves_nothing_to_try_is_refused() -> None:
     assert levers_from(["a, b=1", "c"]) == ("a", "b=1", "c")
 
 
-def test_attached_ranks_cannot_be_tuned() -> None:
-    attached = launcher({})
-    attached.repeatable = False
-    with pytest.raises(BadInput, match="run it without torchrun"):
-        tune(ask("tune", world_size=2), attached, RecordingWatcher())
-
-
 def test_what_is_slow_alone_may_still_help_others() -> None:
     """As channels_last does, which wants matrix units that fp32 does not use."""
 

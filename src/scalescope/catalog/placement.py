@@ -37,7 +37,7 @@ class Placement:
         low=1,
         high=4096,
         none_word="auto",
-        lever=Lever(multiples=(2,), needs=("cpu",), changes="rounding"),
+        lever=Lever(multiples=(2,), needs=("cpu",), changes="rounding", needs_new_ranks=True),
     )
     pin_cores: str = setting(
         "auto",
@@ -45,7 +45,7 @@ class Placement:
         "GPU ranks.",
         choices=("auto", "yes", "no"),
         neutral="auto",
-        lever=Lever(tries=(PerDevice(cpu="no", cuda="yes"),)),
+        lever=Lever(tries=(PerDevice(cpu="no", cuda="yes"),), needs_new_ranks=True),
     )
     oversubscribe: bool = setting(
         False,

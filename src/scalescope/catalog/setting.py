@@ -53,6 +53,7 @@ class Lever:
     needs: tuple[Need, ...] = ()
     changes: Change = "nothing"
     starts_slowly: bool = False  # it compiles, for instance: looked at last
+    needs_new_ranks: bool = False  # what runs already cannot be moved: threads keep the cores they began on
     # Values that `all` leaves out, and why; naming the lever tries them.
     on_request: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
 

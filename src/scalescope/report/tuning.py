@@ -1,16 +1,15 @@
 """What `tune` found: the sentence, what was tried, what adds up, and the line that runs it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning import Comparison
+from scalescope.analysis.tuning import LEAST_EFFECT, Comparison
 from scalescope.analysis.tuning_search import Attempt
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, duration, is_useful, percent, shortened
+from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
 from scalescope.report.section import Section, Table
+from scalescope.report.tuning_plan import left_out_section
 
 NOW = ""  # the baseline's name among jobs
 
@@ -32,6 +31,7 @@ class Tuning:
     final: Comparison | None
     threshold: float
     finished: bool
+    one_launch_each: bool = False  # by ranks that stay the same processes: nothing can be proven
 
     @property
     def recommended(self) -> bool:
@@ -49,33 +49,6 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     if tuning.attempts:
         found.append(_combined(tuning))
     return (*found, *left_out_section(tuning.inapplicable))
-
-
-def plan_of_tuning(
-    baseline: Trial, changes: Sequence[tuple[str, str]], launches: int, seconds: float, budget_s: float | None
-) -> Section:
-    """What --dry-run shows: (lever, what it changes) of all that would be tried."""
-    limit = "" if budget_s is None else f", {duration(budget_s)} at most"
-    columns = ("lever", "changes")
-    return Section(
-        title=f"Would be tried against {baseline.label}",
-        table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
-        lines=(
-            f"Up to {launches} launches each, roughly {duration(seconds)} for all of them{limit}. "
-            "Nothing was run.",
-        ),
-    )
-
-
-def left_out_section(inapplicable: Sequence[tuple[str, str]]) -> tuple[Section, ...]:
-    """What was not tried, levers of the same reason in one line."""
-    if not inapplicable:
-        return ()
-    by_reason: dict[str, list[str]] = {}
-    for text, reason in inapplicable:
-        by_reason.setdefault(reason, []).append(text)
-    lines = tuple(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
-    return (Section(title="Not tried", lines=lines),)
 
 
 def verdict(tuning: Tuning) -> str:
@@ -101,6 +74,8 @@ def verdict(tuning: Tuning) -> str:
         return f"What it is now could not be measured: {tuning.failed[tuning.baseline.trial_id]}"
     if not tuning.singles:
         return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
+    if tuning.one_launch_each:
+        return f"{_of_single_launches(tuning)}{ended}"
     once = sum(len(one.candidate.launches) < 2 for one in tuning.singles)
     unsure = sum(one.verdict == "inconclusive" for one in tuning.singles) - once
     doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
@@ -109,6 +84,29 @@ def verdict(tuning: Tuning) -> str:
             f" {counted(once, 'try')} had one launch, which is no verdict: a larger --budget allows more."
         )
     return f"No lever is known to help.{doubt}{ended}"
+
+
+def _of_single_launches(tuning: Tuning) -> str:
+    """What looked fastest, that this proves nothing, and what would."""
+    best = looks_fastest(tuning)
+    looked = "No lever looked faster" if best is None else f"{best[0]} looked fastest ({best[1]:.2f}×)"
+    return (
+        f"{looked}, but nothing is proven: ranks of torchrun or srun make one launch of each, and one launch "
+        "is no verdict. To know, launch anew: scalescope tune on one machine without torchrun or srun, or "
+        "scalescope train --repeats 5 --launcher slurm with and without the lever."
+    )
+
+
+def looks_fastest(tuning: Tuning) -> tuple[str, float] | None:
+    """The lever with the highest speed that does the same job; None where none is above the baseline's."""
+    same_job = {trial: text for text, trial, changes in tuning.levers if changes != "the job"}
+    speeds = {
+        same_job[one.candidate.trial.trial_id]: one.speedup.value
+        for one in tuning.singles
+        if one.candidate.trial.trial_id in same_job and not one.loss_differs
+    }
+    best = max(speeds.items(), key=lambda pair: pair[1], default=None)
+    return best if best is not None and best[1] > 1.0 + LEAST_EFFECT else None
 
 
 def _of_other_jobs(tuning: Tuning) -> list[str]:
@@ -120,7 +118,8 @@ def _of_other_jobs(tuning: Tuning) -> list[str]:
     now = tuning.scaling[NOW]
     negative = " (slower than one)" if now.high is not None and now.high < 1.0 else ""
     best = max(others, key=lambda name: others[name].value)
-    said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}."]
+    once = " (one launch of each)" if tuning.one_launch_each else ""
+    said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}{once}."]
     least, most = others[best].low, now.high
     if least is not None and most is not None and least > most:
         said.append(
@@ -150,14 +149,16 @@ def _tried(tuning: Tuning) -> Section:
         key=lambda row: (row["lever"] not in speeds, _ORDER[row["verdict"]], speeds.get(row["lever"], 0.0))
     )
     scaling = (_SCALING,) if tuning.scaling else ()
-    columns = ("lever", "verdict", "speed", *scaling, "smallest seen", "memory", "GPU busy", "loss", "remark")
+    seen = () if tuning.one_launch_each else ("smallest seen",)
+    columns = ("lever", "verdict", "speed", *scaling, *seen, "memory", "GPU busy", "loss", "remark")
+    shown = "one launch each: no intervals" if tuning.one_launch_each else "95 % intervals in brackets"
     return Section(
-        title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, 95 % intervals in brackets",
+        title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, {shown}",
         table=Table(
             columns=columns,
             rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
             left=frozenset(("lever", "verdict", "remark")),
-            optional=("memory", "GPU busy", "loss", "smallest seen"),
+            optional=("memory", "GPU busy", "loss", *seen),
         ),
     )
 
@@ -230,61 +231,3 @@ def _estimate(speedup: Estimate) -> str:
     if speedup.low is None or speedup.high is None or not is_useful(speedup):
         return f"{speedup.value:.2f}×"
     return f"{speedup.value:.2f}× [{speedup.low:.2f}, {speedup.high:.2f}]"
-
-
-def tuning_json(tuning: Tuning) -> dict[str, Any]:
-    """The same as plain data."""
-    judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
-    return {
-        "verdict": verdict(tuning),
-        "baseline": tuning.baseline.trial_id,
-        "finished": tuning.finished,
-        "threshold": tuning.threshold,
-        "tried": [
-            {
-                "lever": text,
-                "trial_id": trial,
-                "changes": changes,
-                "dropped": trial in tuning.dropped,
-                "failed": tuning.failed.get(trial),
-                **_judgement(judged.get(trial)),
-            }
-            for text, trial, changes in tuning.levers
-        ],
-        "inapplicable": [{"lever": text, "reason": reason} for text, reason in tuning.inapplicable],
-        "combined": [
-            {
-                "lever": one.text,
-                "adds": one.adds,
-                "speedup": one.speedup,
-                "kept": one.kept,
-                "launches": one.launches,
-            }
-            for one in tuning.attempts
-        ],
-        "scaling": {
-            name or "now": {"speedup": one.value, "ci95": [one.low, one.high] if one.has_interval else None}
-            for name, one in tuning.scaling.items()
-        },
-        "winner": sorted(tuning.winner),
-        "recommended": tuning.recommended,
-        "confirmed": None if tuning.final is None else _judgement(tuning.final),
-    }
-
-
-def _judgement(one: Comparison | None) -> dict[str, Any]:
-    if one is None:
-        return {"verdict": None}
-    speedup = one.speedup
-    return {
-        "verdict": one.verdict if len(one.candidate.launches) > 1 else None,
-        "speedup": speedup.value,
-        "ci95_speedup": [speedup.low, speedup.high] if speedup.has_interval else None,
-        "p_value": one.p_value,
-        "smallest_effect_seen": one.smallest_seen,
-        "loss_change": one.loss_change,
-        "loss_differs": one.loss_differs,
-        "launches": len(one.candidate.launches),
-        "peak_memory_bytes": one.candidate.peak_memory_bytes,
-        "gpu_utilization": one.candidate.seen.gpu_utilization,
-    }

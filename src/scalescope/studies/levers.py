@@ -1,6 +1,7 @@
 """Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.catalog import cards
@@ -11,6 +12,8 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
+from scalescope.experiment.twins import plain_twin
+from scalescope.report.tuning import NOW
 
 ALL = "all"
 
@@ -156,11 +159,27 @@ def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
     return tuple(value for value in (*tries, *multiples) if value != now)
 
 
+def with_values(experiment: Experiment, values: Mapping[str, Value]) -> Experiment:
+    """The request with settings moved; another strategy leaves behind what belongs to the one before.
+
+    The file of a run spells out every setting, also those that only the strategy it had knows.
+    """
+    kept = experiment.settings
+    known = {
+        name: {one.name for one in settings_of(cards.card("strategies", name))}
+        for name in cards.names("strategies")
+    }
+    if values.get("strategy") in known:
+        foreign = set().union(*known.values()) - known[values["strategy"]]
+        kept = {name: found for name, found in kept.items() if name not in foreign}
+    moved = {name: (value,) for name, value in values.items()}
+    return dataclasses.replace(experiment, settings={**kept, **moved})
+
+
 def _candidate(
     experiment: Experiment, machine: Machine, baseline: Trial, setting: Setting, value: Value
 ) -> Candidate:
-    changed = experiment.with_settings(**{setting.name: (value,)})
-    (trial,) = expand(changed, machine).trials
+    (trial,) = expand(with_values(experiment, {setting.name: value}), machine).trials
     changes = _changes(setting, baseline)
     if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
         changes = "the job"
@@ -192,3 +211,13 @@ def why_not(setting: Setting, trial: Trial) -> str | None:
         "workers": (bool(trial.settings["num_workers"]), "the loader has no processes; --num-workers 2"),
     }
     return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)
+
+
+def other_jobs(levers: Levers, failed: Collection[str] = ()) -> dict[str, tuple[Trial, Trial]]:
+    """The baseline and every other job on all ranks and on one: how they scale is what compares them."""
+    jobs = [one for one in levers.candidates if one.changes == "the job"]
+    wanted = {one.text: one.trial for one in jobs if one.trial.trial_id not in failed}
+    if levers.baseline.world_size == 1 or not wanted:
+        return {}
+    wanted[NOW] = levers.baseline
+    return {name: (trial, plain_twin(trial)) for name, trial in wanted.items()}

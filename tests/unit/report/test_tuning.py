@@ -10,7 +10,8 @@ import pytest
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning import Comparison, compare_all
 from scalescope.analysis.tuning_search import Attempt
-from scalescope.report.tuning import NOW, Tuning, next_after_tuning, tuning_json, tuning_sections, verdict
+from scalescope.report.tuning import NOW, Tuning, next_after_tuning, tuning_sections, verdict
+from scalescope.report.tuning_json import tuning_json
 from tests.unit.analysis.made_results import make_configuration, make_trial
 
 BASELINE = make_trial(seed=0)

@@ -183,6 +183,15 @@ def test_a_pipeline_shares_one_batch_and_is_another_job() -> None:
     assert {one.changes for one in strong} == {"nothing"}
 
 
+def test_another_strategy_leaves_behind_what_the_first_one_had() -> None:
+    """As the file of a run has it, which spells out every setting."""
+    levers = found("strategy", world_size="2", strategy="ddp", bucket_cap_mb="25", static_graph="true")
+    assert tried(levers) == ["strategy scratch_ddp", "strategy fsdp", "strategy zero1", "strategy pipeline"]
+    trials = {str(one.value): one.trial for one in levers.candidates}
+    assert "static_graph" not in trials["fsdp"].settings
+    assert trials["zero1"].settings["bucket_cap_mb"] == 25.0
+
+
 def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
     with pytest.raises(BadInput, match=r"^--levers: .* no setting 'precison'; levers here: .*precision"):
         found("precison")

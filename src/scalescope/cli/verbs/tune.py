@@ -29,7 +29,8 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 def command(**arguments: Any) -> None:
     """Try performance levers around one configuration, and say which help.
 
-    Every claim is measured in interleaved launches and survives the number of comparisons. Example:
+    Every claim is measured in interleaved launches and survives the number of comparisons. As ranks of
+    torchrun or srun, everything is launched once and nothing is claimed. Example:
 
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m
     """

@@ -56,9 +56,10 @@ def _figure(story: Story, tuning: dict[str, Any], number: int) -> Figure | None:
         names=names,
         x_log=max(speeds) > 2.0 * min(speeds),
     )
+    shown = "95 % intervals" if any(one.get("ci95_speedup") for one in ordered) else "one launch each"
     return Figure(
         name="levers" if number == 0 else f"levers_{number + 1}",
-        title="Speed of each lever against the baseline, 95 % intervals",
+        title=f"Speed of each lever against the baseline, {shown}",
         alt=f"Points with intervals: {names[0]} is fastest at {speeds[0]:.2f} times the baseline.",
         panels=(panel,),
         command=story.command,

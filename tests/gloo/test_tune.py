@@ -1,0 +1,33 @@
+"""`tune` under torchrun: two real ranks, everything once, no verdict."""
+
+import json
+import sys
+
+import pytest
+
+from tests.conftest import TINY
+from tests.gloo.conftest import Start
+
+pytestmark = pytest.mark.gloo
+
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "scalescope")
+
+
+def test_tune_under_torchrun_launches_everything_once_and_judges_nothing(start: Start) -> None:
+    levers = "--levers=bucket_cap_mb=1,comm_hook=fp16,pin_cores,env=OMP_NUM_THREADS=1"
+    run = start("tune", *TINY, levers, command=_TORCHRUN)
+    finished = run.finish()
+    assert finished.returncode == 0, finished.stderr
+    assert run.leftovers() == []
+    assert {(one["launch"], one["status"], len(one["ranks"])) for one in finished.results} == {(0, "ok", 2)}
+    assert len({one["trial_id"] for one in finished.results}) == len(finished.results) == 3
+    found = json.loads((finished.folder / "tuning.json").read_text())
+    judged = [(one["lever"], one["verdict"], one["ci95_speedup"], one["launches"]) for one in found["tried"]]
+    assert judged == [("bucket_cap_mb 1.0", None, None, 1), ("comm_hook fp16", None, None, 1)]
+    assert all(abs(one["loss_change"]) < 0.02 for one in found["tried"])
+    assert {one["lever"] for one in found["inapplicable"]} == {"pin_cores no", "env OMP_NUM_THREADS=1"}
+    assert (found["finished"], found["recommended"], found["winner"]) == (True, False, [])
+    assert "Attached ranks make one launch of each lever" in finished.stdout
+    assert "nothing is proven" in finished.stdout
+    assert finished.stdout.count("one launch: no verdict") == 2
+    assert {one["launches"] for one in finished.summary["results"]["training"]} == {1}
