@@ -73,6 +73,7 @@ class AttachedLauncher:
         self._place = place
         self._found: dict[str, Node] = {}
         self._lost: int | None = None
+        self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
         self._child = _start_worker(
             _variables(place, self._held), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -171,6 +172,10 @@ class AttachedLauncher:
             raise BadInput("--env cannot change ranks that run already; export it before the ranks start")
         if trial.settings["link"] or trial.settings["split_gpu"]:
             raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun or srun")
+        for name in ("pin_cores", "threads_per_rank"):
+            if self._cores_of_ranks.setdefault(name, trial.settings.get(name)) != trial.settings.get(name):
+                flag = f"--{name.replace('_', '-')}"
+                raise BadInput(f"{flag}: threads of ranks that run already keep their cores; give one value")
         if trial.world_size > self._place.world_size:
             raise CannotRun(f"{trial.world_size} ranks were asked for, {self._place.world_size} are running")
 

@@ -1,9 +1,12 @@
-"""Which of the ranks that are there take part in a trial."""
+"""Ranks that are there already: which of them take part, what they keep, and who is to blame."""
 
 import pytest
 
+from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.launch.attached import members_of
+from scalescope.launch import attached
+from scalescope.launch.attached import AttachedLauncher, members_of
+from scalescope.launch.membership import Membership
 
 NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may deal them out
 
@@ -25,3 +28,30 @@ def test_members(among: str, ranks: int, members: list[int]) -> None:
 
 def test_older_trials_are_among_all() -> None:
     assert members_of(Trial(settings={"world_size": 2}), NODES) == [0, 1]
+
+
+def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: None)
+    launcher = AttachedLauncher(Membership(0, 4))
+    fixed = {"env": None, "link": None, "split_gpu": None, "pin_cores": "auto", "threads_per_rank": 1}
+    launcher.check(Trial(settings={"world_size": 2, **fixed}))
+    launcher.check(Trial(settings={"world_size": 4, **fixed}))
+    with pytest.raises(BadInput, match="--pin-cores: threads of ranks that run already keep their cores"):
+        launcher.check(Trial(settings={"world_size": 4, **fixed, "pin_cores": "no"}))
+    with pytest.raises(BadInput, match="--threads-per-rank"):
+        launcher.check(Trial(settings={"world_size": 4, **fixed, "threads_per_rank": 2}))
+
+
+@pytest.mark.parametrize(
+    ("records", "culprit"),
+    [
+        ([(0, "Connection reset by peer", 1.0), (1, "ValueError: mine", 5.0)], 1),
+        ([(0, "ValueError: mine", 5.0), (1, "ValueError: mine too", 4.0)], 1),
+        ([(0, "Connection closed by peer", 9.0), (1, "it was lost", 0.0)], 1),
+    ],
+)
+def test_clocks_of_several_hosts_do_not_decide_who_failed_first(
+    records: list[tuple[int, str, float]], culprit: int
+) -> None:
+    failed = [{"rank": n, "error": {"message": text, "at_wall_s": at}} for n, text, at in records]
+    assert min(failed, key=attached._suspicion)["rank"] == culprit
