@@ -51,7 +51,7 @@ class Attached(FakeLauncher):
         self._nodes = {f"node{number}": TWO_CORES for number in range(nodes)}
 
     def machine(self) -> Machine:
-        return together(self._nodes, ranks=2)
+        return together(self._nodes, dict.fromkeys(self._nodes, 1))
 
     def nodes(self) -> dict[str, Machine]:
         return self._nodes
