@@ -15,7 +15,8 @@ from scalescope.launch import slurm
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.studies import slurm_queue
 from scalescope.studies.scale import DEFAULTS, scale
-from scalescope.studies.slurm_run import SlurmRun, is_slurm_run, prepare, run_on_slurm
+from scalescope.studies.slurm_asking import SlurmRun, is_slurm_run, prepare
+from scalescope.studies.slurm_run import run_on_slurm
 from scalescope.studies.study import StudyReport
 from tests.pipeline.recording import RecordingWatcher, ask
 

@@ -109,7 +109,7 @@ def _is_for_slurm(
     request: "Request", of_job: Entries, arguments: dict[str, Any], place: "Membership | None"
 ) -> bool:
     """Whether a job is to be submitted, or one of a job's runs continued."""
-    from scalescope.studies.slurm_run import is_slurm_run, slurm_from
+    from scalescope.studies.slurm_asking import is_slurm_run, slurm_from
 
     launcher = slurm_from(of_job).launcher if "launcher" in of_job else None
     if launcher == "slurm" and place is not None:
@@ -133,7 +133,8 @@ def _on_slurm(
     options: dict[str, Any],
 ) -> "StudyReport":
     """Show the job's script, or submit it and show what it found."""
-    from scalescope.studies.slurm_run import prepare, run_on_slurm
+    from scalescope.studies.slurm_asking import prepare
+    from scalescope.studies.slurm_run import run_on_slurm
     from scalescope.studies.study import StudyReport
 
     if "--nsys" in request.words:

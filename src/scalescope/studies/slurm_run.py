@@ -1,4 +1,4 @@
-"""A run as a SLURM job: write its script, submit it, follow it, and read what it found.
+"""A run as a SLURM job: submit it, follow it, and read what it found.
 
 The job's steps measure and write; this side only reads. Both meet in the run folder and in nothing else.
 """
@@ -6,104 +6,22 @@ The job's steps measure and write; this side only reads. Both meet in the run fo
 import contextlib
 import dataclasses
 import signal
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalescope.catalog.setting import Scalar, parse_value, settings_of
-from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError
-from scalescope.experiment.experiment import Experiment
-from scalescope.experiment.record import neutral_lines, to_yaml
 from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.launch import slurm
 from scalescope.launch.recorded import RecordedLauncher
-from scalescope.launch.slurm_script import TEMPLATE, SlurmJob, sbatch_script
 from scalescope.results.files import to_text, write_atomically
-from scalescope.results.run_folder import (
-    DEFAULT_ROOT,
-    ENVIRONMENT,
-    TRIALS,
-    new_run_path,
-    point_latest_at,
-    read_json,
-)
+from scalescope.results.run_folder import ENVIRONMENT, TRIALS, point_latest_at, read_json
 from scalescope.studies.campaign import CampaignWatcher
-from scalescope.studies.request import Request
+from scalescope.studies.slurm_asking import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun
 from scalescope.studies.slurm_queue import cancel, follow
-from scalescope.studies.study import StudyReport, check_same_request
-
-FOLDER = "slurm"  # of the run folder: what was submitted, and what the job said
-_REQUEST, _SCRIPT, _JOB = "request.yaml", "job.sh", "job.json"
-_LARGEST_TEMPLATE_BYTES = 1 << 20
+from scalescope.studies.study import StudyReport
 
 Study = Callable[..., StudyReport]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmRun:
-    """A run that is ready to be submitted."""
-
-    request: Request
-    path: Path
-    job: SlurmJob
-    script: str
-    yaml: str
-    asked: dict[str, Any]  # what --resume needs to submit it again
-
-
-def is_slurm_run(request: Request) -> bool:
-    """Whether --resume would continue a run of this verb that SLURM began."""
-    if not request.resume:
-        return False
-    stored = _resumed_path(request) / FOLDER / _REQUEST
-    try:
-        with stored.open(encoding="utf-8", errors="replace") as stream:
-            return stream.readline().startswith(f"# scalescope {request.verb} ")
-    except OSError:
-        return False
-
-
-def prepare(
-    request: Request, flags: Entries, setup: tuple[str, ...], defaults: Mapping[str, Any]
-) -> SlurmRun:
-    """Check everything that can be checked here; `flags` are those of the job."""
-    path = (_resumed_path(request) if request.resume else _new_path(request)).absolute()
-    before = read_json(path / FOLDER / _JOB) if request.resume else None
-    if isinstance(before, dict):
-        flags = {**_entries(before.get("flags")), **flags}
-        setup = setup or _texts(before.get("setup"))
-    if request.resume:
-        request = _as_begun(request, path)
-    asked = slurm_from(flags)
-    experiment = request.experiment(defaults)
-    tasks_per_node = _tasks_per_node(asked, experiment)
-    _check_ranks(experiment, asked.nodes * tasks_per_node)
-    job = SlurmJob(
-        name=experiment.measuring.name or f"scalescope-{request.verb}",
-        nodes=asked.nodes,
-        tasks_per_node=tasks_per_node,
-        cpus_per_task=asked.cpus_per_task or (4 if asked.gpus_per_node else 1),
-        gpus_per_node=asked.gpus_per_node,
-        partition=asked.partition,
-        account=asked.account,
-        time=asked.time,
-        setup=setup,
-        output=path / FOLDER,
-        directory=Path.cwd(),
-        command=_command(request, path),
-        launches=experiment.measuring.repeats,
-    )
-    return SlurmRun(
-        request=request,
-        path=path,
-        job=job,
-        script=sbatch_script(job, _template(asked)),
-        yaml=to_yaml(experiment, request.words),
-        asked={"flags": {name: values[0].text for name, values in flags.items()}, "setup": list(setup)},
-    )
 
 
 def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **options: Any) -> StudyReport:
@@ -136,104 +54,19 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
     return dataclasses.replace(report, exit_code=code)
 
 
-def slurm_from(flags: Entries) -> Slurm:
-    """The job's settings, checked."""
-    values: dict[str, Scalar] = {}
-    for one in settings_of(Slurm):
-        given = flags.get(one.name)
-        default = one.default
-        assert default is None or isinstance(default, int | str)
-        values[one.name] = parse_value(one, given[0].text, given[0].origin) if given else default
-    return Slurm(**values)  # type: ignore[arg-type]
-
-
-def _entries(stored: object) -> Entries:
-    """What was asked for when the run began."""
-    if not isinstance(stored, dict):
-        return {}
-    return {str(name): (Given(str(text), f"{_JOB}: {name}"),) for name, text in stored.items()}
-
-
-def _texts(stored: Any) -> tuple[str, ...]:
-    """A list of texts as it was stored; anything else is none."""
-    return tuple(one for one in stored if isinstance(one, str)) if isinstance(stored, list) else ()
-
-
-def _new_path(request: Request) -> Path:
-    given = request.experiment({}).measuring.output_dir
-    return Path(given) if given else new_run_path(request.verb)
-
-
-def _resumed_path(request: Request) -> Path:
-    given = request.experiment({}).measuring.output_dir
-    return Path(given) if given else (DEFAULT_ROOT / "latest").resolve()
-
-
-def _as_begun(request: Request, path: Path) -> Request:
-    """The request that began the run, or one that asks for the same."""
-    stored = path / FOLDER / _REQUEST
-    if not stored.is_file():
-        raise BadInput(f"--resume: {path} holds no run that SLURM began")
-    if request.file is None and not set(request.flags) - {"output_dir"}:
-        request = dataclasses.replace(request, file=stored)
-    wanted = to_yaml(request.experiment({}), request.words)
-    check_same_request(stored, wanted, neutral_lines(request.benchmark))
-    return request
-
-
-def _tasks_per_node(asked: Slurm, experiment: Experiment) -> int:
-    if asked.gpus_per_node and asked.tasks_per_node:
-        raise BadInput(
-            "--gpus-per-node starts a rank for each GPU; --tasks-per-node is for the CPU: give one"
-        )
-    if "cuda" in experiment.settings.get("device", ()) and not asked.gpus_per_node:
-        raise BadInput("--device cuda needs --gpus-per-node, or the job gets no GPU")
-    return asked.gpus_per_node or asked.tasks_per_node or 1
-
-
-def _check_ranks(experiment: Experiment, tasks: int) -> None:
-    settings = experiment.settings
-    most = max(settings.get("world_size", (1,)))
-    if most > tasks:
-        raise BadInput(f"--world-size: {most} ranks do not fit a job of {tasks}; ask for more nodes")
-    if any(settings.get("env", ())):
-        raise BadInput("--env cannot change the ranks of a job; put 'export NAME=VALUE' into --setup")
-    if any(settings.get("link", ())) or any(settings.get("split_gpu", ())):
-        raise BadInput("--link and --split-gpu need ranks of our own; use --launcher local")
-
-
-def _command(request: Request, path: Path) -> tuple[str, ...]:
-    start = (sys.executable, "-m", "scalescope", request.verb, str(path / FOLDER / _REQUEST))
-    return (*start, *request.words, f"--output-dir={path}", *(("--yes",) if request.yes else ()))
-
-
-def _template(asked: Slurm) -> str:
-    if asked.slurm_template is None:
-        return TEMPLATE
-    path = Path(asked.slurm_template)
-    try:
-        if path.stat().st_size > _LARGEST_TEMPLATE_BYTES:
-            raise BadInput(f"--slurm-template: {path} is too large for a script")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--slurm-template: {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadInput(f"--slurm-template: {path} is no text") from None
-
-
 def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     folder = run.path / FOLDER
-    if not run.request.resume and any(path.exists() for path in (run.path / TRIALS, folder / _JOB)):
+    if not run.request.resume and any(path.exists() for path in (run.path / TRIALS, folder / JOB)):
         raise BadInput(f"{run.path} already holds a run; --resume continues it, another folder starts anew")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotRun(f"{run.path}: cannot be written: {error.strerror}") from None
-    write_atomically(folder / _REQUEST, run.yaml)
-    write_atomically(folder / _SCRIPT, run.script)
-    number = slurm.submit(folder / _SCRIPT)
+    write_atomically(folder / REQUEST, run.yaml)
+    write_atomically(folder / SCRIPT, run.script)
+    number = slurm.submit(folder / SCRIPT)
     try:
-        write_atomically(folder / _JOB, to_text({"job_id": number, **run.asked}))
+        write_atomically(folder / JOB, to_text({"job_id": number, **run.asked}))
     except BaseException:  # a job that nobody knows of must not run
         cancel(number, watcher)
         raise
@@ -249,7 +82,7 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
 
 def _job_still_there(run: SlurmRun) -> str | None:
     """The job of the run where SLURM still has it: a second one would measure beside it."""
-    record = read_json(run.path / FOLDER / _JOB) if run.request.resume else None
+    record = read_json(run.path / FOLDER / JOB) if run.request.resume else None
     number = str(record.get("job_id", "")) if isinstance(record, dict) else ""
     if not number.isdecimal() or slurm.state_of(number).is_over:
         return None
@@ -262,7 +95,7 @@ def _collect(
     """Let the study read the run as if it had made it: same sections, same summary."""
     flags: Entries = {"output_dir": (Given(str(run.path), "--output-dir"),)}
     request = dataclasses.replace(
-        run.request, file=run.path / FOLDER / _REQUEST, flags=flags, only_launches=(), resume=True
+        run.request, file=run.path / FOLDER / REQUEST, flags=flags, only_launches=(), resume=True
     )
     return study(request, RecordedLauncher(run.path), watcher, most_ranks=run.job.tasks, **options)
 
