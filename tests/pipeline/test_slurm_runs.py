@@ -160,6 +160,23 @@ def test_a_job_that_slurm_has_forgotten_is_over(made_up: MadeUpSlurm) -> None:
     assert _run(_prepared()).exit_code == 0
 
 
+def test_a_job_of_one_task_starts_ranks_of_its_own(made_up: MadeUpSlurm) -> None:
+    asked = {"device": "cpu", "batch_size": 32, "repeats": 1}
+
+    def step() -> str:
+        request = dataclasses.replace(ask("scale", file=Path("run/slurm/request.yaml")), only_launches=(0,))
+        scale(request, FakeLauncher(CostModel()), RecordingWatcher())
+        return "RUNNING|None"
+
+    made_up.states = [step]
+    watcher = RecordingWatcher()
+    report = _run(prepare(ask("scale", **asked), {"launcher": _FLAGS["launcher"]}, (), DEFAULTS), watcher)
+    assert (report.exit_code, report.missing) == (0, 0)
+    assert report.run is not None
+    assert {result.settings["world_size"] for result in report.run.results} == {1, 2}
+    assert watcher.notes[0].startswith("Job 17: 1 rank on 1 node, 1 launch.")
+
+
 def test_a_folder_that_holds_a_run_is_not_submitted_to(made_up: MadeUpSlurm) -> None:
     made_up.states = [lambda: _step(0), lambda: _step(1)]
     _run(_prepared())

@@ -12,11 +12,13 @@ from scalescope.results.run_folder import ENVIRONMENT, RunFolder, read_json
 
 
 class RecordedLauncher:
-    """Lets a study read a finished run the way it reads its own."""
+    """Lets a study read a finished run the way it reads its own.
 
-    repeatable = False
+    `repeatable` is that of the launcher which measured: a study may plan by it.
+    """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, repeatable: bool = False) -> None:
+        self.repeatable = repeatable
         record = read_json(path / ENVIRONMENT)
         try:
             assert isinstance(record, dict)

@@ -145,7 +145,7 @@ def _tasks_per_node(asked: Slurm, experiment: Experiment) -> int:
 def _check_ranks(experiment: Experiment, tasks: int) -> None:
     settings = experiment.settings
     most = max(settings.get("world_size", (1,)))
-    if most > tasks:
+    if most > tasks > 1:  # a step of one task starts ranks of its own, as on any machine
         raise BadInput(f"--world-size: {most} ranks do not fit a job of {tasks}; ask for more nodes")
     if any(settings.get("env", ())):
         raise BadInput("--env cannot change the ranks of a job; put 'export NAME=VALUE' into --setup")

@@ -74,7 +74,8 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
         point_latest_at(run.path)
     job = run.job
     watcher.noted(
-        f"Job {number}: {job.tasks} ranks on {job.nodes} node{'s' if job.nodes > 1 else ''}, {job.launches} "
+        f"Job {number}: {job.tasks} rank{'s' if job.tasks > 1 else ''} on "
+        f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.launches} "
         f"launch{'es' if job.launches > 1 else ''}. It writes to {run.path}, which the nodes must see too."
     )
     return number
@@ -97,7 +98,10 @@ def _collect(
     request = dataclasses.replace(
         run.request, file=run.path / FOLDER / REQUEST, flags=flags, only_launches=(), resume=True
     )
-    return study(request, RecordedLauncher(run.path), watcher, most_ranks=run.job.tasks, **options)
+    # The step of one task is no group of ranks: it planned and launched as on any machine.
+    alone = run.job.tasks == 1
+    launcher = RecordedLauncher(run.path, repeatable=alone)
+    return study(request, launcher, watcher, most_ranks=None if alone else run.job.tasks, **options)
 
 
 def _last_word(path: Path, number: str) -> str:

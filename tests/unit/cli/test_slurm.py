@@ -28,6 +28,12 @@ def test_words_of_the_verb_reach_the_job(run: Run) -> None:
     assert "request.yaml --profile --profile-steps=2 --profile-ranges-only --output-dir=" in profiled
 
 
+def test_one_task_may_start_several_ranks(run: Run) -> None:
+    ended = run("train", "--launcher=slurm", "--world-size=2", "--cpus-per-task=2", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "srun --nodes=1 --ntasks=1 --cpus-per-task=2 " in ended.out
+
+
 def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
     template = tmp_path / "site.sh"
     template.write_text("#!/bin/bash\n#SBATCH --qos=x --nodes={nodes}\n{setup}\nsrun {command}\n")
