@@ -1,6 +1,7 @@
 """The order of launches, the budget, and taking up a run that was stopped."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -192,9 +193,31 @@ def test_resume_on_another_machine_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(CannotRun) as caught:
         train(ask("train", **{**asked, "repeats": 3}, resume=True), launcher, RecordingWatcher())
     assert caught.value.exit_code == 3
-    assert str(caught.value) == "--resume: run was measured on another machine or torch; start a new run"
+    ((name, value),) = change.items()
+    told = f"these differ: {name} ({getattr(TWO_CORES, name)}, now {value}); start a new run"
+    assert str(caught.value) == f"--resume: run was measured on another machine or torch; {told}"
     assert launcher.launched == []
     assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
+
+
+def test_resume_on_another_node_of_the_same_type_goes_on_as_the_one_before() -> None:
+    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    assert TWO_CORES.memory_bytes is not None
+    twin = dataclasses.replace(TWO_CORES, host="twin", memory_bytes=TWO_CORES.memory_bytes - 3 * 4096)
+    launcher = FakeLauncher(MODEL, twin)
+    for repeats in (3, 4):
+        train(ask("train", repeats=repeats, resume=True), launcher, RecordingWatcher())
+    assert len(launcher.launched) == 2
+    (stored,) = {result.environment_id for result in load_run("run").results}
+    assert json.loads(Path("run/environment.json").read_text())["environment_id"] == stored
+
+
+def test_a_run_that_lost_its_machine_goes_on_nowhere_else() -> None:
+    train(ask("train", repeats=2, threads_per_rank=1), FakeLauncher(MODEL), RecordingWatcher())
+    Path("run/environment.json").unlink()
+    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, cores=64))
+    with pytest.raises(CannotRun, match="these differ: what the run does not say"):
+        train(ask("train", repeats=3, resume=True, threads_per_rank=1), launcher, RecordingWatcher())
 
 
 def test_resume_on_a_machine_that_only_changed_its_name_goes_on() -> None:

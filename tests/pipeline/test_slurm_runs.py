@@ -87,11 +87,14 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
 def test_what_a_failed_job_left_is_shown_and_resume_submits_the_rest(made_up: MadeUpSlurm) -> None:
     made_up.states = [lambda: _step(0), "NODE_FAIL|None"]
     watcher = RecordingWatcher()
-    report = _run(_prepared(), watcher)
+    run = _prepared()
+    (run.path / "slurm").mkdir(parents=True)
+    said = "scalescope: cores differ\nscalescope: stopped by SIGTERM; kept\nsrun: error: killed\n"
+    (run.path / "slurm/slurm-17.out").write_text(said)
+    report = _run(run, watcher)
     assert report.exit_code == 4
-    assert any(
-        "Job 17 ended (node fail)" in note and "--resume submits them" in note for note in watcher.notes
-    )
+    (note,) = (note for note in watcher.notes if "Job 17 ended (node fail)" in note)
+    assert "--resume submits them. It said: cores differ (log: " in note
 
     again = ask("scale", resume=True)
     again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})

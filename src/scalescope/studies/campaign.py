@@ -37,6 +37,7 @@ class Plan:
     once: tuple[Trial, ...] = ()  # run after the first round: repeats would tell nothing new
     chosen: tuple[tuple[Trial, int], ...] | None = None  # these launches in this order, instead of rounds
     only: tuple[int, ...] | None = None  # launch numbers that are ours, where several commands share a run
+    environment: str | None = None  # id of the machine that began the run, where another of its kind goes on
 
     @property
     def all_trials(self) -> tuple[Trial, ...]:
@@ -206,7 +207,7 @@ def _launch_once(
             settings=dict(trial.settings),
             started_at=started_at,
             duration_s=time.monotonic() - started,
-            environment_id=environment_id(plan.machine),
+            environment_id=plan.environment or environment_id(plan.machine),
             ranks=outcome.records,
             notes=outcome.notes,
             telemetry=outcome.telemetry,

@@ -47,8 +47,9 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
     report = _collect(run, study, watcher, options)
     if not report.missing:
         return report
+    said = "" if state.word == slurm.COMPLETED else f" It said: {_last_word(run.path, number)}"
     watcher.noted(
-        f"Job {number} ended ({state}); {report.missing} launches are missing: --resume submits them."
+        f"Job {number} ended ({state}); {report.missing} launches are missing: --resume submits them.{said}"
     )
     code = report.exit_code or (ExitCode.OK if state.word == slurm.COMPLETED else ExitCode.WORKER_FAILED)
     return dataclasses.replace(report, exit_code=code)
@@ -112,4 +113,5 @@ def _last_word(path: Path, number: str) -> str:
     except OSError:
         return f"it left no {output}; do the nodes see this folder?"
     own = [line.partition("scalescope: ")[2] for line in lines if "scalescope: " in line]
+    own = [line for line in own if not line.startswith("stopped by ")]  # how it ended, but not why
     return f"{(own or lines or ['no message'])[-1]} (log: {output})"

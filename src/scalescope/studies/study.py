@@ -15,7 +15,7 @@ from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
 from scalescope.report.trials import failure_section, is_answer, plan_section
 from scalescope.results.files import to_text
-from scalescope.results.provenance import describe_environment, environment_id
+from scalescope.results.provenance import describe_environment
 from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import (
@@ -31,6 +31,7 @@ from scalescope.results.run_folder import (
 from scalescope.studies.campaign import KEPT, CampaignWatcher, More, Plan, run_campaign
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.request import Request
+from scalescope.studies.same_machine import continued_environment
 from scalescope.version import __version__
 
 
@@ -75,7 +76,7 @@ def carry_out(
         return _only_planned(plan, watcher)
     for trial in plan.all_trials:
         launcher.check(trial)
-    folder = _open_folder(request, plan)
+    folder, plan = _open_folder(request, plan)
     try:
         folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
         if not request.resume or not (folder.path / ENVIRONMENT).is_file():
@@ -174,7 +175,8 @@ def _launched_once(plan: Plan) -> Plan:
     )
 
 
-def _open_folder(request: Request, plan: Plan) -> RunFolder:
+def _open_folder(request: Request, plan: Plan) -> tuple[RunFolder, Plan]:
+    """The run's folder, and the plan as it is carried out there."""
     given = plan.experiment.measuring.output_dir
     path = Path(given) if given else _default_path(request)
     if request.resume and not (path / EXPERIMENT).is_file():
@@ -182,11 +184,11 @@ def _open_folder(request: Request, plan: Plan) -> RunFolder:
     if request.resume:
         wanted = to_yaml(plan.experiment, request.words)
         check_same_request(path / EXPERIMENT, wanted, neutral_lines(request.benchmark))
-        _check_same_machine(path, plan)
+        plan = dataclasses.replace(plan, environment=continued_environment(path, plan.machine))
     folder = RunFolder.open(path, resume=request.resume)
     if not given:
         point_latest_at(path)
-    return folder
+    return folder, plan
 
 
 def _default_path(request: Request) -> Path:
@@ -213,13 +215,6 @@ def check_same_request(stored: Path, wanted: str, neutral: set[str]) -> None:
         raise BadInput(
             f"--resume: {stored.parent} was asked for otherwise; these differ: {', '.join(sorted(keys))}"
         )
-
-
-def _check_same_machine(path: Path, plan: Plan) -> None:
-    """Launches of different machines or torch versions are no repeats of each other."""
-    here = environment_id(plan.machine)
-    if any(result.environment_id != here for result in load_run(path).results):
-        raise CannotRun(f"--resume: {path} was measured on another machine or torch; start a new run")
 
 
 def _comparable(text: str) -> set[str]:
