@@ -72,6 +72,7 @@ def prepare(
         account=asked.account,
         time=asked.time,
         setup=setup,
+        run_folder=path,
         output=path / FOLDER,
         directory=Path.cwd(),
         command=_command(request, path),
