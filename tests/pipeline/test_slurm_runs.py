@@ -81,6 +81,8 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
     assert watcher.notes[0].endswith("which the nodes must see too.")
     assert len(watcher.results) == len(report.run.results) if report.run else False
     assert (Path("run/results.json")).is_file()
+    lines = Path("run/trials.jsonl").read_text().splitlines()
+    assert all('"status":"ok"' in line for line in lines)  # the script counts them as they are spelled
     assert json.loads(Path("run/slurm/job.json").read_text())["job_id"] == "17"
 
 

@@ -28,7 +28,7 @@ TEMPLATE = """\
 # A minute before the time limit, or when it is preempted, the job goes back to the queue. What is finished is
 # kept, and the next start goes on from there. One that finished nothing would do no better next time.
 finished() {
-    echo "$(($(grep -cE '"status":"(ok|oom|invalid)"' {run_folder}/trials.jsonl 2>/dev/null)))"  # 0 without the file
+    echo "$(($(grep -cE '"status":"(ok|oom|invalid)"' {run_folder}/trials.jsonl 2>/dev/null)))"
 }
 at_start=$(finished)
 back_to_the_queue() {
@@ -37,7 +37,7 @@ back_to_the_queue() {
         return
     fi
     if (($(finished) <= at_start)); then
-        echo "scalescope: nothing was finished since the job started: it stays out of the queue; give more --time" >&2
+        echo "scalescope: nothing was finished since the start: not back to the queue; give more --time" >&2
         return
     fi
     echo "back to the queue; what is finished is kept"
@@ -52,7 +52,7 @@ export OMP_NUM_THREADS={cpus_per_task}
 # Every launch is a step of its own: new processes, so that launches are independent of each other.
 status=0
 for launch in {launches}; do
-    srun --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} --kill-on-bad-exit=1 \\
+    srun --export=ALL --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} --kill-on-bad-exit=1 \\
         {command} --only-launch="$launch" &
     step=$!
     # A signal ends `wait`, not the step; waiting again for a step that has ended gives its status once more.
@@ -99,12 +99,28 @@ class SlurmJob:
 
 
 def sbatch_script(job: SlurmJob, template: str = TEMPLATE) -> str:
-    """The script; a line of the template whose value was not given is left out."""
+    """The script; a line of the template that only hands on a value that was not given is left out."""
+    _check_template(template)
     values = _values(job)
-    if "{command}" not in template:
-        raise BadInput("--slurm-template: {command} is missing, so the job would run nothing")
-    lines = (_filled(line, values) for line in template.splitlines())
-    return "\n".join(line for line in lines if line is not None) + "\n"
+    filled = (_filled(line, number, values) for number, line in enumerate(template.splitlines(), start=1))
+    lines = [line for line in filled if line is not None]
+    command = values["command"]
+    assert command is not None
+    if not any(command in line for line in lines if not line.lstrip().startswith("#")):
+        raise BadInput("--slurm-template: {command} stands in comments only, so the job would run nothing")
+    return "\n".join(lines) + "\n"
+
+
+def _check_template(template: str) -> None:
+    """Refuse a template whose job could not make every launch of the run."""
+    needed = {
+        "{command}": "so the job would run nothing",
+        "{launches}": "so the job would not make every launch: for launch in {launches}; do ...; done",
+        "--only-launch": 'so steps would not know their launch: {command} --only-launch="$launch"',
+    }
+    for words, why in needed.items():
+        if words not in template:
+            raise BadInput(f"--slurm-template: {words} is missing, {why}")
 
 
 def _values(job: SlurmJob) -> dict[str, str | None]:
@@ -128,11 +144,17 @@ def _values(job: SlurmJob) -> dict[str, str | None]:
     }
 
 
-def _filled(line: str, values: dict[str, str | None]) -> str | None:
+def _filled(line: str, number: int, values: dict[str, str | None]) -> str | None:
     """A line with its values, in one pass: what a value holds is never filled in again."""
-    used = [name for name in _PLACEHOLDER.findall(line) if name in values]
-    if any(values[name] is None for name in used):
-        return None
+    for name in _PLACEHOLDER.findall(line):
+        if name not in values or values[name] is not None:
+            continue
+        if line.startswith("#SBATCH") or line.strip() == f"{{{name}}}":
+            return None
+        raise BadInput(
+            f"--slurm-template: line {number} needs {{{name}}}, which was not given; "
+            f"give --{name.replace('_', '-')}, or take it out of the line"
+        )
     return _PLACEHOLDER.sub(lambda match: values.get(match[1]) or match[0], line)
 
 

@@ -17,7 +17,7 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(run: Run, verb: str) -> 
     assert ended.out.startswith("#!/bin/bash\n#SBATCH --job-name=mine\n#SBATCH --nodes=2\n")
     assert f"-m scalescope {verb} {Path.cwd()}/runs/" in ended.out
     launches = "0 1 2 3 4" if verb == "scale" else "0"
-    assert f"for launch in {launches}; do\n    srun --nodes=2 --ntasks=8 " in ended.out
+    assert f"for launch in {launches}; do\n    srun --export=ALL --nodes=2 --ntasks=8 " in ended.out
     assert list(Path.cwd().iterdir()) == []
 
 
@@ -31,14 +31,15 @@ def test_words_of_the_verb_reach_the_job(run: Run) -> None:
 def test_one_task_may_start_several_ranks(run: Run) -> None:
     ended = run("train", "--launcher=slurm", "--world-size=2", "--cpus-per-task=2", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
-    assert "srun --nodes=1 --ntasks=1 --cpus-per-task=2 " in ended.out
+    assert "srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=2 " in ended.out
 
 
 def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
     template = tmp_path / "site.sh"
-    template.write_text("#!/bin/bash\n#SBATCH --qos=x --nodes={nodes}\n{setup}\nsrun {command}\n")
+    loop = 'for launch in {launches}; do srun {command} --only-launch="$launch"; done'
+    template.write_text(f"#!/bin/bash\n#SBATCH --qos=x --nodes={{nodes}}\n{{setup}}\n{loop}\n")
     ended = run("train", *_JOB, f"--slurm-template={template}", "--setup=a", "--setup=b", "--dry-run")
-    assert ended.out.startswith("#!/bin/bash\n#SBATCH --qos=x --nodes=2\na\nb\nsrun ")
+    assert ended.out.startswith("#!/bin/bash\n#SBATCH --qos=x --nodes=2\na\nb\nfor launch in 0; do srun ")
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_a_job_that_came_on_goes_back_to_the_queue(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [None, "", _OLD, '{"launch":0,"status":"failed"}\n'])
 def test_a_job_that_finished_nothing_does_not_go_back(tmp_path: Path, before: str | None) -> None:
     code, said = _run_script(tmp_path, f"{_SIGNAL}; exit 0", 0, before=before)
-    assert "scalescope: nothing was finished since the job started: it stays out" in said
+    assert "scalescope: nothing was finished since the start: not back" in said
     assert "scontrol" not in said
     assert code == 0
 
@@ -233,6 +233,26 @@ def test_lines_of_a_template_without_their_value_are_left_out() -> None:
     assert "constraint" in script
 
 
-def test_a_template_must_run_the_command() -> None:
-    with pytest.raises(BadInput, match=r"\{command\} is missing"):
-        sbatch_script(_CPU, "#!/bin/bash\nsrun hostname\n")
+def test_a_line_that_does_more_than_hand_on_a_value_is_not_left_out() -> None:
+    loop = 'for launch in {launches}; do srun -A {account} {command} --only-launch="$launch"; done\n'
+    with pytest.raises(
+        BadInput, match=r"line 2 needs \{account\}, which was not given; give --account, or take it out"
+    ):
+        sbatch_script(_CPU, f"#!/bin/bash\n{loop}")
+    assert "srun -A physics_1 /opt/python" in sbatch_script(_GPU, f"#!/bin/bash\n{loop}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("{command}", "hostname"), r"\{command\} is missing, so the job would run nothing"),
+        (("{launches}", "0 1"), r"\{launches\} is missing, so the job would not make every launch"),
+        (("--only-launch", "--other"), "--only-launch is missing, so steps would not know their launch"),
+        (("srun", "# srun"), r"\{command\} stands in comments only"),
+    ],
+)
+def test_a_template_must_make_every_launch(change: tuple[str, str], message: str) -> None:
+    template = '#!/bin/bash\nfor launch in {launches}; do\nsrun {command} --only-launch="$launch"\ndone\n'
+    assert "srun /opt/python" in sbatch_script(_CPU, template)
+    with pytest.raises(BadInput, match=message):
+        sbatch_script(_CPU, template.replace(*change))
