@@ -182,6 +182,23 @@ def test_a_job_of_one_task_starts_ranks_of_its_own(made_up: MadeUpSlurm) -> None
     assert watcher.notes[0].startswith("Job 17: 1 rank on 1 node, 1 launch.")
 
 
+def test_a_spent_budget_is_told_and_the_next_job_has_its_own(made_up: MadeUpSlurm) -> None:
+    run = _prepared(**_ASKED, budget="1h")
+    (since,) = (word for word in run.job.command if word.startswith("--budget-since="))
+    (run.path / "slurm").mkdir(parents=True)
+    spent = "The budget of 3600 s ended the run with 3 of 4 launches to go; --resume goes on."
+    (run.path / "slurm/slurm-17.out").write_text(f"{spent}\nResults: run\n")
+    made_up.states = [lambda: _step(0)]
+    watcher = RecordingWatcher()
+    report = _run(run, watcher)
+    assert (report.exit_code, report.missing > 0) == (0, True)
+    assert any(note.endswith(f"It said: {spent}") for note in watcher.notes)
+    again = prepare(ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, (), DEFAULTS)
+    (later,) = (word for word in again.job.command if word.startswith("--budget-since="))
+    assert later > since
+    assert not any("--budget-since" in word for word in _prepared().job.command)
+
+
 def test_a_folder_that_holds_a_run_is_not_submitted_to(made_up: MadeUpSlurm) -> None:
     made_up.states = [lambda: _step(0), lambda: _step(1)]
     _run(_prepared())

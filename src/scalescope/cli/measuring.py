@@ -48,6 +48,7 @@ def measure(
         strict=arguments["strict"],
         yes=arguments["yes"],
         only_launches=None if only is None else (only,),
+        budget_since=arguments["budget_since"],
     )
     request.experiment({})  # bad input is said before torch is loaded
     place = membership(os.environ)

@@ -24,6 +24,7 @@ class Request:
     strict: bool = False
     yes: bool = False
     only_launches: tuple[int, ...] | None = None  # of a run that several commands share; none only reads it
+    budget_since: str | None = None  # the budget of such a run is for launches that started later
 
     def _begun(self) -> Path | None:
         """The request to go on with: --resume alone takes up what the folder was asked for."""

@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def prepare(
         run_folder=path,
         output=path / FOLDER,
         directory=Path.cwd(),
-        command=_command(request, path),
+        command=_command(request, path, experiment),
         launches=experiment.measuring.repeats,
     )
     return SlurmRun(
@@ -154,9 +155,13 @@ def _check_ranks(experiment: Experiment, tasks: int) -> None:
         raise BadInput("--link and --split-gpu need ranks of our own; use --launcher local")
 
 
-def _command(request: Request, path: Path) -> tuple[str, ...]:
+def _command(request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:
+    """What a step runs; a job that SLURM sends back to the queue keeps its budget, a new one gets its own."""
     start = (sys.executable, "-m", "scalescope", request.verb, str(path / FOLDER / REQUEST))
-    return (*start, *request.words, f"--output-dir={path}", *(("--yes",) if request.yes else ()))
+    words = [*start, *request.words, f"--output-dir={path}", *(("--yes",) if request.yes else ())]
+    if experiment.measuring.budget is not None:
+        words.append(f"--budget-since={datetime.now(UTC).isoformat(timespec='milliseconds')}")
+    return tuple(words)
 
 
 def _template(asked: Slurm) -> str:

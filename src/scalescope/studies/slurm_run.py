@@ -47,9 +47,9 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
     report = _collect(run, study, watcher, options)
     if not report.missing:
         return report
-    said = "" if state.word == slurm.COMPLETED else f" It said: {_last_word(run.path, number)}"
     watcher.noted(
-        f"Job {number} ended ({state}); {report.missing} launches are missing: --resume submits them.{said}"
+        f"Job {number} ended ({state}); {report.missing} launches are missing: --resume submits them."
+        f"{_why_not_all(run.path, number, state)}"
     )
     code = report.exit_code or (ExitCode.OK if state.word == slurm.COMPLETED else ExitCode.WORKER_FAILED)
     return dataclasses.replace(report, exit_code=code)
@@ -105,13 +105,31 @@ def _collect(
     return study(request, launcher, watcher, most_ranks=None if alone else run.job.tasks, **options)
 
 
+def _why_not_all(path: Path, number: str, state: slurm.JobState) -> str:
+    """A sentence of the job's own about the launches it did not make."""
+    if state.word != slurm.COMPLETED:
+        return f" It said: {_last_word(path, number)}"
+    spent = [line for line in _log_of(path, number) or () if line.startswith("The budget of ")]
+    return f" It said: {spent[-1]}" if spent else ""
+
+
 def _last_word(path: Path, number: str) -> str:
     """What the job said when it ended, or where to look."""
-    output = path / FOLDER / f"slurm-{number}.out"
-    try:
-        lines = output.read_text(errors="replace").strip().splitlines()
-    except OSError:
+    output, lines = _output_of(path, number), _log_of(path, number)
+    if lines is None:
         return f"it left no {output}; do the nodes see this folder?"
     own = [line.partition("scalescope: ")[2] for line in lines if "scalescope: " in line]
     own = [line for line in own if not line.startswith("stopped by ")]  # how it ended, but not why
     return f"{(own or lines or ['no message'])[-1]} (log: {output})"
+
+
+def _output_of(path: Path, number: str) -> Path:
+    return path / FOLDER / f"slurm-{number}.out"
+
+
+def _log_of(path: Path, number: str) -> list[str] | None:
+    """The lines that the job wrote; None where it left no file."""
+    try:
+        return _output_of(path, number).read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return None

@@ -66,7 +66,7 @@ def carry_out(
     A failed launch of which `answers` is true is what was to be found out: the run ends well all the same.
     """
     if request.only_launches is not None:
-        plan = dataclasses.replace(plan, only=request.only_launches)
+        plan = dataclasses.replace(plan, only=request.only_launches, budget_since=request.budget_since)
         request = dataclasses.replace(request, resume=_is_begun(plan))
     elif not launcher.repeatable:
         plan = _launched_once(plan)
