@@ -31,8 +31,11 @@ class MadeUpSlurm:
         self.states: list[str | BaseException | Callable[[], str]] = []
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
+        self.failing: dict[str, str] = {}
 
     def run(self, *command: str) -> str:
+        if command[0] in self.failing:
+            raise CannotRun(f"{command[0]} failed: {self.failing[command[0]]}")
         if command[0] == "sbatch":
             self.submitted.append(command[-1])
             return f"{16 + len(self.submitted)};here\n"
@@ -108,8 +111,9 @@ def test_what_a_failed_job_left_is_shown_and_resume_submits_the_rest(made_up: Ma
     assert len(made_up.submitted) == 2
 
 
-def test_a_job_that_is_still_there_is_followed(made_up: MadeUpSlurm) -> None:
-    made_up.states = [lambda: _step(0), Interrupted(signal.SIGHUP)]
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_job_that_is_still_there_is_followed(made_up: MadeUpSlurm, number: signal.Signals) -> None:
+    made_up.states = [lambda: _step(0), Interrupted(number)]
     with pytest.raises(Interrupted) as stopped:
         _run(_prepared())
     assert "job 17 goes on" in stopped.value.kept
@@ -131,6 +135,67 @@ def test_ctrl_c_cancels_whatever_was_measured(made_up: MadeUpSlurm, steps: int) 
     assert Path("run/results.json").is_file() == bool(steps)
 
 
+def test_a_controller_that_pauses_while_a_job_is_cancelled_is_asked_again(made_up: MadeUpSlurm) -> None:
+    lost = CannotRun("squeue did not answer within 60 s")
+    made_up.states = [Interrupted(signal.SIGINT), lost, "CANCELLED|None"]
+    with pytest.raises(Interrupted) as stopped:
+        _run(_prepared())
+    assert "job 17 is cancelled" in stopped.value.kept
+    assert made_up.states == []
+
+
+def test_a_job_that_could_not_be_cancelled_is_not_called_so(made_up: MadeUpSlurm) -> None:
+    made_up.states = [Interrupted(signal.SIGINT)]
+    made_up.failing = {"scancel": "Unable to contact slurm controller"}
+    watcher = RecordingWatcher()
+    with pytest.raises(Interrupted) as stopped:
+        _run(_prepared(), watcher)
+    assert stopped.value.kept.startswith("job 17 may go on: 'scancel 17' ends it; finished launches are kept")
+    assert watcher.notes[-1].startswith("Job 17 could not be cancelled: scancel failed: Unable")
+
+
+def test_a_submission_that_failed_can_be_repeated(made_up: MadeUpSlurm) -> None:
+    made_up.failing = {"sbatch": "Invalid partition"}
+    with pytest.raises(CannotRun, match="Invalid partition"):
+        _run(prepare(ask("scale", **_ASKED), _FLAGS, ("module load a",), DEFAULTS))
+    assert "job_id" not in json.loads(Path("run/slurm/job.json").read_text())
+    with pytest.raises(CannotRun, match="Invalid partition"):  # the folder is as good as new
+        _run(prepare(ask("scale", **_ASKED), _FLAGS, ("module load b",), DEFAULTS))
+    made_up.failing = {}
+    made_up.states = [lambda: _step(0), lambda: _step(1)]
+    bare = ask("scale", resume=True)
+    bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
+    assert is_slurm_run(bare)
+    again = prepare(bare, {}, (), DEFAULTS)
+    assert (again.job.nodes, again.job.setup) == (2, ("module load b",))
+    assert _run(again).exit_code == 0
+
+
+_SITE = 'for launch in {launches}; do srun {command} --only-launch="$launch"; done  # '
+
+
+def test_resume_elsewhere_means_the_files_of_the_beginning(
+    made_up: MadeUpSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Path.cwd()
+    Path("site.sh").write_text(f"{_SITE}first\n")
+    flags = {**_FLAGS, "slurm_template": (Given("site.sh", "--slurm-template"),)}
+    made_up.states = [lambda: _step(0)]
+    _run(prepare(ask("scale", **_ASKED), flags, (), DEFAULTS))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    Path("site.sh").write_text(f"{_SITE}second\n")
+    bare = ask("scale", resume=True)
+    bare = dataclasses.replace(bare, flags={"output_dir": (Given(str(begun / "run"), "--output-dir"),)})
+    stored = prepare(bare, {}, (), DEFAULTS)
+    assert stored.job.directory == begun
+    assert stored.script.endswith("# first\n")
+    assert prepare(bare, flags, (), DEFAULTS).script.endswith("# second\n")
+    ours = {"slurm_template": (Given("none", "--slurm-template"),)}
+    assert prepare(bare, ours, (), DEFAULTS).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
+
+
 def test_a_job_that_measured_nothing_says_what_it_said(made_up: MadeUpSlurm) -> None:
     made_up.states = ["FAILED|None"]
     with pytest.raises(CannotRun, match="do the nodes see this folder"):
@@ -145,8 +210,13 @@ def test_a_job_that_measured_nothing_says_what_it_said(made_up: MadeUpSlurm) -> 
 
 def test_a_controller_that_pauses_is_asked_again(made_up: MadeUpSlurm) -> None:
     lost = CannotRun("squeue failed: Unable to contact slurm controller")
-    made_up.states = [lambda: _step(0), lost, lost, lambda: _step(1)]
-    assert _run(_prepared()).exit_code == 0
+    made_up.states = ["PENDING|Priority", lost, lost, lambda: _step(0), lost, lambda: _step(1)]
+    watcher = RecordingWatcher()
+    assert _run(_prepared(), watcher).exit_code == 0
+    pauses = [note for note in watcher.notes if note.startswith("SLURM does not answer (squeue failed: ")]
+    assert len(pauses) == 2  # once for each pause
+    told = [note for note in watcher.notes if note.startswith("Job 17 is ")]
+    assert told == ["Job 17 is pending (Priority).", "Job 17 is running."]
 
 
 def test_a_controller_that_stays_away_ends_it(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +282,22 @@ def test_another_request_does_not_continue_it(made_up: MadeUpSlurm) -> None:
     other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
     with pytest.raises(BadInput, match="was asked for otherwise; these differ: batch_size"):
         prepare(other, _FLAGS, (), DEFAULTS)
+
+
+@pytest.mark.parametrize("said", ["5", "5;here\n", "5\nNote: mind the gap", "Welcome\n\n5;here\nBye"])
+def test_sbatch_may_say_more_than_the_number(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setattr(slurm, "_run", lambda *command: said)
+    assert slurm.submit(Path("job.sh")) == "5"
+
+
+def test_what_commands_of_slurm_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"SLURM_CONF": "a", "SLURM_CLUSTERS": "b", "SLURM_JWT": "c", "SBATCH_ACCOUNT": "d", "OTHER": "e"}
+    foreign = {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "RANK": "0", "MASTER_PORT": "1", "SLURM_JWTS": "x"}
+    for name, value in {**kept, **foreign}.items():
+        monkeypatch.setenv(name, value)
+    given = slurm._environment()
+    assert kept.items() <= given.items()
+    assert not set(foreign) & set(given)
 
 
 @pytest.mark.parametrize("said", ["", "Submitted batch job 5", "5;a b"])

@@ -53,14 +53,16 @@ def prepare(
 ) -> SlurmRun:
     """Check everything that can be checked here; `flags` are those of the job."""
     path = (_resumed_path(request) if request.resume else _new_path(request)).absolute()
-    before = read_json(path / FOLDER / JOB) if request.resume else None
-    if isinstance(before, dict):
-        flags = {**_entries(before.get("flags")), **flags}
-        setup = setup or _texts(before.get("setup"))
+    before = _record_of(path) if request.resume else {}
+    template = before.get("template") if "slurm_template" not in flags else None
+    flags = {**_entries(before.get("flags")), **flags}
+    setup = setup or _texts(before.get("setup"))
+    directory = Path(str(before.get("directory", Path.cwd())))  # files of the request are named from there
     if request.resume:
         request = _as_begun(request, path)
     asked = slurm_from(flags)
     experiment = request.experiment(defaults)
+    template = template if isinstance(template, str) else _template(asked)
     tasks_per_node = _tasks_per_node(asked, experiment)
     _check_ranks(experiment, asked.nodes * tasks_per_node)
     job = SlurmJob(
@@ -75,7 +77,7 @@ def prepare(
         setup=setup,
         run_folder=path,
         output=path / FOLDER,
-        directory=Path.cwd(),
+        directory=directory,
         command=_command(request, path, experiment),
         launches=experiment.measuring.repeats,
     )
@@ -83,9 +85,14 @@ def prepare(
         request=request,
         path=path,
         job=job,
-        script=sbatch_script(job, _template(asked)),
+        script=sbatch_script(job, TEMPLATE if template is None else template),
         yaml=to_yaml(experiment, request.words),
-        asked={"flags": {name: values[0].text for name, values in flags.items()}, "setup": list(setup)},
+        asked={
+            "flags": {name: values[0].text for name, values in flags.items()},
+            "setup": list(setup),
+            "directory": str(directory),
+            "template": template,
+        },
     )
 
 
@@ -98,6 +105,18 @@ def slurm_from(flags: Entries) -> Slurm:
         assert default is None or isinstance(default, int | str)
         values[one.name] = parse_value(one, given[0].text, given[0].origin) if given else default
     return Slurm(**values)  # type: ignore[arg-type]
+
+
+def job_id_of(path: Path) -> str | None:
+    """The number of a run's job; None where it was never submitted."""
+    number = str(_record_of(path).get("job_id", ""))
+    return number if number.isdecimal() else None
+
+
+def _record_of(path: Path) -> dict[str, Any]:
+    """What was asked for when a run was submitted, or tried to be."""
+    record = read_json(path / FOLDER / JOB)
+    return record if isinstance(record, dict) else {}
 
 
 def _entries(stored: object) -> Entries:
@@ -164,9 +183,10 @@ def _command(request: Request, path: Path, experiment: Experiment) -> tuple[str,
     return tuple(words)
 
 
-def _template(asked: Slurm) -> str:
+def _template(asked: Slurm) -> str | None:
+    """The site's own script, where one is named."""
     if asked.slurm_template is None:
-        return TEMPLATE
+        return None
     path = Path(asked.slurm_template)
     try:
         if path.stat().st_size > _LARGEST_TEMPLATE_BYTES:

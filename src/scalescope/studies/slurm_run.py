@@ -15,9 +15,9 @@ from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.launch import slurm
 from scalescope.launch.recorded import RecordedLauncher
 from scalescope.results.files import to_text, write_atomically
-from scalescope.results.run_folder import ENVIRONMENT, TRIALS, point_latest_at, read_json
+from scalescope.results.run_folder import ENVIRONMENT, TRIALS, point_latest_at
 from scalescope.studies.campaign import CampaignWatcher
-from scalescope.studies.slurm_asking import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun
+from scalescope.studies.slurm_asking import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
 from scalescope.studies.slurm_queue import cancel, follow
 from scalescope.studies.study import StudyReport
 
@@ -30,16 +30,19 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
     try:
         state = follow(number, run.path, watcher)
     except Interrupted as interruption:
-        if interruption.signum == signal.SIGHUP:  # the connection is lost, not the wish to measure
+        if (
+            interruption.signum != signal.SIGINT
+        ):  # the connection or the machine goes, not the wish to measure
             interruption.kept = (
                 f"job {number} goes on; --resume with --output-dir {run.path} follows it again"
             )
             raise
-        cancel(number, watcher)
+        ended = cancel(number, watcher)
         with contextlib.suppress(ScalescopeError):  # that we were stopped is what the person must hear
             _collect(run, study, watcher, options)
+        how = "is cancelled" if ended else f"may go on: 'scancel {number}' ends it"
         interruption.kept = (
-            f"job {number} is cancelled; finished launches are kept in {run.path}; --resume submits the rest"
+            f"job {number} {how}; finished launches are kept in {run.path}; --resume submits the rest"
         )
         raise
     if not all((run.path / name).is_file() for name in (ENVIRONMENT, TRIALS)):
@@ -57,7 +60,7 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
 
 def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     folder = run.path / FOLDER
-    if not run.request.resume and any(path.exists() for path in (run.path / TRIALS, folder / JOB)):
+    if not run.request.resume and ((run.path / TRIALS).exists() or job_id_of(run.path)):
         raise BadInput(f"{run.path} already holds a run; --resume continues it, another folder starts anew")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,6 +68,7 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
         raise CannotRun(f"{run.path}: cannot be written: {error.strerror}") from None
     write_atomically(folder / REQUEST, run.yaml)
     write_atomically(folder / SCRIPT, run.script)
+    write_atomically(folder / JOB, to_text(run.asked))  # a submission that fails can be repeated by --resume
     number = slurm.submit(folder / SCRIPT)
     try:
         write_atomically(folder / JOB, to_text({"job_id": number, **run.asked}))
@@ -84,11 +88,8 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
 
 def _job_still_there(run: SlurmRun) -> str | None:
     """The job of the run where SLURM still has it: a second one would measure beside it."""
-    record = read_json(run.path / FOLDER / JOB) if run.request.resume else None
-    number = str(record.get("job_id", "")) if isinstance(record, dict) else ""
-    if not number.isdecimal() or slurm.state_of(number).is_over:
-        return None
-    return number
+    number = job_id_of(run.path) if run.request.resume else None
+    return None if number is None or slurm.state_of(number).is_over else number
 
 
 def _collect(
