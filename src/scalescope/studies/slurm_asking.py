@@ -103,6 +103,8 @@ def slurm_from(flags: Entries) -> Slurm:
         given = flags.get(one.name)
         default = one.default
         assert default is None or isinstance(default, int | str)
+        if given and len(given) > 1:
+            raise BadInput(f"{given[0].origin}: takes one value, not a list")
         values[one.name] = parse_value(one, given[0].text, given[0].origin) if given else default
     return Slurm(**values)  # type: ignore[arg-type]
 
