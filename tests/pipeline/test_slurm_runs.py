@@ -13,7 +13,7 @@ from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch import slurm
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.studies import slurm_queue
+from scalescope.studies import slurm_queue, slurm_run
 from scalescope.studies.scale import DEFAULTS, scale
 from scalescope.studies.slurm_asking import SlurmRun, is_slurm_run, prepare
 from scalescope.studies.slurm_run import run_on_slurm
@@ -53,6 +53,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpSlurm:
     one = MadeUpSlurm()
     monkeypatch.setattr(slurm, "_run", one.run)
     monkeypatch.setattr(slurm_queue, "_FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(slurm_run, "_FILES_APPEAR_S", 0.0)
     return one
 
 
@@ -82,7 +83,9 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
     assert "Job 17 is pending (Resources)." in watcher.notes
     assert "Job 17 is running." in watcher.notes
     assert watcher.notes[0].endswith("which the nodes must see too.")
-    assert len(watcher.results) == len(report.run.results) if report.run else False
+    assert report.run is not None
+    assert len(watcher.results) == len(report.run.results)
+    assert watcher.begun[0][0] == len(report.run.results)  # known as soon as the machine is
     assert (Path("run/results.json")).is_file()
     lines = Path("run/trials.jsonl").read_text().splitlines()
     assert all('"status":"ok"' in line for line in lines)  # the script counts them as they are spelled
@@ -104,10 +107,14 @@ def test_what_a_failed_job_left_is_shown_and_resume_submits_the_rest(made_up: Ma
     again = ask("scale", resume=True)
     again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
     assert is_slurm_run(again)
-    made_up.states = ["NODE_FAIL|None", lambda: _step(1)]
+    made_up.states = ["NODE_FAIL|None", "RUNNING|None", lambda: _step(1)]
     resumed = prepare(again, {}, (), DEFAULTS)
     assert resumed.job.nodes == 2  # as it was asked for when the run began
-    assert _run(resumed).exit_code == 0
+    watcher = RecordingWatcher()
+    assert _run(resumed, watcher).exit_code == 0
+    assert report.run is not None
+    first = len(report.run.results)
+    assert watcher.begun[0] == (first + len(watcher.results), first)
     assert len(made_up.submitted) == 2
 
 
@@ -206,6 +213,27 @@ def test_a_job_that_measured_nothing_says_what_it_said(made_up: MadeUpSlurm) -> 
         CannotRun, match=r"job 18 ended \(failed\) and measured nothing: torch 2.1 is too old"
     ):
         _run(prepare(ask("scale", **_ASKED, resume=True), _FLAGS, (), DEFAULTS))
+
+
+def test_files_that_appear_late_are_waited_for(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_run, "_FILES_APPEAR_S", 60.0)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if Path("hidden").exists():
+            Path("hidden").rename("run/trials.jsonl")
+
+    def last_step() -> str:
+        _step(0)
+        _step(1)
+        Path("run/trials.jsonl").rename("hidden")
+        monkeypatch.setattr(slurm_run.time, "sleep", sleep)
+        return "COMPLETED|None"
+
+    made_up.states = [last_step]
+    assert _run(_prepared()).exit_code == 0
+    assert waits == [1.0]
 
 
 def test_a_controller_that_pauses_is_asked_again(made_up: MadeUpSlurm) -> None:

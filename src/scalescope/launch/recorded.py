@@ -23,8 +23,10 @@ class RecordedLauncher:
         try:
             assert isinstance(record, dict)
             self._machine = Machine.from_json(record["machine"])
-            self._nodes = {host: Machine.from_json(one) for host, one in record["nodes"].items()}
-        except (AssertionError, AttributeError, KeyError, TypeError):
+            # A run that went on on other hosts has them all, but was planned for those of one start.
+            hosts = record["starts"][0] if "starts" in record else record["nodes"]
+            self._nodes = {host: Machine.from_json(record["nodes"][host]) for host in hosts}
+        except (AssertionError, AttributeError, KeyError, IndexError, TypeError):
             raise CannotRun(f"{path / ENVIRONMENT} does not say where the run was measured") from None
 
     def machine(self) -> Machine:

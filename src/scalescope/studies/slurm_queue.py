@@ -2,27 +2,36 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from scalescope.errors import CannotRun, ScalescopeError
 from scalescope.experiment.trial import Trial
 from scalescope.launch import slurm
-from scalescope.results.run_folder import TRIALS
+from scalescope.results.run import load_run
+from scalescope.results.run_folder import ENVIRONMENT, TRIALS
 from scalescope.results.schema import parse_result
-from scalescope.studies.campaign import CampaignWatcher
+from scalescope.studies.campaign import KEPT, CampaignWatcher
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
 _PATIENCE_S = 600.0  # with a controller that does not answer
 _CANCEL_LIMIT_S = 60.0
 
 
-def follow(number: str, path: Path, watcher: CampaignWatcher) -> slurm.JobState:
-    """Tell how the job goes on until it is over."""
+def follow(
+    number: str, path: Path, watcher: CampaignWatcher, planned: Callable[[], int | None] = lambda: None
+) -> slurm.JobState:
+    """Tell how the job goes on until it is over; `planned` counts launches once the machine is recorded."""
     told, heard, line = "", _Trials(path / TRIALS), _Line(number, watcher)
-    wait_s = _FIRST_WAIT_S
+    wait_s, counted = _FIRST_WAIT_S, False
     while True:
         state = line.ask()
         heard.tell(watcher)
+        if not counted and (path / ENVIRONMENT).is_file():
+            counted = True
+            launches = planned()
+            if launches is not None:
+                watcher.began(launches, len({one.key for one in load_run(path).of_status(*KEPT)}))
         if state is not None and state.is_over:
             return state
         if state is not None and str(state) != told:

@@ -6,20 +6,26 @@ The job's steps measure and write; this side only reads. Both meet in the run fo
 import contextlib
 import dataclasses
 import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError
+from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.launch import slurm
 from scalescope.launch.recorded import RecordedLauncher
+from scalescope.report.section import Section
 from scalescope.results.files import to_text, write_atomically
+from scalescope.results.result import Result
 from scalescope.results.run_folder import ENVIRONMENT, TRIALS, point_latest_at
 from scalescope.studies.campaign import CampaignWatcher
 from scalescope.studies.slurm_asking import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
 from scalescope.studies.slurm_queue import cancel, follow
 from scalescope.studies.study import StudyReport
+
+_FILES_APPEAR_S = 60.0  # the longest that NFS keeps what it knows of a folder
 
 Study = Callable[..., StudyReport]
 
@@ -28,7 +34,7 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
     """Submit the job, or take up the one that is still there, and show what it found."""
     number = _job_still_there(run) or _submit(run, watcher)
     try:
-        state = follow(number, run.path, watcher)
+        state = follow(number, run.path, watcher, lambda: _planned(run, study, options))
     except Interrupted as interruption:
         if (
             interruption.signum != signal.SIGINT
@@ -45,7 +51,7 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
             f"job {number} {how}; finished launches are kept in {run.path}; --resume submits the rest"
         )
         raise
-    if not all((run.path / name).is_file() for name in (ENVIRONMENT, TRIALS)):
+    if not _appear(run.path, state):
         raise CannotRun(f"job {number} ended ({state}) and measured nothing: {_last_word(run.path, number)}")
     report = _collect(run, study, watcher, options)
     if not report.missing:
@@ -93,17 +99,69 @@ def _job_still_there(run: SlurmRun) -> str | None:
 
 
 def _collect(
-    run: SlurmRun, study: Study, watcher: CampaignWatcher, options: Mapping[str, Any]
+    run: SlurmRun,
+    study: Study,
+    watcher: CampaignWatcher,
+    options: Mapping[str, Any],
+    *,
+    dry_run: bool = False,
 ) -> StudyReport:
     """Let the study read the run as if it had made it: same sections, same summary."""
     flags: Entries = {"output_dir": (Given(str(run.path), "--output-dir"),)}
     request = dataclasses.replace(
-        run.request, file=run.path / FOLDER / REQUEST, flags=flags, only_launches=(), resume=True
+        run.request,
+        file=run.path / FOLDER / REQUEST,
+        flags=flags,
+        only_launches=(),
+        resume=True,
+        dry_run=dry_run,
     )
     # The step of one task is no group of ranks: it planned and launched as on any machine.
     alone = run.job.tasks == 1
     launcher = RecordedLauncher(run.path, repeatable=alone)
     return study(request, launcher, watcher, most_ranks=None if alone else run.job.tasks, **options)
+
+
+def _planned(run: SlurmRun, study: Study, options: Mapping[str, Any]) -> int | None:
+    """How many launches the job makes; None where that cannot be told."""
+    try:
+        return _collect(run, study, _Unheard(), options, dry_run=True).missing
+    except ScalescopeError:
+        return None
+
+
+class _Unheard:
+    """A watcher for a plan that is only counted."""
+
+    def noted(self, line: str) -> None: ...
+
+    def shown(self, sections: tuple[Section, ...]) -> None: ...
+
+    def began(self, launches: int, done: int) -> None: ...
+
+    def launching(self, trial: Trial, launch: int) -> None: ...
+
+    def placed(self, lines: list[str], hosts: list[str]) -> None: ...
+
+    def advanced(self, fraction: float) -> None: ...
+
+    def ended(self, result: Result) -> None: ...
+
+    def best(self, text: str) -> None: ...
+
+
+def _appear(path: Path, state: slurm.JobState) -> bool:
+    """Whether the job measured something; a network file system may show it a while after the job's end."""
+    patience_s = _FILES_APPEAR_S if state.word == slurm.COMPLETED else _FILES_APPEAR_S / 6
+    deadline = time.monotonic() + patience_s
+    while True:
+        with contextlib.suppress(OSError):
+            next(path.iterdir(), None)  # makes such a file system look again
+        if all((path / name).is_file() for name in (ENVIRONMENT, TRIALS)):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(min(1.0, patience_s))
 
 
 def _why_not_all(path: Path, number: str, state: slurm.JobState) -> str:

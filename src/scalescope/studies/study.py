@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import neutral_lines, to_yaml
@@ -15,7 +14,6 @@ from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
 from scalescope.report.trials import failure_section, is_answer, plan_section
 from scalescope.results.files import to_text
-from scalescope.results.provenance import describe_environment
 from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import (
@@ -29,10 +27,9 @@ from scalescope.results.run_folder import (
     point_latest_at,
 )
 from scalescope.studies.campaign import KEPT, CampaignWatcher, More, Plan, run_campaign
+from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.request import Request
-from scalescope.studies.same_machine import continued_environment
-from scalescope.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +76,9 @@ def carry_out(
     folder, plan = _open_folder(request, plan)
     try:
         folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
-        if not request.resume or not (folder.path / ENVIRONMENT).is_file():
-            folder.write(ENVIRONMENT, to_text(_environment(plan, launcher)))
+        record = environment_record(folder.path, plan, launcher, resume=request.resume)
+        if record is not None:
+            folder.write(ENVIRONMENT, to_text(record))
         notes = run_campaign(plan, launcher, folder, watcher, more, heard)
         run = _write_summary(folder, plan)
         for name, text in files(run).items():
@@ -114,7 +112,8 @@ def _only_planned(plan: Plan, watcher: CampaignWatcher) -> StudyReport:
     seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
     if budget is not None and budget < seconds:
         watcher.noted(f"The budget of {budget:g} s would end this early.")
-    return StudyReport(sections=(plan_section(plan.trials, repeats, seconds, plan.once),))
+    shown = plan_section(plan.trials, repeats, seconds, plan.once)
+    return StudyReport(sections=(shown,), missing=len(plan.launches()))
 
 
 def _is_begun(plan: Plan) -> bool:
@@ -131,14 +130,6 @@ def _missing(plan: Plan, run: Run) -> int:
         (trial.trial_id, launch) not in answered and trial.trial_id not in given_up
         for trial, launch in plan.launches()
     )
-
-
-def _environment(plan: Plan, launcher: Launcher) -> dict[str, Any]:
-    """Hardware and versions of every node, and everything `check` looks at."""
-    described = describe_environment(plan.machine, __version__, launcher.nodes())
-    systems = launcher.systems()
-    found = {**described, "system": next(iter(systems.values()))}
-    return {**found, "systems": systems} if len(systems) > 1 else found
 
 
 def _write_summary(folder: RunFolder, plan: Plan) -> Run:

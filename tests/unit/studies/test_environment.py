@@ -7,7 +7,7 @@ import pytest
 
 from scalescope.experiment.machine import Gpu
 from scalescope.launch.fake import TWO_CORES
-from scalescope.studies.same_machine import unlike_fields
+from scalescope.studies.environment import unlike_fields
 
 _GPU = Gpu(index=0, name="H100", memory_bytes=80_000_000_000, uuid="a")
 _NODE = dataclasses.replace(TWO_CORES, gpus=(_GPU,), memory_bytes=1_000_000)
