@@ -134,8 +134,9 @@ def test_a_job_that_cannot_run_says_why(start: Start, cluster: dict[str, str]) -
     refused = start("train", "--launcher=slurm", "--partition=nowhere", "--device=cpu", **cluster).finish(60)
     assert refused.returncode == 3
     assert "sbatch failed: " in refused.stderr and "Invalid partition" in refused.stderr
-    failing = start("train", *TINY, *_JOB, "--workload=missing.py:build", folder="other", **cluster).finish(
-        120
-    )
-    assert failing.returncode in (2, 3), failing.stdout + failing.stderr
+    failing = start("train", *TINY, *_JOB, "--backend=nccl", folder="other", **cluster).finish(120)
+    assert failing.returncode == 3, failing.stdout + failing.stderr
+    job = _job_of(failing.folder)
+    why = "--backend nccl needs CUDA GPUs; use --backend gloo"
+    assert f"job {job} ended (failed) and measured nothing: {why} (log: " in failing.stderr
     assert len(failing.stderr.strip().splitlines()) == 1

@@ -51,15 +51,14 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
             f"job {number} {how}; finished launches are kept in {run.path}; --resume submits the rest"
         )
         raise
-    if not _appear(run.path, state):
+    if not _appear(run.path, _patience_s(run.path, number, state)):
         raise CannotRun(f"job {number} ended ({state}) and measured nothing: {_last_word(run.path, number)}")
     report = _collect(run, study, watcher, options)
     if not report.missing:
         return report
-    watcher.noted(
-        f"Job {number} ended ({state}); {report.missing} launches are missing: --resume submits them."
-        f"{_why_not_all(run.path, number, state)}"
-    )
+    many = f"{report.missing} launches are missing: --resume submits them."
+    lacking = many if report.missing > 1 else "1 launch is missing: --resume submits it."
+    watcher.noted(f"Job {number} ended ({state}); {lacking}{_why_not_all(run.path, number, state)}")
     code = report.exit_code or (ExitCode.OK if state.word == slurm.COMPLETED else ExitCode.WORKER_FAILED)
     return dataclasses.replace(report, exit_code=code)
 
@@ -150,9 +149,15 @@ class _Unheard:
     def best(self, text: str) -> None: ...
 
 
-def _appear(path: Path, state: slurm.JobState) -> bool:
+def _patience_s(path: Path, number: str, state: slurm.JobState) -> float:
+    """How long to look for what a job wrote: one that failed and says why needs no waiting for."""
+    if state.word == slurm.COMPLETED:
+        return _FILES_APPEAR_S
+    return 0.0 if _log_of(path, number) else _FILES_APPEAR_S / 6
+
+
+def _appear(path: Path, patience_s: float) -> bool:
     """Whether the job measured something; a network file system may show it a while after the job's end."""
-    patience_s = _FILES_APPEAR_S if state.word == slurm.COMPLETED else _FILES_APPEAR_S / 6
     deadline = time.monotonic() + patience_s
     while True:
         with contextlib.suppress(OSError):
