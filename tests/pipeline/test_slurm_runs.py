@@ -157,7 +157,9 @@ def test_a_job_that_could_not_be_cancelled_is_not_called_so(made_up: MadeUpSlurm
     watcher = RecordingWatcher()
     with pytest.raises(Interrupted) as stopped:
         _run(_prepared(), watcher)
-    assert stopped.value.kept.startswith("job 17 may go on: 'scancel 17' ends it; finished launches are kept")
+    assert stopped.value.kept.startswith(
+        "job 17 may go on: 'scancel 17' ends it, --resume follows it; finished"
+    )
     assert watcher.notes[-1].startswith("Job 17 could not be cancelled: scancel failed: Unable")
 
 

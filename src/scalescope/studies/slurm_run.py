@@ -36,20 +36,7 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
     try:
         state = follow(number, run.path, watcher, lambda: _planned(run, study, options))
     except Interrupted as interruption:
-        if (
-            interruption.signum != signal.SIGINT
-        ):  # the connection or the machine goes, not the wish to measure
-            interruption.kept = (
-                f"job {number} goes on; --resume with --output-dir {run.path} follows it again"
-            )
-            raise
-        ended = cancel(number, watcher)
-        with contextlib.suppress(ScalescopeError):  # that we were stopped is what the person must hear
-            _collect(run, study, watcher, options)
-        how = "is cancelled" if ended else f"may go on: 'scancel {number}' ends it"
-        interruption.kept = (
-            f"job {number} {how}; finished launches are kept in {run.path}; --resume submits the rest"
-        )
+        interruption.kept = _after(interruption, number, run, study, watcher, options)
         raise
     if not _appear(run.path, _patience_s(run.path, number, state)):
         raise CannotRun(f"job {number} ended ({state}) and measured nothing: {_last_word(run.path, number)}")
@@ -61,6 +48,26 @@ def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **option
     watcher.noted(f"Job {number} ended ({state}); {lacking}{_why_not_all(run.path, number, state)}")
     code = report.exit_code or (ExitCode.OK if state.word == slurm.COMPLETED else ExitCode.WORKER_FAILED)
     return dataclasses.replace(report, exit_code=code)
+
+
+def _after(
+    interruption: Interrupted,
+    number: str,
+    run: SlurmRun,
+    study: Study,
+    watcher: CampaignWatcher,
+    options: Mapping[str, Any],
+) -> str:
+    """Do with the job what the signal means, and say what is left of it."""
+    if interruption.signum != signal.SIGINT:  # the connection or the host goes, not the wish to measure
+        return f"job {number} goes on; --resume with --output-dir {run.path} follows it again"
+    cancelled = cancel(number, watcher)
+    with contextlib.suppress(ScalescopeError):  # that we were stopped is what the person must hear
+        _collect(run, study, watcher, options)
+    kept = f"finished launches are kept in {run.path}"
+    if cancelled:
+        return f"job {number} is cancelled; {kept}; --resume submits the rest"
+    return f"job {number} may go on: 'scancel {number}' ends it, --resume follows it; {kept}"
 
 
 def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
