@@ -1,6 +1,7 @@
 """The order of launches, the budget, and taking up a run that was stopped."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
+from scalescope.launch.recorded import RecordedLauncher
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
 from scalescope.studies.main_job import main_job
@@ -192,18 +194,70 @@ def test_resume_on_another_machine_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(CannotRun) as caught:
         train(ask("train", **{**asked, "repeats": 3}, resume=True), launcher, RecordingWatcher())
     assert caught.value.exit_code == 3
-    assert str(caught.value) == "--resume: run was measured on another machine or torch; start a new run"
+    ((name, value),) = change.items()
+    told = f"these differ: {name} ({getattr(TWO_CORES, name)}, now {value}); start a new run"
+    assert str(caught.value) == f"--resume: run was measured on another machine or torch; {told}"
     assert launcher.launched == []
     assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
 
 
+def test_resume_on_another_node_of_the_same_type_goes_on_as_the_one_before() -> None:
+    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    assert TWO_CORES.memory_bytes is not None
+    twin = dataclasses.replace(TWO_CORES, host="twin", memory_bytes=TWO_CORES.memory_bytes - 3 * 4096)
+    launcher = FakeLauncher(MODEL, twin)
+    for repeats in (3, 4):
+        train(ask("train", repeats=repeats, resume=True), launcher, RecordingWatcher())
+    assert len(launcher.launched) == 2
+    (stored,) = {result.environment_id for result in load_run("run").results}
+    record = json.loads(Path("run/environment.json").read_text())
+    assert record["environment_id"] == stored
+    assert list(record["nodes"]) == ["fake", "twin"]
+    assert record["starts"] == [["fake"], ["twin"]]
+    assert list(record["systems"]) == ["fake", "twin"]
+    assert list(RecordedLauncher(Path("run")).nodes()) == ["fake"]  # the plan is one start's
+
+
+def test_other_nodes_are_compared_with_those_before() -> None:
+    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    record = json.loads(Path("run/environment.json").read_text())
+    record["nodes"]["fake"]["driver_version"] = "535"
+    Path("run/environment.json").write_text(json.dumps(record))
+    twin = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="twin"))
+    train(ask("train", repeats=3, resume=True), twin, RecordingWatcher())
+    record = json.loads(Path("run/environment.json").read_text())
+    assert record["node_differences"] == ["driver: 535 on fake; none on twin"]
+
+
+def test_a_start_that_measured_nothing_does_not_say_where_the_run_was_measured() -> None:
+    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    Path("run/trials.jsonl").unlink()
+    other = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="other", cpu_model="another"))
+    train(ask("train", repeats=2, resume=True), other, RecordingWatcher())
+    record = json.loads(Path("run/environment.json").read_text())
+    assert list(record["nodes"]) == ["other"]
+    assert {one.environment_id for one in load_run("run").results} == {record["environment_id"]}
+
+
+def test_a_run_that_lost_its_machine_goes_on_nowhere_else() -> None:
+    train(ask("train", repeats=2, threads_per_rank=1), FakeLauncher(MODEL), RecordingWatcher())
+    Path("run/environment.json").unlink()
+    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, cores=64))
+    with pytest.raises(CannotRun, match="these differ: what the run does not say"):
+        train(ask("train", repeats=3, resume=True, threads_per_rank=1), launcher, RecordingWatcher())
+
+
 def test_resume_on_a_machine_that_only_changed_its_name_goes_on() -> None:
     train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
-    environment = Path("run/environment.json").read_bytes()
+    before = json.loads(Path("run/environment.json").read_text())
     launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="renamed"))
     train(ask("train", repeats=3, resume=True), launcher, RecordingWatcher())
     assert [launch for _, launch in launcher.launched] == [2]
-    assert Path("run/environment.json").read_bytes() == environment  # as it was when the run began
+    now = json.loads(Path("run/environment.json").read_text())
+    assert list(now["nodes"]) == ["fake", "renamed"]
+    grown = ("nodes", "starts", "systems")
+    kept = {name: value for name, value in now.items() if name not in grown}
+    assert kept == {name: value for name, value in before.items() if name not in grown}
 
 
 def test_the_budget_note_counts_only_what_is_left_to_do(clock: Clock) -> None:

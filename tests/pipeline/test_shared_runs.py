@@ -95,6 +95,21 @@ def test_one_budget_for_all_steps() -> None:
     assert launcher.launched == []
 
 
+def test_a_job_that_is_submitted_again_has_a_budget_of_its_own() -> None:
+    request = ask("scale", **_ASKED, budget="1h")
+    _step(0, request=request)
+    path = Path("run/trials.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    earlier = {"duration_s": 3600 / len(lines), "started_at": "2026-01-01T10:00:00.000+00:00"}
+    path.write_text("".join(json.dumps({**line, **earlier}) + "\n" for line in lines))
+    launched = []
+    for since in ("2026-01-01T09:59:59.000+00:00", "2026-01-01T11:30:00.000+00:00"):
+        launcher = FakeLauncher(CostModel())
+        _step(1, launcher, dataclasses.replace(request, budget_since=since))
+        launched.append(len(launcher.launched))
+    assert launched[0] == 0 < launched[1]
+
+
 def test_a_run_without_its_machine_cannot_be_read() -> None:
     with pytest.raises(CannotRun, match="does not say where the run was measured"):
         RecordedLauncher(Path("nowhere"))

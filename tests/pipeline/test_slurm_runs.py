@@ -13,9 +13,10 @@ from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch import slurm
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.studies import slurm_queue
+from scalescope.studies import slurm_queue, slurm_run
 from scalescope.studies.scale import DEFAULTS, scale
-from scalescope.studies.slurm_run import SlurmRun, is_slurm_run, prepare, run_on_slurm
+from scalescope.studies.slurm_asking import SlurmRun, is_slurm_run, prepare
+from scalescope.studies.slurm_run import run_on_slurm
 from scalescope.studies.study import StudyReport
 from tests.pipeline.recording import RecordingWatcher, ask
 
@@ -30,8 +31,11 @@ class MadeUpSlurm:
         self.states: list[str | BaseException | Callable[[], str]] = []
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
+        self.failing: dict[str, str] = {}
 
     def run(self, *command: str) -> str:
+        if command[0] in self.failing:
+            raise CannotRun(f"{command[0]} failed: {self.failing[command[0]]}")
         if command[0] == "sbatch":
             self.submitted.append(command[-1])
             return f"{16 + len(self.submitted)};here\n"
@@ -49,6 +53,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpSlurm:
     one = MadeUpSlurm()
     monkeypatch.setattr(slurm, "_run", one.run)
     monkeypatch.setattr(slurm_queue, "_FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(slurm_run, "_FILES_APPEAR_S", 0.0)
     return one
 
 
@@ -78,32 +83,44 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
     assert "Job 17 is pending (Resources)." in watcher.notes
     assert "Job 17 is running." in watcher.notes
     assert watcher.notes[0].endswith("which the nodes must see too.")
-    assert len(watcher.results) == len(report.run.results) if report.run else False
+    assert report.run is not None
+    assert len(watcher.results) == len(report.run.results)
+    assert watcher.begun[0][0] == len(report.run.results)  # known as soon as the machine is
     assert (Path("run/results.json")).is_file()
+    lines = Path("run/trials.jsonl").read_text().splitlines()
+    assert all('"status":"ok"' in line for line in lines)  # the script counts them as they are spelled
     assert json.loads(Path("run/slurm/job.json").read_text())["job_id"] == "17"
 
 
 def test_what_a_failed_job_left_is_shown_and_resume_submits_the_rest(made_up: MadeUpSlurm) -> None:
     made_up.states = [lambda: _step(0), "NODE_FAIL|None"]
     watcher = RecordingWatcher()
-    report = _run(_prepared(), watcher)
+    run = _prepared()
+    (run.path / "slurm").mkdir(parents=True)
+    said = "scalescope: cores differ\nscalescope: stopped by SIGTERM; kept\nsrun: error: killed\n"
+    (run.path / "slurm/slurm-17.out").write_text(said)
+    report = _run(run, watcher)
     assert report.exit_code == 4
-    assert any(
-        "Job 17 ended (node fail)" in note and "--resume submits them" in note for note in watcher.notes
-    )
+    (note,) = (note for note in watcher.notes if "Job 17 ended (node fail)" in note)
+    assert "--resume submits them. It said: cores differ (log: " in note
 
     again = ask("scale", resume=True)
     again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
     assert is_slurm_run(again)
-    made_up.states = ["NODE_FAIL|None", lambda: _step(1)]
+    made_up.states = ["NODE_FAIL|None", "RUNNING|None", lambda: _step(1)]
     resumed = prepare(again, {}, (), DEFAULTS)
     assert resumed.job.nodes == 2  # as it was asked for when the run began
-    assert _run(resumed).exit_code == 0
+    watcher = RecordingWatcher()
+    assert _run(resumed, watcher).exit_code == 0
+    assert report.run is not None
+    first = len(report.run.results)
+    assert watcher.begun[0] == (first + len(watcher.results), first)
     assert len(made_up.submitted) == 2
 
 
-def test_a_job_that_is_still_there_is_followed(made_up: MadeUpSlurm) -> None:
-    made_up.states = [lambda: _step(0), Interrupted(signal.SIGHUP)]
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_job_that_is_still_there_is_followed(made_up: MadeUpSlurm, number: signal.Signals) -> None:
+    made_up.states = [lambda: _step(0), Interrupted(number)]
     with pytest.raises(Interrupted) as stopped:
         _run(_prepared())
     assert "job 17 goes on" in stopped.value.kept
@@ -125,6 +142,69 @@ def test_ctrl_c_cancels_whatever_was_measured(made_up: MadeUpSlurm, steps: int) 
     assert Path("run/results.json").is_file() == bool(steps)
 
 
+def test_a_controller_that_pauses_while_a_job_is_cancelled_is_asked_again(made_up: MadeUpSlurm) -> None:
+    lost = CannotRun("squeue did not answer within 60 s")
+    made_up.states = [Interrupted(signal.SIGINT), lost, "CANCELLED|None"]
+    with pytest.raises(Interrupted) as stopped:
+        _run(_prepared())
+    assert "job 17 is cancelled" in stopped.value.kept
+    assert made_up.states == []
+
+
+def test_a_job_that_could_not_be_cancelled_is_not_called_so(made_up: MadeUpSlurm) -> None:
+    made_up.states = [Interrupted(signal.SIGINT)]
+    made_up.failing = {"scancel": "Unable to contact slurm controller"}
+    watcher = RecordingWatcher()
+    with pytest.raises(Interrupted) as stopped:
+        _run(_prepared(), watcher)
+    assert stopped.value.kept.startswith(
+        "job 17 may go on: 'scancel 17' ends it, --resume follows it; finished"
+    )
+    assert watcher.notes[-1].startswith("Job 17 could not be cancelled: scancel failed: Unable")
+
+
+def test_a_submission_that_failed_can_be_repeated(made_up: MadeUpSlurm) -> None:
+    made_up.failing = {"sbatch": "Invalid partition"}
+    with pytest.raises(CannotRun, match="Invalid partition"):
+        _run(prepare(ask("scale", **_ASKED), _FLAGS, ("module load a",), DEFAULTS))
+    assert "job_id" not in json.loads(Path("run/slurm/job.json").read_text())
+    with pytest.raises(CannotRun, match="Invalid partition"):  # the folder is as good as new
+        _run(prepare(ask("scale", **_ASKED), _FLAGS, ("module load b",), DEFAULTS))
+    made_up.failing = {}
+    made_up.states = [lambda: _step(0), lambda: _step(1)]
+    bare = ask("scale", resume=True)
+    bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
+    assert is_slurm_run(bare)
+    again = prepare(bare, {}, (), DEFAULTS)
+    assert (again.job.nodes, again.job.setup) == (2, ("module load b",))
+    assert _run(again).exit_code == 0
+
+
+_SITE = 'for launch in {launches}; do srun {command} --only-launch="$launch"; done  # '
+
+
+def test_resume_elsewhere_means_the_files_of_the_beginning(
+    made_up: MadeUpSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Path.cwd()
+    Path("site.sh").write_text(f"{_SITE}first\n")
+    flags = {**_FLAGS, "slurm_template": (Given("site.sh", "--slurm-template"),)}
+    made_up.states = [lambda: _step(0)]
+    _run(prepare(ask("scale", **_ASKED), flags, (), DEFAULTS))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    Path("site.sh").write_text(f"{_SITE}second\n")
+    bare = ask("scale", resume=True)
+    bare = dataclasses.replace(bare, flags={"output_dir": (Given(str(begun / "run"), "--output-dir"),)})
+    stored = prepare(bare, {}, (), DEFAULTS)
+    assert stored.job.directory == begun
+    assert stored.script.endswith("# first\n")
+    assert prepare(bare, flags, (), DEFAULTS).script.endswith("# second\n")
+    ours = {"slurm_template": (Given("none", "--slurm-template"),)}
+    assert prepare(bare, ours, (), DEFAULTS).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
+
+
 def test_a_job_that_measured_nothing_says_what_it_said(made_up: MadeUpSlurm) -> None:
     made_up.states = ["FAILED|None"]
     with pytest.raises(CannotRun, match="do the nodes see this folder"):
@@ -137,10 +217,36 @@ def test_a_job_that_measured_nothing_says_what_it_said(made_up: MadeUpSlurm) -> 
         _run(prepare(ask("scale", **_ASKED, resume=True), _FLAGS, (), DEFAULTS))
 
 
+def test_files_that_appear_late_are_waited_for(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_run, "_FILES_APPEAR_S", 60.0)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if Path("hidden").exists():
+            Path("hidden").rename("run/trials.jsonl")
+
+    def last_step() -> str:
+        _step(0)
+        _step(1)
+        Path("run/trials.jsonl").rename("hidden")
+        monkeypatch.setattr(slurm_run.time, "sleep", sleep)
+        return "COMPLETED|None"
+
+    made_up.states = [last_step]
+    assert _run(_prepared()).exit_code == 0
+    assert waits == [1.0]
+
+
 def test_a_controller_that_pauses_is_asked_again(made_up: MadeUpSlurm) -> None:
     lost = CannotRun("squeue failed: Unable to contact slurm controller")
-    made_up.states = [lambda: _step(0), lost, lost, lambda: _step(1)]
-    assert _run(_prepared()).exit_code == 0
+    made_up.states = ["PENDING|Priority", lost, lost, lambda: _step(0), lost, lambda: _step(1)]
+    watcher = RecordingWatcher()
+    assert _run(_prepared(), watcher).exit_code == 0
+    pauses = [note for note in watcher.notes if note.startswith("SLURM does not answer (squeue failed: ")]
+    assert len(pauses) == 2  # once for each pause
+    told = [note for note in watcher.notes if note.startswith("Job 17 is ")]
+    assert told == ["Job 17 is pending (Priority).", "Job 17 is running."]
 
 
 def test_a_controller_that_stays_away_ends_it(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +265,40 @@ def test_a_job_that_slurm_has_forgotten_is_over(made_up: MadeUpSlurm) -> None:
     assert _run(_prepared()).exit_code == 0
 
 
+def test_a_job_of_one_task_starts_ranks_of_its_own(made_up: MadeUpSlurm) -> None:
+    asked = {"device": "cpu", "batch_size": 32, "repeats": 1}
+
+    def step() -> str:
+        request = dataclasses.replace(ask("scale", file=Path("run/slurm/request.yaml")), only_launches=(0,))
+        scale(request, FakeLauncher(CostModel()), RecordingWatcher())
+        return "RUNNING|None"
+
+    made_up.states = [step]
+    watcher = RecordingWatcher()
+    report = _run(prepare(ask("scale", **asked), {"launcher": _FLAGS["launcher"]}, (), DEFAULTS), watcher)
+    assert (report.exit_code, report.missing) == (0, 0)
+    assert report.run is not None
+    assert {result.settings["world_size"] for result in report.run.results} == {1, 2}
+    assert watcher.notes[0].startswith("Job 17: 1 rank on 1 node, 1 launch.")
+
+
+def test_a_spent_budget_is_told_and_the_next_job_has_its_own(made_up: MadeUpSlurm) -> None:
+    run = _prepared(**_ASKED, budget="1h")
+    (since,) = (word for word in run.job.command if word.startswith("--budget-since="))
+    (run.path / "slurm").mkdir(parents=True)
+    spent = "The budget of 3600 s ended the run with 3 of 4 launches to go; --resume goes on."
+    (run.path / "slurm/slurm-17.out").write_text(f"{spent}\nResults: run\n")
+    made_up.states = [lambda: _step(0)]
+    watcher = RecordingWatcher()
+    report = _run(run, watcher)
+    assert (report.exit_code, report.missing > 0) == (0, True)
+    assert any(note.endswith(f"It said: {spent}") for note in watcher.notes)
+    again = prepare(ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, (), DEFAULTS)
+    (later,) = (word for word in again.job.command if word.startswith("--budget-since="))
+    assert later > since
+    assert not any("--budget-since" in word for word in _prepared().job.command)
+
+
 def test_a_folder_that_holds_a_run_is_not_submitted_to(made_up: MadeUpSlurm) -> None:
     made_up.states = [lambda: _step(0), lambda: _step(1)]
     _run(_prepared())
@@ -172,6 +312,22 @@ def test_another_request_does_not_continue_it(made_up: MadeUpSlurm) -> None:
     other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
     with pytest.raises(BadInput, match="was asked for otherwise; these differ: batch_size"):
         prepare(other, _FLAGS, (), DEFAULTS)
+
+
+@pytest.mark.parametrize("said", ["5", "5;here\n", "5\nNote: mind the gap", "Welcome\n\n5;here\nBye"])
+def test_sbatch_may_say_more_than_the_number(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setattr(slurm, "_run", lambda *command: said)
+    assert slurm.submit(Path("job.sh")) == "5"
+
+
+def test_what_commands_of_slurm_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"SLURM_CONF": "a", "SLURM_CLUSTERS": "b", "SLURM_JWT": "c", "SBATCH_ACCOUNT": "d", "OTHER": "e"}
+    foreign = {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "RANK": "0", "MASTER_PORT": "1", "SLURM_JWTS": "x"}
+    for name, value in {**kept, **foreign}.items():
+        monkeypatch.setenv(name, value)
+    given = slurm._environment()
+    assert kept.items() <= given.items()
+    assert not set(foreign) & set(given)
 
 
 @pytest.mark.parametrize("said", ["", "Submitted batch job 5", "5;a b"])

@@ -64,6 +64,14 @@ def test_a_job_on_two_nodes_is_submitted_followed_and_collected(
     assert run.leftovers(within_s=5.0) == []
 
 
+def test_a_job_of_one_task_starts_ranks_of_its_own(start: Start, cluster: dict[str, str]) -> None:
+    job = ("--launcher=slurm", "--cpus-per-task=2", "--no-waterfall", "--repeats=1")
+    finished = start("scale", *TINY, *job, **cluster).finish(120)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert {one["settings"]["world_size"] for one in finished.results} == {1, 2}
+    assert "1 rank on 1 node, 1 launch." in finished.stdout
+
+
 def test_a_cancelled_job_is_readable_and_resume_finishes_it(start: Start, cluster: dict[str, str]) -> None:
     run = start(*_LONGER, *_JOB, **cluster)
     _wait_for_results(run)
@@ -123,8 +131,9 @@ def test_a_job_that_cannot_run_says_why(start: Start, cluster: dict[str, str]) -
     refused = start("train", "--launcher=slurm", "--partition=nowhere", "--device=cpu", **cluster).finish(60)
     assert refused.returncode == 3
     assert "sbatch failed: " in refused.stderr and "Invalid partition" in refused.stderr
-    failing = start("train", *TINY, *_JOB, "--workload=missing.py:build", folder="other", **cluster).finish(
-        120
-    )
-    assert failing.returncode in (2, 3), failing.stdout + failing.stderr
+    failing = start("train", *TINY, *_JOB, "--backend=nccl", folder="other", **cluster).finish(120)
+    assert failing.returncode == 3, failing.stdout + failing.stderr
+    job = _job_of(failing.folder)
+    why = "--backend nccl needs CUDA GPUs; use --backend gloo"
+    assert f"job {job} ended (failed) and measured nothing: {why} (log: " in failing.stderr
     assert len(failing.stderr.strip().splitlines()) == 1

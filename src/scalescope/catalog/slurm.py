@@ -33,7 +33,7 @@ class Slurm:
     partition: str | None = setting(None, "Partition to submit to.", sweep=False)
     account: str | None = setting(None, "Account that pays.", sweep=False)
     time: str | None = setting(
-        None, "Time limit: 30m, 2h or SLURM's 1-12:00:00; the job goes on after it.", sweep=False
+        None, "Time limit: 30m, 2h or SLURM's 1-12:00:00, 5m at least; the job goes on after it.", sweep=False
     )
     slurm_template: str | None = setting(
         None, "File to use in place of our sbatch script, with the same {placeholders}.", sweep=False

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalescope.catalog.setting import settings_of
-from scalescope.catalog.slurm import Slurm
 from scalescope.cli.interruption import interruptible
-from scalescope.cli.options import given_flags
+from scalescope.cli.options import ON_SLURM, given_flags
 from scalescope.errors import BadInput
 from scalescope.experiment.yaml_file import Entries
 
@@ -35,9 +33,9 @@ def measure(
 ) -> None:
     """Run a study and show what it found; under torchrun or srun, ranks other than 0 only follow."""
     from scalescope.launch.membership import membership
-    from scalescope.studies.request import Request
+    from scalescope.studies.request import Request, parted
 
-    flags, of_job = _parted(given_flags(click.get_current_context()))
+    flags, of_job = parted(given_flags(click.get_current_context()))
     only = arguments["only_launch"]
     request = Request(
         verb=verb,
@@ -50,6 +48,7 @@ def measure(
         strict=arguments["strict"],
         yes=arguments["yes"],
         only_launches=None if only is None else (only,),
+        budget_since=arguments["budget_since"],
     )
     output_dir = request.experiment({}).measuring.output_dir  # bad input is said before torch is loaded
     if _is_restarted(output_dir):
@@ -109,24 +108,22 @@ def _with_ranks(
     return report
 
 
-def _parted(flags: Entries) -> tuple[Entries, Entries]:
-    """What is asked of the measurement, and what is asked of SLURM."""
-    of_job = {one.name for one in settings_of(Slurm)}
-    mine = {name: values for name, values in flags.items() if name not in of_job}
-    return mine, {name: values for name, values in flags.items() if name in of_job}
-
-
 def _is_for_slurm(
     request: "Request", of_job: Entries, arguments: dict[str, Any], place: "Membership | None"
 ) -> bool:
     """Whether a job is to be submitted, or one of a job's runs continued."""
-    from scalescope.studies.slurm_run import is_slurm_run, slurm_from
+    from scalescope.studies.slurm_asking import is_slurm_run, slurm_from
 
-    launcher = slurm_from(of_job).launcher if "launcher" in of_job else None
-    if launcher == "slurm" and place is not None:
+    typed = slurm_from(of_job).launcher if "launcher" in of_job else None
+    if typed == "slurm" and place is not None:
         raise BadInput("--launcher slurm submits a job, and this is a rank of one already")
-    if place is not None or request.only_launches is not None:
+    if place is not None or request.only_launches is not None:  # a file may ask for the job that we are in
         return False
+    written = request.of_job()
+    launcher = typed or (slurm_from(written).launcher if "launcher" in written else None)
+    if launcher == "slurm" and request.verb not in ON_SLURM:
+        origin = written["launcher"][0].origin
+        raise BadInput(f"{origin}: {request.verb} cannot be a job; {', '.join(ON_SLURM)} can")
     chosen = launcher == "slurm" or (launcher is None and is_slurm_run(request))
     given = [*of_job, *(["setup"] if arguments.get("setup") else [])]
     if not chosen and set(given) - {"launcher"}:
@@ -144,13 +141,16 @@ def _on_slurm(
     options: dict[str, Any],
 ) -> "StudyReport":
     """Show the job's script, or submit it and show what it found."""
-    from scalescope.studies.slurm_run import prepare, run_on_slurm
+    from scalescope.studies.slurm_asking import prepare
+    from scalescope.studies.slurm_run import run_on_slurm
     from scalescope.studies.study import StudyReport
 
     if "--nsys" in request.words:
         raise BadInput("--nsys runs beside ranks of our own; use --launcher local")
     defaults = sys.modules[study.__module__].DEFAULTS
-    run = prepare(request, of_job, setup, defaults)
+    written = request.of_job()
+    lines = tuple(one.text for one in written.pop("setup", ()))
+    run = prepare(request, {**written, **of_job}, setup or lines, defaults)
     if request.dry_run:
         click.echo(run.script, nl=False)
         return StudyReport(sections=())

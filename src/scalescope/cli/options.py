@@ -127,6 +127,12 @@ def _switch_options() -> Iterator[click.Option]:
         heading="Run",
         setting=None,
     )
+    yield SettingOption(
+        ["--budget-since", "budget_since"],
+        hidden=True,  # for job scripts too: a job that is submitted again has a budget of its own
+        heading="Run",
+        setting=None,
+    )
 
 
 def _slurm_options() -> Iterator[click.Option]:

@@ -12,17 +12,21 @@ from scalescope.results.run_folder import ENVIRONMENT, RunFolder, read_json
 
 
 class RecordedLauncher:
-    """Lets a study read a finished run the way it reads its own."""
+    """Lets a study read a finished run the way it reads its own.
 
-    repeatable = False
+    `repeatable` is that of the launcher which measured: a study may plan by it.
+    """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, repeatable: bool = False) -> None:
+        self.repeatable = repeatable
         record = read_json(path / ENVIRONMENT)
         try:
             assert isinstance(record, dict)
             self._machine = Machine.from_json(record["machine"])
-            self._nodes = {host: Machine.from_json(one) for host, one in record["nodes"].items()}
-        except (AssertionError, AttributeError, KeyError, TypeError):
+            # A run that went on on other hosts has them all, but was planned for those of one start.
+            hosts = record["starts"][0] if "starts" in record else record["nodes"]
+            self._nodes = {host: Machine.from_json(record["nodes"][host]) for host in hosts}
+        except (AssertionError, AttributeError, KeyError, IndexError, TypeError):
             raise CannotRun(f"{path / ENVIRONMENT} does not say where the run was measured") from None
 
     def machine(self) -> Machine:

@@ -24,9 +24,10 @@ _OVER = (  # a word that is not known here may be of a job that lives
     "REVOKED",
     "TIMEOUT",
 )
-# What a surrounding shell has of its own job or ranks is not of the one that is submitted.
+# What a surrounding shell has of its own job or ranks is not of the one that is submitted; where SLURM is and
+# who we are stays.
 _FOREIGN = re.compile(
-    r"SLURM_(?!CONF$|CLUSTERS$).*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_(ADDR|PORT)"
+    r"SLURM_(?!CONF$|CLUSTERS$|JWT$).*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_(ADDR|PORT)"
 )
 
 
@@ -56,10 +57,10 @@ class Unanswered(CannotRun):
 def submit(script: Path) -> str:
     """Hand a script to sbatch; returns the number of the job."""
     said = _run("sbatch", "--parsable", str(script)).strip()
-    match = _JOB.fullmatch(said.splitlines()[-1] if said else "")
-    if match is None:
+    found = [match[1] for line in said.splitlines() if (match := _JOB.fullmatch(line.strip()))]
+    if not found:  # a site's filters may say more than the number, before or after it
         raise CannotRun(f"sbatch did not say the number of the job but {said!r}")
-    return match[1]
+    return found[-1]
 
 
 def state_of(job: str) -> JobState:

@@ -26,16 +26,24 @@ TEMPLATE = """\
 #SBATCH --signal=B:USR1@60
 
 # A minute before the time limit, or when it is preempted, the job goes back to the queue. What is finished is
-# kept, and the next start goes on from there.
+# kept, and the next start goes on from there. One that finished nothing would do no better next time.
+finished() {
+    echo "$(($(grep -cE '"status":"(ok|oom|invalid)"' {run_folder}/trials.jsonl 2>/dev/null)))"
+}
+at_start=$(finished)
 back_to_the_queue() {
     if ((${SLURM_RESTART_COUNT:-0} >= 20)); then
-        echo "started 20 times and not finished: giving up" >&2
+        echo "scalescope: started 20 times and not finished: giving up" >&2
+        return
+    fi
+    if (($(finished) <= at_start)); then
+        echo "scalescope: nothing was finished since the start: not back to the queue; give more --time" >&2
         return
     fi
     echo "back to the queue; what is finished is kept"
     scontrol requeue "$SLURM_JOB_ID"
 }
-trap back_to_the_queue USR1
+trap 'back_to_the_queue; caught=1' USR1
 
 {setup}
 cd {directory} || exit 7
@@ -44,10 +52,11 @@ export OMP_NUM_THREADS={cpus_per_task}
 # Every launch is a step of its own: new processes, so that launches are independent of each other.
 status=0
 for launch in {launches}; do
-    srun --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} --kill-on-bad-exit=1 \\
+    srun --export=ALL --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} --kill-on-bad-exit=1 \\
         {command} --only-launch="$launch" &
     step=$!
-    while wait "$step"; code=$?; kill -0 "$step" 2>/dev/null; do :; done  # a signal ends `wait`, not the step
+    # A signal ends `wait`, not the step; waiting again for a step that has ended gives its status once more.
+    while caught=0; wait "$step"; code=$?; ((caught)); do :; done
     ((code == 0)) || status=$code
     ((code == 2 || code == 3)) && break  # what cannot run now cannot run in the next launch either
 done
@@ -60,6 +69,7 @@ _PATH = re.compile(r"/[A-Za-z0-9._/+@=:,-]*")
 _SLURM_TIME = re.compile(r"(?:[0-9]{1,4}-)?[0-9]{1,3}(?::[0-5]?[0-9]){1,2}")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
+_SHORTEST_TIME_S = 300  # the last minute of a job is for going back to the queue
 # Not `${nodes}`, which is the shell's.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 
@@ -72,6 +82,7 @@ class SlurmJob:
     nodes: int
     tasks_per_node: int
     cpus_per_task: int
+    run_folder: Path
     output: Path
     directory: Path
     command: tuple[str, ...]
@@ -88,12 +99,28 @@ class SlurmJob:
 
 
 def sbatch_script(job: SlurmJob, template: str = TEMPLATE) -> str:
-    """The script; a line of the template whose value was not given is left out."""
+    """The script; a line of the template that only hands on a value that was not given is left out."""
+    _check_template(template)
     values = _values(job)
-    if "{command}" not in template:
-        raise BadInput("--slurm-template: {command} is missing, so the job would run nothing")
-    lines = (_filled(line, values) for line in template.splitlines())
-    return "\n".join(line for line in lines if line is not None) + "\n"
+    filled = (_filled(line, number, values) for number, line in enumerate(template.splitlines(), start=1))
+    lines = [line for line in filled if line is not None]
+    command = values["command"]
+    assert command is not None
+    if not any(command in line for line in lines if not line.lstrip().startswith("#")):
+        raise BadInput("--slurm-template: {command} stands in comments only, so the job would run nothing")
+    return "\n".join(lines) + "\n"
+
+
+def _check_template(template: str) -> None:
+    """Refuse a template whose job could not make every launch of the run."""
+    needed = {
+        "{command}": "so the job would run nothing",
+        "{launches}": "so the job would not make every launch: for launch in {launches}; do ...; done",
+        "--only-launch": 'so steps would not know their launch: {command} --only-launch="$launch"',
+    }
+    for words, why in needed.items():
+        if words not in template:
+            raise BadInput(f"--slurm-template: {words} is missing, {why}")
 
 
 def _values(job: SlurmJob) -> dict[str, str | None]:
@@ -109,6 +136,7 @@ def _values(job: SlurmJob) -> dict[str, str | None]:
         "account": None if job.account is None else _allowed(job.account, _NAME, "--account"),
         "time": None if job.time is None else _slurm_time(job.time),
         "output": _allowed(str(job.output), _PATH, "--output-dir") + "/slurm-%j.out",
+        "run_folder": _quoted(str(job.run_folder)),
         "directory": _quoted(str(job.directory)),
         "setup": "\n".join(_shell_lines(job.setup)) or None,
         "launches": " ".join(map(str, range(job.launches))),
@@ -116,11 +144,17 @@ def _values(job: SlurmJob) -> dict[str, str | None]:
     }
 
 
-def _filled(line: str, values: dict[str, str | None]) -> str | None:
+def _filled(line: str, number: int, values: dict[str, str | None]) -> str | None:
     """A line with its values, in one pass: what a value holds is never filled in again."""
-    used = [name for name in _PLACEHOLDER.findall(line) if name in values]
-    if any(values[name] is None for name in used):
-        return None
+    for name in _PLACEHOLDER.findall(line):
+        if name not in values or values[name] is not None:
+            continue
+        if line.startswith("#SBATCH") or line.strip() == f"{{{name}}}":
+            return None
+        raise BadInput(
+            f"--slurm-template: line {number} needs {{{name}}}, which was not given; "
+            f"give --{name.replace('_', '-')}, or take it out of the line"
+        )
     return _PLACEHOLDER.sub(lambda match: values.get(match[1]) or match[0], line)
 
 
@@ -152,8 +186,25 @@ def _shell_lines(setup: tuple[str, ...]) -> list[str]:
 def _slurm_time(text: str) -> str:
     """A limit as SLURM takes it; a bare number is refused: it would be minutes there and seconds here."""
     if match := _DURATION.fullmatch(text):
-        minutes, seconds = divmod(int(match[1]) * _SECONDS[match[2]], 60)
-        return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
-    if not _SLURM_TIME.fullmatch(text):
+        seconds = int(match[1]) * _SECONDS[match[2]]
+        minutes = seconds // 60
+        written = f"{minutes // 60:02}:{minutes % 60:02}:{seconds % 60:02}"
+    elif _SLURM_TIME.fullmatch(text):
+        seconds, written = _seconds_of(text), text
+    else:
         raise BadInput(f"--time: expected a time such as 30m, 2h or 1-12:00:00, got {text!r}")
-    return text
+    if seconds == 0:
+        raise BadInput(f"--time: {text} is no limit to SLURM; leave --time out, or give 5m or more")
+    if seconds < _SHORTEST_TIME_S:
+        raise BadInput(f"--time: {text} is too short to measure anything; give 5m or more")
+    return written
+
+
+def _seconds_of(text: str) -> int:
+    """SLURM's D-HH:MM[:SS], HH:MM:SS or MM:SS."""
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash and len(parts) == 2:
+        parts.append(0)
+    units = (1, 60, 3600)
+    return int(days or 0) * 86_400 + sum(n * unit for n, unit in zip(parts[::-1], units, strict=False))

@@ -37,6 +37,10 @@ class Plan:
     once: tuple[Trial, ...] = ()  # run after the first round: repeats would tell nothing new
     chosen: tuple[tuple[Trial, int], ...] | None = None  # these launches in this order, instead of rounds
     only: tuple[int, ...] | None = None  # launch numbers that are ours, where several commands share a run
+    budget_since: str | None = (
+        None  # when the job that shares it was submitted: earlier launches do not count
+    )
+    environment: str | None = None  # id of the machine that began the run, where another of its kind goes on
 
     @property
     def all_trials(self) -> tuple[Trial, ...]:
@@ -108,8 +112,9 @@ def run_campaign(
     `more` sees all results so far and is asked again until it names no launch that was not made.
     """
     started = time.monotonic()
-    if plan.only is not None:  # the time that others took counts: there is one budget
-        started -= sum(result.duration_s for result in load_run(folder.path).results)
+    if plan.only is not None:  # the time that others took counts: there is one budget for each submission
+        shared = [one for one in load_run(folder.path).results if one.started_at >= (plan.budget_since or "")]
+        started -= sum(result.duration_s for result in shared)
     notes, in_time = _run_plan(plan, launcher, folder, watcher, started, heard)
     tried: set[tuple[str, int]] = set()
     while in_time and plan.is_last:
@@ -209,7 +214,7 @@ def _launch_once(
             settings=dict(trial.settings),
             started_at=started_at,
             duration_s=time.monotonic() - started,
-            environment_id=environment_id(plan.machine),
+            environment_id=plan.environment or environment_id(plan.machine),
             ranks=outcome.records,
             notes=outcome.notes,
             telemetry=outcome.telemetry,

@@ -5,9 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalescope.catalog.setting import settings_of
+from scalescope.catalog.slurm import Slurm
 from scalescope.experiment.experiment import Experiment, build_experiment
 from scalescope.experiment.yaml_file import Entries, read_experiment_file
 from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
+
+_OF_JOB = ("setup", *(one.name for one in settings_of(Slurm)))
+
+
+def parted(entries: Entries) -> tuple[Entries, Entries]:
+    """What is asked of the measurement, and what is asked of SLURM."""
+    mine = {name: values for name, values in entries.items() if name not in _OF_JOB}
+    return mine, {name: values for name, values in entries.items() if name in _OF_JOB}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +34,7 @@ class Request:
     strict: bool = False
     yes: bool = False
     only_launches: tuple[int, ...] | None = None  # of a run that several commands share; none only reads it
+    budget_since: str | None = None  # the budget of such a run is for launches that started later
 
     def _begun(self) -> Path | None:
         """The request to go on with: --resume alone takes up what the folder was asked for."""
@@ -36,5 +47,9 @@ class Request:
     def experiment(self, defaults: Mapping[str, Any]) -> Experiment:
         """The checked request; `defaults` are the verb's own for the run's options."""
         path = self.file or self._begun()
-        file = read_experiment_file(path) if path else {}
+        file, _ = parted(read_experiment_file(path) if path else {})
         return build_experiment(self.verb, self.benchmark, file, self.flags, defaults)
+
+    def of_job(self) -> Entries:
+        """What the experiment file asks of SLURM; a run that is not a job goes without."""
+        return parted(read_experiment_file(self.file))[1] if self.file else {}

@@ -1,40 +1,70 @@
 """Follows a job through SLURM's queue, and ends it when the person wants that."""
 
+import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from scalescope.errors import CannotRun, ScalescopeError
 from scalescope.experiment.trial import Trial
 from scalescope.launch import slurm
-from scalescope.results.run_folder import TRIALS
+from scalescope.results.run import load_run
+from scalescope.results.run_folder import ENVIRONMENT, TRIALS
 from scalescope.results.schema import parse_result
-from scalescope.studies.campaign import CampaignWatcher
+from scalescope.studies.campaign import KEPT, CampaignWatcher
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
 _PATIENCE_S = 600.0  # with a controller that does not answer
 _CANCEL_LIMIT_S = 60.0
 
 
-def follow(number: str, path: Path, watcher: CampaignWatcher) -> slurm.JobState:
-    """Tell how the job goes on until it is over."""
-    told, heard = "", _Trials(path / TRIALS)
-    wait_s, answered = _FIRST_WAIT_S, time.monotonic()
+def follow(
+    number: str, path: Path, watcher: CampaignWatcher, planned: Callable[[], int | None] = lambda: None
+) -> slurm.JobState:
+    """Tell how the job goes on until it is over; `planned` counts launches once the machine is recorded."""
+    told, heard, line = "", _Trials(path / TRIALS), _Line(number, watcher)
+    wait_s, counted = _FIRST_WAIT_S, False
     while True:
-        try:
-            state = slurm.state_of(number)
-            answered = time.monotonic()
-        except slurm.Unanswered as error:
-            state = slurm.JobState("RUNNING")
-            if time.monotonic() - answered > _PATIENCE_S:
-                raise CannotRun(f"{error}; job {number} may go on, and --resume follows it again") from None
+        state = line.ask()
         heard.tell(watcher)
-        if state.is_over:
+        if not counted and (path / ENVIRONMENT).is_file():
+            counted = True
+            launches = planned()
+            if launches is not None:
+                watcher.began(launches, len({one.key for one in load_run(path).of_status(*KEPT)}))
+        if state is not None and state.is_over:
             return state
-        if str(state) != told:
+        if state is not None and str(state) != told:
             told = str(state)
             watcher.noted(f"Job {number} is {told}.")
         time.sleep(wait_s)
         wait_s = min(_LONGEST_WAIT_S, wait_s * 1.3)
+
+
+class _Line:
+    """The line to SLURM's controller, which may be restarted while a job runs."""
+
+    def __init__(self, number: str, watcher: CampaignWatcher) -> None:
+        self._number = number
+        self._watcher = watcher
+        self._answered = time.monotonic()
+        self._complained = False
+
+    def ask(self) -> slurm.JobState | None:
+        """How the job stands; None where nobody answers: then it stands as it did, for all we know."""
+        try:
+            state = slurm.state_of(self._number)
+        except slurm.Unanswered as error:
+            if time.monotonic() - self._answered > _PATIENCE_S:
+                raise CannotRun(
+                    f"{error}; job {self._number} may go on, and --resume follows it again"
+                ) from None
+            if not self._complained:
+                self._watcher.noted(f"SLURM does not answer ({error}); asking again.")
+            self._complained = True
+            return None
+        self._answered, self._complained = time.monotonic(), False
+        return state
 
 
 class _Trials:
@@ -61,12 +91,17 @@ class _Trials:
                 watcher.ended(result)
 
 
-def cancel(number: str, watcher: CampaignWatcher) -> None:
-    """End the job and wait until its ranks are gone, for they write what they have."""
+def cancel(number: str, watcher: CampaignWatcher) -> bool:
+    """End the job and wait until its ranks are gone, for they write what they have; says whether it heard."""
     try:
         slurm.cancel(number)
-        deadline = time.monotonic() + _CANCEL_LIMIT_S
-        while not slurm.state_of(number).is_over and time.monotonic() < deadline:
-            time.sleep(_FIRST_WAIT_S)
     except ScalescopeError as error:
         watcher.noted(f"Job {number} could not be cancelled: {error}")
+        return False
+    deadline = time.monotonic() + _CANCEL_LIMIT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(slurm.Unanswered):  # asked again: the job was cancelled all the same
+            if slurm.state_of(number).is_over:
+                break
+        time.sleep(_FIRST_WAIT_S)
+    return True

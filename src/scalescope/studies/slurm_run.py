@@ -1,4 +1,4 @@
-"""A run as a SLURM job: write its script, submit it, follow it, and read what it found.
+"""A run as a SLURM job: submit it, follow it, and read what it found.
 
 The job's steps measure and write; this side only reads. Both meet in the run folder and in nothing else.
 """
@@ -6,234 +6,84 @@ The job's steps measure and write; this side only reads. Both meet in the run fo
 import contextlib
 import dataclasses
 import signal
-import sys
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalescope.catalog.setting import Scalar, parse_value, settings_of
-from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError
-from scalescope.experiment.experiment import Experiment
-from scalescope.experiment.record import neutral_lines, to_yaml
+from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.launch import slurm
 from scalescope.launch.recorded import RecordedLauncher
-from scalescope.launch.slurm_script import TEMPLATE, SlurmJob, sbatch_script
+from scalescope.report.section import Section
 from scalescope.results.files import to_text, write_atomically
-from scalescope.results.run_folder import (
-    DEFAULT_ROOT,
-    ENVIRONMENT,
-    TRIALS,
-    new_run_path,
-    point_latest_at,
-    read_json,
-)
+from scalescope.results.result import Result
+from scalescope.results.run_folder import ENVIRONMENT, TRIALS, point_latest_at
 from scalescope.studies.campaign import CampaignWatcher
-from scalescope.studies.request import Request
+from scalescope.studies.slurm_asking import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
 from scalescope.studies.slurm_queue import cancel, follow
-from scalescope.studies.study import StudyReport, check_same_request
+from scalescope.studies.study import StudyReport
 
-FOLDER = "slurm"  # of the run folder: what was submitted, and what the job said
-_REQUEST, _SCRIPT, _JOB = "request.yaml", "job.sh", "job.json"
-_LARGEST_TEMPLATE_BYTES = 1 << 20
+_FILES_APPEAR_S = 60.0  # the longest that NFS keeps what it knows of a folder
 
 Study = Callable[..., StudyReport]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmRun:
-    """A run that is ready to be submitted."""
-
-    request: Request
-    path: Path
-    job: SlurmJob
-    script: str
-    yaml: str
-    asked: dict[str, Any]  # what --resume needs to submit it again
-
-
-def is_slurm_run(request: Request) -> bool:
-    """Whether --resume would continue a run of this verb that SLURM began."""
-    if not request.resume:
-        return False
-    stored = _resumed_path(request) / FOLDER / _REQUEST
-    try:
-        with stored.open(encoding="utf-8", errors="replace") as stream:
-            return stream.readline().startswith(f"# scalescope {request.verb} ")
-    except OSError:
-        return False
-
-
-def prepare(
-    request: Request, flags: Entries, setup: tuple[str, ...], defaults: Mapping[str, Any]
-) -> SlurmRun:
-    """Check everything that can be checked here; `flags` are those of the job."""
-    path = (_resumed_path(request) if request.resume else _new_path(request)).absolute()
-    before = read_json(path / FOLDER / _JOB) if request.resume else None
-    if isinstance(before, dict):
-        flags = {**_entries(before.get("flags")), **flags}
-        setup = setup or _texts(before.get("setup"))
-    if request.resume:
-        request = _as_begun(request, path)
-    asked = slurm_from(flags)
-    experiment = request.experiment(defaults)
-    tasks_per_node = _tasks_per_node(asked, experiment)
-    _check_ranks(experiment, asked.nodes * tasks_per_node)
-    job = SlurmJob(
-        name=experiment.measuring.name or f"scalescope-{request.verb}",
-        nodes=asked.nodes,
-        tasks_per_node=tasks_per_node,
-        cpus_per_task=asked.cpus_per_task or (4 if asked.gpus_per_node else 1),
-        gpus_per_node=asked.gpus_per_node,
-        partition=asked.partition,
-        account=asked.account,
-        time=asked.time,
-        setup=setup,
-        output=path / FOLDER,
-        directory=Path.cwd(),
-        command=_command(request, path),
-        launches=experiment.measuring.repeats,
-    )
-    return SlurmRun(
-        request=request,
-        path=path,
-        job=job,
-        script=sbatch_script(job, _template(asked)),
-        yaml=to_yaml(experiment, request.words),
-        asked={"flags": {name: values[0].text for name, values in flags.items()}, "setup": list(setup)},
-    )
 
 
 def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **options: Any) -> StudyReport:
     """Submit the job, or take up the one that is still there, and show what it found."""
     number = _job_still_there(run) or _submit(run, watcher)
     try:
-        state = follow(number, run.path, watcher)
+        state = follow(number, run.path, watcher, lambda: _planned(run, study, options))
     except Interrupted as interruption:
-        if interruption.signum == signal.SIGHUP:  # the connection is lost, not the wish to measure
-            interruption.kept = (
-                f"job {number} goes on; --resume with --output-dir {run.path} follows it again"
-            )
-            raise
-        cancel(number, watcher)
-        with contextlib.suppress(ScalescopeError):  # that we were stopped is what the person must hear
-            _collect(run, study, watcher, options)
-        interruption.kept = (
-            f"job {number} is cancelled; finished launches are kept in {run.path}; --resume submits the rest"
-        )
+        interruption.kept = _after(interruption, number, run, study, watcher, options)
         raise
-    if not all((run.path / name).is_file() for name in (ENVIRONMENT, TRIALS)):
+    if not _appear(run.path, _patience_s(run.path, number, state)):
         raise CannotRun(f"job {number} ended ({state}) and measured nothing: {_last_word(run.path, number)}")
     report = _collect(run, study, watcher, options)
     if not report.missing:
         return report
-    watcher.noted(
-        f"Job {number} ended ({state}); {report.missing} launches are missing: --resume submits them."
-    )
+    many = f"{report.missing} launches are missing: --resume submits them."
+    lacking = many if report.missing > 1 else "1 launch is missing: --resume submits it."
+    watcher.noted(f"Job {number} ended ({state}); {lacking}{_why_not_all(run.path, number, state)}")
     code = report.exit_code or (ExitCode.OK if state.word == slurm.COMPLETED else ExitCode.WORKER_FAILED)
     return dataclasses.replace(report, exit_code=code)
 
 
-def slurm_from(flags: Entries) -> Slurm:
-    """The job's settings, checked."""
-    values: dict[str, Scalar] = {}
-    for one in settings_of(Slurm):
-        given = flags.get(one.name)
-        default = one.default
-        assert default is None or isinstance(default, int | str)
-        values[one.name] = parse_value(one, given[0].text, given[0].origin) if given else default
-    return Slurm(**values)  # type: ignore[arg-type]
-
-
-def _entries(stored: object) -> Entries:
-    """What was asked for when the run began."""
-    if not isinstance(stored, dict):
-        return {}
-    return {str(name): (Given(str(text), f"{_JOB}: {name}"),) for name, text in stored.items()}
-
-
-def _texts(stored: Any) -> tuple[str, ...]:
-    """A list of texts as it was stored; anything else is none."""
-    return tuple(one for one in stored if isinstance(one, str)) if isinstance(stored, list) else ()
-
-
-def _new_path(request: Request) -> Path:
-    given = request.experiment({}).measuring.output_dir
-    return Path(given) if given else new_run_path(request.verb)
-
-
-def _resumed_path(request: Request) -> Path:
-    given = request.experiment({}).measuring.output_dir
-    return Path(given) if given else (DEFAULT_ROOT / "latest").resolve()
-
-
-def _as_begun(request: Request, path: Path) -> Request:
-    """The request that began the run, or one that asks for the same."""
-    stored = path / FOLDER / _REQUEST
-    if not stored.is_file():
-        raise BadInput(f"--resume: {path} holds no run that SLURM began")
-    if request.file is None and not set(request.flags) - {"output_dir"}:
-        request = dataclasses.replace(request, file=stored)
-    wanted = to_yaml(request.experiment({}), request.words)
-    check_same_request(stored, wanted, neutral_lines(request.benchmark))
-    return request
-
-
-def _tasks_per_node(asked: Slurm, experiment: Experiment) -> int:
-    if asked.gpus_per_node and asked.tasks_per_node:
-        raise BadInput(
-            "--gpus-per-node starts a rank for each GPU; --tasks-per-node is for the CPU: give one"
-        )
-    if "cuda" in experiment.settings.get("device", ()) and not asked.gpus_per_node:
-        raise BadInput("--device cuda needs --gpus-per-node, or the job gets no GPU")
-    return asked.gpus_per_node or asked.tasks_per_node or 1
-
-
-def _check_ranks(experiment: Experiment, tasks: int) -> None:
-    settings = experiment.settings
-    most = max(settings.get("world_size", (1,)))
-    if most > tasks:
-        raise BadInput(f"--world-size: {most} ranks do not fit a job of {tasks}; ask for more nodes")
-    if any(settings.get("env", ())):
-        raise BadInput("--env cannot change the ranks of a job; put 'export NAME=VALUE' into --setup")
-    if any(settings.get("link", ())) or any(settings.get("split_gpu", ())):
-        raise BadInput("--link and --split-gpu need ranks of our own; use --launcher local")
-
-
-def _command(request: Request, path: Path) -> tuple[str, ...]:
-    start = (sys.executable, "-m", "scalescope", request.verb, str(path / FOLDER / _REQUEST))
-    return (*start, *request.words, f"--output-dir={path}", *(("--yes",) if request.yes else ()))
-
-
-def _template(asked: Slurm) -> str:
-    if asked.slurm_template is None:
-        return TEMPLATE
-    path = Path(asked.slurm_template)
-    try:
-        if path.stat().st_size > _LARGEST_TEMPLATE_BYTES:
-            raise BadInput(f"--slurm-template: {path} is too large for a script")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--slurm-template: {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadInput(f"--slurm-template: {path} is no text") from None
+def _after(
+    interruption: Interrupted,
+    number: str,
+    run: SlurmRun,
+    study: Study,
+    watcher: CampaignWatcher,
+    options: Mapping[str, Any],
+) -> str:
+    """Do with the job what the signal means, and say what is left of it."""
+    if interruption.signum != signal.SIGINT:  # the connection or the host goes, not the wish to measure
+        return f"job {number} goes on; --resume with --output-dir {run.path} follows it again"
+    cancelled = cancel(number, watcher)
+    with contextlib.suppress(ScalescopeError):  # that we were stopped is what the person must hear
+        _collect(run, study, watcher, options)
+    kept = f"finished launches are kept in {run.path}"
+    if cancelled:
+        return f"job {number} is cancelled; {kept}; --resume submits the rest"
+    return f"job {number} may go on: 'scancel {number}' ends it, --resume follows it; {kept}"
 
 
 def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     folder = run.path / FOLDER
-    if not run.request.resume and any(path.exists() for path in (run.path / TRIALS, folder / _JOB)):
+    if not run.request.resume and ((run.path / TRIALS).exists() or job_id_of(run.path)):
         raise BadInput(f"{run.path} already holds a run; --resume continues it, another folder starts anew")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CannotRun(f"{run.path}: cannot be written: {error.strerror}") from None
-    write_atomically(folder / _REQUEST, run.yaml)
-    write_atomically(folder / _SCRIPT, run.script)
-    number = slurm.submit(folder / _SCRIPT)
+    write_atomically(folder / REQUEST, run.yaml)
+    write_atomically(folder / SCRIPT, run.script)
+    write_atomically(folder / JOB, to_text(run.asked))  # a submission that fails can be repeated by --resume
+    number = slurm.submit(folder / SCRIPT)
     try:
-        write_atomically(folder / _JOB, to_text({"job_id": number, **run.asked}))
+        write_atomically(folder / JOB, to_text({"job_id": number, **run.asked}))
     except BaseException:  # a job that nobody knows of must not run
         cancel(number, watcher)
         raise
@@ -241,7 +91,8 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
         point_latest_at(run.path)
     job = run.job
     watcher.noted(
-        f"Job {number}: {job.tasks} ranks on {job.nodes} node{'s' if job.nodes > 1 else ''}, {job.launches} "
+        f"Job {number}: {job.tasks} rank{'s' if job.tasks > 1 else ''} on "
+        f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.launches} "
         f"launch{'es' if job.launches > 1 else ''}. It writes to {run.path}, which the nodes must see too."
     )
     return number
@@ -249,30 +100,107 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
 
 def _job_still_there(run: SlurmRun) -> str | None:
     """The job of the run where SLURM still has it: a second one would measure beside it."""
-    record = read_json(run.path / FOLDER / _JOB) if run.request.resume else None
-    number = str(record.get("job_id", "")) if isinstance(record, dict) else ""
-    if not number.isdecimal() or slurm.state_of(number).is_over:
-        return None
-    return number
+    number = job_id_of(run.path) if run.request.resume else None
+    return None if number is None or slurm.state_of(number).is_over else number
 
 
 def _collect(
-    run: SlurmRun, study: Study, watcher: CampaignWatcher, options: Mapping[str, Any]
+    run: SlurmRun,
+    study: Study,
+    watcher: CampaignWatcher,
+    options: Mapping[str, Any],
+    *,
+    dry_run: bool = False,
 ) -> StudyReport:
     """Let the study read the run as if it had made it: same sections, same summary."""
     flags: Entries = {"output_dir": (Given(str(run.path), "--output-dir"),)}
     request = dataclasses.replace(
-        run.request, file=run.path / FOLDER / _REQUEST, flags=flags, only_launches=(), resume=True
+        run.request,
+        file=run.path / FOLDER / REQUEST,
+        flags=flags,
+        only_launches=(),
+        resume=True,
+        dry_run=dry_run,
     )
-    return study(request, RecordedLauncher(run.path), watcher, most_ranks=run.job.tasks, **options)
+    # The step of one task is no group of ranks: it planned and launched as on any machine.
+    alone = run.job.tasks == 1
+    launcher = RecordedLauncher(run.path, repeatable=alone)
+    return study(request, launcher, watcher, most_ranks=None if alone else run.job.tasks, **options)
+
+
+def _planned(run: SlurmRun, study: Study, options: Mapping[str, Any]) -> int | None:
+    """How many launches the job makes; None where that cannot be told."""
+    try:
+        return _collect(run, study, _Unheard(), options, dry_run=True).missing
+    except ScalescopeError:
+        return None
+
+
+class _Unheard:
+    """A watcher for a plan that is only counted."""
+
+    def noted(self, line: str) -> None: ...
+
+    def shown(self, sections: tuple[Section, ...]) -> None: ...
+
+    def began(self, launches: int, done: int) -> None: ...
+
+    def launching(self, trial: Trial, launch: int) -> None: ...
+
+    def placed(self, lines: list[str], hosts: list[str]) -> None: ...
+
+    def advanced(self, fraction: float) -> None: ...
+
+    def ended(self, result: Result) -> None: ...
+
+    def best(self, text: str) -> None: ...
+
+
+def _patience_s(path: Path, number: str, state: slurm.JobState) -> float:
+    """How long to look for what a job wrote: one that failed and says why needs no waiting for."""
+    if state.word == slurm.COMPLETED:
+        return _FILES_APPEAR_S
+    return 0.0 if _log_of(path, number) else _FILES_APPEAR_S / 6
+
+
+def _appear(path: Path, patience_s: float) -> bool:
+    """Whether the job measured something; a network file system may show it a while after the job's end."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        with contextlib.suppress(OSError):
+            next(path.iterdir(), None)  # makes such a file system look again
+        if all((path / name).is_file() for name in (ENVIRONMENT, TRIALS)):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(min(1.0, patience_s))
+
+
+def _why_not_all(path: Path, number: str, state: slurm.JobState) -> str:
+    """A sentence of the job's own about the launches it did not make."""
+    if state.word != slurm.COMPLETED:
+        return f" It said: {_last_word(path, number)}"
+    spent = [line for line in _log_of(path, number) or () if line.startswith("The budget of ")]
+    return f" It said: {spent[-1]}" if spent else ""
 
 
 def _last_word(path: Path, number: str) -> str:
     """What the job said when it ended, or where to look."""
-    output = path / FOLDER / f"slurm-{number}.out"
-    try:
-        lines = output.read_text(errors="replace").strip().splitlines()
-    except OSError:
+    output, lines = _output_of(path, number), _log_of(path, number)
+    if lines is None:
         return f"it left no {output}; do the nodes see this folder?"
     own = [line.partition("scalescope: ")[2] for line in lines if "scalescope: " in line]
+    own = [line for line in own if not line.startswith("stopped by ")]  # how it ended, but not why
     return f"{(own or lines or ['no message'])[-1]} (log: {output})"
+
+
+def _output_of(path: Path, number: str) -> Path:
+    return path / FOLDER / f"slurm-{number}.out"
+
+
+def _log_of(path: Path, number: str) -> list[str] | None:
+    """The lines that the job wrote; None where it left no file."""
+    try:
+        return _output_of(path, number).read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return None

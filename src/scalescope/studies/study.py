@@ -5,7 +5,6 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import neutral_lines, to_yaml
@@ -15,7 +14,6 @@ from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
 from scalescope.report.trials import failure_section, is_answer, plan_section
 from scalescope.results.files import to_text
-from scalescope.results.provenance import describe_environment, environment_id
 from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import (
@@ -29,9 +27,9 @@ from scalescope.results.run_folder import (
     point_latest_at,
 )
 from scalescope.studies.campaign import KEPT, CampaignWatcher, More, Plan, run_campaign
+from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.request import Request
-from scalescope.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ def carry_out(
     A failed launch of which `answers` is true is what was to be found out: the run ends well all the same.
     """
     if request.only_launches is not None:
-        plan = dataclasses.replace(plan, only=request.only_launches)
+        plan = dataclasses.replace(plan, only=request.only_launches, budget_since=request.budget_since)
         request = dataclasses.replace(request, resume=_is_begun(plan))
     elif not launcher.repeatable:
         plan = _launched_once(plan)
@@ -75,11 +73,12 @@ def carry_out(
         return _only_planned(plan, watcher)
     for trial in plan.all_trials:
         launcher.check(trial)
-    folder = _open_folder(request, plan)
+    folder, plan = _open_folder(request, plan)
     try:
         folder.write(EXPERIMENT, to_yaml(plan.experiment, request.words))
-        if not request.resume or not (folder.path / ENVIRONMENT).is_file():
-            folder.write(ENVIRONMENT, to_text(_environment(plan, launcher)))
+        record = environment_record(folder.path, plan, launcher, resume=request.resume)
+        if record is not None:
+            folder.write(ENVIRONMENT, to_text(record))
         notes = run_campaign(plan, launcher, folder, watcher, more, heard)
         run = _write_summary(folder, plan)
         for name, text in files(run).items():
@@ -113,7 +112,8 @@ def _only_planned(plan: Plan, watcher: CampaignWatcher) -> StudyReport:
     seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
     if budget is not None and budget < seconds:
         watcher.noted(f"The budget of {budget:g} s would end this early.")
-    return StudyReport(sections=(plan_section(plan.trials, repeats, seconds, plan.once),))
+    shown = plan_section(plan.trials, repeats, seconds, plan.once)
+    return StudyReport(sections=(shown,), missing=len(plan.launches()))
 
 
 def _is_begun(plan: Plan) -> bool:
@@ -130,14 +130,6 @@ def _missing(plan: Plan, run: Run) -> int:
         (trial.trial_id, launch) not in answered and trial.trial_id not in given_up
         for trial, launch in plan.launches()
     )
-
-
-def _environment(plan: Plan, launcher: Launcher) -> dict[str, Any]:
-    """Hardware and versions of every node, and everything `check` looks at."""
-    described = describe_environment(plan.machine, __version__, launcher.nodes())
-    systems = launcher.systems()
-    found = {**described, "system": next(iter(systems.values()))}
-    return {**found, "systems": systems} if len(systems) > 1 else found
 
 
 def _write_summary(folder: RunFolder, plan: Plan) -> Run:
@@ -177,7 +169,8 @@ def _launched_once(plan: Plan) -> Plan:
     )
 
 
-def _open_folder(request: Request, plan: Plan) -> RunFolder:
+def _open_folder(request: Request, plan: Plan) -> tuple[RunFolder, Plan]:
+    """The run's folder, and the plan as it is carried out there."""
     given = plan.experiment.measuring.output_dir
     path = Path(given) if given else _default_path(request)
     if request.resume and not (path / EXPERIMENT).is_file():
@@ -185,11 +178,11 @@ def _open_folder(request: Request, plan: Plan) -> RunFolder:
     if request.resume:
         wanted = to_yaml(plan.experiment, request.words)
         check_same_request(path / EXPERIMENT, wanted, neutral_lines(request.benchmark))
-        _check_same_machine(path, plan)
+        plan = dataclasses.replace(plan, environment=continued_environment(path, plan.machine))
     folder = RunFolder.open(path, resume=request.resume)
     if not given:
         point_latest_at(path)
-    return folder
+    return folder, plan
 
 
 def _default_path(request: Request) -> Path:
@@ -216,13 +209,6 @@ def check_same_request(stored: Path, wanted: str, neutral: set[str]) -> None:
         raise BadInput(
             f"--resume: {stored.parent} was asked for otherwise; these differ: {', '.join(sorted(keys))}"
         )
-
-
-def _check_same_machine(path: Path, plan: Plan) -> None:
-    """Launches of different machines or torch versions are no repeats of each other."""
-    here = environment_id(plan.machine)
-    if any(result.environment_id != here for result in load_run(path).results):
-        raise CannotRun(f"--resume: {path} was measured on another machine or torch; start a new run")
 
 
 def _comparable(text: str) -> set[str]:

@@ -1,12 +1,15 @@
 """Verbs as SLURM jobs, as far as that goes without SLURM; and the linter's verb."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from scalescope.studies.study import StudyReport
 from tests.unit.cli.test_app import Run, refusal
 from tests.unit.cli.test_app import run as run
 
+_NOTHING = StudyReport(sections=())
 _JOB = ("--launcher=slurm", "--nodes=2")
 
 
@@ -17,7 +20,7 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(run: Run, verb: str) -> 
     assert ended.out.startswith("#!/bin/bash\n#SBATCH --job-name=mine\n#SBATCH --nodes=2\n")
     assert f"-m scalescope {verb} {Path.cwd()}/runs/" in ended.out
     launches = "0 1 2 3 4" if verb == "scale" else "0"
-    assert f"for launch in {launches}; do\n    srun --nodes=2 --ntasks=8 " in ended.out
+    assert f"for launch in {launches}; do\n    srun --export=ALL --nodes=2 --ntasks=8 " in ended.out
     assert list(Path.cwd().iterdir()) == []
 
 
@@ -28,11 +31,87 @@ def test_words_of_the_verb_reach_the_job(run: Run) -> None:
     assert "request.yaml --profile --profile-steps=2 --profile-ranges-only --output-dir=" in profiled
 
 
+def test_one_task_may_start_several_ranks(run: Run) -> None:
+    ended = run("train", "--launcher=slurm", "--world-size=2", "--cpus-per-task=2", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=2 " in ended.out
+
+
+_FILE = """\
+launcher: slurm
+nodes: 2
+partition: gpu
+setup: [module load cuda, ulimit -c 0]
+device: cpu
+batch_size: 8
+"""
+
+
+def _written(text: str = _FILE) -> str:
+    Path("exp.yaml").write_text(text)
+    return "exp.yaml"
+
+
+def test_a_file_asks_for_a_job_and_flags_win(run: Run) -> None:
+    ended = run("train", _written(), "--nodes=3", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "#SBATCH --nodes=3\n" in ended.out
+    assert "#SBATCH --partition=gpu\n" in ended.out
+    assert "\nmodule load cuda\nulimit -c 0\ncd " in ended.out
+    other = run("train", _written(), "--setup=true", "--dry-run")
+    assert "\ntrue\ncd " in other.out
+    assert "module load" not in other.out
+
+
+def test_a_file_that_asks_for_a_job_also_runs_here(run: Run) -> None:
+    ended = run("train", _written(), "--launcher=local", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "#SBATCH" not in ended.out
+    assert run("train", _written(_FILE.replace("launcher: slurm\n", "")), "--dry-run").code == 0
+
+
+def test_what_slurm_is_asked_is_no_part_of_the_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    run("train", _written(), "--output-dir=here")
+    lines = Path("here/slurm/request.yaml").read_text().splitlines()
+    keys = {line.partition(":")[0] for line in lines}
+    assert "batch_size" in keys
+    assert not keys & {"launcher", "nodes", "partition", "setup"}
+    asked = json.loads(Path("here/slurm/job.json").read_text())
+    assert asked["flags"] == {"launcher": "slurm", "nodes": "2", "partition": "gpu"}
+    assert asked["setup"] == ["module load cuda", "ulimit -c 0"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "text", "message"),
+    [
+        ("tune", _FILE, "exp.yaml:1: launcher: tune cannot be a job; scale, train, comm, memory can"),
+        ("train", _FILE.replace("2", "[1, 2]"), "exp.yaml:2: nodes: takes one value, not a list"),
+        ("train", _FILE.replace("2", "x"), "exp.yaml:2: nodes: expected a whole number"),
+        ("train", _FILE.replace("slurm", "slrm"), "exp.yaml:1: launcher: 'slrm' is not one of local, slurm"),
+    ],
+)
+def test_what_a_file_cannot_ask_of_slurm(run: Run, verb: str, text: str, message: str) -> None:
+    ended = run(verb, _written(text), "--dry-run")
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+
+
+def test_inside_a_step_a_file_asks_for_no_other_job(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scalescope.cli import measuring
+
+    seen = []
+    monkeypatch.setattr(measuring, "_with_ranks", lambda request, *others: seen.append(request) or _NOTHING)
+    run("train", _written(), "--only-launch=0")
+    assert [request.verb for request in seen] == ["train"]
+
+
 def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
     template = tmp_path / "site.sh"
-    template.write_text("#!/bin/bash\n#SBATCH --qos=x --nodes={nodes}\n{setup}\nsrun {command}\n")
+    loop = 'for launch in {launches}; do srun {command} --only-launch="$launch"; done'
+    template.write_text(f"#!/bin/bash\n#SBATCH --qos=x --nodes={{nodes}}\n{{setup}}\n{loop}\n")
     ended = run("train", *_JOB, f"--slurm-template={template}", "--setup=a", "--setup=b", "--dry-run")
-    assert ended.out.startswith("#!/bin/bash\n#SBATCH --qos=x --nodes=2\na\nb\nsrun ")
+    assert ended.out.startswith("#!/bin/bash\n#SBATCH --qos=x --nodes=2\na\nb\nfor launch in 0; do srun ")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ _CPU = SlurmJob(
     nodes=1,
     tasks_per_node=1,
     cpus_per_task=1,
+    run_folder=Path("/shared/runs/a"),
     output=Path("/shared/runs/a/slurm"),
     directory=Path("/shared/my project"),
     command=("/opt/python", "-m", "scalescope", "train", "/shared/runs/a/slurm/request.yaml"),
@@ -97,7 +98,10 @@ def test_setup_cannot_hide_directives_or_control_characters() -> None:
 @pytest.mark.parametrize(
     ("given", "written"),
     [
-        ("45s", "00:00:45"),
+        ("300s", "00:05:00"),
+        ("5m", "00:05:00"),
+        ("5:00", "5:00"),
+        ("0-0:05", "0-0:05"),
         ("90m", "01:30:00"),
         ("30h", "30:00:00"),
         ("1-12:00:00", "1-12:00:00"),
@@ -108,9 +112,94 @@ def test_times(given: str, written: str) -> None:
     assert f"#SBATCH --time={written}\n" in sbatch_script(dataclasses.replace(_CPU, time=given))
 
 
+@pytest.mark.parametrize("given", ["0s", "0m", "0h", "0:00", "00:00:00", "0-00:00"])
+def test_no_time_is_no_limit(given: str) -> None:
+    with pytest.raises(BadInput, match=f"--time: {given} is no limit to SLURM"):
+        sbatch_script(dataclasses.replace(_CPU, time=given))
+
+
+@pytest.mark.parametrize("given", ["45s", "4m", "4:59", "0:04:59", "0-0:04", "0-0:04:59"])
+def test_a_time_for_nothing_is_refused(given: str) -> None:
+    with pytest.raises(BadInput, match=f"--time: {given} is too short"):
+        sbatch_script(dataclasses.replace(_CPU, time=given))
+
+
 def test_a_bare_number_is_no_time() -> None:
     with pytest.raises(BadInput, match="such as 30m, 2h or"):
         sbatch_script(dataclasses.replace(_CPU, time="30"))
+
+
+_SRUN = """\
+#!/bin/bash
+case "$*" in *--only-launch=0*) {first} ;; *) exit {second} ;; esac
+"""
+
+
+def _run_script(
+    tmp_path: Path, first: str, second: int, *, before: str | None = None, **extra: str
+) -> tuple[int, str]:
+    """Run the script of two launches; `first` is what srun does in the first."""
+    run = tmp_path / "it's a run"
+    run.mkdir()
+    if before is not None:
+        (run / "trials.jsonl").write_text(before)
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    commands = {
+        "srun": _SRUN.format(first=first, second=second),
+        "scontrol": "#!/bin/bash\necho scontrol $*\n",
+    }
+    for name, text in commands.items():
+        (bin_ / name).write_text(text)
+        (bin_ / name).chmod(0o755)
+    script = sbatch_script(dataclasses.replace(_CPU, run_folder=run, directory=tmp_path, launches=2))
+    environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_JOB_ID": "5", **extra}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**environment, "RUN": str(run)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+_SIGNAL = "kill -USR1 $PPID; sleep 0.3"
+_FINISH = """echo '{"launch":0,"status":"ok"}' >>"$RUN/trials.jsonl\""""
+_OLD = '{"launch":0,"status":"ok"}\n'
+
+
+def test_a_job_that_came_on_goes_back_to_the_queue(tmp_path: Path) -> None:
+    code, said = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 4", 0, before=_OLD)
+    assert said == "back to the queue; what is finished is kept\nscontrol requeue 5\n"
+    assert code == 4  # the step's status, not that of a `wait` that the signal ended
+
+
+@pytest.mark.parametrize("before", [None, "", _OLD, '{"launch":0,"status":"failed"}\n'])
+def test_a_job_that_finished_nothing_does_not_go_back(tmp_path: Path, before: str | None) -> None:
+    code, said = _run_script(tmp_path, f"{_SIGNAL}; exit 0", 0, before=before)
+    assert "scalescope: nothing was finished since the start: not back" in said
+    assert "scontrol" not in said
+    assert code == 0
+
+
+def test_a_job_goes_back_twenty_times_only(tmp_path: Path) -> None:
+    _, said = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 0", 0, SLURM_RESTART_COUNT="20")
+    assert "scalescope: started 20 times and not finished: giving up" in said
+    assert "scontrol" not in said
+
+
+def test_a_step_that_ends_while_the_signal_is_handled_keeps_its_status(tmp_path: Path) -> None:
+    code, said = _run_script(tmp_path, f"{_FINISH}; kill -USR1 $PPID; exit 0", 0)
+    assert "scontrol requeue 5" in said
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"), [(2, 0, 2), (3, 0, 3), (4, 0, 4), (4, 5, 5), (0, 0, 0)]
+)
+def test_a_job_ends_as_its_steps_did(tmp_path: Path, first: int, second: int, status: int) -> None:
+    assert _run_script(tmp_path, f"exit {first}", second) == (status, "")
 
 
 _TEMPLATE = """\
@@ -144,6 +233,26 @@ def test_lines_of_a_template_without_their_value_are_left_out() -> None:
     assert "constraint" in script
 
 
-def test_a_template_must_run_the_command() -> None:
-    with pytest.raises(BadInput, match=r"\{command\} is missing"):
-        sbatch_script(_CPU, "#!/bin/bash\nsrun hostname\n")
+def test_a_line_that_does_more_than_hand_on_a_value_is_not_left_out() -> None:
+    loop = 'for launch in {launches}; do srun -A {account} {command} --only-launch="$launch"; done\n'
+    with pytest.raises(
+        BadInput, match=r"line 2 needs \{account\}, which was not given; give --account, or take it out"
+    ):
+        sbatch_script(_CPU, f"#!/bin/bash\n{loop}")
+    assert "srun -A physics_1 /opt/python" in sbatch_script(_GPU, f"#!/bin/bash\n{loop}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("{command}", "hostname"), r"\{command\} is missing, so the job would run nothing"),
+        (("{launches}", "0 1"), r"\{launches\} is missing, so the job would not make every launch"),
+        (("--only-launch", "--other"), "--only-launch is missing, so steps would not know their launch"),
+        (("srun", "# srun"), r"\{command\} stands in comments only"),
+    ],
+)
+def test_a_template_must_make_every_launch(change: tuple[str, str], message: str) -> None:
+    template = '#!/bin/bash\nfor launch in {launches}; do\nsrun {command} --only-launch="$launch"\ndone\n'
+    assert "srun /opt/python" in sbatch_script(_CPU, template)
+    with pytest.raises(BadInput, match=message):
+        sbatch_script(_CPU, template.replace(*change))

@@ -1,0 +1,51 @@
+"""When two machines are of one kind, and what is said when they are not."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scalescope.experiment.machine import Gpu
+from scalescope.launch.fake import TWO_CORES
+from scalescope.studies.environment import unlike_fields
+
+_GPU = Gpu(index=0, name="H100", memory_bytes=80_000_000_000, uuid="a")
+_NODE = dataclasses.replace(TWO_CORES, gpus=(_GPU,), memory_bytes=1_000_000)
+
+
+def _gpus(**change: Any) -> dict[str, Any]:
+    return {"gpus": (dataclasses.replace(_GPU, **change),)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"host": "other"},
+        {"memory_bytes": 1_000_000 + 4096},
+        {"memory_bytes": 960_000},
+        _gpus(uuid="b"),
+        _gpus(memory_bytes=79_000_000_000),
+    ],
+)
+def test_nodes_of_one_type_are_the_same(change: dict[str, Any]) -> None:
+    assert unlike_fields(_NODE, dataclasses.replace(_NODE, **change)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"cores": 64}, "cores (2, now 64)"),
+        ({"torch_version": "2.14.0"}, "torch_version (2.13.0, now 2.14.0)"),
+        ({"memory_bytes": 900_000}, "memory_bytes (1000000, now 900000)"),
+        ({"memory_bytes": None}, "memory_bytes (1000000, now None)"),
+        ({"gpus": ()}, "gpus (1 x H100 of 80000000000 bytes, now none)"),
+        (_gpus(name="A100"), "gpus (1 x H100 of 80000000000 bytes, now 1 x A100 of 80000000000 bytes)"),
+        (
+            _gpus(memory_bytes=40_000_000_000),
+            "gpus (1 x H100 of 80000000000 bytes, now 1 x H100 of 40000000000 bytes)",
+        ),
+        ({"ranks_per_node": 4}, "ranks_per_node (None, now 4)"),
+    ],
+)
+def test_what_differs_is_named(change: dict[str, Any], told: str) -> None:
+    assert unlike_fields(_NODE, dataclasses.replace(_NODE, **change)) == [told]
