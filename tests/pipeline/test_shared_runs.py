@@ -93,7 +93,7 @@ def test_one_budget_for_all_steps() -> None:
     scale(dataclasses.replace(request, only_launches=(1,)), launcher, watcher, most_ranks=2)
     assert launcher.launched == []
     (note,) = (note for note in watcher.notes if note.startswith("The budget of "))
-    assert note.endswith("launches to go; the next takes about 4000 s.")
+    assert note.endswith("launches to go; the next takes about 4000.0 s.")
 
 
 def test_a_job_that_is_submitted_again_has_a_budget_of_its_own() -> None:
