@@ -91,8 +91,12 @@ def test_one_budget_for_all_steps() -> None:
     first, *others = path.read_text().splitlines()
     path.write_text("\n".join([json.dumps({**json.loads(first), "duration_s": 4000.0}), *others]) + "\n")
     launcher = FakeLauncher(CostModel())
-    _step(1, launcher, request)
+    launcher.repeatable = False
+    watcher = RecordingWatcher()
+    scale(dataclasses.replace(request, only_launches=(1,)), launcher, watcher, most_ranks=2)
     assert launcher.launched == []
+    (note,) = (note for note in watcher.notes if note.startswith("The budget of "))
+    assert note.endswith("launches to go; the next takes about 4000.0 s.")
 
 
 def test_a_job_that_is_submitted_again_has_a_budget_of_its_own() -> None:

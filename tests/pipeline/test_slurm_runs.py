@@ -292,7 +292,8 @@ def test_a_spent_budget_is_told_and_the_next_job_has_its_own(made_up: MadeUpSlur
     watcher = RecordingWatcher()
     report = _run(run, watcher)
     assert (report.exit_code, report.missing > 0) == (0, True)
-    assert any(note.endswith(f"It said: {spent}") for note in watcher.notes)
+    told = "It said: The budget of 3600 s ended the run; --resume goes on."
+    assert any(note.endswith(told) for note in watcher.notes)
     again = prepare(ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, (), DEFAULTS)
     (later,) = (word for word in again.job.command if word.startswith("--budget-since="))
     assert later > since

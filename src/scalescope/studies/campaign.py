@@ -159,10 +159,13 @@ def _run_plan(
             given_up[trial.label] += 1
             continue
         budget = plan.experiment.measuring.budget
-        if budget is not None and time.monotonic() - started + durations.expected(trial) > budget:
+        expected = durations.expected(trial)
+        if budget is not None and time.monotonic() - started + expected > budget:
+            # --resume has a budget of its own, but it may be too small for any launch.
+            next_time = "--resume goes on" if expected <= budget else f"the next takes about {expected:.1f} s"
             notes.append(
                 f"The budget of {budget:g} s ended the run with {_to_go(ordered[place:], finished)} "
-                f"of {len(ordered)} launches to go; --resume goes on."
+                f"of {len(ordered)} launches to go; {next_time}."
             )
             in_time = False
             break

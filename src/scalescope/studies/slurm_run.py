@@ -181,7 +181,10 @@ def _why_not_all(path: Path, number: str, state: slurm.JobState) -> str:
     if state.word != slurm.COMPLETED:
         return f" It said: {_last_word(path, number)}"
     spent = [line for line in _log_of(path, number) or () if line.startswith("The budget of ")]
-    return f" It said: {spent[-1]}" if spent else ""
+    if not spent:
+        return ""
+    head, tail = spent[-1].partition(" with ")[0], spent[-1].rpartition("; ")[2]
+    return f" It said: {head}; {tail}"  # what lies between counts the launches of one step
 
 
 def _last_word(path: Path, number: str) -> str:
