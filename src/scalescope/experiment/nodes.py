@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from scalescope.experiment.machine import Machine
+from scalescope.experiment.machine import Gpu, Machine
 
 
 def together(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
@@ -18,9 +18,19 @@ def together(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
     return dataclasses.replace(
         first,
         cores=nodes[crowded].cores,
-        gpus=tuple(gpu for one in nodes.values() for gpu in one.gpus),
+        gpus=tuple(_different_gpus(nodes)),
         ranks_per_node=ranks[crowded],
     )
+
+
+def _different_gpus(nodes: Mapping[str, Machine]) -> list[Gpu]:
+    """All GPUs, each once: two containers that call themselves nodes may have the same one."""
+    found = {
+        (gpu.uuid if "-" in gpu.uuid else (name, gpu.uuid)): gpu  # old versions of torch tell no uuid
+        for name, one in nodes.items()
+        for gpu in one.gpus
+    }
+    return list(found.values())
 
 
 def differences(nodes: Mapping[str, Machine]) -> list[str]:

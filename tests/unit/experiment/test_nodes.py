@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from scalescope.experiment.machine import Gpu
+from scalescope.experiment.machine import Gpu, Machine
 from scalescope.experiment.nodes import differences, together
 from scalescope.launch.fake import TWO_CORES
 from scalescope.results.provenance import describe_environment, environment_id
@@ -20,6 +20,19 @@ def test_several_nodes_give_all_gpus_and_the_cores_of_the_most_crowded() -> None
     both = together({"a": _LARGE, "b": TWO_CORES, "c": _LARGE}, {"a": 3, "b": 3, "c": 2})
     assert (both.cores, len(both.gpus), both.ranks_per_node) == (2, 2, 3)
     assert [both.ranks_on_a_host(ranks) for ranks in (1, 2, 8)] == [1, 2, 3]
+
+
+def test_a_gpu_that_two_nodes_see_is_one() -> None:
+    def node(uuid: str) -> Machine:
+        return dataclasses.replace(_LARGE, gpus=(dataclasses.replace(_GPU, uuid=uuid),))
+
+    def gpus(*uuids: str) -> int:
+        nodes = {f"n{number}": node(uuid) for number, uuid in enumerate(uuids)}
+        return len(together(nodes, dict.fromkeys(nodes, 1)).gpus)
+
+    assert gpus("79667e19-89eb", "79667e19-89eb") == 1
+    assert gpus("79667e19-89eb", "79667e19-ffd1") == 2
+    assert gpus("0", "0") == 2  # an index, which every node counts for itself
 
 
 def test_ranks_dealt_out_unevenly_share_the_cores_of_the_node_with_most() -> None:
