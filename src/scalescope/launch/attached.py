@@ -73,6 +73,7 @@ class AttachedLauncher:
         self._place = place
         self._found: dict[str, Node] = {}
         self._lost: int | None = None
+        self._busy = False
         self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
         self._child = _start_worker(
@@ -181,22 +182,26 @@ class AttachedLauncher:
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._child.stdin is not None and self._child.stdout is not None
+        self._busy = True  # and stays so where a signal ends the waiting
         try:
             self._child.stdin.write(json.dumps(request).encode() + b"\n")
             self._child.stdin.flush()
             line = self._child.stdout.readline()
         except OSError:
             line = b""
+        self._busy = False
         if not line:
             raise RanksLost("rank 0's worker has ended; its own message stands above")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
-        """Tell all ranks that the run is over, and wait for our worker."""
+        """Tell all ranks that the run is over and wait for our worker; inside a trial it is ended."""
         assert self._child.stdin is not None
         with contextlib.suppress(OSError):
             self._child.stdin.close()
+        if self._busy:
+            self._child.kill()
         try:
             self._child.wait(timeout=10)
         except subprocess.TimeoutExpired:
