@@ -19,6 +19,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import differences, together
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge, record_from
+from scalescope.launch.leader import Leader
 from scalescope.launch.membership import Membership
 from scalescope.launch.private_directory import shared_directory
 from scalescope.launch.probing import Node, nodes_from_probes
@@ -27,20 +28,30 @@ from scalescope.results.echo import is_echo
 from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import RunFolder
 
+_LOOK_S = 0.5  # at whether rank 0 is still there
+_LEAVE_S = 5.0  # for a worker that has heard that all is over
+
 
 def follow(place: Membership) -> int:
     """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
     with contextlib.ExitStack() as held:
-        variables = _variables(place, held)
-        return _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).wait()
+        variables, leader = _meeting(place, held)
+        child = _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while leader is not None and not leader.is_gone():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(_LOOK_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(None if leader is None else _LEAVE_S)
+        child.kill()
+        return child.wait()
 
 
-def _variables(place: Membership, held: contextlib.ExitStack) -> dict[str, str]:
-    """What the worker must know of its place; `held` keeps where it meets the others."""
+def _meeting(place: Membership, held: contextlib.ExitStack) -> tuple[dict[str, str], Leader | None]:
+    """What the worker must know of its place; `held` keeps where ranks of one host meet."""
     if place.directory is None:
-        return dict(place.variables)
+        return dict(place.variables), None
     meeting = held.enter_context(shared_directory(place.directory))
-    return {**place.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}
+    return {**place.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
 
 
 def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
@@ -76,9 +87,11 @@ class AttachedLauncher:
         self._busy = False
         self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
-        self._child = _start_worker(
-            _variables(place, self._held), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        variables, leader = _meeting(place, self._held)
+        if leader is not None:
+            leader.take()
+            self._held.callback(leader.let_go)
+        self._child = _start_worker(variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
     def ranks(self) -> int:
