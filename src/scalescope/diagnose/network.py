@@ -14,6 +14,7 @@ _USUAL = {
 ENOUGH_COMPUTE_S = 0.03  # beside an exchange: it usually hides one
 _SLOW = 6.0  # times below that
 _MOSTLY_LATENCY = 3.0
+_FEW_BYTES = 1 << 14  # a dozen packets: whatever they take, it is not for their bytes
 _USUAL_LATENCY_S = {"cpu": 1e-3, "cuda": 1e-4}  # of an exchange, where none was measured
 
 
@@ -53,4 +54,6 @@ def is_latency(facts: Facts) -> bool:
     latency_s = facts.latency_s or _USUAL_LATENCY_S[facts.trial.device]
     if exchange_s is None:
         return False
+    if facts.sent_bytes is not None and facts.sent_bytes < _FEW_BYTES:
+        return True
     return exchange_s / len(facts.bucket_bytes or (1,)) < _MOSTLY_LATENCY * latency_s

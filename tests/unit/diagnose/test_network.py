@@ -105,3 +105,9 @@ def test_ranks_on_several_nodes_are_held_against_a_network_between_machines() ->
     assert not is_slow_network(here) and is_slow_network(apart)
     same = dataclasses.replace(here, hosts=("n1", "n1"))
     assert of_the_usual(same) == of_the_usual(here)
+
+
+def test_a_few_packets_never_wait_for_bandwidth() -> None:
+    slow = exchanging(1e6, latency_s=1e-5, size=12_000)
+    assert is_latency(slow) and not is_slow_network(slow)
+    assert not is_latency(exchanging(1e6, latency_s=1e-5, size=1 << 20))
