@@ -1,4 +1,4 @@
-"""Two network namespaces as two hosts: torchrun in each, one run, both nodes recorded."""
+"""Network namespaces as hosts: torchrun in each, one run, all nodes recorded, the slow one named."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from tests.gloo.conftest import Start
 pytestmark = pytest.mark.netns
 
 _HOSTS = ("hosta", "hostb")
+_THREE = (*_HOSTS, "hostc")
 _NAMED = 'hostname "$1" && shift && exec "$@"'
 
 
@@ -29,13 +30,13 @@ def network() -> Iterator[ShapedNetwork]:
 def _host(network: ShapedNetwork, number: int) -> tuple[str, ...]:
     """What a command is put behind to run on one of the hosts."""
     entered = ("nsenter", f"--net={network.namespace_of(number)}", "unshare", "--uts")
-    return (*entered, "sh", "-c", _NAMED, "sh", _HOSTS[number])
+    return (*entered, "sh", "-c", _NAMED, "sh", _THREE[number])
 
 
-def _torchrun(network: ShapedNetwork, number: int) -> tuple[str, ...]:
+def _torchrun(network: ShapedNetwork, number: int, hosts: int = 2) -> tuple[str, ...]:
     """torchrun on one of the hosts, as a person would type it there."""
     where = ("--master_addr=10.77.0.1", "--master_port=29411", f"--local_addr=10.77.0.{number + 1}")
-    ranks = ("--nnodes=2", f"--node_rank={number}", "--nproc_per_node=1", *where)
+    ranks = (f"--nnodes={hosts}", f"--node_rank={number}", "--nproc_per_node=1", *where)
     return (
         *_host(network, number),
         sys.executable,
@@ -62,6 +63,28 @@ def test_torchrun_on_two_hosts_makes_one_run(start: Start, network: ShapedNetwor
     assert list(environment["nodes"]) == list(_HOSTS)
     assert "2 ranks on 2 nodes: hosta, hostb." in finished.stdout
     assert first.leftovers() == second.leftovers() == []
+
+
+def test_node_by_node_the_host_with_the_slow_link_is_named(start: Start) -> None:
+    network = ShapedNetwork([1e9, 1e9, 1e8])
+    try:
+        third, second, first = (
+            start(
+                *("comm", "--device=cpu", "--pairs", "--iters=3"),
+                command=_torchrun(network, number, hosts=3),
+                **network.environment_of(number),
+            )
+            for number in (2, 1, 0)
+        )
+        finished = first.finish(120)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        assert second.finish(30).returncode == third.finish(30).returncode == 0
+    finally:
+        network.close()
+    (named,) = (line for line in finished.stdout.splitlines() if line.startswith("Look at"))
+    assert named.startswith("Look at node hostc's link: it carries ")
+    pairs = finished.summary["results"]["pairs"]
+    assert [one["nodes"] for one in pairs] == [["hosta", "hostb"], ["hosta", "hostc"], ["hostb", "hostc"]]
 
 
 def test_the_recipe_for_two_machines(start: Start, network: ShapedNetwork, tmp_path: Path) -> None:
