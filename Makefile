@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A site-installed torch is used with: make run VENV_FLAGS=--system-site-packages EXTRAS=report,track,dev
 VENV_FLAGS ?=
 EXTRAS ?= torch,report,track,dev
-# One more than cores: many tests wait, for SLURM's queue or for a time limit. The tests of a file share fixtures.
+# For two cores one more: many tests wait, for SLURM's queue or for a time limit. The tests of a file share fixtures.
 TEST_PROCESSES ?= 3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 

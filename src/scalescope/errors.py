@@ -34,12 +34,6 @@ class CannotRun(ScalescopeError):
     exit_code = ExitCode.CANNOT_RUN
 
 
-class RanksLost(ScalescopeError):
-    """Ranks that others started are gone, and without all of them nothing more can be measured."""
-
-    exit_code = ExitCode.WORKER_FAILED
-
-
 class StorageError(ScalescopeError):
     """Reading or writing the run folder failed."""
 

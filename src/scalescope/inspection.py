@@ -50,7 +50,6 @@ def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
         "cgroup_cpus": _cgroup_cpus(root / "sys/fs/cgroup/cpu.max"),
         "cgroup_memory_bytes": _cgroup_memory(root / "sys/fs/cgroup/memory.max"),
         "load_average": os.getloadavg()[0],
-        "own_address": _own_address(),
         "variables": recorded_variables(os.environ),
     }
 
@@ -64,8 +63,8 @@ def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _own_address() -> str | None:
-    """What the host's own name stands for: gloo and others offer that address to other hosts."""
+def own_address() -> str | None:
+    """What the host's own name stands for: gloo offers that address to other hosts. Asks a name server."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:

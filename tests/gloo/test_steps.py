@@ -84,12 +84,16 @@ def test_one_host_stores_the_same_as_any_run(start: Start) -> None:
 
 def test_a_lost_rank_is_named_and_ends_the_run(start: Start) -> None:
     apart = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29417", "SCALESCOPE_FAULT": "kill@1:4"}
-    first, second = step(start, "n1,n2", "scale", *TINY, "--world-size=2", "--no-waterfall", **apart)
+    sizes = [word for word in TINY if "batch-size" not in word]
+    asked = ("scale", *sizes, "--batch-size=4,8", "--world-size=2", "--no-waterfall")
+    first, second = step(start, "n1,n2", *asked, **apart)
     finished = first.finish(90)
     assert finished.returncode == 4, finished.stdout + finished.stderr
-    (result,) = finished.results
+    (result,) = finished.results  # what was not launched is not recorded
     assert result["status"] == "failed" and result["rank"] == 1
     assert result["reason"].startswith("rank 1 failed: it was lost")
+    assert [one["host"] for one in result["ranks"]] == ["n1", "n2"]
+    assert "scalescope: rank 1 on n2 was lost" in finished.stderr
     assert "torch's store asks nobody for a password" in finished.stdout
     assert second.finish().returncode != 0
     assert first.leftovers() == second.leftovers() == []

@@ -191,6 +191,12 @@ def test_a_gate_is_for_the_ranks_that_were_asked_for() -> None:
     assert report.exit_code == 0
 
 
+def test_what_nccl_tests_cannot_tell_apart_is_not_written_for_them(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.json"
+    comm(ask(), TwoNodes(CostModel(), outcomes=placed), RecordingWatcher(), most_ranks=8, nccl_json=file)
+    assert {row["ranks"] for row in json.loads(file.read_text())["results"]} == {8}
+
+
 @pytest.mark.parametrize("asked", [{"pairs": "true"}, {"world_size": 2}, {"world_size": 4}])
 def test_what_does_not_mix_inside_and_between_is_measured_once(asked: dict[str, Any]) -> None:
     report = comm(ask(dry_run=True, **asked), TwoNodes(CostModel()), RecordingWatcher(), most_ranks=8)

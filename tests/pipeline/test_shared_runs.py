@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.errors import CannotRun, RanksLost
+from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.launch.launcher import Outcome
+from scalescope.launch.launcher import Outcome, RanksLost
 from scalescope.launch.recorded import RecordedLauncher
 from scalescope.results.run import load_run
 from scalescope.studies.memory import memory
@@ -137,3 +137,12 @@ def test_a_trial_that_ends_all_ranks_is_recorded_and_comes_last_next_time() -> N
     healthy = FakeLauncher(CostModel())
     _step(0, healthy)
     assert healthy.launched == [lost.key]  # all others are there
+
+
+def test_commands_that_share_a_run_must_name_its_folder() -> None:
+    request = ask("scale", **_ASKED)
+    alone = dataclasses.replace(
+        request, flags={name: one for name, one in request.flags.items() if name != "output_dir"}
+    )
+    with pytest.raises(BadInput, match="--only-launch needs --output-dir"):
+        _step(0, request=alone)

@@ -42,11 +42,16 @@ class SlowLink:
 
 
 def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
-    """The largest size of every pair: the slower end of each launch, then the median over launches."""
+    """The largest size of every pair: the slower end of each launch, then the median over launches.
+
+    A run may have gone on on other nodes: launches count that had their ranks where the last one had them.
+    """
     found: dict[tuple[int, int, int], list[float]] = {}
-    hosts: dict[int, str] = {}
-    for result in results:
-        if result.status != "ok":
+    measured = [one for one in results if one.status == "ok" and _has_pairs(one)]
+    hosts = _hosts(measured[-1]) if measured else {}
+    for result in measured:
+        here = _hosts(result)
+        if any(hosts.setdefault(rank, host) != host for rank, host in here.items()):
             continue
         for key in {key for record in result.ranks for key in record.samples if key.startswith("pair/")}:
             ends = [record.samples[key] for record in result.ranks if record.samples.get(key)]
@@ -55,7 +60,6 @@ def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
                 low, high = map(int, pair.split("-"))
                 slower = max(statistics.median(times) for times in ends)
                 found.setdefault((low, high, int(size)), []).append(slower)
-                hosts |= {record.rank: record.host for record in result.ranks}
     largest = max((size for _, _, size in found), default=0)
     return tuple(
         PairRow(
@@ -70,13 +74,34 @@ def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
     )
 
 
+def _has_pairs(result: Result) -> bool:
+    return any(key.startswith("pair/") for record in result.ranks for key in record.samples)
+
+
+def _hosts(result: Result) -> dict[int, str]:
+    return {record.rank: record.host for record in result.ranks}
+
+
 def node_rates(pairs: Iterable[PairRow]) -> dict[Meeting[str], float]:
     """Bytes a second in each direction between every two nodes: their ranks exchanged at the same time."""
-    found: dict[Meeting[str], float] = {}
+    return {meeting: sum(rates) for meeting, rates in _by_nodes(pairs).items()}
+
+
+def _by_nodes(pairs: Iterable[PairRow]) -> dict[Meeting[str], list[float]]:
+    found: dict[Meeting[str], list[float]] = {}
     for pair in pairs:
         if not pair.is_inside_a_node:
-            found[pair.nodes] = found.get(pair.nodes, 0.0) + pair.bytes_per_s
+            low, high = sorted(pair.nodes)
+            found.setdefault((low, high), []).append(pair.bytes_per_s)
     return found
+
+
+def _comparable(pairs: Iterable[PairRow]) -> dict[Meeting[str], float]:
+    """What nodes carry together, or for each pair of ranks where not all nodes have as many."""
+    rates = _by_nodes(pairs)
+    if len({len(own) for own in rates.values()}) == 1:
+        return {meeting: sum(own) for meeting, own in rates.items()}
+    return {meeting: statistics.fmean(own) for meeting, own in rates.items()}
 
 
 def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
@@ -86,13 +111,12 @@ def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
     """
     inside = {(one.low, one.high): one.bytes_per_s for one in pairs if one.is_inside_a_node}
     across = [one for one in pairs if not one.is_inside_a_node]
-    by_node = node_rates(across)
-    bad_nodes = set(slow_ends(by_node))
-    bad_meetings = set(slow_meetings(by_node))
+    by_node = _comparable(across)
+    bad_nodes, bad_meetings = {*slow_ends(by_node)}, {*slow_meetings(by_node)}
     unexplained = {
         (one.low, one.high): one.bytes_per_s
         for one in across
-        if not bad_nodes & {*one.nodes} and one.nodes not in bad_meetings
+        if not bad_nodes & {*one.nodes} and tuple(sorted(one.nodes)) not in bad_meetings
     }
     found = [*_named(inside, "rank"), *_named(by_node, "node"), *_named(unexplained, "rank")]
     return tuple(sorted(found, key=lambda one: one.bytes_per_s / one.usual_bytes_per_s))

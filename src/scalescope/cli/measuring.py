@@ -79,7 +79,9 @@ def _is_restarted(output_dir: str | None) -> bool:
     """Whether torchrun started us anew after a rank failed, and the run it began is there to go on with."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or output_dir is None:
         return False
-    return (Path(output_dir) / "experiment.yaml").is_file()
+    from scalescope.results.run_folder import EXPERIMENT
+
+    return (Path(output_dir) / EXPERIMENT).is_file()
 
 
 def _with_ranks(

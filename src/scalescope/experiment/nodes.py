@@ -35,28 +35,47 @@ def _different_gpus(nodes: Mapping[str, Machine]) -> list[Gpu]:
 
 def differences(nodes: Mapping[str, Machine]) -> list[str]:
     """In what nodes differ that should be alike, one line each: `cores: 64 on n1, n2; 32 on n3`."""
-    return unlike(
-        {
-            "torch": {host: one.torch_version for host, one in nodes.items()},
-            "GPUs": {host: gpu_names(one) for host, one in nodes.items()},
-            "cores": {host: str(one.cores) for host, one in nodes.items()},
-            "processor": {host: one.cpu_model for host, one in nodes.items()},
-            "driver": {host: one.driver_version or "none" for host, one in nodes.items()},
-            "NCCL": {host: one.nccl_version or "none" for host, one in nodes.items()},
-        }
-    )
+    return unlike(_facts(nodes))
+
+
+def odd_ones(nodes: Mapping[str, Machine]) -> set[str]:
+    """The nodes that differ from the most in something; all where there is no most."""
+    found: set[str] = set()
+    for facts in _facts(nodes).values():
+        groups = sorted(_by_fact(facts).values(), key=len)
+        if len(groups) > 1:
+            most = groups[-1] if len(groups[-1]) > len(groups[-2]) else []
+            found |= set(facts) - set(most)
+    return found
+
+
+def _facts(nodes: Mapping[str, Machine]) -> dict[str, dict[str, str]]:
+    return {
+        "torch": {host: one.torch_version for host, one in nodes.items()},
+        "GPUs": {host: gpu_names(one) for host, one in nodes.items()},
+        "cores": {host: str(one.cores) for host, one in nodes.items()},
+        "processor": {host: one.cpu_model for host, one in nodes.items()},
+        "driver": {host: one.driver_version or "none" for host, one in nodes.items()},
+        "NCCL": {host: one.nccl_version or "none" for host, one in nodes.items()},
+    }
 
 
 def unlike(facts_by_name: Mapping[str, Mapping[str, str]]) -> list[str]:
     """What hosts do not say alike, one line each; for every name, what each host says."""
     found = []
     for name, facts in facts_by_name.items():
-        hosts_by_fact: dict[str, list[str]] = {}
-        for host, fact in facts.items():
-            hosts_by_fact.setdefault(fact, []).append(host)
-        if len(hosts_by_fact) > 1:
-            parts = (f"{fact} on {', '.join(hosts)}" for fact, hosts in hosts_by_fact.items())
+        groups = _by_fact(facts)
+        if len(groups) > 1:
+            parts = (f"{fact} on {', '.join(hosts)}" for fact, hosts in groups.items())
             found.append(f"{name}: {'; '.join(parts)}")
+    return found
+
+
+def _by_fact(facts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The hosts that say the same."""
+    found: dict[str, list[str]] = {}
+    for host, fact in facts.items():
+        found.setdefault(fact, []).append(host)
     return found
 
 

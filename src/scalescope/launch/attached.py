@@ -10,15 +10,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
-from scalescope.errors import BadInput, CannotRun, RanksLost
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import settings_of
+from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import differences, together
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Outcome, Watcher, judge, record_from
+from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
 from scalescope.launch.leader import Leader
 from scalescope.launch.membership import Membership
 from scalescope.launch.private_directory import shared_directory
@@ -30,6 +33,11 @@ from scalescope.results.run_folder import RunFolder
 
 _LOOK_S = 0.5  # at whether rank 0 is still there
 _LEAVE_S = 5.0  # for a worker that has heard that all is over
+_APPEAR_S = 300.0  # as long as ranks of several hosts wait for each other
+_UNKNOWN = "unknown"
+_KEPT_BY_RANKS = tuple(
+    one.name for one in settings_of(Placement) if one.lever is not None and one.lever.needs_new_ranks
+)
 
 
 def follow(place: Membership) -> int:
@@ -37,9 +45,13 @@ def follow(place: Membership) -> int:
     with contextlib.ExitStack() as held:
         variables, leader = _meeting(place, held)
         child = _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        started = time.monotonic()
         while leader is not None and not leader.is_gone():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(_LOOK_S)
+            if not leader.was_there and time.monotonic() - started > _APPEAR_S:
+                child.kill()
+                raise CannotRun(f"rank 0 did not appear in {_APPEAR_S:g} s; do all ranks share /dev/shm?")
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(None if leader is None else _LEAVE_S)
         child.kill()
@@ -63,16 +75,19 @@ def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
     """The ranks that take part, in the order they have in the trial; `nodes` has the ranks of each."""
     among, count = trial.settings.get("among", "all"), trial.world_size
     if among == "one node":
-        return list(max(nodes, key=len)[:count])
+        return list(next(ranks for ranks in nodes if len(ranks) >= count)[:count])
     if among == "one a node":
         return [ranks[0] for ranks in nodes][:count]
     return sorted(rank for ranks in nodes for rank in ranks)[:count]
 
 
-def _suspicion(record: dict[str, Any]) -> tuple[bool, float]:
-    """Sorts failed ranks, the culprit first: clocks of hosts differ, but an echo is never the first."""
+def _suspicion(record: dict[str, Any]) -> tuple[bool, bool, float]:
+    """Sorts failed ranks, the culprit first: who failed by itself, who is lost, who only saw another's end.
+
+    Clocks of several hosts differ, so that times decide only between equals.
+    """
     error = record["error"]
-    return is_echo(str(error["message"])), float(error["at_wall_s"])
+    return is_echo(str(error["message"])), bool(error.get("lost")), float(error["at_wall_s"])
 
 
 class AttachedLauncher:
@@ -83,7 +98,6 @@ class AttachedLauncher:
     def __init__(self, place: Membership) -> None:
         self._place = place
         self._found: dict[str, Node] = {}
-        self._lost: int | None = None
         self._busy = False
         self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
@@ -114,7 +128,14 @@ class AttachedLauncher:
     def _seen(self) -> dict[str, Node]:
         if not self._found:
             everybody = list(range(self._place.world_size))
-            self._found = nodes_from_probes(self._ask({"probe": True, "ranks": everybody})["answers"])
+            answers = self._ask({"probe": True, "ranks": everybody})["answers"]
+            for one in answers:
+                if one.get("state") == "failed":
+                    where = "" if one["host"] == _UNKNOWN else f" on {one['host']}"
+                    raise RanksLost(
+                        f"rank {one['rank']}{where} cannot look around: {one['error']['message']}"
+                    )
+            self._found = nodes_from_probes(answers)
         return self._found
 
     def notes(self) -> list[str]:
@@ -133,11 +154,10 @@ class AttachedLauncher:
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
     ) -> Outcome:
-        if self._lost is not None:
-            raise RanksLost(f"rank {self._lost} was lost, and the others cannot go on without it")
+        members = members_of(trial, list(self.ranks_of_nodes().values()))
         request = {
             "settings": dict(trial.settings),
-            "ranks": members_of(trial, list(self.ranks_of_nodes().values())),
+            "ranks": members,
             "launch": launch,
             "folder": str(folder.path.absolute()),
             "group_timeout_s": limits.init_timeout,
@@ -146,26 +166,36 @@ class AttachedLauncher:
         telemetry = Telemetry(gpus_of(trial, here))
         try:
             with telemetry.looking():
-                answer = self._ask(request)
-            outcome = self._outcome(trial, launch, folder, watcher, answer)
+                raw = self._ask(request)["answers"]
+            lost = self._named_by_host(raw, members)
+            outcome = self._outcome(trial, launch, folder, watcher, raw)
+            if lost:
+                raise RanksLost(f"{' and '.join(lost)} was lost, and the others cannot go on", outcome)
             return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
         finally:
             telemetry.close()
 
+    def _named_by_host(self, raw: list[dict[str, Any]], ranks: list[int]) -> list[str]:
+        """Put the hosts of lost ranks into their records, which they could not do; returns who is lost."""
+        hosts = {rank: name for name, own in self.ranks_of_nodes().items() for rank in own}
+        lost = [one for one in raw if one.get("error", {}).get("lost")]
+        for one in lost:
+            one["host"] = hosts[ranks[one["rank"]]]
+        return [f"rank {ranks[one['rank']]} on {one['host']}" for one in lost]
+
     def _outcome(
-        self, trial: Trial, launch: int, folder: RunFolder, watcher: Watcher, answer: dict[str, Any]
+        self, trial: Trial, launch: int, folder: RunFolder, watcher: Watcher, raw: list[dict[str, Any]]
     ) -> Outcome:
         """How the launch ended, from what the ranks answered."""
-        raw: list[dict[str, Any]] = answer["answers"]
         for one in raw:
             path = folder.rank_file(trial.trial_id, launch, one["rank"])
             write_atomically(path, json.dumps(one))
         records = [record_from(one) for one in raw]
-        watcher.placed([one.placement for one in records], [one.host for one in records])
+        seen = [one for one in records if one.placement != _UNKNOWN]
+        watcher.placed([one.placement for one in seen], [one.host for one in seen])
         failed = [one for one in raw if one["state"] != "done"]
         if failed:
             first = min(failed, key=_suspicion)
-            self._lost = first["rank"] if first["error"].get("lost") else None
             step = first["error"]["step"]
             where = "" if step is None else f" at step {step}"
             bad_input = bool(first["error"].get("bad_input"))
@@ -186,7 +216,7 @@ class AttachedLauncher:
             raise BadInput("--env cannot change ranks that run already; export it before the ranks start")
         if trial.settings["link"] or trial.settings["split_gpu"]:
             raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun or srun")
-        for name in ("pin_cores", "threads_per_rank"):
+        for name in _KEPT_BY_RANKS:
             if self._cores_of_ranks.setdefault(name, trial.settings.get(name)) != trial.settings.get(name):
                 flag = f"--{name.replace('_', '-')}"
                 raise BadInput(f"{flag}: threads of ranks that run already keep their cores; give one value")

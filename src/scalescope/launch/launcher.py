@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scalescope.catalog.measuring import Measuring
+from scalescope.errors import ExitCode, ScalescopeError
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.twins import NO_COMM, takes_away
@@ -25,6 +26,18 @@ class Outcome:
     records: list[RankRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     telemetry: dict[str, Any] = field(default_factory=dict)
+
+
+class RanksLost(ScalescopeError):
+    """Ranks that others started are gone, and without all of them nothing more can be measured."""
+
+    exit_code = ExitCode.WORKER_FAILED
+
+    def __init__(self, message: str, outcome: Outcome | None = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome or Outcome(
+            status="failed", reason=message
+        )  # of the launch in which it happened
 
 
 class Watcher(Protocol):

@@ -14,7 +14,7 @@ class Leader:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "leader"
         self._held: int | None = None
-        self._was_there = False
+        self.was_there = False
 
     def take(self) -> None:
         """Become the leader; the file has its name only once it is locked."""
@@ -34,8 +34,8 @@ class Leader:
         try:
             file = os.open(self._path, os.O_RDONLY)
         except FileNotFoundError:
-            return self._was_there
-        self._was_there = True
+            return self.was_there
+        self.was_there = True
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

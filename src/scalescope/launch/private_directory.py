@@ -34,21 +34,40 @@ def private_directory(fallback: Path) -> Iterator[Path]:
 def shared_directory(name: str) -> Iterator[Path]:
     """A directory that our other processes on this host find by its name; gone with the last of them."""
     memory = Path(_SHARED_MEMORY)
-    path = (memory if memory.is_dir() else Path(tempfile.gettempdir())) / f"{_PREFIX}{name}"
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise CannotRun(f"{path} is somebody else's; ranks cannot meet there")
-    lock = os.open(path, os.O_RDONLY)
+    parent = memory if memory.is_dir() else Path(tempfile.gettempdir())
+    path = parent / f"{_PREFIX}{name}"
+    _remove_leftovers(parent)
+    lock = None
+    while lock is None:
+        lock = _hold(path)
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH)
         yield path
     finally:
         with contextlib.suppress(BlockingIOError):  # the others are still there
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+
+
+def _hold(path: Path) -> int | None:
+    """Make and lock a shared directory; None where the last one to leave has just removed it."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CannotRun(f"{path}: ranks cannot meet there: {error.strerror}") from None
+    found = os.fstat(lock)
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        os.close(lock)
+        raise CannotRun(f"{path}: ranks cannot meet there: it is somebody else's")
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    if path.exists() and os.path.samestat(found, path.stat()):
+        return lock
+    os.close(lock)
+    return None
 
 
 def _make(fallback: Path) -> Path:

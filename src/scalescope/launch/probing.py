@@ -49,9 +49,17 @@ def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
         name = seen[0]["host"]
         if first is None:
             raise CannotRun(f"no rank of {name} has LOCAL_RANK 0, so nobody looked at that node")
-        raw = first["machine"]
+        raw = {
+            **first["machine"],
+            "cores": _cores(first["machine"], seen),
+            "gpus": _gpus(first["machine"], seen),
+        }
+        try:
+            machine = machine_from_probe(raw)
+        except CannotRun as error:
+            raise CannotRun(f"{name}: {error}") from None
         found[name if name not in found else f"{name} (node {number})"] = Node(
-            machine=machine_from_probe({**raw, "cores": _cores(raw, seen), "gpus": _gpus(raw, seen)}),
+            machine=machine,
             system=first["system"],
             ranks=tuple(ranks),
         )

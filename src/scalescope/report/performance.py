@@ -59,7 +59,8 @@ def performance_sections(told: Run | Story) -> tuple[Section, ...]:
             "(scalescope scale).",
         )
         briefs = (*communication.communication_brief(run), *memory_brief(run))
-        return (first, *profile_sections(run), *briefs, Section(lines=lines))
+        found = findings_section(story.diagnosis, every=True) if story.diagnosis.findings else ()
+        return (first, *profile_sections(run), *briefs, *found, Section(lines=lines))
     diagnosis = story.diagnosis
     evidence = tuple(
         line for one in diagnosis.findings for line in (f"{one.rule}:", *evidence_lines(one)) if one.evidence

@@ -1,6 +1,14 @@
 """Echoes: errors that a healthy rank reports only because another one is gone."""
 
-_WORDS = ("closed by peer", "reset by peer", "broken pipe", "remote process", "connection refused")
+_WORDS = (
+    "closed by peer",
+    "reset by peer",
+    "broken pipe",
+    "remote process",
+    "connection refused",
+    "timed out",
+    "timeout",
+)
 
 
 def is_echo(message: str) -> bool:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from scalescope.errors import BadInput, Interrupted, RanksLost
+from scalescope.errors import BadInput, Interrupted
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Launcher, Outcome, Watcher
+from scalescope.launch.launcher import Launcher, Outcome, RanksLost, Watcher
 from scalescope.report.section import Section
 from scalescope.results.provenance import environment_id
 from scalescope.results.result import Result
@@ -24,6 +24,7 @@ from scalescope.results.run_folder import RunFolder
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
 KEPT = ("ok", "oom", "invalid")
 _TRIES_BEFORE_GIVING_UP = 2
+BUDGET_SPENT = "The budget of"  # how the note about it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,7 @@ def _run_plan(
             # --resume has a budget of its own, but it may be too small for any launch.
             next_time = "--resume goes on" if expected <= budget else f"the next takes about {expected:.1f} s"
             notes.append(
-                f"The budget of {budget:g} s ended the run with {_to_go(ordered[place:], finished)} "
+                f"{BUDGET_SPENT} {budget:g} s ended the run with {_to_go(ordered[place:], finished)} "
                 f"of {len(ordered)} launches to go; {next_time}."
             )
             in_time = False
@@ -232,7 +233,7 @@ def _launch_once(
         record(Outcome(status="failed", reason=f"interrupted by {name}"))
         raise
     except RanksLost as error:
-        record(Outcome(status="failed", reason=str(error)))
+        record(error.outcome)
         raise
     return record(outcome), outcome.bad_input
 

@@ -77,7 +77,8 @@ def judged(report: StudyReport, least_busbw: float | None, nccl_json: Path | Non
         return report
     rows = collective_rows(report.run.results)
     if nccl_json is not None:
-        write_atomically(nccl_json, to_text(to_json(rows)))
+        # nccl-tests' layout cannot say where ranks are: only what was asked for goes there.
+        write_atomically(nccl_json, to_text(to_json(row for row in rows if row.among == "all")))
     if least_busbw is None or report.exit_code:
         return report
     section, missed = gate_section(rows, least_busbw)

@@ -191,9 +191,11 @@ def _template(asked: Slurm) -> str | None:
         return None
     path = Path(asked.slurm_template)
     try:
-        if path.stat().st_size > _LARGEST_TEMPLATE_BYTES:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_TEMPLATE_BYTES + 1)
+        if len(content) > _LARGEST_TEMPLATE_BYTES:
             raise BadInput(f"--slurm-template: {path} is too large for a script")
-        return path.read_text(encoding="utf-8")
+        return content.decode("utf-8")
     except OSError as error:
         raise BadInput(f"--slurm-template: {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -20,7 +20,7 @@ from scalescope.report.section import Section
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.result import Result
 from scalescope.results.run_folder import ENVIRONMENT, TRIALS, point_latest_at
-from scalescope.studies.campaign import CampaignWatcher
+from scalescope.studies.campaign import BUDGET_SPENT, CampaignWatcher
 from scalescope.studies.slurm_asking import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
 from scalescope.studies.slurm_queue import cancel, follow
 from scalescope.studies.study import StudyReport
@@ -180,7 +180,7 @@ def _why_not_all(path: Path, number: str, state: slurm.JobState) -> str:
     """A sentence of the job's own about the launches it did not make."""
     if state.word != slurm.COMPLETED:
         return f" It said: {_last_word(path, number)}"
-    spent = [line for line in _log_of(path, number) or () if line.startswith("The budget of ")]
+    spent = [line for line in _log_of(path, number) or () if line.startswith(BUDGET_SPENT)]
     if not spent:
         return ""
     head, tail = spent[-1].partition(" with ")[0], spent[-1].rpartition("; ")[2]

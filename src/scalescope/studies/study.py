@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import neutral_lines, to_yaml
-from scalescope.launch.launcher import Launcher
+from scalescope.launch.launcher import Launcher, RanksLost
 from scalescope.report.performance import headline, performance_text
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
@@ -65,6 +65,8 @@ def carry_out(
     if request.only_launches is not None:
         plan = dataclasses.replace(plan, only=request.only_launches, budget_since=request.budget_since)
         request = dataclasses.replace(request, resume=_is_begun(plan))
+        if plan.experiment.measuring.output_dir is None:
+            raise BadInput("--only-launch needs --output-dir, which all commands of the run share")
     elif not launcher.repeatable:
         plan = _launched_once(plan)
     for note in plan.notes:
@@ -87,6 +89,8 @@ def carry_out(
     except BaseException as error:
         if isinstance(error, Interrupted):
             error.kept = f"finished launches are kept in {folder.path}; --resume goes on"
+        if isinstance(error, RanksLost):
+            error.args = (f"{error}; finished launches are kept in {folder.path}, and --resume goes on",)
         with contextlib.suppress(Exception):  # what stopped us is what the person must hear of
             _write_summary(folder, plan)
         raise

@@ -22,8 +22,10 @@ from scalescope.worker.meeting import Meeting
 from scalescope.worker.node import node_name
 from scalescope.worker.position import Position
 
-_ANSWER_LIMIT_S = 600.0  # after rank 0's own: the ranks of a trial end together
+_ANSWER_LIMIT_S = 600.0  # after a first answer: the ranks of a trial end together
+_LOOK_LIMIT_S = 120.0  # the same where ranks only look around
 _LOST_LIMIT_S = 10.0  # after an error that a lost rank explains: all others have seen it by then
+_PART_LIMIT_S = 8.0  # our own command line ends us soon after
 _STOP = b"{}"
 
 
@@ -61,17 +63,29 @@ def _answer(request: dict[str, Any], meeting: Meeting, number: int) -> dict[str,
     if meeting.rank not in request["ranks"]:
         return {"state": "idle"}
     if "probe" in request:
-        return _look()
+        return _look(meeting.rank)
     return _take_part(request, meeting.prefix(f"trial/{number}"), request["ranks"].index(meeting.rank))
 
 
-def _look() -> dict[str, Any]:
-    """What this rank sees of its node; the first rank of each looks at all of it."""
-    from scalescope.inspection import inspect_system
+def _look(rank: int) -> dict[str, Any]:
+    """What this rank sees of its node, or why it cannot."""
+    from scalescope.worker.rank import describe_error
+
+    try:
+        return _seen_here()
+    except Exception as error:
+        traceback.print_exc()
+        return {"rank": rank, "host": node_name(), "state": "failed", "error": describe_error(error)}
+
+
+def _seen_here() -> dict[str, Any]:
+    """The first rank of each node looks at all of it."""
+    from scalescope.inspection import inspect_system, own_address
     from scalescope.worker.probe import own_gpu, probe
 
     local_rank = int(os.environ["LOCAL_RANK"])
-    system = None if local_rank else inspect_system()  # before we hold a GPU ourselves, and are seen there
+    # Before we hold a GPU ourselves, and are seen there.
+    system = None if local_rank else {**inspect_system(), "own_address": own_address()}
     return {
         "host": node_name(),
         "node": _node_number() or node_name(),
@@ -161,7 +175,7 @@ def _gather(request: dict[str, Any], meeting: Meeting, number: int) -> list[dict
     """What the ranks that were asked have answered; one that is gone is a failed one."""
     ranks: list[int] = request["ranks"]
     answers: dict[int, dict[str, Any]] = {}
-    deadline = time.monotonic() + _ANSWER_LIMIT_S
+    deadline = float("inf")  # until a first answer: a trial takes as long as it takes
     for place in itertools.cycle(range(len(ranks))):
         answer = None if place in answers else meeting.heard(f"answer/{number}/{ranks[place]}")
         if answer is not None:
@@ -177,6 +191,8 @@ def _gather(request: dict[str, Any], meeting: Meeting, number: int) -> list[dict
 def _patience_s(request: dict[str, Any], answer: dict[str, Any]) -> float:
     """How long the others may take after this answer: where a rank failed by itself, they wait for it in the
     group until its limit."""
+    if "probe" in request:
+        return _LOOK_LIMIT_S
     if answer.get("state") != "failed":
         return _ANSWER_LIMIT_S
     lost = is_echo(str(answer["error"]["message"]))
@@ -186,7 +202,7 @@ def _patience_s(request: dict[str, Any], answer: dict[str, Any]) -> float:
 def _lost(rank: int) -> dict[str, Any]:
     error = {
         "message": "it was lost: it has ended, or cannot be reached any more",
-        "at_wall_s": 0.0,  # what others saw was seen because of it
+        "at_wall_s": 0.0,
         "step": None,
         "out_of_memory": False,
         "lost": True,
@@ -203,7 +219,7 @@ def _part(meeting: Meeting, lost: set[int]) -> None:
     meeting.say(f"left/{meeting.rank}", b"1")
     if meeting.rank == 0:
         for other in {*range(1, meeting.world_size)} - lost:
-            meeting.hear(f"left/{other}", limit_s=60.0)
+            meeting.hear(f"left/{other}", limit_s=_PART_LIMIT_S)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Pairs of ranks and of nodes: what each carries, and which link stands out."""
 
+import dataclasses
+
 from scalescope.analysis.pairs import (
     PairRow,
     node_rates,
@@ -8,6 +10,7 @@ from scalescope.analysis.pairs import (
     slow_links,
     slow_meetings,
 )
+from scalescope.results.result import Result
 
 from .test_collective_rows import KEY, make_result
 
@@ -110,3 +113,34 @@ def test_a_slow_pair_inside_a_node_is_held_against_pairs_inside_nodes() -> None:
     inside = {(0, 1): 500.0, (2, 3): 500.0, (4, 5): 50.0}
     between = {(0, 2): 20.0, (1, 3): 20.0, (0, 4): 20.0, (1, 5): 20.0, (2, 4): 20.0, (3, 5): 20.0}
     assert named({**inside, **between}, "aabbcc") == ["the link between ranks 4 and 5"]
+
+
+def test_nodes_with_fewer_ranks_are_held_against_others_pair_by_pair() -> None:
+    layout = "aabbccd"
+    rates = {(0, 2): 100.0, (1, 3): 100.0, (0, 4): 100.0, (1, 5): 100.0, (2, 4): 100.0, (3, 5): 100.0}
+    fewer = {(0, 6): 100.0, (2, 6): 100.0, (4, 6): 100.0}
+    assert named({**rates, **fewer}, layout) == []
+    assert node_rates(pairs_of({**rates, **fewer}, layout))["a", "d"] == 100.0
+
+
+def test_two_nodes_are_one_pair_whichever_has_the_lower_rank() -> None:
+    pairs = pairs_of({(0, 1): 30.0, (2, 3): 40.0}, "abba")
+    assert node_rates(pairs) == {("a", "b"): 70.0}
+
+
+def placed(hosts: str, slow: int | None = None) -> Result:
+    """A launch on these hosts in which the pairs of one rank are slow."""
+    samples: list[dict[str, list[float]]] = [{} for _ in hosts]
+    for low, high in ((0, 1), (0, 2), (1, 2)):
+        for rank in (low, high):
+            samples[rank][f"pair/{low}-{high}/1000"] = [10.0 if slow in (low, high) else 1.0]
+    result = make_result(*samples)
+    result.ranks[:] = [dataclasses.replace(one, host=hosts[one.rank]) for one in result.ranks]
+    return result
+
+
+def test_launches_on_other_nodes_are_not_mixed() -> None:
+    before, after = placed("abc", slow=2), placed("def")
+    assert slow_links(pair_rows([before, after])) == ()
+    (link,) = slow_links(pair_rows([after, before]))
+    assert link.name == "node c's link"

@@ -126,7 +126,7 @@ def test_a_directory_that_others_could_have_made_is_refused(memory: Path) -> Non
     (memory / "scalescope-launch-77.0.0").mkdir(mode=0o755)
     (memory / "scalescope-launch-77.1.0").symlink_to(memory)
     for name in ("77.0.0", "77.1.0"):
-        with pytest.raises(CannotRun, match="somebody else's"), shared_directory(name):
+        with pytest.raises(CannotRun, match="ranks cannot meet there"), shared_directory(name):
             pass
 
 
@@ -137,3 +137,24 @@ def test_a_shared_directory_stays_while_somebody_holds_it(
         _let_time_pass(monkeypatch)
         with private_directory(tmp_path):
             assert held.exists()
+
+
+def test_a_directory_that_is_removed_while_it_is_taken_is_made_anew(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one to leave may remove it between another's opening and locking it."""
+    real, times = module._hold, []
+
+    def raced(path: Path) -> int | None:
+        times.append(path)
+        if len(times) > 1:
+            return real(path)
+        flock = fcntl.flock
+        with monkeypatch.context() as patch:
+            patch.setattr(module.fcntl, "flock", lambda lock, how: (path.rmdir(), flock(lock, how)))
+            return real(path)
+
+    monkeypatch.setattr(module, "_hold", raced)
+    with shared_directory("77.0.0") as path:
+        assert path.is_dir()
+    assert len(times) == 2

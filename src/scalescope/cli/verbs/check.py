@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalescope.errors import BadInput
+
 if TYPE_CHECKING:
     from scalescope.launch.membership import Membership
     from scalescope.studies.study import StudyReport
@@ -63,6 +65,8 @@ def _of_all_hosts(place: "Membership", world_size: int | None) -> "tuple[StudyRe
         ranks = launcher.ranks_of_nodes()
         if len(ranks) == 1:
             return check(launcher, world_size or launcher.ranks)
+        if world_size is not None:
+            raise BadInput("--world-size: several hosts are looked at with the ranks they have; leave it out")
         return check_hosts(launcher, ranks)
     finally:
         launcher.close()

@@ -9,7 +9,9 @@ _MOST = 5  # runs
 
 
 def chapter(material: Material) -> Chapter | None:
-    stories = material.scaling_stories[:_MOST]
+    others = [story for story in reversed(material.stories) if not story.scales][:_MOST]
+    telling = [story for story in others if story.diagnosis.findings]
+    stories = [*material.scaling_stories, *telling][:_MOST]
     sections = tuple(section for story in stories for section in _sections(story, several=len(stories) > 1))
     if not sections:
         return None

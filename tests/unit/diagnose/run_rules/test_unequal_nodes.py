@@ -1,12 +1,15 @@
 """Nodes that should be alike and are not: a finding, whatever the run measured."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.waterfall import STRAGGLERS, Straggler
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.run_rules import unequal_nodes
+from scalescope.launch.fake import TWO_CORES
 from scalescope.results.run import Run
 
 from ..made_facts import make_facts
@@ -14,8 +17,13 @@ from ..made_facts import make_facts
 CORES = "cores: 64 on n1; 32 on n2"
 
 
-def run_on(*differences: str) -> Run:
-    return Run(path=Path("run"), environment={"node_differences": list(differences)}, results=(), warnings=())
+def run_on(*differences: str, **cores: int) -> Run:
+    """A run on nodes with so many cores each."""
+    nodes = {
+        host: dataclasses.asdict(dataclasses.replace(TWO_CORES, cores=count)) for host, count in cores.items()
+    }
+    environment = {"node_differences": list(differences), "nodes": nodes}
+    return Run(path=Path("run"), environment=environment, results=(), warnings=())
 
 
 def behind(rank: int, *, persistent: bool = True) -> Straggler:
@@ -38,15 +46,29 @@ def test_a_run_without_scaling_has_the_finding_too() -> None:
 
 def test_where_one_rank_is_late_its_node_is_named_with_what_it_costs() -> None:
     late = make_facts({STRAGGLERS: 0.02}, ranks=4, straggler=behind(2), hosts=("n1", "n1", "n2", "n2"))
-    found = unequal_nodes.rule(run_on(CORES), (late,))
+    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (late,))
     assert found is not None
     assert found.claim.endswith("Rank 2 on n2 is the one that all wait for.")
     assert found.share == pytest.approx(0.2)
     assert found.lost == pytest.approx(0.8)
+    assert found.certain
+
+
+def test_a_late_rank_on_a_node_like_most_is_not_for_the_difference() -> None:
+    late = make_facts({STRAGGLERS: 0.02}, ranks=3, straggler=behind(1), hosts=("n1", "n2", "n3"))
+    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32, n3=32), (late,))
+    assert found is not None and found.share == 0.0
+
+
+def test_a_doubt_about_being_late_is_one_about_the_node() -> None:
+    doubtful = Estimate(0.02, -0.01, 0.05)
+    late = make_facts({STRAGGLERS: doubtful}, straggler=behind(1), hosts=("n1", "n2"))
+    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (late,))
+    assert found is not None and found.share > 0.0 and not found.certain
 
 
 @pytest.mark.parametrize("hosts", [(), ("n1", "n2")])
 def test_nobody_is_named_without_knowing_where_the_late_rank_is(hosts: tuple[str, ...]) -> None:
     changing = make_facts({STRAGGLERS: 0.02}, straggler=behind(1, persistent=not hosts), hosts=hosts)
-    found = unequal_nodes.rule(run_on(CORES), (changing,))
+    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (changing,))
     assert found is not None and found.share == 0.0
