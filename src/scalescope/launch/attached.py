@@ -51,6 +51,7 @@ def follow(place: Membership) -> int:
                 return child.wait(_LOOK_S)
             if not leader.was_there and time.monotonic() - started > _APPEAR_S:
                 child.kill()
+                child.wait()
                 raise CannotRun(f"rank 0 did not appear in {_APPEAR_S:g} s; do all ranks share /dev/shm?")
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(None if leader is None else _LEAVE_S)
