@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.report.drawing import COLOURS, save, svg_for_page
+from scalescope.report.drawing import save, svg_for_page
 from scalescope.report.figure import BYTES, Figure, Kind, Panel, Series
+from scalescope.report.painting import COLOURS
 from tests.made_runs import HOSTILE
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
