@@ -12,7 +12,16 @@ from scalescope.analysis.trace import TracedRank, TracedStep
 from scalescope.experiment.trial import Trial
 from scalescope.report import material as material_module
 from scalescope.report.chapter import Chapter, chapters_of
-from scalescope.report.chapters import datasets, levers, scaling, steps, timeline, trials
+from scalescope.report.chapters import (
+    datasets,
+    environment,
+    findings,
+    levers,
+    scaling,
+    steps,
+    timeline,
+    trials,
+)
 from scalescope.report.figure import Figure
 from scalescope.report.material import Material, Story
 from scalescope.results.run import Run
@@ -155,6 +164,27 @@ def test_every_launch_is_listed_and_long_lists_end() -> None:
     assert cut is not None and cut.sections[0].table is not None
     assert len(cut.sections[0].table.rows) == 2000
     assert cut.sections[0].lines[0].startswith("1,000 more launches")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shown"),
+    [(1, "here"), (2, "2: n0, n1"), (6, "6: n0, n1, n2, n3, …")],
+)
+def test_a_run_on_several_nodes_names_them(nodes: int, shown: str) -> None:
+    recorded = {"machine": {"host": "here"}, "nodes": {f"n{number}": {} for number in range(nodes)}}
+    run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
+    found = environment.chapter(material(run))
+    assert found is not None and found.sections[0].table is not None
+    assert found.sections[0].table.rows[0][2] == shown
+
+
+def test_what_a_run_without_scaling_finds_is_in_the_report() -> None:
+    recorded = {"node_differences": ["cores: 64 on n1; 32 on n2"]}
+    run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
+    found = findings.chapter(material(run))
+    assert found is not None
+    assert found.sections[0].lines[0].startswith("1. nodes differ: cores: 64 on n1; 32 on n2.")
+    assert findings.chapter(material(dataclasses.replace(run, environment={}))) is None
 
 
 def test_a_recorded_step_is_drawn_with_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ _COLUMNS = (
     "NCCL",
     "git",
 )
+_FEW_HOSTS = 4
 
 
 def chapter(material: Material) -> Chapter | None:
@@ -49,7 +50,7 @@ def _row(story: Story) -> tuple[str, ...]:
     return (
         story.name,
         min((one.started_at for one in story.run.results), default=MISSING)[:16].replace("T", " "),
-        str(machine.get("host", "unknown")),
+        _hosts(environment),
         str(machine.get("cpu_model", "unknown")),
         str(machine.get("cores", "unknown")),
         data_size(memory) if isinstance(memory, int) else "unknown",
@@ -58,3 +59,12 @@ def _row(story: Story) -> tuple[str, ...]:
         str(machine.get("nccl_version") or MISSING),
         commit or MISSING,
     )
+
+
+def _hosts(environment: dict[str, Any]) -> str:
+    """The host, or how many and the first few of them."""
+    nodes = list(environment.get("nodes") or {})
+    if len(nodes) < 2:
+        return str((environment.get("machine") or {}).get("host", "unknown"))
+    named = ", ".join(nodes[:_FEW_HOSTS])
+    return f"{len(nodes)}: {named}{', …' if len(nodes) > _FEW_HOSTS else ''}"
