@@ -125,7 +125,8 @@ def test_an_interruption_is_recorded_and_raised_again(
     with pytest.raises(Interrupted) as caught:
         study(ask("train", world_size=[1, 2], batch_size=50, repeats=5), launcher, RecordingWatcher())
     assert caught.value.exit_code == 128 + signum
-    assert "finished launches are kept in run; --resume goes on" in caught.value.kept
+    assert caught.value.kept.startswith("finished launches are kept; scalescope ")
+    assert caught.value.kept.endswith(" --resume --output-dir run goes on")
     results = load_run("run").results
     assert [result.status for result in results] == ["ok", "ok", "ok", "failed"]
     assert results[-1].reason == f"interrupted by {signum.name}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.errors import CannotRun
+from scalescope.errors import StorageError
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
@@ -134,7 +134,7 @@ def test_attached_ranks_are_launched_once_and_that_is_said() -> None:
 def test_a_folder_that_cannot_be_made_is_refused_before_launching() -> None:
     Path("file").write_text("in the way")
     launcher = FakeLauncher(MODEL)
-    with pytest.raises(CannotRun) as caught:
+    with pytest.raises(StorageError) as caught:
         train(ask("train", output_dir="file/run"), launcher, RecordingWatcher())
-    assert caught.value.exit_code == 3
+    assert caught.value.exit_code == 7
     assert launcher.launched == []

@@ -115,7 +115,9 @@ class Comparison:
 
     @property
     def has_nothing_in_common(self) -> bool:
-        return not (self.judged or self.failed or self.collectives)
+        """Collectives alone are no comparison where training was measured: no gate may pass by them."""
+        training = self.judged or self.failed
+        return not training and not (self.collectives and not self.only_before and not self.only_after)
 
     def with_verdict(self, *verdicts: Verdict) -> tuple[Judged, ...]:
         return tuple(one for one in self.judged if one.verdict in verdicts)

@@ -35,6 +35,7 @@ def diagnose_facts(cases: tuple[Facts, ...], of_run: Sequence[Finding | Abstenti
                         found,
                         about=facts.about if len(cases) > 1 else "",
                         certain=found.certain and (not found.term or facts.is_sure(found.term)),
+                        single=bool(found.term) and facts.is_single(found.term),
                     )
                 )
             elif isinstance(found, Abstention):

@@ -100,6 +100,11 @@ class Facts:
         term = self.term(name)
         return term is None or term.lost is None or term.lost.low is None or term.lost.low > 0.0
 
+    def is_single(self, name: str) -> bool:
+        """Whether a term stands on a single launch, which nothing can make doubtful, or sure."""
+        term = self.term(name)
+        return term is not None and term.lost is not None and term.lost.low is None
+
     @property
     def input_wait_s(self) -> Estimate | None:
         """What waiting for samples adds to a step, whether one rank waits as long or not."""

@@ -37,6 +37,7 @@ class Finding:
     about: str = ""  # the configuration, where a run has several
     term: str = ""  # of the waterfall, on which the claim stands
     certain: bool = True  # False where that term's interval includes none at all
+    single: bool = False  # where it stands on one launch, which has no interval
     root: bool = False  # where two cost the same, the cause comes first
     symptom: bool = False  # what causes it stands before it, whatever it costs
 

@@ -41,7 +41,8 @@ def is_slow_to_start(facts: Facts) -> bool:
 def of_the_usual(facts: Facts) -> str:
     """The rate as a share of what such ranks usually reach, in words."""
     rate, path = _usual(facts)
-    return f"{rate_of(facts) / rate:.0%} of what {path} carries"
+    share = rate_of(facts) / rate
+    return f"{share:.0%} of what {path} carries" if share < 0.9 else f"what {path} usually carries"
 
 
 def _usual(facts: Facts) -> tuple[float, str]:

@@ -43,7 +43,7 @@ back_to_the_queue() {
     echo "back to the queue; what is finished is kept"
     scontrol requeue "$SLURM_JOB_ID"
 }
-trap 'back_to_the_queue; caught=1' USR1
+trap back_to_the_queue USR1
 
 {setup}
 cd {directory} || exit 7
@@ -51,15 +51,21 @@ export OMP_NUM_THREADS={cpus_per_task}
 
 # Every launch is a step of its own: new processes, so that launches are independent of each other.
 status=0
+said=$(mktemp)
 for launch in {launches}; do
-    srun --export=ALL --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} --kill-on-bad-exit=1 \\
-        {command} --only-launch="$launch" &
-    step=$!
-    # A signal ends `wait`, not the step; waiting again for a step that has ended gives its status once more.
-    while caught=0; wait "$step"; code=$?; ((caught)); do :; done
+    : >"$said"
+    {
+        srun --export=ALL --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} \\
+            --kill-on-bad-exit=1 {command} --only-launch="$launch"
+        echo "$?" >"$said" # a `wait` that a signal ends may lose the step's status
+    } &
+    while kill -0 "$!" 2>/dev/null; do wait "$!"; done
+    code=$(cat "$said")
+    code=${code:-1}
     ((code == 0)) || status=$code
     ((code == 2 || code == 3)) && break  # what cannot run now cannot run in the next launch either
 done
+rm -f "$said"
 exit "$status"
 """
 

@@ -29,7 +29,8 @@ def findings_section(
 
 def _lines(number: int, one: Finding, *, every: bool) -> list[str]:
     where = f" [{one.about}]" if one.about else ""
-    doubt = "" if one.certain else " Not certain: launches differ too much; more --repeats would tell."
+    doubt = " From one launch: more would tell." if one.single else ""
+    doubt = doubt if one.certain else " Not certain: launches differ too much; more --repeats would tell."
     tries = one.advice if every else one.advice[:1]
     return [
         f"{number}. {one.rule}{where}: {one.claim}{doubt}",
@@ -66,6 +67,7 @@ def findings_json(diagnosis: Diagnosis) -> list[dict[str, Any]]:
             "about": one.about,
             "lost": one.lost,
             "certain": one.certain,
+            "single_launch": one.single,
             "evidence": {
                 item.name: {"value": item.value, "unit": item.unit, "source": item.source}
                 for item in one.evidence

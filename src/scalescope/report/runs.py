@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from scalescope.report.numbers import counted
 from scalescope.report.section import Section, Table
 from scalescope.results.run_folder import EXPERIMENT, RESULTS, TRIALS, find_runs, read_json
 
@@ -22,7 +23,7 @@ def _row(path: Path) -> tuple[str, ...]:
     summary: Any = read_json(path / RESULTS)
     try:
         training = summary["results"]["training"]
-        counts = Counter(str(one["status"]) for one in training)
+        counts = Counter(_status(one) for one in training)
         device = summary["config"]["device"]
     except (KeyError, IndexError, TypeError):
         return _row_without_summary(path)
@@ -38,6 +39,12 @@ def _row(path: Path) -> tuple[str, ...]:
     )
 
 
+def _status(one: dict[str, Any]) -> str:
+    """How a trial ended; a signal that stopped it says nothing about it."""
+    status = str(one["status"])
+    return "stopped" if str(one.get("reason")).startswith("interrupted by") else status
+
+
 def _row_without_summary(path: Path) -> tuple[str, ...]:
     """A run whose process was killed has its launches, and its request in the first line of the file."""
     try:
@@ -46,4 +53,4 @@ def _row_without_summary(path: Path) -> tuple[str, ...]:
         launches = (path / TRIALS).read_bytes().count(b"\n")
     except (OSError, ValueError, IndexError):
         return (str(path), "unknown", "", "", "", "no summary", "")
-    return (str(path), verb, path.name, "", "", f"stopped after {launches} launches", "")
+    return (str(path), verb, path.name, "", "", f"stopped after {counted(launches, 'launch')}", "")

@@ -40,6 +40,9 @@ def scaling_sections(run: Run) -> tuple[Section, ...]:
     )
 
 
+_DOUBTFUL = 0.5  # width of an interval as a share of its value
+
+
 def next_after_scaling(run: Run) -> str | None:
     """What to do after `scale`: the first thing that would change the verdict."""
     rows = scaling_rows(configurations(run.results))
@@ -56,6 +59,9 @@ def next_after_scaling(run: Run) -> str | None:
             "srun see --only-launch)."
         )
     if smallest_batch_reaching(rows, 0.8).batch is None:
+        costly = [one for one in diagnose(run).findings if one.share > 0.0 and one.advice]
+        if costly:
+            return f"{costly[0].advice[0].text}: {costly[0].advice[0].command}"
         largest = max(row.batch for row in scaled)
         flag = "--batch-size" if scaled[0].trial.mode == "weak" else "--global-batch-size"
         return f"more compute for the same gradients hides more of them: {flag} {largest * 2},{largest * 4}"
@@ -192,9 +198,18 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
     text += f" {ideal} ({best.trial.mode} scaling)"
     if best.trial.settings["oversubscribe"]:
         return f"{text}: the ranks share a GPU, so this is no scaling measurement."
+    doubt = "; launches differ too much to be sure" if _is_doubtful(worst) or _is_doubtful(best) else ""
     if varied:  # several jobs in one table: the smallest batch of which?
-        return f"{text}."
-    return f"{text}; {_reach_text(rows)}."
+        return f"{text}{doubt}."
+    return f"{text}; {_reach_text(rows)}{doubt}."
+
+
+def _is_doubtful(row: ScalingRow) -> bool:
+    """Whether the interval is so wide that another day would say something else."""
+    share = row.efficiency
+    if share.low is None or share.high is None:
+        return False
+    return share.high - share.low > _DOUBTFUL * share.value
 
 
 def _delivery(row: ScalingRow, varied: tuple[str, ...]) -> str:

@@ -40,7 +40,8 @@ def sentence(one: Waterfall) -> str:
     costs = sorted(
         ((term.lost.value, term.name) for term in one.terms if term.lost is not None), reverse=True
     )
-    words = [f"{lost:.2f} {name}" for lost, name in costs if lost > _WORTH_A_WORD * one.ranks]
+    told = [(lost, name) for lost, name in costs if abs(lost) > _WORTH_A_WORD * one.ranks]
+    words = [f"{lost:.2f} {name}".replace("-", "−", 1) for lost, name in told]
     unknown = [term.name for term in one.terms if term.time_s is None]
     if unknown:
         rest = one.unexplained_s * one.ranks / one.step_s

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.results.files import append_line, write_atomically
 from scalescope.results.result import Result, to_json
 
@@ -37,7 +37,7 @@ class RunFolder:
                 (path / part).mkdir(parents=True, exist_ok=True)
             folder._acquire()
         except OSError as error:
-            raise CannotRun(f"{path}: cannot be written: {error.strerror}") from None
+            raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
         if not resume and (path / TRIALS).exists():
             folder.close()
             raise BadInput(f"{path} already holds a run; --resume continues it, another folder starts anew")

@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError
+from scalescope.errors import (
+    BadInput,
+    CannotRun,
+    ExitCode,
+    Interrupted,
+    ScalescopeError,
+    StorageError,
+)
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.launch import slurm
@@ -77,7 +84,7 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotRun(f"{run.path}: cannot be written: {error.strerror}") from None
+        raise StorageError(f"{run.path}: cannot be written: {error.strerror}") from None
     write_atomically(folder / REQUEST, run.yaml)
     write_atomically(folder / SCRIPT, run.script)
     write_atomically(folder / JOB, to_text(run.asked))  # a submission that fails can be repeated by --resume

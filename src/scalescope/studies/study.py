@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,9 +89,9 @@ def carry_out(
         notes += _write_report(folder, run)
     except BaseException as error:
         if isinstance(error, Interrupted):
-            error.kept = f"finished launches are kept in {folder.path}; --resume goes on"
+            error.kept = f"finished launches are kept; {_resuming(request, folder.path)} goes on"
         if isinstance(error, RanksLost):
-            error.args = (f"{error}; finished launches are kept in {folder.path}, and --resume goes on",)
+            error.args = (f"{error}; finished launches are kept; {_resuming(request, folder.path)} goes on",)
         with contextlib.suppress(Exception):  # what stopped us is what the person must hear of
             _write_summary(folder, plan)
         raise
@@ -108,6 +109,12 @@ def carry_out(
         run=run,
         missing=_missing(plan, run),
     )
+
+
+def _resuming(request: Request, path: Path) -> str:
+    """The command that goes on with a run."""
+    words = shlex.join((request.verb, *request.words, "--resume", "--output-dir", str(path)))
+    return f"scalescope {words}"
 
 
 def _only_planned(plan: Plan, watcher: CampaignWatcher) -> StudyReport:
@@ -206,8 +213,11 @@ def check_same_request(stored: Path, wanted: str, neutral: set[str]) -> None:
     before = _comparable(stored.read_text(encoding="utf-8")) - neutral
     now = _comparable(wanted) - neutral
     if before != now:
+        begun = next((line.lstrip("# ") for line in before - now if line.startswith("#")), "")
         keys = {
-            "the verb or its own flags" if line.startswith("#") else line.partition(":")[0]
+            f"the verb or its own flags (begun as '{begun}')"
+            if line.startswith("#")
+            else line.partition(":")[0]
             for line in before ^ now
         }
         raise BadInput(

@@ -15,6 +15,7 @@ import traceback
 from typing import Any
 
 from scalescope.cores import own_cores, share_of
+from scalescope.errors import BadInput
 from scalescope.lifeline import die_with_parent
 from scalescope.results.echo import is_echo
 from scalescope.results.rank_job import RankJob
@@ -134,7 +135,8 @@ def _take_part(request: dict[str, Any], store: Any, rank: int) -> dict[str, Any]
         leave = perform(job, store, position, record, lambda: None)
         leave()
     except Exception as error:
-        traceback.print_exc()
+        if not isinstance(error, BadInput):  # the request is wrong, which is said in one line
+            traceback.print_exc()
         step = position.begun - 1 if position.begun else None
         record.update(state="failed", error={**describe_error(error), "step": step})
     if record["state"] == "failed":  # outside the handler, whose traceback would keep DDP alive

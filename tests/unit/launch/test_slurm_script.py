@@ -82,7 +82,7 @@ def test_hostile_folders_are_refused(value: str) -> None:
 def test_everything_else_is_quoted() -> None:
     words = ("echo", "$(touch x)", "a'b", "; rm -rf", "{setup}")
     script = sbatch_script(dataclasses.replace(_CPU, command=words, directory=Path("/a $(b)")))
-    assert """echo '$(touch x)' 'a'"'"'b' '; rm -rf' '{setup}' --only-launch="$launch" &""" in script
+    assert """echo '$(touch x)' 'a'"'"'b' '; rm -rf' '{setup}' --only-launch="$launch"\n""" in script
     assert "cd '/a $(b)' || exit 7" in script
     with pytest.raises(BadInput, match="cannot stand in an sbatch script"):
         sbatch_script(dataclasses.replace(_CPU, command=("a\nb",)))
@@ -155,7 +155,7 @@ def _run_script(
     script = sbatch_script(dataclasses.replace(_CPU, run_folder=run, directory=tmp_path, launches=2))
     environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_JOB_ID": "5", **extra}
     done = subprocess.run(
-        ["bash", "-c", script],
+        ["bash", "-c", f"export BATCH=$$\n{script}"],
         env={**environment, "RUN": str(run)},
         capture_output=True,
         text=True,
@@ -164,7 +164,7 @@ def _run_script(
     return done.returncode, done.stdout + done.stderr
 
 
-_SIGNAL = "kill -USR1 $PPID; sleep 0.3"
+_SIGNAL = "kill -USR1 $BATCH; sleep 0.3"
 _FINISH = """echo '{"launch":0,"status":"ok"}' >>"$RUN/trials.jsonl\""""
 _OLD = '{"launch":0,"status":"ok"}\n'
 
@@ -190,7 +190,7 @@ def test_a_job_goes_back_twenty_times_only(tmp_path: Path) -> None:
 
 
 def test_a_step_that_ends_while_the_signal_is_handled_keeps_its_status(tmp_path: Path) -> None:
-    code, said = _run_script(tmp_path, f"{_FINISH}; kill -USR1 $PPID; exit 0", 0)
+    code, said = _run_script(tmp_path, f"{_FINISH}; kill -USR1 $BATCH; exit 0", 0)
     assert "scontrol requeue 5" in said
     assert code == 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import (
     RunFolder,
@@ -98,9 +98,9 @@ def test_a_folder_with_results_needs_resume_and_a_refusal_frees_the_lock(tmp_pat
 def test_a_place_that_cannot_hold_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(CannotRun, match="cannot be written") as caught:
+        with pytest.raises(StorageError, match="cannot be written") as caught:
             RunFolder.open(path, resume=False)
-        assert caught.value.exit_code == 3
+        assert caught.value.exit_code == 7
     assert (tmp_path / "file").read_text() == "in the way"
 
 

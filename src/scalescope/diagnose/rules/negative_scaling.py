@@ -13,7 +13,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     lost = facts.ranks - speedup.value
     largest = facts.waterfall.largest if facts.waterfall is not None else None
-    why = "" if largest is None else f", most of it by {largest.name}"
+    most = largest is not None and largest.lost is not None and largest.lost.value > 0.5 * lost
+    why = f", most of it by {largest.name}" if largest is not None and most else ""
     return Finding(
         rule=RULE,
         claim=f"{facts.ranks} ranks are slower than one ({speedup.value:.2f}×){why}.",

@@ -13,12 +13,13 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     late = None if waterfall is None else waterfall.straggler
     if not lost or late is None or not late.persistent or late.time_s < _BEHIND * facts.step_s:
         return None
+    always = "" if facts.is_single(STRAGGLERS) else " in every launch"
     return Finding(
         rule=RULE,
         term=STRAGGLERS,
         root=True,
-        claim=f"Rank {late.rank} is {late.time_s * 1e3:.1f} ms a step slower than the others in every "
-        f"launch; all wait for it ({lost:.2f} of {facts.ranks} ranks).",
+        claim=f"Rank {late.rank} is {late.time_s * 1e3:.1f} ms a step slower than the others{always}; all "
+        f"wait for it ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(
