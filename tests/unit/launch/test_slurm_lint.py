@@ -62,6 +62,9 @@ def test_a_good_script_is_clean() -> None:
         ("train.py\n", "train.py\n  #SBATCH --time=10\n", 11, "after the first command"),
         ("#SBATCH --gpus", " #SBATCH --gpus", 4, "only at the start of a line"),
         ("#SBATCH --nodes", "\t#SBATCH --nodes", 2, "only at the start of a line"),
+        ("#SBATCH --gpus", "# SBATCH --gpus", 4, "a space between # and SBATCH"),
+        ("#SBATCH --nodes", "  #  SBATCH --nodes", 2, "a space between # and SBATCH"),
+        ("#SBATCH --cpus-per-task=32", "#\tSBATCH -c 32", 5, "a space between # and SBATCH"),
         ("#!/bin/bash\n", "# a job\n", 1, "no #! at the start"),
         ("#!/bin/bash\n", "\ufeff#!/bin/bash\n", 1, "byte order mark"),
         ("export OMP_NUM_THREADS=8\n", "export OMP_NUM_THREADS=8\r\n", 6, "DOS line break"),
@@ -144,6 +147,33 @@ def test_dos_line_breaks_are_one_mistake_and_hide_no_other() -> None:
 def test_a_script_that_holds_itself_ends() -> None:
     doubling = "".join(f"a{n + 1}=$a{n}$a{n}\n" for n in range(200))
     assert lint(_GOOD.replace("export OMP", f"a0=$a200\n{doubling}b=$b$b\nexport OMP")) == []
+
+
+def test_the_mend_of_a_commented_directive_works() -> None:
+    line = "# SBATCH --time=10  # minutes"
+    script = _GOOD.replace("export OMP", f"{line}\nexport OMP")
+    (found,) = lint(script)
+    assert (found.line, found.mend) == (6, "#SBATCH --time=10")
+    assert lint(script.replace(line, found.mend)) == []
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "# SBATCH reads the lines above",
+        "# SBATCH",
+        "## SBATCH --time=10",
+        "##SBATCH --time=10",
+        "# use #SBATCH --time=10",
+        "# SBATCH --nodes=8",  # put aside for the other --nodes
+    ],
+)
+def test_comments_about_directives_are_none(comment: str) -> None:
+    assert lint(_GOOD.replace("export OMP", f"{comment}\nexport OMP")) == []
+
+
+def test_a_commented_directive_after_the_first_command_is_a_comment() -> None:
+    assert lint(_GOOD + "# SBATCH --time=10\n") == []
 
 
 def test_comments_are_no_commands() -> None:

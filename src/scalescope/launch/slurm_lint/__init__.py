@@ -9,6 +9,7 @@ from scalescope.launch.slurm_lint.script import read
 _RULES: tuple[Callable[[Job], Iterator[Mistake]], ...] = (
     reading.indented_directive,
     reading.late_directive,
+    reading.commented_directive,
     meeting.node_list_as_address,
     meeting.fixed_port,
     meeting.shared_default_port,

@@ -42,7 +42,8 @@ class Job:
 
 def job_of(script: JobScript) -> Job:
     """Gather what the rules look at."""
-    options = {name: text for one in script.directives for name, text in slurm_options(one.text).items()}
+    told = sorted(script.directives, key=lambda one: not one.is_comment)  # what is no comment counts
+    options = {name: text for one in told for name, text in slurm_options(one.text).items()}
     known = variables(script.lines)
     return Job(script, tuple(launches(script, known)), options, known)
 

@@ -43,8 +43,9 @@ def _one_task_a_node(tasks: Tasks, program: str) -> str:
 
 
 def _line_of(option: str | None, job: Job) -> int:
-    """The last one counts, as for sbatch."""
-    return max(one.number for one in job.script.directives if option in slurm_options(one.text))
+    """The last one counts, as for sbatch; a comment only where there is no other."""
+    having = [one for one in job.script.directives if option in slurm_options(one.text)]
+    return max(having, key=lambda one: (not one.is_comment, one.number)).number
 
 
 def pmix(job: Job) -> Iterator[Mistake]:
