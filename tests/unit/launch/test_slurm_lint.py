@@ -120,6 +120,63 @@ def test_a_task_may_have_all_gpus_of_its_node() -> None:
     assert lint(_GOOD.replace("--gpus-per-node=4", "--gpus-per-task=4")) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "mended"),
+    [
+        ("--gpus-per-node=2", "--gpus-per-node=4"),
+        ("--gpus-per-node=a100:2", "--gpus-per-node=a100:4"),
+        ("--gres=gpu:2", "--gres=gpu:4"),
+        ("--gres gpu:a100:2", "--gres=gpu:a100:4"),
+        ("--gres=gpu:a100:2(S:0-1)", "--gres=gpu:a100:4"),
+        ("--gres=gpu:1g.10gb:2", None),
+        ("--gres=gpu", "--gres=gpu:4"),
+        ("--gres=gpu:a100", "--gres=gpu:a100:4"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--nproc_per_node=4", "--nproc-per-node 4", '--nproc_per_node="4"'])
+def test_more_ranks_than_gpus_are_found(asked: str, mended: str | None, flag: str) -> None:
+    script = _GOOD.replace("--gpus-per-node=4", asked).replace("--nproc_per_node=4 ", f"\\\n  {flag} ")
+    found = lint(script)
+    if mended is None:
+        assert found == []
+        return
+    (one,) = found
+    assert (one.line, one.what.startswith("4 ranks on a node that is asked for ")) == (10, True), one
+    fewer, more = one.mend.split(", or ")
+    assert more.startswith(f"{mended} instead of ")
+    assert lint(script.replace(asked, mended)) == lint(script.replace(flag, fewer)) == []
+
+
+def test_ranks_in_a_variable_are_found_where_they_are_started() -> None:
+    script = _GOOD.replace("--gpus-per-node=4", "--gres=gpu:2").replace("node=4 ", "node=$ranks ")
+    (found,) = lint(script.replace("port=$", "ranks=4\nport=$"))
+    assert (found.line, found.what) == (10, "4 ranks on a node that is asked for 2 GPUs")
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks"),
+    [
+        ("--gres=gpu:2", "gpu"),
+        ("--gres=gpu:2", "auto"),
+        ("--gres=gpu:2", "$SLURM_GPUS_ON_NODE"),
+        ("--gres=gpu:2", "2"),
+        ("--gres=gpu:a100:8", "4"),
+        ("--gres=gpu:a100:2,gpu:v100:2", "4"),
+        ("--gres=gpu:0", "4"),
+        ("--gres=nvme:1", "4"),
+        ("--gpus-per-node=$GPUS", "4"),
+        ("--gres=gpu:2 --exclusive", "4"),
+    ],
+)
+def test_ranks_that_have_their_gpus_are_left_alone(asked: str, ranks: str) -> None:
+    assert lint(_GOOD.replace("--gpus-per-node=4", asked).replace("node=4 ", f"node={ranks} ")) == []
+
+
+def test_the_gpus_of_a_step_count_before_those_of_the_job() -> None:
+    step = _GOOD.replace("srun --cpus", "srun --gres=gpu:2 --cpus")
+    assert [(one.line, "2 GPUs" in one.what) for one in lint(step)] == [(9, True)]
+
+
 def test_tasks_without_torchrun_are_ranks() -> None:
     script = _GOOD.replace("--ntasks-per-node=1", "--ntasks-per-node=4").replace("torchrun", "python")
     assert [one.what for one in lint(script) if "launcher" in one.what] == []

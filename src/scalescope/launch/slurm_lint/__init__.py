@@ -18,6 +18,7 @@ _RULES: tuple[Callable[[Job], Iterator[Mistake]], ...] = (
     resources.several_launchers,
     resources.pmix,
     resources.gpus_per_task,
+    resources.more_ranks_than_gpus,
     resources.no_cores,
     resources.no_thread_count,
 )

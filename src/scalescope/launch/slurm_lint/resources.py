@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from scalescope.launch.slurm_lint.facts import (
     Job,
@@ -16,6 +17,11 @@ from scalescope.launch.slurm_lint.launches import Launch
 from scalescope.launch.slurm_lint.script import Line
 
 _RANKS_FLAG = {"torchrun": "--nproc_per_node", "accelerate": "--num_processes", "deepspeed": "--num_gpus"}
+_RANKS = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)(?:=|\s+)[\"']?([0-9]+)(?![\w$])")
+_GPUS = re.compile(r"(?P<kind>(?:[A-Za-z][\w.-]*:)?)(?P<number>[0-9]+)")
+_GPU_GRES = re.compile(
+    r"(?P<kind>gpu(?::[A-Za-z][\w.-]*)?(?::(?=[0-9]+(?:\(|$)))?)(?P<number>[0-9]*)(?:\(.*\))?"
+)
 
 
 def several_launchers(job: Job) -> Iterator[Mistake]:
@@ -76,10 +82,51 @@ def gpus_per_task(job: Job) -> Iterator[Mistake]:
 def _is_short_of_gpus(launch: Launch, gpus: str, tasks: int) -> bool:
     """Under srun a task sees its own; a script that starts the launcher itself sees those of all tasks."""
     of_task = re.search(r"[0-9]+$", gpus)
-    ranks = re.search(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)[=\s]([0-9]+)", launch.started.arguments)
+    ranks = _RANKS.search(launch.started.arguments)
     seen = int(of_task[0]) * (tasks if launch.started.step is None else 1) if of_task else math.inf
     is_one_of_several = launch.started.step is not None and tasks > 1
     return is_one_of_several or (ranks is not None and seen < int(ranks[1]))
+
+
+def more_ranks_than_gpus(job: Job) -> Iterator[Mistake]:
+    if job.has_whole_nodes:  # with all their GPUs
+        return
+    for launch in job.launchers:
+        gpus = _gpus_of_node(slurm_options(launch.started.step or "")) or _gpus_of_node(job.options)
+        ranks = _RANKS.search(launch.started.arguments)
+        if gpus is None or ranks is None or int(ranks[1]) <= gpus.number:
+            continue
+        flag = _RANKS_FLAG[launch.started.program]
+        yield Mistake(
+            _line_of_ranks(launch),
+            f"{ranks[1]} ranks on a node that is asked for {gpus.number} GPU{'s'[: gpus.number > 1]}",
+            f"{flag}={gpus.number}, or {gpus.option}{ranks[1]} instead of {gpus.option}{gpus.number}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    """GPUs of a node, and the option that asks for them up to its number."""
+
+    number: int
+    option: str
+
+
+def _gpus_of_node(options: dict[str, str]) -> _Gpus | None:
+    """None where no number is asked for, or none at all: then the ranks need none."""
+    for name, text in (("gpus-per-node", options.get("gpus-per-node")), ("gres", options.get("gres"))):
+        match = (_GPUS if name == "gpus-per-node" else _GPU_GRES).fullmatch(text or "")
+        if match and int(match["number"] or 1) > 0:
+            kind = match["kind"]
+            before = kind if match["number"] or not kind else f"{kind}:"
+            return _Gpus(int(match["number"] or 1), f"--{name}={before}")
+    return None
+
+
+def _line_of_ranks(launch: Launch) -> int:
+    """Of the number where the command has it, else (in a variable) of the command."""
+    match = _RANKS.search(launch.command.text)
+    return launch.line.number_at(launch.command.offset + match.start()) if match else launch.number
 
 
 def no_cores(job: Job) -> Iterator[Mistake]:
