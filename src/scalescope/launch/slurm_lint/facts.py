@@ -32,6 +32,11 @@ class Job:
         return [one for one in self.launches if one.started.is_launcher]
 
     @property
+    def ranks(self) -> list[Launch]:
+        """Launchers, and what may be ranks by itself."""
+        return [one for one in self.launches if one.started.may_be_ranks]
+
+    @property
     def nodes(self) -> int:
         return number_in(self.options.get("nodes")) or 1
 

@@ -147,28 +147,8 @@ def _has_cores_anyway(job: Job) -> bool:
     return job.has_whole_nodes or (not uses_srun and (tasks_of({}, job).per_node or 1) > 1)
 
 
-_HARMLESS = frozenset(
-    {
-        "hostname",
-        "nvidia-smi",
-        "rocm-smi",
-        "mkdir",
-        "rm",
-        "cp",
-        "mv",
-        "ls",
-        "cat",
-        "tar",
-        "rsync",
-        "unzip",
-        "date",
-    }
-    | {"env", "printenv", "sleep", "true", "ip", "df", "free", "lscpu", "sbcast", "test", "id"}
-)
-
-
 def no_thread_count(job: Job) -> Iterator[Mistake]:
-    ranks = [one for one in job.launches if one.started.program not in _HARMLESS and not _is_tool(one)]
+    ranks = job.ranks
     told = [one.text for one in places(job)] + list(job.script.documents)
     if ranks and not any(re.search(r"OMP_NUM_THREADS=|--num[-_]cpu[-_]threads", text) for text in told):
         cores = (
@@ -181,12 +161,3 @@ def no_thread_count(job: Job) -> Iterator[Mistake]:
             "OMP_NUM_THREADS is not set: torchrun makes it 1, and without it every rank takes all cores",
             f"export OMP_NUM_THREADS={cores}",
         )
-
-
-def _is_tool(launch: Launch) -> bool:
-    """Python that is no training: a module like pip or venv, or a line of code."""
-    if re.match(r"-m (?:pip|venv|ensurepip|json|http|zipfile|tarfile)\b", launch.started.program):
-        return True
-    return launch.started.program.startswith("python") and bool(
-        re.match(r"(?:-\w+\s+)*(?:-c|-V|--version)\b", launch.started.arguments)
-    )
