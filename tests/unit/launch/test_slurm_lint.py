@@ -62,6 +62,9 @@ def test_a_good_script_is_clean() -> None:
         ("train.py\n", "train.py\n  #SBATCH --time=10\n", 11, "after the first command"),
         ("#SBATCH --gpus", " #SBATCH --gpus", 4, "only at the start of a line"),
         ("#SBATCH --nodes", "\t#SBATCH --nodes", 2, "only at the start of a line"),
+        ("#SBATCH --gpus", "# SBATCH --gpus", 4, "a space between # and SBATCH"),
+        ("#SBATCH --nodes", "  #  SBATCH --nodes", 2, "a space between # and SBATCH"),
+        ("#SBATCH --cpus-per-task=32", "#\tSBATCH -c 32", 5, "a space between # and SBATCH"),
         ("#!/bin/bash\n", "# a job\n", 1, "no #! at the start"),
         ("#!/bin/bash\n", "\ufeff#!/bin/bash\n", 1, "byte order mark"),
         ("export OMP_NUM_THREADS=8\n", "export OMP_NUM_THREADS=8\r\n", 6, "DOS line break"),
@@ -117,6 +120,63 @@ def test_a_task_may_have_all_gpus_of_its_node() -> None:
     assert lint(_GOOD.replace("--gpus-per-node=4", "--gpus-per-task=4")) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "mended"),
+    [
+        ("--gpus-per-node=2", "--gpus-per-node=4"),
+        ("--gpus-per-node=a100:2", "--gpus-per-node=a100:4"),
+        ("--gres=gpu:2", "--gres=gpu:4"),
+        ("--gres gpu:a100:2", "--gres=gpu:a100:4"),
+        ("--gres=gpu:a100:2(S:0-1)", "--gres=gpu:a100:4"),
+        ("--gres=gpu:1g.10gb:2", None),
+        ("--gres=gpu", "--gres=gpu:4"),
+        ("--gres=gpu:a100", "--gres=gpu:a100:4"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--nproc_per_node=4", "--nproc-per-node 4", '--nproc_per_node="4"'])
+def test_more_ranks_than_gpus_are_found(asked: str, mended: str | None, flag: str) -> None:
+    script = _GOOD.replace("--gpus-per-node=4", asked).replace("--nproc_per_node=4 ", f"\\\n  {flag} ")
+    found = lint(script)
+    if mended is None:
+        assert found == []
+        return
+    (one,) = found
+    assert (one.line, one.what.startswith("4 ranks on a node that is asked for ")) == (10, True), one
+    fewer, more = one.mend.split(", or ")
+    assert more.startswith(f"{mended} instead of ")
+    assert lint(script.replace(asked, mended)) == lint(script.replace(flag, fewer)) == []
+
+
+def test_ranks_in_a_variable_are_found_where_they_are_started() -> None:
+    script = _GOOD.replace("--gpus-per-node=4", "--gres=gpu:2").replace("node=4 ", "node=$ranks ")
+    (found,) = lint(script.replace("port=$", "ranks=4\nport=$"))
+    assert (found.line, found.what) == (10, "4 ranks on a node that is asked for 2 GPUs")
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks"),
+    [
+        ("--gres=gpu:2", "gpu"),
+        ("--gres=gpu:2", "auto"),
+        ("--gres=gpu:2", "$SLURM_GPUS_ON_NODE"),
+        ("--gres=gpu:2", "2"),
+        ("--gres=gpu:a100:8", "4"),
+        ("--gres=gpu:a100:2,gpu:v100:2", "4"),
+        ("--gres=gpu:0", "4"),
+        ("--gres=nvme:1", "4"),
+        ("--gpus-per-node=$GPUS", "4"),
+        ("--gres=gpu:2 --exclusive", "4"),
+    ],
+)
+def test_ranks_that_have_their_gpus_are_left_alone(asked: str, ranks: str) -> None:
+    assert lint(_GOOD.replace("--gpus-per-node=4", asked).replace("node=4 ", f"node={ranks} ")) == []
+
+
+def test_the_gpus_of_a_step_count_before_those_of_the_job() -> None:
+    step = _GOOD.replace("srun --cpus", "srun --gres=gpu:2 --cpus")
+    assert [(one.line, "2 GPUs" in one.what) for one in lint(step)] == [(9, True)]
+
+
 def test_tasks_without_torchrun_are_ranks() -> None:
     script = _GOOD.replace("--ntasks-per-node=1", "--ntasks-per-node=4").replace("torchrun", "python")
     assert [one.what for one in lint(script) if "launcher" in one.what] == []
@@ -144,6 +204,33 @@ def test_dos_line_breaks_are_one_mistake_and_hide_no_other() -> None:
 def test_a_script_that_holds_itself_ends() -> None:
     doubling = "".join(f"a{n + 1}=$a{n}$a{n}\n" for n in range(200))
     assert lint(_GOOD.replace("export OMP", f"a0=$a200\n{doubling}b=$b$b\nexport OMP")) == []
+
+
+def test_the_mend_of_a_commented_directive_works() -> None:
+    line = "# SBATCH --time=10  # minutes"
+    script = _GOOD.replace("export OMP", f"{line}\nexport OMP")
+    (found,) = lint(script)
+    assert (found.line, found.mend) == (6, "#SBATCH --time=10")
+    assert lint(script.replace(line, found.mend)) == []
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "# SBATCH reads the lines above",
+        "# SBATCH",
+        "## SBATCH --time=10",
+        "##SBATCH --time=10",
+        "# use #SBATCH --time=10",
+        "# SBATCH --nodes=8",  # put aside for the other --nodes
+    ],
+)
+def test_comments_about_directives_are_none(comment: str) -> None:
+    assert lint(_GOOD.replace("export OMP", f"{comment}\nexport OMP")) == []
+
+
+def test_a_commented_directive_after_the_first_command_is_a_comment() -> None:
+    assert lint(_GOOD + "# SBATCH --time=10\n") == []
 
 
 def test_comments_are_no_commands() -> None:

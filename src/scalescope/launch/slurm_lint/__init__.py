@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator
 
-from scalescope.launch.slurm_lint import meeting, reading, resources
+from scalescope.launch.slurm_lint import meeting, reading, resources, this_host
 from scalescope.launch.slurm_lint.facts import Job, Mistake, job_of
 from scalescope.launch.slurm_lint.script import read
 
 _RULES: tuple[Callable[[Job], Iterator[Mistake]], ...] = (
     reading.indented_directive,
     reading.late_directive,
+    reading.commented_directive,
     meeting.node_list_as_address,
+    this_host.meeting_at_this_host,
     meeting.fixed_port,
     meeting.shared_default_port,
     meeting.rank_of_the_first_node,
@@ -17,6 +19,7 @@ _RULES: tuple[Callable[[Job], Iterator[Mistake]], ...] = (
     resources.several_launchers,
     resources.pmix,
     resources.gpus_per_task,
+    resources.more_ranks_than_gpus,
     resources.no_cores,
     resources.no_thread_count,
 )

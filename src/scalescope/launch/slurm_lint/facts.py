@@ -32,6 +32,11 @@ class Job:
         return [one for one in self.launches if one.started.is_launcher]
 
     @property
+    def ranks(self) -> list[Launch]:
+        """Launchers, and what may be ranks by itself."""
+        return [one for one in self.launches if one.started.may_be_ranks]
+
+    @property
     def nodes(self) -> int:
         return number_in(self.options.get("nodes")) or 1
 
@@ -42,7 +47,8 @@ class Job:
 
 def job_of(script: JobScript) -> Job:
     """Gather what the rules look at."""
-    options = {name: text for one in script.directives for name, text in slurm_options(one.text).items()}
+    told = sorted(script.directives, key=lambda one: not one.is_comment)  # what is no comment counts
+    options = {name: text for one in told for name, text in slurm_options(one.text).items()}
     known = variables(script.lines)
     return Job(script, tuple(launches(script, known)), options, known)
 

@@ -65,6 +65,24 @@ _SRUN_FLAGS = frozenset(  # they take no value, so the next word may be the comm
     | {"--preserve-env", "--verbose", "--quiet", "--disable-status", "--contiguous", "--container-mount-home"}
     | {"--no-container-mount-home", "--container-writable", "--no-container-entrypoint"}
 )
+_HARMLESS = frozenset(
+    {
+        "hostname",
+        "nvidia-smi",
+        "rocm-smi",
+        "mkdir",
+        "rm",
+        "cp",
+        "mv",
+        "ls",
+        "cat",
+        "tar",
+        "rsync",
+        "unzip",
+        "date",
+    }
+    | {"env", "printenv", "sleep", "true", "ip", "df", "free", "lscpu", "sbcast", "test", "id"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +97,18 @@ class Started:
     @property
     def is_launcher(self) -> bool:
         return self.program in LAUNCHERS
+
+    @property
+    def may_be_ranks(self) -> bool:
+        return self.program not in _HARMLESS and not self._is_tool
+
+    @property
+    def _is_tool(self) -> bool:
+        """Python that is no training: a module like pip or venv, or a line of code."""
+        if re.match(r"-m (?:pip|venv|ensurepip|json|http|zipfile|tarfile)\b", self.program):
+            return True
+        is_line = re.match(r"(?:-\w+\s+)*(?:-c|-V|--version)\b", self.arguments)
+        return self.program.startswith("python") and bool(is_line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,21 @@ from scalescope.launch.slurm_lint.launches import Launch
 from scalescope.launch.slurm_lint.script import DOUBLE, SINGLE, Command, assignments, commands
 
 _NODE_LIST = r"\$\{?SLURM_(?:JOB_|STEP_)?NODELIST\}?"
-_ADDRESS = r"(?:--rdzv[-_]endpoint|--master[-_]addr|--main[-_]process[-_]ip|\bMASTER_ADDR)(?:=|\s+)[\"']?"
+ADDRESS = r"(?:--rdzv[-_]endpoint|--master[-_]addr|--main[-_]process[-_]ip|\bMASTER_ADDR)(?:=|\s+)[\"']?"
+FIRST_HOST = 'take the first: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
 def node_list_as_address(job: Job) -> Iterator[Mistake]:
     given = [one for line in job.script.lines for one in assignments(line)]
     copies = [name for name, value, _ in given if re.fullmatch(rf"[\"']?{_NODE_LIST}[\"']?", value)]
     names = [_NODE_LIST, *(rf"\$\{{?{name}\b\}}?" for name in copies if name != "MASTER_ADDR")]
-    pattern = re.compile(rf"{_ADDRESS}(?:{'|'.join(names)})|{_NODE_LIST}:[0-9$]")
+    pattern = re.compile(rf"{ADDRESS}(?:{'|'.join(names)})|{_NODE_LIST}:[0-9$]")
     for line in job.script.lines:
         for match in pattern.finditer(line.text):
             yield Mistake(
                 line.number_at(match.start()),
                 "the ranks are to meet at a list of nodes, which is no host as soon as there are two",
-                'take the first: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+                FIRST_HOST,
             )
 
 
@@ -152,11 +153,11 @@ def _without_single_quoted(match: re.Match[str]) -> str:
     return re.sub(r"\S", " ", match[0]) if match[1] else match[0]
 
 
-_OTHER_NODES = re.compile(r"\b(?:srun|ssh|pdsh|clush|mpirun|mpiexec|parallel|blaunch)\b")
+OTHER_NODES = re.compile(r"\b(?:srun|ssh|pdsh|clush|mpirun|mpiexec|parallel|blaunch)\b")
 
 
 def one_node_of_several(job: Job) -> Iterator[Mistake]:
-    if job.nodes < 2 or any(_OTHER_NODES.search(line.text) for line in job.script.lines):
+    if job.nodes < 2 or any(OTHER_NODES.search(line.text) for line in job.script.lines):
         return
     for launch in job.launchers:
         nodes = re.search(r"--nnodes(?:=|\s+)(\S+)", launch.started.arguments)

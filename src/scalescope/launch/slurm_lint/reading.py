@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from scalescope.launch.slurm_lint.facts import Job, Mistake
+from scalescope.launch.slurm_lint.facts import Job, Mistake, slurm_options
 
 
 def refused(script: str) -> Iterator[Mistake]:
@@ -37,4 +37,16 @@ def late_directive(job: Job) -> Iterator[Mistake]:
                 f"sbatch reads no #SBATCH after the first command (line {directive.comes_after}): "
                 "this one does nothing",
                 "move it to the top",
+            )
+
+
+def commented_directive(job: Job) -> Iterator[Mistake]:
+    """An option that another line gives was put aside on purpose."""
+    read = {name for one in job.script.directives if not one.is_comment for name in slurm_options(one.text)}
+    for directive in job.script.directives:
+        if directive.is_comment and not read.issuperset(slurm_options(directive.text)):
+            yield Mistake(
+                directive.number,
+                "a space between # and SBATCH: to sbatch this is a comment, so it does nothing",
+                f"#SBATCH {directive.text.strip()}",
             )

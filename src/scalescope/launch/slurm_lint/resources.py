@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from scalescope.launch.slurm_lint.facts import (
     Job,
@@ -16,6 +17,11 @@ from scalescope.launch.slurm_lint.launches import Launch
 from scalescope.launch.slurm_lint.script import Line
 
 _RANKS_FLAG = {"torchrun": "--nproc_per_node", "accelerate": "--num_processes", "deepspeed": "--num_gpus"}
+_RANKS = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)(?:=|\s+)[\"']?([0-9]+)(?![\w$])")
+_GPUS = re.compile(r"(?P<kind>(?:[A-Za-z][\w.-]*:)?)(?P<number>[0-9]+)")
+_GPU_GRES = re.compile(
+    r"(?P<kind>gpu(?::[A-Za-z][\w.-]*)?(?::(?=[0-9]+(?:\(|$)))?)(?P<number>[0-9]*)(?:\(.*\))?"
+)
 
 
 def several_launchers(job: Job) -> Iterator[Mistake]:
@@ -43,8 +49,9 @@ def _one_task_a_node(tasks: Tasks, program: str) -> str:
 
 
 def _line_of(option: str | None, job: Job) -> int:
-    """The last one counts, as for sbatch."""
-    return max(one.number for one in job.script.directives if option in slurm_options(one.text))
+    """The last one counts, as for sbatch; a comment only where there is no other."""
+    having = [one for one in job.script.directives if option in slurm_options(one.text)]
+    return max(having, key=lambda one: (not one.is_comment, one.number)).number
 
 
 def pmix(job: Job) -> Iterator[Mistake]:
@@ -75,10 +82,51 @@ def gpus_per_task(job: Job) -> Iterator[Mistake]:
 def _is_short_of_gpus(launch: Launch, gpus: str, tasks: int) -> bool:
     """Under srun a task sees its own; a script that starts the launcher itself sees those of all tasks."""
     of_task = re.search(r"[0-9]+$", gpus)
-    ranks = re.search(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)[=\s]([0-9]+)", launch.started.arguments)
+    ranks = _RANKS.search(launch.started.arguments)
     seen = int(of_task[0]) * (tasks if launch.started.step is None else 1) if of_task else math.inf
     is_one_of_several = launch.started.step is not None and tasks > 1
     return is_one_of_several or (ranks is not None and seen < int(ranks[1]))
+
+
+def more_ranks_than_gpus(job: Job) -> Iterator[Mistake]:
+    if job.has_whole_nodes:  # with all their GPUs
+        return
+    for launch in job.launchers:
+        gpus = _gpus_of_node(slurm_options(launch.started.step or "")) or _gpus_of_node(job.options)
+        ranks = _RANKS.search(launch.started.arguments)
+        if gpus is None or ranks is None or int(ranks[1]) <= gpus.number:
+            continue
+        flag = _RANKS_FLAG[launch.started.program]
+        yield Mistake(
+            _line_of_ranks(launch),
+            f"{ranks[1]} ranks on a node that is asked for {gpus.number} GPU{'s'[: gpus.number > 1]}",
+            f"{flag}={gpus.number}, or {gpus.option}{ranks[1]} instead of {gpus.option}{gpus.number}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    """GPUs of a node, and the option that asks for them up to its number."""
+
+    number: int
+    option: str
+
+
+def _gpus_of_node(options: dict[str, str]) -> _Gpus | None:
+    """None where no number is asked for, or none at all: then the ranks need none."""
+    for name, text in (("gpus-per-node", options.get("gpus-per-node")), ("gres", options.get("gres"))):
+        match = (_GPUS if name == "gpus-per-node" else _GPU_GRES).fullmatch(text or "")
+        if match and int(match["number"] or 1) > 0:
+            kind = match["kind"]
+            before = kind if match["number"] or not kind else f"{kind}:"
+            return _Gpus(int(match["number"] or 1), f"--{name}={before}")
+    return None
+
+
+def _line_of_ranks(launch: Launch) -> int:
+    """Of the number where the command has it, else (in a variable) of the command."""
+    match = _RANKS.search(launch.command.text)
+    return launch.line.number_at(launch.command.offset + match.start()) if match else launch.number
 
 
 def no_cores(job: Job) -> Iterator[Mistake]:
@@ -99,28 +147,8 @@ def _has_cores_anyway(job: Job) -> bool:
     return job.has_whole_nodes or (not uses_srun and (tasks_of({}, job).per_node or 1) > 1)
 
 
-_HARMLESS = frozenset(
-    {
-        "hostname",
-        "nvidia-smi",
-        "rocm-smi",
-        "mkdir",
-        "rm",
-        "cp",
-        "mv",
-        "ls",
-        "cat",
-        "tar",
-        "rsync",
-        "unzip",
-        "date",
-    }
-    | {"env", "printenv", "sleep", "true", "ip", "df", "free", "lscpu", "sbcast", "test", "id"}
-)
-
-
 def no_thread_count(job: Job) -> Iterator[Mistake]:
-    ranks = [one for one in job.launches if one.started.program not in _HARMLESS and not _is_tool(one)]
+    ranks = job.ranks
     told = [one.text for one in places(job)] + list(job.script.documents)
     if ranks and not any(re.search(r"OMP_NUM_THREADS=|--num[-_]cpu[-_]threads", text) for text in told):
         cores = (
@@ -133,12 +161,3 @@ def no_thread_count(job: Job) -> Iterator[Mistake]:
             "OMP_NUM_THREADS is not set: torchrun makes it 1, and without it every rank takes all cores",
             f"export OMP_NUM_THREADS={cores}",
         )
-
-
-def _is_tool(launch: Launch) -> bool:
-    """Python that is no training: a module like pip or venv, or a line of code."""
-    if re.match(r"-m (?:pip|venv|ensurepip|json|http|zipfile|tarfile)\b", launch.started.program):
-        return True
-    return launch.started.program.startswith("python") and bool(
-        re.match(r"(?:-\w+\s+)*(?:-c|-V|--version)\b", launch.started.arguments)
-    )

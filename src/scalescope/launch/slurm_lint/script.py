@@ -14,6 +14,8 @@ class Directive:
     is_indented: bool = False
     comes_after: int | None = None
     """The line of the first command, where sbatch stops reading."""
+    is_comment: bool = False
+    """A space keeps # and SBATCH apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ _PIECE = re.compile(
     r"|(?P<array>(?<=\w)\+?=\()|(?P<close>\))|(?P<newline>\n)|[^\\'\"#<\n+=)]++|.",
     re.DOTALL,
 )
+_DIRECTIVE = re.compile(r"#(?:SBATCH|(?P<space>[ \t]+)SBATCH(?=[ \t]+-))")
 
 
 def read(script: str) -> JobScript:
@@ -104,12 +107,16 @@ class _Reader:
 
     def _take_comment(self, match: re.Match[str]) -> None:
         before = self._script[self._script.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if before.strip() or not match[0].startswith("#SBATCH"):
+        opening = _DIRECTIVE.match(match[0])
+        if before.strip() or opening is None:
             return
         is_within_line = any(piece.strip() for piece in self._pieces)
         first = self._lines[0].number if self._lines else self._begun if is_within_line else None
-        text = re.sub(r"#.*", "", match[0].removeprefix("#SBATCH"))
-        self._directives.append(Directive(self._number, text, bool(before), first))
+        text = re.sub(r"#.*", "", match[0][opening.end() :])
+        if not opening["space"]:
+            self._directives.append(Directive(self._number, text, bool(before), first))
+        elif first is None:
+            self._directives.append(Directive(self._number, text, is_comment=True))
 
     def _end_line(self) -> None:
         text = "".join(self._pieces)
