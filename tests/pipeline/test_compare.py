@@ -107,6 +107,17 @@ def test_nothing_in_common_names_what_differs() -> None:
         compare(measured("a", batch_size=64), measured("b", batch_size=65))
 
 
+def test_collectives_in_common_do_not_let_other_training_pass() -> None:
+    runs = []
+    for name, batch in (("a", 64), ("b", 65)):
+        request = ask("scale", output_dir=name, batch_size=batch, world_size=[1, 2], repeats=2)
+        runs.append(scale(request, FakeLauncher(CALM), RecordingWatcher()).path)
+    before, after = runs
+    assert before is not None and after is not None
+    with pytest.raises(BadInput, match=r"no configuration in common; .* batch_size \(64 / 65\)"):
+        compare(before, after)
+
+
 @pytest.mark.parametrize("name", ["nowhere", "runs/latest"])
 def test_a_run_that_is_not_there(name: str) -> None:
     with pytest.raises(BadInput, match=name):

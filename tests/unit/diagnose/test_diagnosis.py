@@ -6,7 +6,7 @@ import pytest
 
 from scalescope.analysis.pairs import PairRow
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS
+from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS, Straggler
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Finding
@@ -96,3 +96,24 @@ def test_no_rule_fails_where_nothing_is_known(changes: dict[str, object]) -> Non
     told = diagnose_facts((make_facts(changes=changes),))
     assert not any("the rule failed" in one.missing for one in told.abstentions)
     assert all(one.share == 0.0 for one in told.findings)
+
+
+def test_what_one_launch_says_is_said_to_be_that() -> None:
+    facts = make_facts({STRAGGLERS: 0.02}, straggler=Straggler(rank=1, time_s=0.02, persistent=True))
+    found = findings(facts)["straggling rank"]
+    assert found.single and "in every launch" not in found.claim
+    (section,) = findings_section(diagnose_facts((facts,)))
+    assert section.lines[0].endswith("From one launch: more would tell.")
+    told = Estimate(0.02, 0.01, 0.03)
+    several = make_facts({STRAGGLERS: told}, straggler=Straggler(rank=1, time_s=0.02, persistent=True))
+    assert "in every launch" in findings(several)["straggling rank"].claim
+
+
+@pytest.mark.parametrize(("step_s", "named"), [(0.1, True), (0.4, False)])
+def test_the_largest_known_term_is_not_most_of_what_is_lost_where_others_are_unknown(
+    step_s: float, named: bool
+) -> None:
+    facts = make_facts({"wrapper": 0.08, EXPOSED: None}, step_s=step_s)
+    row = dataclasses.replace(facts.row, speedup=Estimate(0.4))
+    claim = findings(dataclasses.replace(facts, row=row))["negative scaling"].claim
+    assert ("most of it by wrapper" in claim) is named
