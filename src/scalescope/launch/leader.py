@@ -7,6 +7,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from scalescope.launch.private_directory import is_abandoned
+
 
 class Leader:
     """A file that rank 0 keeps locked as long as it lives."""
@@ -32,14 +34,8 @@ class Leader:
     def is_gone(self) -> bool:
         """Whether there was a leader and it has ended."""
         try:
-            file = os.open(self._path, os.O_RDONLY)
+            gone = is_abandoned(self._path)
         except FileNotFoundError:
             return self.was_there
         self.was_there = True
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(file)
-        return True
+        return gone

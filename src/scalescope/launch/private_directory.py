@@ -83,11 +83,12 @@ def _remove_leftovers(parent: Path) -> None:
     """Remove the directories of launchers that were killed: those whose lock nobody holds."""
     for path in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_ctime > _YOUNG_S and _is_abandoned(path):
+            if time.time() - path.stat().st_ctime > _YOUNG_S and is_abandoned(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_abandoned(path: Path) -> bool:
+def is_abandoned(path: Path) -> bool:
+    """Whether nobody holds a lock on what is there."""
     lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -88,10 +88,7 @@ def carry_out(
             folder.write(name, text)
         notes += _write_report(folder, run)
     except BaseException as error:
-        if isinstance(error, Interrupted):
-            error.kept = f"finished launches are kept; {_resuming(request, folder.path)} goes on"
-        if isinstance(error, RanksLost):
-            error.args = (f"{error}; finished launches are kept; {_resuming(request, folder.path)} goes on",)
+        _say_what_is_kept(error, request, folder.path)
         with contextlib.suppress(Exception):  # what stopped us is what the person must hear of
             _write_summary(folder, plan)
         raise
@@ -111,10 +108,14 @@ def carry_out(
     )
 
 
-def _resuming(request: Request, path: Path) -> str:
-    """The command that goes on with a run."""
+def _say_what_is_kept(error: BaseException, request: Request, path: Path) -> None:
+    """Let what stopped a run name the command that goes on with it."""
     words = shlex.join((request.verb, *request.words, "--resume", "--output-dir", str(path)))
-    return f"scalescope {words}"
+    kept = f"finished launches are kept; scalescope {words} goes on"
+    if isinstance(error, Interrupted):
+        error.kept = kept
+    if isinstance(error, RanksLost):
+        error.args = (f"{error}; {kept}",)
 
 
 def _only_planned(plan: Plan, watcher: CampaignWatcher) -> StudyReport:
