@@ -42,7 +42,8 @@ def _assert_ends_cleanly(run: StartedRun, number: signal.Signals, finished_befor
     assert run.leftovers() == []
     assert finished.returncode == 128 + number
     (line,) = finished.stderr.splitlines()
-    assert line.startswith(f"scalescope: stopped by {number.name}; finished launches are kept in ")
+    assert line.startswith(f"scalescope: stopped by {number.name}; finished launches are kept; scalescope ")
+    assert line.endswith(f" --resume --output-dir {run.folder.name} goes on")
     *done, stopped = finished.results
     assert len(done) >= finished_before
     assert all(one["status"] == "ok" for one in done)
@@ -135,7 +136,7 @@ def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(start: Start, r
     assert re.fullmatch(message, refused.stderr)
     below = f"{used}/experiment.yaml/below"
     refused = run_here("train", *TINY, folder=below)
-    assert refused.returncode == 3
+    assert refused.returncode == 7
     assert refused.stderr == f"scalescope: {below}: cannot be written: Not a directory\n"
     assert run_here.leftovers() == []
 
