@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.yaml_file import read_experiment_file
+from scalescope.report.results_json import results_json
 from scalescope.results.run import load_run
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
@@ -36,7 +39,11 @@ def _wait_for_results(run: StartedRun) -> None:
 
 def _assert_complete(finished: FinishedRun) -> None:
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    run = load_run(finished.folder)
+    run = load_run(finished.folder)  # every line is held against the schema; what does not fit is a warning
+    assert run.warnings == ()
+    experiment = read_experiment_file(finished.folder / "experiment.yaml")
+    asked = build_experiment("scale", "train", experiment, {}, {})
+    assert finished.summary == json.loads(json.dumps(results_json(run, asked)))  # rebuilt from the trials
     assert {result.status for result in run.results} == {"ok"}
     launches = {(result.settings["world_size"], result.launch) for result in run.results}
     assert launches == {(world, launch) for world in (1, 2) for launch in (0, 1)}
