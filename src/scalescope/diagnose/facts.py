@@ -12,7 +12,7 @@ from scalescope.analysis.pairs import PairRow, pair_rows
 from scalescope.analysis.scaling import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import Seen
-from scalescope.analysis.waterfall import EXPOSED, INPUT, Term, Waterfall
+from scalescope.analysis.waterfall import EXPOSED, INPUT, STRAGGLERS, Straggler, Term, Waterfall
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.twins import plain_twin, preloaded_twin, with_share
 from scalescope.results.result import Result
@@ -99,6 +99,12 @@ class Facts:
         """Whether all of a term's interval is a loss; one launch has none to doubt it by."""
         term = self.term(name)
         return term is None or term.lost is None or term.lost.low is None or term.lost.low > 0.0
+
+    @property
+    def always_late(self) -> Straggler | None:
+        """The rank that is late in every launch, where waiting for it costs something."""
+        late = None if self.waterfall is None else self.waterfall.straggler
+        return late if late is not None and late.persistent and self.lost(STRAGGLERS) else None
 
     def is_single(self, name: str) -> bool:
         """Whether a term stands on a single launch, which nothing can make doubtful, or sure."""

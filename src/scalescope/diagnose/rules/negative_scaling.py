@@ -13,8 +13,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     lost = facts.ranks - speedup.value
     largest = facts.waterfall.largest if facts.waterfall is not None else None
-    most = largest is not None and largest.lost is not None and largest.lost.value > 0.5 * lost
-    why = f", most of it by {largest.name}" if largest is not None and most else ""
+    why = ""
+    if largest is not None and largest.lost is not None and largest.lost.value > 0.5 * lost:
+        why = f", most of it by {largest.name}"
     return Finding(
         rule=RULE,
         claim=f"{facts.ranks} ranks are slower than one ({speedup.value:.2f}×){why}.",

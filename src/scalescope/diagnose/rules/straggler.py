@@ -9,9 +9,8 @@ _BEHIND = 0.05  # of a step
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, waterfall = facts.lost(STRAGGLERS), facts.waterfall
-    late = None if waterfall is None else waterfall.straggler
-    if not lost or late is None or not late.persistent or late.time_s < _BEHIND * facts.step_s:
+    lost, late = facts.lost(STRAGGLERS), facts.always_late
+    if not lost or late is None or late.time_s < _BEHIND * facts.step_s:
         return None
     always = "" if facts.is_single(STRAGGLERS) else " in every launch"
     return Finding(

@@ -1,7 +1,5 @@
 """Unequal nodes: hosts that should be alike are not, and all wait for the slowest."""
 
-from dataclasses import dataclass
-
 from scalescope.analysis.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
@@ -16,15 +14,17 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     differences = [str(one) for one in run.environment.get("node_differences") or ()]
     if not differences:
         return None
-    late = max(filter(None, (_late(run, facts) for facts in cases)), key=lambda one: one.lost, default=None)
-    pace = "All ranks go at the pace of the slowest node."
+    blamed = [facts for facts in cases if _host_of_late_rank(facts) in _odd_ones(run)]
+    worst = max(blamed, key=lambda facts: facts.lost(STRAGGLERS) or 0.0, default=None)
+    lost = 0.0 if worst is None else worst.lost(STRAGGLERS) or 0.0
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"{'; '.join(differences)}. {late.blamed if late else pace}",
-        lost=late.lost if late else 0.0,
-        share=late.share if late else 0.0,
-        certain=late.certain if late else True,
+        claim=f"{'; '.join(differences)}. {_whom_all_wait_for(worst)}",
+        lost=lost,
+        share=0.0 if worst is None else lost / worst.ranks,
+        certain=worst is None or worst.is_sure(STRAGGLERS),
+        single=worst is not None and worst.is_single(STRAGGLERS),
         evidence=tuple(
             Evidence(name=name, value=text, source="every node's own word")
             for name, text in (one.split(": ", 1) for one in differences)
@@ -37,29 +37,18 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Late:
-    """What it costs to wait for a rank on a node that differs."""
-
-    lost: float
-    share: float
-    certain: bool
-    blamed: str
+def _odd_ones(run: Run) -> set[str]:
+    """The nodes that differ from most."""
+    nodes = run.environment.get("nodes") or {}
+    return odd_ones({name: Machine.from_json(one) for name, one in nodes.items()})
 
 
-def _late(run: Run, facts: Facts) -> _Late | None:
-    """The rank that is always late, where its node is one of those that differ from most."""
-    lost, waterfall = facts.lost(STRAGGLERS), facts.waterfall
-    late = None if waterfall is None else waterfall.straggler
-    if not lost or late is None or not late.persistent or late.rank >= len(facts.hosts):
-        return None
-    host = facts.hosts[late.rank]
-    nodes = {name: Machine.from_json(one) for name, one in (run.environment.get("nodes") or {}).items()}
-    if host not in odd_ones(nodes):
-        return None
-    return _Late(
-        lost=lost,
-        share=lost / facts.ranks,
-        certain=facts.is_sure(STRAGGLERS),
-        blamed=f"Rank {late.rank} on {host} is the one that all wait for.",
-    )
+def _host_of_late_rank(facts: Facts) -> str | None:
+    late = facts.always_late
+    return facts.hosts[late.rank] if late is not None and late.rank < len(facts.hosts) else None
+
+
+def _whom_all_wait_for(facts: Facts | None) -> str:
+    if facts is None or facts.always_late is None:
+        return "All ranks go at the pace of the slowest node."
+    return f"Rank {facts.always_late.rank} on {_host_of_late_rank(facts)} is the one that all wait for."
