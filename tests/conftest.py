@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import why_no_slurm
+from tests.speed import limit, measure_slowness
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -42,14 +43,14 @@ def clean_environment(**extra: str) -> dict[str, str]:
 def cli(tmp_path: Path) -> Cli:
     """Run `scalescope` in an empty directory; returns the finished process."""
 
-    def run(*arguments: str, timeout: float = 120, **extra: str) -> "subprocess.CompletedProcess[str]":
+    def run(*arguments: str, within_s: float = 120, **extra: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, "-m", "scalescope", *arguments],
             cwd=tmp_path,
             env=clean_environment(**extra),
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=limit(within_s),
         )
 
     return run
@@ -58,6 +59,13 @@ def cli(tmp_path: Path) -> Cli:
 # Where several processes share the files of tests (`make test`), what takes longest begins first: else one
 # process would still be at it when the others have nothing left to do.
 _LONGEST_FIRST = ("slurm", "gloo", "netns", "browser", "pipeline", "latex")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure how slow the machine is before anything runs on it; a test's own limit follows it."""
+    measure_slowness()
+    if config.option.timeout is None:
+        config.option.timeout = limit(float(config.getini("timeout")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

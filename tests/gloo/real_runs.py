@@ -23,6 +23,7 @@ from scalescope.launch import local
 from scalescope.launch.processes import RankProcess, Zygote
 from scalescope.results.rank_job import RankJob
 from tests.conftest import clean_environment
+from tests.speed import limit
 
 SCALESCOPE = (sys.executable, "-m", "scalescope")
 _MARK = "SCALESCOPE_TEST_MARK"
@@ -95,9 +96,9 @@ class StartedRun:
     def stdout(self) -> str:
         return self._out.read_text()
 
-    def finish(self, timeout: float = 120) -> FinishedRun:
-        """Wait for the end of the command itself."""
-        self._process.wait(timeout)
+    def finish(self, within_s: float = 120) -> FinishedRun:
+        """Wait for the end of the command itself; the limit is a fast machine's."""
+        self._process.wait(limit(within_s))
         return FinishedRun(
             returncode=self._process.returncode,
             stdout=self.stdout,
@@ -109,12 +110,12 @@ class StartedRun:
     def send(self, number: int) -> None:
         self._process.send_signal(number)
 
-    def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = 60) -> None:
-        """Wait for something that happens while the command runs."""
-        deadline = time.monotonic() + timeout
+    def wait_until(self, condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
+        """Wait for something that happens while the command runs; the limit is a fast machine's."""
+        deadline = time.monotonic() + limit(within_s)
         while not condition():
             assert self._process.poll() is None, f"ended before {what}: {self._err.read_text()}"
-            assert time.monotonic() < deadline, f"no {what} within {timeout} s"
+            assert time.monotonic() < deadline, f"no {what} within {limit(within_s):.0f} s"
             time.sleep(0.02)
 
     def wait_for_ranks(self, world_size: int = 2) -> None:
@@ -125,8 +126,8 @@ class StartedRun:
         """The command and what it started, as far as it lives."""
         return _marked(self._mark)
 
-    def leftovers(self, within_s: float = 1.0) -> list[int]:
-        """What is still there after `within_s`; returns as soon as nothing is."""
+    def leftovers(self, within_s: float = 10.0) -> list[int]:
+        """What is still there after a while; returns as soon as nothing is."""
         return _left_after(within_s, self.processes)
 
     def clean_up(self) -> None:
@@ -191,8 +192,8 @@ class RunsHere:
             folder=self.directory / folder,
         )
 
-    def leftovers(self, within_s: float = 1.0) -> list[int]:
-        """Ranks, and what they started, that are still there after `within_s`."""
+    def leftovers(self, within_s: float = 10.0) -> list[int]:
+        """Ranks, and what they started, that are still there after a while."""
         return _left_after(within_s, self._processes_of_ranks)
 
     def end(self) -> None:
@@ -228,7 +229,7 @@ def _carries(pid: int, mark: str) -> bool:
 
 
 def _left_after(within_s: float, processes: Callable[[], list[int]]) -> list[int]:
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + limit(within_s)
     while (found := processes()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return found

@@ -37,7 +37,7 @@ def _assert_ends_cleanly(run: StartedRun, number: signal.Signals, finished_befor
     run.wait_for_ranks(2)
     sent = time.monotonic()
     run.send(number)
-    finished = run.finish(timeout=20)
+    finished = run.finish(20)
     assert time.monotonic() - sent < 5.0
     assert run.leftovers() == []
     assert finished.returncode == 128 + number
@@ -74,7 +74,7 @@ def test_a_second_signal_ends_at_once(start: Start, measured: Path, tmp_path: Pa
     time.sleep(0.3)  # within the second that a deaf rank is given
     run.send(signal.SIGINT)
     sent = time.monotonic()
-    finished = run.finish(timeout=20)
+    finished = run.finish(20)
     assert time.monotonic() - sent < 1.0
     assert finished.returncode == 130
     assert finished.stderr == ""  # it did not wait to say anything
@@ -87,7 +87,7 @@ def test_a_signal_while_torch_starts(start: Start) -> None:
     run = start("train", *TINY)
     run.wait_until(lambda: len(run.processes()) > 1, "process that imports torch")
     run.send(signal.SIGINT)
-    finished = run.finish(timeout=20)
+    finished = run.finish(20)
     assert finished.returncode == 130
     assert finished.stderr.splitlines() == ["scalescope: stopped by SIGINT; nothing was measured yet"]
     assert run.leftovers() == []
@@ -100,7 +100,7 @@ def test_a_killed_run_is_resumed_without_repeating_what_is_done(start: Start, ru
     run.wait_until(lambda: len(read_results(run.folder)) >= 3, "third result")
     run.wait_until(lambda: len(run.processes()) >= 3, "rank in the middle of its steps")
     run.send(signal.SIGKILL)
-    killed = run.finish(timeout=20)
+    killed = run.finish(20)
     assert killed.returncode == -signal.SIGKILL
     assert run.leftovers(within_s=2.0) == []
     before = (run.folder / "trials.jsonl").read_bytes()
@@ -121,7 +121,7 @@ def test_fresh_ranks_die_with_a_killed_command(start: Start) -> None:
     run.wait_for_ranks(2)
     assert len(run.processes()) >= 3
     run.send(signal.SIGKILL)
-    run.finish(timeout=20)
+    run.finish(20)
     assert run.leftovers(within_s=2.0) == []
     assert read_results(run.folder) == []
 
@@ -141,6 +141,6 @@ def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(start: Start, r
     assert run_here.leftovers() == []
 
     holder.send(signal.SIGTERM)
-    finished = holder.finish(timeout=20)
+    finished = holder.finish(20)
     assert finished.returncode == 143
     assert [one["status"] for one in finished.results] == ["failed"]  # it is the holder's

@@ -5,14 +5,13 @@ the compiler alone takes more than a minute on two cores.
 """
 
 import functools
-import gc
-import json
 import math
-import multiprocessing
-import sys
+import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -21,10 +20,10 @@ from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.levers import Levers, find_levers
+from tests.gloo.many_cases import RANKS, Outcomes, run_cases
 
 pytestmark = pytest.mark.gloo
 
-_RANKS = 2
 _STEPS = 6
 _TOLERANCES = {"nothing": 1e-6, "rounding": 0.02}
 # 16 bits on the wire round a gradient by 0.4 % at most, of a step that moves the loss by a few percent.
@@ -60,6 +59,7 @@ def levers_of(job: str) -> Levers:
     return find_levers(build_experiment("tune", "train", {}, flags, {}), TWO_CORES, asked)
 
 
+@functools.cache
 def trials_of(job: str) -> dict[str, tuple[Trial, str]]:
     """What is trained, by its name, with what it may change."""
     levers = levers_of(job)
@@ -67,11 +67,24 @@ def trials_of(job: str) -> dict[str, tuple[Trial, str]]:
     return {"baseline": (levers.baseline, "nothing"), **found}
 
 
+# torch warns that nothing is unused, that there are fewer cores, or no instructions for bf16; and dynamo of
+# what it does itself.
+_WARNED_OF = ("find_unused_parameters", "num_workers", "bf16", "compile")
+
 _CASES = [(job, text, changes) for job in _JOBS for text, (_, changes) in trials_of(job).items()]
 
 
-def _losses(trial: Trial, rank: int, beats: Path) -> list[float]:
+def _losses(label: str, rank: int, directory: Path) -> list[float]:
     """The losses of a rank, trained as the benchmark trains."""
+    job, _, text = label.partition(": ")
+    trial, _ = trials_of(job)[text]
+    with warnings.catch_warnings():
+        if any(name in text for name in _WARNED_OF):
+            warnings.simplefilter("ignore", UserWarning)
+        return _trained(trial, rank, directory)
+
+
+def _trained(trial: Trial, rank: int, directory: Path) -> list[float]:
     import torch
 
     from scalescope.results.heartbeat import Heartbeats
@@ -81,10 +94,13 @@ def _losses(trial: Trial, rank: int, beats: Path) -> list[float]:
     from scalescope.worker.step import run_steps
     from scalescope.worker.timing import clock_for
 
-    device, group = torch.device("cpu"), Group(rank=rank, world_size=_RANKS, joined=False)
-    workload = build_workload(trial, group, device)
-    step = build_step(trial, workload, device)
+    compiled = functools.partial(torch.compile, backend="aot_eager")
+    device, group = torch.device("cpu"), Group(rank=rank, world_size=RANKS, joined=False)
+    with mock.patch.object(torch, "compile", compiled):
+        workload = build_workload(trial, group, device)
+        step = build_step(trial, workload, device)
     feed = build_feed(trial, workload, group, device)
+    beats = Path(tempfile.mkdtemp(dir=directory)) / "beats"
     Heartbeats(beats, 1, create=True)
     try:
         done = run_steps(step, feed.batches, _STEPS, clock_for(device, _STEPS), Position(beats, 0, 1))
@@ -93,54 +109,23 @@ def _losses(trial: Trial, rank: int, beats: Path) -> list[float]:
     return [float(loss) for loss in done.losses]
 
 
-def _run_rank(rank: int, directory: Path) -> None:
-    """All cases, one after the other in one process group; answers go into a file."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    torch.compile = functools.partial(torch.compile, backend="aot_eager")  # type: ignore[assignment]
-    store = dist.FileStore(str(directory / "store"), _RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=_RANKS)
-    found: dict[str, list[float]] = {}
-    for job in _JOBS:
-        for number, (text, (trial, _)) in enumerate(trials_of(job).items()):
-            print(f"rank {rank}: {job}: {text}", file=sys.stderr, flush=True)
-            found[f"{job}: {text}"] = _losses(trial, rank, directory / f"beats-{rank}-{job}-{number}")
-            gc.collect()  # a wrapper's hooks must not outlive its case
-    dist.destroy_process_group()
-    (directory / f"answers-{rank}.json").write_text(json.dumps(found))
-
-
 @dataclass(frozen=True)
 class Answers:
     """The losses of both ranks, by job and lever."""
 
-    ranks: list[dict[str, list[float]]]
+    outcomes: Outcomes
 
     def losses(self, job: str, text: str) -> list[float]:
         """The loss of every step, the mean over ranks."""
-        both = zip(*(answers[f"{job}: {text}"] for answers in self.ranks), strict=True)
-        return [sum(pair) / _RANKS for pair in both]
+        both = zip(*self.outcomes.of(f"{job}: {text}"), strict=True)
+        return [sum(pair) / RANKS for pair in both]
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """Real ranks, started once for all cases."""
-    directory = tmp_path_factory.mktemp("levers")
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=_run_rank, args=(rank, directory)) for rank in range(_RANKS)]
-    for one in ranks:
-        one.start()
-    try:
-        for one in ranks:
-            one.join(timeout=200)
-        assert [one.exitcode for one in ranks] == [0] * _RANKS
-    finally:
-        for one in ranks:
-            one.kill()
-            one.join()
-    return Answers([json.loads((directory / f"answers-{rank}.json").read_text()) for rank in range(_RANKS)])
+    labels = [f"{job}: {text}" for job, text, _ in _CASES]
+    return Answers(run_cases(_losses, labels, tmp_path_factory.mktemp("levers")))
 
 
 @pytest.mark.parametrize("job", [job for job in _JOBS if job != "loader"])  # its samples never come again

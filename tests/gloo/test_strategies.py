@@ -1,12 +1,10 @@
 """Every strategy trains like one rank alone: the same parameters after the same steps on the same samples."""
 
 import dataclasses
-import gc
 import itertools
-import json
 import math
-import multiprocessing
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +16,11 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from tests.conftest import TINY
+from tests.gloo.many_cases import RANKS, Outcomes, run_cases
 from tests.gloo.real_runs import RunsHere
 
 pytestmark = pytest.mark.gloo
 
-_RANKS = 2
 _STEPS = 5
 _GLOBAL_BATCH = 16
 _LR = 0.1
@@ -63,12 +61,16 @@ class Case:
     def tolerance(self) -> float:
         return _ADAMW_TOLERANCE if self.optimizer == "adamw" else _TOLERANCES[self.dtype]
 
+    @property
+    def in_bf16(self) -> bool:
+        return "bf16" in self.settings.values()
+
     def trial(self) -> Trial:
         """The trial with every default of its cards."""
         selection = {"workloads": "mlp", "data": "synthetic", "strategies": self.strategy}
         owners = cards.cards_of_trial("train", selection)
         known = {one.name: one.default_for("cpu") for owner in owners for one in settings_of(owner)}
-        ranks = 1 if self.strategy == "single" else _RANKS
+        ranks = 1 if self.strategy == "single" else RANKS
         asked = {"strategy": self.strategy, "world_size": ranks, "optimizer": self.optimizer, "lr": _LR}
         sizes = {"input_dim": 16, "hidden_dim": 24, "num_layers": 3, "output_dim": 4}
         return Trial(settings={"benchmark": "train", **known, **sizes, **asked, **self.settings})
@@ -116,10 +118,20 @@ _DIFFERENT = [
     Case(strategy=strategy, settings={"ablation": "noop_comm"}) for strategy in ("ddp", "scratch_ddp")
 ]
 _ROUNDED = Case(strategy="fsdp", settings={"fsdp_param_dtype": "bf16"}, dtype="fp32")
+_TOGETHER = (*_EQUAL, *_DIFFERENT, _ROUNDED)
+_CASES = {case.label: case for case in (*(case.reference for case in _TOGETHER), *_TOGETHER)}
 
 
-def _train(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
+def _train(label: str, rank: int, directory: Path) -> dict[str, list[float]]:
     """Parameters after the steps, as far as this rank can know them, and its losses."""
+    case = _CASES[label]
+    with warnings.catch_warnings():
+        if case.in_bf16:  # torch says so where a processor has no instructions for it
+            warnings.simplefilter("ignore", UserWarning)
+        return _trained(case, rank, directory)
+
+
+def _trained(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
     import torch
 
     from scalescope.results.heartbeat import Heartbeats
@@ -130,12 +142,12 @@ def _train(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
     from scalescope.worker.timing import clock_for
 
     trial, device = case.trial(), torch.device("cpu")
-    workload = build_workload(trial, Group(rank=rank, world_size=_RANKS, joined=False), device)
+    workload = build_workload(trial, Group(rank=rank, world_size=RANKS, joined=False), device)
     dtype = torch.float64 if case.dtype == "fp64" else torch.float32
     workload.model.to(dtype)
     data = Data(synthesize=lambda count, _: (torch.zeros(count, 16, dtype=dtype), None))
     workload = dataclasses.replace(workload, data=data)  # what a pipeline looks at to find its balance
-    begin = torch.cat([one.detach().flatten() for one in workload.model.parameters()])
+    begin = torch.cat([parameter.detach().flatten() for parameter in workload.model.parameters()])
     step = build_step(trial, workload, device)
     beats = Path(tempfile.mkdtemp(dir=directory)) / "beats"
     Heartbeats(beats, 1, create=True)
@@ -146,8 +158,8 @@ def _train(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
         clock_for(device, _STEPS),
         Position(beats, 0, 1),
     )
-    whole = [getattr(one, "full_tensor", lambda one=one: one)() for one in step.module.parameters()]
-    values = torch.cat([one.detach().flatten() for one in whole])
+    parameters = [getattr(part, "full_tensor", lambda part=part: part)() for part in step.module.parameters()]
+    values = torch.cat([parameter.detach().flatten() for parameter in parameters])
     return {
         "begin": begin.tolist(),
         "parameters": values.tolist(),
@@ -173,63 +185,37 @@ def _batches(case: Case, rank: int) -> list[Any]:
     return found
 
 
-def _run_rank(rank: int, directory: Path) -> None:
-    """All cases, one after the other in one process group; answers go into a file."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(directory / "store"), _RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=_RANKS)
-    found = {}
-    for case in (*_EQUAL, *_DIFFERENT, _ROUNDED):
-        found[case.label] = _train(case, rank, directory)
-        gc.collect()  # a wrapper's hooks must not outlive its case
-    dist.destroy_process_group()
-    (directory / f"answers-{rank}.json").write_text(json.dumps(found))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Answers:
     """What two ranks ended with, and what one alone would have."""
 
-    ranks: list[dict[str, dict[str, list[float]]]]
-    alone: dict[str, dict[str, list[float]]]
+    outcomes: Outcomes
+
+    def ranks(self, case: Case) -> list[dict[str, list[float]]]:
+        answers: list[dict[str, list[float]]] = self.outcomes.of(case.label)
+        return answers
+
+    def alone(self, case: Case) -> dict[str, list[float]]:
+        return self.ranks(case.reference)[0]
 
     def difference(self, case: Case) -> float:
         """The largest difference of any parameter on any rank from the training on one rank."""
-        found = [answers[case.label]["parameters"] for answers in self.ranks]
+        trained = [answer["parameters"] for answer in self.ranks(case)]
         if case.strategy == "pipeline":  # each rank has a stretch of them
-            found = [list(itertools.chain(*found))]
-        expected = self.alone[case.reference.label]["parameters"]
-        return max(abs(a - b) for one in found for a, b in zip(one, expected, strict=True))
+            trained = [list(itertools.chain(*trained))]
+        expected = self.alone(case)["parameters"]
+        return max(abs(a - b) for values in trained for a, b in zip(values, expected, strict=True))
 
     def movement(self, case: Case) -> float:
         """The largest change of any parameter in the training on one rank."""
-        alone = self.alone[case.reference.label]
+        alone = self.alone(case)
         return max(abs(a - b) for a, b in zip(alone["begin"], alone["parameters"], strict=True))
 
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """Real ranks, started once for all cases."""
-    directory = tmp_path_factory.mktemp("strategies")
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=_run_rank, args=(rank, directory)) for rank in range(_RANKS)]
-    for one in ranks:
-        one.start()
-    try:
-        references = {case.reference.label: case.reference for case in _EQUAL}
-        alone = {label: _train(case, _RANKS, directory) for label, case in references.items()}
-        for one in ranks:
-            one.join(timeout=200)
-        assert [one.exitcode for one in ranks] == [0] * _RANKS
-    finally:
-        for one in ranks:
-            one.kill()
-            one.join()
-    found = [json.loads((directory / f"answers-{rank}.json").read_text()) for rank in range(_RANKS)]
-    return Answers(ranks=found, alone=alone)
+    return Answers(outcomes=run_cases(_train, tuple(_CASES), tmp_path_factory.mktemp("strategies")))
 
 
 @pytest.mark.parametrize("case", _EQUAL, ids=_label)
@@ -242,7 +228,7 @@ def test_a_strategy_ends_with_the_parameters_of_one_rank(case: Case, answers: An
 @pytest.mark.parametrize("case", _DIFFERENT, ids=_label)
 def test_the_comparison_sees_ranks_that_exchange_nothing(case: Case, answers: Answers) -> None:
     assert answers.difference(case) > 1e-3
-    first, second = (one[case.label]["parameters"] for one in answers.ranks)
+    first, second = (answer["parameters"] for answer in answers.ranks(case))
     assert first != second
 
 
@@ -255,9 +241,9 @@ def test_parameters_gathered_in_bf16_train_almost_the_same(answers: Answers) -> 
 
 @pytest.mark.parametrize("case", [case for case in _EQUAL if case.strategy == "pipeline"], ids=_label)
 def test_every_rank_of_a_pipeline_knows_the_loss(case: Case, answers: Answers) -> None:
-    expected = answers.alone[case.reference.label]["losses"]
-    for found in answers.ranks:
-        assert found[case.label]["losses"] == pytest.approx(expected, rel=1e-6)
+    expected = answers.alone(case)["losses"]
+    for answer in answers.ranks(case):
+        assert answer["losses"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_train_with_every_strategy_on_two_ranks(run_here: RunsHere) -> None:

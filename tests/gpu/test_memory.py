@@ -26,7 +26,7 @@ def measured(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("task", ["classification", "next_token"])
 def test_the_forecast_is_within_ten_percent(cli: Cli, tmp_path: Path, optimizer: str, task: str) -> None:
     asked = [*TRANSFORMER, f"--optimizer={optimizer}", f"--task={task}", "--no-search", "--output-dir=D"]
-    done = cli("memory", *asked, timeout=280)
+    done = cli("memory", *asked, within_s=280)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = measured(tmp_path / "D")
     assert [row["batch_size"] for row in rows] == [1, 2, 4, 8]
@@ -42,7 +42,7 @@ def test_the_forecast_is_within_ten_percent(cli: Cli, tmp_path: Path, optimizer:
 
 
 def test_the_trace_adds_up(cli: Cli, tmp_path: Path) -> None:
-    done = cli("memory", *TRANSFORMER, "--optimizer=adamw", "--no-search", "--output-dir=D", timeout=280)
+    done = cli("memory", *TRANSFORMER, "--optimizer=adamw", "--no-search", "--output-dir=D", within_s=280)
     assert done.returncode == 0, done.stdout + done.stderr
     for line in (tmp_path / "D" / "trials.jsonl").read_text().splitlines():
         found = json.loads(line)["ranks"][0]["counters"]
@@ -63,7 +63,7 @@ def test_the_trace_adds_up(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_the_largest_batch_within_a_limit_is_found(cli: Cli, tmp_path: Path) -> None:
-    done = cli("memory", *TRANSFORMER, "--memory-limit=8GiB", "--output-dir=D", timeout=290)
+    done = cli("memory", *TRANSFORMER, "--memory-limit=8GiB", "--output-dir=D", within_s=290)
     assert done.returncode == 0, done.stdout + done.stderr
     [job] = [one for one in entries(tmp_path / "D") if one["kind"] == "job"]
     assert job["search_finished"] and job["largest_batch_is"] == "tried"
@@ -73,7 +73,7 @@ def test_the_largest_batch_within_a_limit_is_found(cli: Cli, tmp_path: Path) -> 
 
 
 def test_ddp_over_nccl_has_a_forecast(cli: Cli, tmp_path: Path) -> None:
-    done = cli("memory", *TRANSFORMER, "--strategy=ddp", "--no-search", "--output-dir=D", timeout=280)
+    done = cli("memory", *TRANSFORMER, "--strategy=ddp", "--no-search", "--output-dir=D", within_s=280)
     assert done.returncode == 0, done.stdout + done.stderr
     for row in measured(tmp_path / "D"):
         assert abs(row["difference"]) <= 0.15, row

@@ -14,7 +14,7 @@ SMALL = ["--hidden-dim=2048", "--input-dim=2048", "--batch-size=1024", "--steps-
 
 def test_two_shares_of_a_gpu_overlap_as_ddp_says(cli: Cli, tmp_path: Path) -> None:
     shares = ["--split-gpu=2", "--world-size=2", "--bucket-cap-mb=20"]
-    done = cli("train", *shares, *SMALL, "--profile", "--output-dir=D", timeout=200)
+    done = cli("train", *shares, *SMALL, "--profile", "--output-dir=D", within_s=200)
     assert done.returncode == 0, done.stdout + done.stderr
     (profile,) = json.loads((tmp_path / "D" / "results.json").read_text())["results"]["profile"]
     assert abs(profile["span_overlap"] - profile["ddp_overlap"]) < 0.1
@@ -25,7 +25,7 @@ def test_two_shares_of_a_gpu_overlap_as_ddp_says(cli: Cli, tmp_path: Path) -> No
 
 
 def test_one_gpu_that_waits_for_samples_is_idle_for_that(cli: Cli, tmp_path: Path) -> None:
-    done = cli("train", *SMALL, "--num-workers=0", "--profile", "--output-dir=D", timeout=200)
+    done = cli("train", *SMALL, "--num-workers=0", "--profile", "--output-dir=D", within_s=200)
     assert done.returncode == 0, done.stdout + done.stderr
     (profile,) = json.loads((tmp_path / "D" / "results.json").read_text())["results"]["profile"]
     (rank,) = profile["ranks"]

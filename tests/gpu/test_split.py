@@ -33,7 +33,7 @@ def nothing_is_left() -> Iterator[None]:
 
 def test_nccl_carries_collectives_between_shares(cli: Cli, tmp_path: Path) -> None:
     sizes = ["-b", "1K", "-e", "1M", "-f", "32", "--time-per-size", "0.05s", "--output-dir", "D"]
-    done = cli("comm", "--split-gpu", "2", "--world-size", "2", *sizes, timeout=200)
+    done = cli("comm", "--split-gpu", "2", "--world-size", "2", *sizes, within_s=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "What NCCL chose on 2 ranks" in done.stdout
     assert "Transport  : unknown" not in done.stdout
@@ -45,7 +45,7 @@ def test_nccl_carries_collectives_between_shares(cli: Cli, tmp_path: Path) -> No
 
 def test_scaling_over_shares_says_what_it_is(cli: Cli, tmp_path: Path) -> None:
     small = ["--hidden-dim=512", "--input-dim=512", "--batch-size=64", "--steps-per-epoch=20", "--repeats=1"]
-    done = cli("scale", "--split-gpu=2", "--world-size=1,2", *small, "--output-dir=D", timeout=200)
+    done = cli("scale", "--split-gpu=2", "--world-size=1,2", *small, "--output-dir=D", within_s=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "one GPU split in 2" in done.stdout
     lines = (tmp_path / "D" / "trials.jsonl").read_text().splitlines()

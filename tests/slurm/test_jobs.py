@@ -34,7 +34,7 @@ def _job_of(folder: Path) -> str:
 
 
 def _wait_for_results(run: StartedRun) -> None:
-    run.wait_until(lambda: len(read_results(run.folder)) > 0, "result of the job", timeout=120)
+    run.wait_until(lambda: len(read_results(run.folder)) > 0, "result of the job", within_s=120)
 
 
 def _assert_complete(finished: FinishedRun) -> None:
@@ -114,7 +114,7 @@ def test_a_lost_connection_leaves_the_job_to_be_followed_through_the_queue_again
 ) -> None:
     """One job for both: it is left alone while it runs, followed again, preempted, and finishes."""
     run = start(*_LONGER, *_JOB, **cluster)
-    run.wait_until(lambda: "is running" in run.stdout, "running job", timeout=60)
+    run.wait_until(lambda: "is running" in run.stdout, "running job", within_s=60)
     job = _job_of(run.folder)
     run.send(signal.SIGHUP)
     stopped = run.finish(60)
@@ -122,7 +122,7 @@ def test_a_lost_connection_leaves_the_job_to_be_followed_through_the_queue_again
     assert f"job {job} goes on; --resume" in stopped.stderr
 
     followed = start(*_LONGER, *_JOB, "--resume", **cluster)
-    followed.wait_until(lambda: f"Job {job} is running." in followed.stdout, "job to follow", timeout=60)
+    followed.wait_until(lambda: f"Job {job} is running." in followed.stdout, "job to follow", within_s=60)
     _wait_for_results(followed)
     _slurm(cluster, "scancel", "--signal=USR1", "--batch", job)
     finished = followed.finish(300)

@@ -1,0 +1,52 @@
+"""A rank without torch: it takes its steps, says where it is, waits for its peers, and has its fault.
+
+Run as `python -m tests.unit.launch.acted_rank RANK RANKS FOLDER`: it starts in a tenth of a second.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from scalescope.results.files import write_atomically
+from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
+from scalescope.worker.faults import Fault, fault_of
+from scalescope.worker.main import enable_stack_dumps
+from scalescope.worker.position import Position
+
+STEPS = 8
+WARMUP_STEPS = 3
+
+
+def main() -> None:
+    rank, ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    enable_stack_dumps()
+    fault = fault_of(rank) or Fault(kind="none", argument=0, step=0)
+    position, peers = Position(folder / "beats", rank, ranks), Heartbeats(folder / "beats", ranks)
+    fault.at_stage("init")
+    position.enter(Stage.JOINING)
+    _wait_for_peers(peers, ranks, lambda beat: beat.stage >= Stage.JOINING)
+    position.enter(Stage.WARMUP)
+    for step in range(STEPS):
+        if step == WARMUP_STEPS:
+            position.enter(Stage.STEADY, slowest_warmup_s=0.0)
+        position.begin_step()
+        fault.at_step(step)
+        position.mark(Phase.BACKWARD)
+        _wait_for_peers(peers, ranks, lambda beat: beat.begun >= position.begun)
+        position.completed += 1
+    write_atomically(folder / f"{rank}.json", json.dumps({"rank": rank, "state": "done"}))
+    position.enter(Stage.TEARDOWN)
+    fault.at_stage("teardown")
+    position.enter(Stage.DONE)
+
+
+def _wait_for_peers(peers: Heartbeats, ranks: int, arrived: Callable[[Beat], bool]) -> None:
+    """As in a collective: nobody leaves before all have come."""
+    while not all(arrived(peers.read(rank)) for rank in range(ranks)):
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main()
