@@ -1,5 +1,6 @@
 """Starts commands with real ranks, and ends what a failing test leaves."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +33,26 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for run in started:
         run.clean_up()
+
+
+def start_as_ranks(start: Start, *arguments: str, **extra: str) -> list[StartedRun]:
+    """Two commands with the variables that torchrun would give them; the first one writes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    return [
+        start(
+            *arguments,
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE="2",
+            LOCAL_WORLD_SIZE="2",
+            **meeting,
+            **extra,
+        )
+        for rank in (0, 1)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -116,7 +116,7 @@ class StartedRun:
         while not condition():
             assert self._process.poll() is None, f"ended before {what}: {self._err.read_text()}"
             assert time.monotonic() < deadline, f"no {what} within {limit(within_s):.0f} s"
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def wait_for_ranks(self, world_size: int = 2) -> None:
         """Wait until ranks have been placed, which is when they begin to train."""
@@ -173,6 +173,13 @@ class RunsHere:
     def __call__(self, *arguments: str, folder: str | None = None, **extra: str) -> FinishedRun:
         """Run a command that writes to `folder`, by default a new one; keywords are environment variables."""
         folder = f"run{next(self._numbers)}" if folder is None else folder
+        return self._run([*arguments, f"--output-dir={folder}"], folder, extra)
+
+    def reading(self, *arguments: str) -> FinishedRun:
+        """Run a command that has no folder of its own."""
+        return self._run([*arguments], "", {})
+
+    def _run(self, arguments: list[str], folder: str, extra: dict[str, str]) -> FinishedRun:
         self._zygote.extra = extra
         with (
             contextlib.chdir(self.directory),
@@ -182,7 +189,7 @@ class RunsHere:
             contextlib.redirect_stderr(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as err,
             pytest.raises(SystemExit) as leaving,
         ):
-            app.main([*arguments, f"--output-dir={folder}"])
+            app.main(arguments)
         assert isinstance(leaving.value.code, int)
         return FinishedRun(
             returncode=leaving.value.code,

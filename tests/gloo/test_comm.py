@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
 from scalescope.report.nccl_tests import parse
 from tests.conftest import TINY
-from tests.gloo.conftest import Start
+from tests.gloo.conftest import Start, start_as_ranks
 from tests.gloo.real_runs import FinishedRun, RunsHere
+from tests.speed import duration
 
 pytestmark = pytest.mark.gloo
 
 _COMM = ("comm", "--device=cpu", "--time-per-size=2ms")
-_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "scalescope")
 _ALL = cards.names("collectives")
 _SHARED = {"all_gather", "all_to_all", "reduce_scatter"}
 _PLACES = {name: set(cards.card("collectives", name).in_place) for name in _ALL}
@@ -61,8 +60,8 @@ def _rows_of(text: str) -> set[tuple[str, int | None, str, int, bool, int]]:
     }
 
 
-def test_every_collective_is_measured_shown_and_stored(start: Start, tmp_path: Path) -> None:
-    run = start(*_COMM, "--world-size=2", "-e", "64K", "--json-nccl=nccl.json").finish()
+def test_every_collective_is_measured_shown_and_stored(run_here: RunsHere, tmp_path: Path) -> None:
+    run = run_here(*_COMM, "--world-size=2", "-e", "64K", f"--json-nccl={tmp_path / 'nccl.json'}")
     found = _communication(run)
     assert set(found) == set(_ALL)
     powers = {2**power for power in range(3, 17)}
@@ -73,7 +72,7 @@ def test_every_collective_is_measured_shown_and_stored(start: Start, tmp_path: P
         for row in rows:
             assert set(row) >= _FIELDS
             assert (row["dtype"], row["world_size"]) == ("float32", 2)
-            assert row["iterations"] >= 5
+            assert row["iterations"] >= 3  # fewest where a busy machine makes one of them long
             assert 0 < row["median_s"] <= row["p95_s"] <= row["p99_s"]
             if name in ("broadcast", "reduce"):  # with a root nobody can tell transfer from waiting
                 assert row["transfer_s"] is None
@@ -193,7 +192,12 @@ def test_sizes_beyond_the_first_that_takes_too_long_are_left_out_on_all_ranks(
     """Only rank 1 sees that 16 KiB take long; a rank that went on alone would wait for it for ever."""
     (tmp_path / "sitecustomize.py").write_text(_ONE_RANK_IS_HELD_UP)
     run = start(
-        "scale", *TINY, "--world-size=2", "--repeats=1", "--stall-timeout=20s", PYTHONPATH=str(tmp_path)
+        "scale",
+        *TINY,
+        "--world-size=2",
+        "--repeats=1",
+        f"--stall-timeout={duration(20)}",
+        PYTHONPATH=str(tmp_path),
     ).finish()
     assert run.returncode == 0, run.stderr
     exchange = run.only(benchmark="comm")
@@ -210,7 +214,7 @@ def test_sizes_beyond_the_first_that_takes_too_long_are_left_out_on_all_ranks(
     ids=["together", "pairs"],
 )
 def test_a_deadlocked_rank_is_named(run_here: RunsHere, flags: tuple[str, ...], step: int) -> None:
-    run = run_here(*_COMM, *flags, "--stall-timeout=2s", SCALESCOPE_FAULT=f"deadlock@1:{step}")
+    run = run_here(*_COMM, *flags, f"--stall-timeout={duration(2)}", SCALESCOPE_FAULT=f"deadlock@1:{step}")
     assert run.returncode == 5
     (result,) = run.results
     assert (result["status"], result["rank"], result["step"]) == ("hang", 1, step)
@@ -218,12 +222,13 @@ def test_a_deadlocked_rank_is_named(run_here: RunsHere, flags: tuple[str, ...], 
     assert run_here.leftovers() == []
 
 
-def test_comm_under_torchrun(start: Start) -> None:
-    started = start(*_COMM, "-e", "4K", command=_TORCHRUN)
-    found = _communication(started.finish())
+def test_comm_on_attached_ranks(start: Start) -> None:
+    first, second = start_as_ranks(start, *_COMM, "-e", "4K")
+    found = _communication(first.finish())
+    assert second.finish().returncode == 0
     assert set(found) == set(_ALL)
     assert _sizes(found["all_reduce"]) == {2**power for power in range(3, 13)}
-    assert started.leftovers() == []
+    assert first.leftovers() == second.leftovers() == []
 
 
 @pytest.mark.parametrize(

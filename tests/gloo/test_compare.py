@@ -5,23 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TINY, Cli
+from tests.conftest import TINY
 from tests.gloo.real_runs import RunsHere
+from tests.speed import duration
 
 pytestmark = pytest.mark.gloo
 
 
-def test_one_launch_is_joined_by_others_until_there_is_a_verdict(
-    cli: Cli, run_here: RunsHere, tmp_path: Path
-) -> None:
+def test_one_launch_is_joined_by_others_until_there_is_a_verdict(run_here: RunsHere, tmp_path: Path) -> None:
     for name, repeats in (("base", 3), ("new", 1)):
         folder = str(tmp_path / name)
         made = run_here("train", *TINY, "--world-size=2", f"--repeats={repeats}", folder=folder)
         assert made.returncode == 0, made.stderr
     before = (tmp_path / "base" / "trials.jsonl").read_bytes()
     # Nearly everything is within 99 %: this is about launches, not about speed.
-    asked = ("--threshold=99%", "--until-conclusive", "--budget=60s", "--json=compared.json")
-    done = cli("compare", "base", "new", *asked)
+    asked = ("--threshold=99%", "--until-conclusive", f"--budget={duration(60)}")
+    files = (str(tmp_path / "base"), str(tmp_path / "new"), f"--json={tmp_path / 'compared.json'}")
+    done = run_here.reading("compare", *files, *asked)
     assert done.returncode == 0, done.stderr
     assert "The new run was measured further" in done.stdout
     (trial,) = json.loads((tmp_path / "compared.json").read_text())["trials"]

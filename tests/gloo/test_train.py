@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import TINY
-from tests.gloo.conftest import Start
+from tests.gloo.conftest import Start, start_as_ranks
 from tests.gloo.real_runs import FinishedRun, RunsHere
+from tests.speed import duration
 
 pytestmark = pytest.mark.gloo
 
@@ -45,7 +46,7 @@ def _assert_summary_of_two_ranks(run: FinishedRun) -> None:
     for rank in result["ranks"]:
         assert len(rank["samples"]["warmup_step_time_s"]) == 3
         assert len(rank["samples"]["step_time_s"]) == 5
-        assert all(0 < time_s < 60 for time_s in rank["samples"]["step_time_s"])
+        assert all(time_s > 0 for time_s in rank["samples"]["step_time_s"])
     _assert_summary_file(run, result)
 
 
@@ -69,9 +70,27 @@ def test_train_on_two_ranks(start: Start) -> None:
 
 
 def test_train_under_torchrun_shows_and_stores_the_same(start: Start) -> None:
-    run = start("train", *TINY, command=_TORCHRUN)
-    _assert_summary_of_two_ranks(run.finish())
+    # Steps are long enough for several looks at the host.
+    run = start("train", *TINY, command=_TORCHRUN, SCALESCOPE_FAULT="slow@all:0")
+    finished = run.finish()
     assert run.leftovers() == []
+    _assert_summary_of_two_ranks(finished)
+    _assert_the_host_was_seen_but_not_its_ranks(finished)
+
+
+def _assert_the_host_was_seen_but_not_its_ranks(run: FinishedRun) -> None:
+    (result,) = run.results
+    telemetry = result["telemetry"]
+    assert set(telemetry) == {"looks", "interval_s", "cpu"}
+    assert telemetry["looks"] >= 2
+    assert set(telemetry["cpu"]) == {"host_utilization"}
+    assert 0.0 < telemetry["cpu"]["host_utilization"] <= 1.0
+    (training,) = run.summary["results"]["training"]
+    assert training["telemetry"]["host_utilization"] == telemetry["cpu"]["host_utilization"]
+    assert training["telemetry"]["rank_busy_cores"] is None
+    assert training["model_flops_per_s"] > 0.0
+    assert " of the host busy" in run.stdout
+    assert "busy a rank" not in run.stdout
 
 
 def test_two_ranks_train_like_one_that_averages_gradients(run_here: RunsHere) -> None:
@@ -120,7 +139,7 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
 
 
 def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None:
-    flags = ("--world-size=1,2", "--batch-size=4,8", "--repeats=2")
+    flags = ("--world-size=1,2", "--batch-size=4,8", "--repeats=1")
     run = run_here("scale", *_NO_BATCH, *flags)
     assert run.returncode == 0
     assert "weak scaling" in run.stdout
@@ -142,7 +161,7 @@ def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None
     exchanges = [one for one in run.results if one["settings"]["benchmark"] == "comm"]
     assert [one["settings"]["world_size"] for one in exchanges] == [2]
     ablated = [one for one in training if one["settings"]["ablation"] == "noop_comm"]
-    assert len(ablated) == 2 * 2  # two batches, two launches
+    assert len(ablated) == 2  # one of each batch
     for one in ablated:
         assert one["status"] == "ok"
         assert len({rank["counters"]["parameter_checksum"] for rank in one["ranks"]}) == 2
@@ -162,11 +181,12 @@ def test_scale_with_a_global_batch_is_strong_scaling(run_here: RunsHere) -> None
     assert rows[1]["waterfall"]["terms"][0]["name"] == "smaller batch"
 
 
-def test_scale_under_torchrun_uses_all_its_ranks_once(start: Start) -> None:
-    run = start("scale", *TINY, command=_TORCHRUN)
+def test_scale_on_attached_ranks_uses_all_of_them_once(start: Start) -> None:
+    run, other = start_as_ranks(start, "scale", *TINY)
     finished = run.finish()
-    assert finished.returncode == 0
-    assert run.leftovers() == []
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert other.finish().returncode == 0
+    assert run.leftovers() == other.leftovers() == []
     assert "weak scaling" in finished.stdout
     assert "Attached ranks make one launch" in finished.stdout
     rows = finished.summary["results"]["scaling"]
@@ -175,7 +195,9 @@ def test_scale_under_torchrun_uses_all_its_ranks_once(start: Start) -> None:
 
 
 def test_a_rank_that_fails_under_torchrun_is_named(start: Start) -> None:
-    flags = ("--init-timeout=3s",)  # there, the group's limit frees a rank whose peer has given up
+    flags = (
+        f"--init-timeout={duration(5)}",
+    )  # there, the group's limit frees a rank whose peer has given up
     run = start("train", *TINY, *flags, command=_TORCHRUN, SCALESCOPE_FAULT="raise@1:5")
     finished = run.finish()
     assert finished.returncode == 1  # torchrun's own; it shows ours

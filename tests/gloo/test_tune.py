@@ -1,24 +1,22 @@
-"""`tune` under torchrun: two real ranks, everything once, no verdict."""
+"""`tune` on ranks that somebody else started: two real ranks, everything once, no verdict."""
 
 import json
-import sys
 
 import pytest
 
 from tests.conftest import TINY
-from tests.gloo.conftest import Start
+from tests.gloo.conftest import Start, start_as_ranks
 
 pytestmark = pytest.mark.gloo
 
-_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "scalescope")
 
-
-def test_tune_under_torchrun_launches_everything_once_and_judges_nothing(start: Start) -> None:
+def test_tune_on_attached_ranks_launches_everything_once_and_judges_nothing(start: Start) -> None:
     levers = "--levers=bucket_cap_mb=1,comm_hook=fp16,pin_cores,env=OMP_NUM_THREADS=1"
-    run = start("tune", *TINY, levers, command=_TORCHRUN)
+    run, other = start_as_ranks(start, "tune", *TINY, levers)
     finished = run.finish()
     assert finished.returncode == 0, finished.stderr
-    assert run.leftovers() == []
+    assert other.finish().returncode == 0
+    assert run.leftovers() == other.leftovers() == []
     assert {(one["launch"], one["status"], len(one["ranks"])) for one in finished.results} == {(0, "ok", 2)}
     assert len({one["trial_id"] for one in finished.results}) == len(finished.results) == 3
     found = json.loads((finished.folder / "tuning.json").read_text())

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from scalescope.launch import local
+from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.studies.study import StudyReport
 from tests.unit.cli.test_app import Run, refusal
 from tests.unit.cli.test_app import run as run
@@ -64,7 +66,8 @@ def test_a_file_asks_for_a_job_and_flags_win(run: Run) -> None:
     assert "module load" not in other.out
 
 
-def test_a_file_that_asks_for_a_job_also_runs_here(run: Run) -> None:
+def test_a_file_that_asks_for_a_job_also_runs_here(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(CostModel()))  # without torch
     ended = run("train", _written(), "--launcher=local", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     assert "#SBATCH" not in ended.out

@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from scalescope.worker.text import vocabulary
 from scalescope.worker.text.corpus import Corpus, corpus_of
 from scalescope.worker.text.vocabulary import most_frequent, vocabulary_of, words_of
+from tests.conftest import clean_environment
+from tests.speed import limit
 
 ROWS = [("b a a c", 0), ("A <br />b; d", 1)]
 
@@ -86,6 +90,24 @@ def test_a_relative_cache_is_no_cache(tmp_path: Path, monkeypatch: pytest.Monkey
     assert vocabulary.cache_folder() == tmp_path / ".cache" / "scalescope"
 
 
+_IN_ANOTHER_ORDER = """
+from tests.unit.worker.text.test_vocabulary import corpus
+from scalescope.worker.text.vocabulary import vocabulary_of
+vocabulary_of(corpus([("b a c d e f g h", 0), ("h g f e d c b", 1)]), 6)
+"""
+
+
+def test_it_is_the_same_whatever_order_python_hashes_in(tmp_path: Path) -> None:
+    files = []
+    for seed in ("1", "2"):
+        environment = clean_environment(PYTHONHASHSEED=seed, XDG_CACHE_HOME=str(tmp_path / seed))
+        command = [sys.executable, "-c", _IN_ANOTHER_ORDER]
+        subprocess.run(command, cwd=Path(__file__).parents[4], env=environment, check=True, timeout=limit(60))
+        (file,) = (tmp_path / seed / "scalescope").glob("vocabulary-*.json")
+        files.append((file.name, file.read_bytes()))
+    assert files[0] == files[1]
+
+
 def _ask(answers: Any, begin: Any) -> None:
     begin.wait()
     found = []
@@ -104,7 +126,7 @@ def test_one_process_finds_it_while_the_others_wait(cache: Path) -> None:
     processes = [fork.Process(target=_ask, args=(answers, begin)) for _ in range(3)]
     for process in processes:
         process.start()
-    found = [answers.get(timeout=30) for _ in processes]
+    found = [answers.get(timeout=limit(30)) for _ in processes]
     for process in processes:
         process.join()
     assert [words for words, _ in found] == [{"b": 2, "a": 3}] * 3
