@@ -162,13 +162,15 @@ class RunsHere:
     `StartedRun` shows. Ranks look for files in `directory`, which all commands share.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, priority: int = 0) -> None:
         self.directory = directory
         self._mark = uuid.uuid4().hex
         self._numbers = itertools.count()
         with contextlib.chdir(directory), self._environment({}):
             self._zygote = _LastingZygote()
         self._kept = self._processes()
+        for pid in self._kept if priority else ():
+            os.setpriority(os.PRIO_PROCESS, pid, priority)  # ranks inherit it
 
     def __call__(self, *arguments: str, folder: str | None = None, **extra: str) -> FinishedRun:
         """Run a command that writes to `folder`, by default a new one; keywords are environment variables."""

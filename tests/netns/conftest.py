@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.gloo.conftest import start as start
+from tests.gloo.real_runs import RunsHere
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +21,14 @@ def alone() -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+@pytest.fixture(scope="session")
+def run_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunsHere]:
+    """Commands in this process whose ranks go before all others.
+
+    Other tests may run beside these, but a rate is the link's only where ranks need not wait for a core.
+    """
+    runs = RunsHere(tmp_path_factory.mktemp("runs-first"), priority=-20)
+    yield runs
+    runs.end()

@@ -1,4 +1,4 @@
-"""Network namespaces as hosts: torchrun in each, one run, all nodes recorded, the slow one named."""
+"""Network namespaces as hosts: one run of ranks in each, all nodes recorded, the slow one named."""
 
 import json
 import os
@@ -12,6 +12,7 @@ import pytest
 from scalescope.launch.network import ShapedNetwork
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
+from tests.gloo.real_runs import SCALESCOPE
 
 pytestmark = pytest.mark.netns
 
@@ -33,36 +34,18 @@ def _host(network: ShapedNetwork, number: int) -> tuple[str, ...]:
     return (*entered, "sh", "-c", _NAMED, "sh", _THREE[number])
 
 
-def _torchrun(network: ShapedNetwork, number: int, hosts: int = 2) -> tuple[str, ...]:
-    """torchrun on one of the hosts, as a person would type it there."""
-    where = ("--master_addr=10.77.0.1", "--master_port=29411", f"--local_addr=10.77.0.{number + 1}")
-    ranks = (f"--nnodes={hosts}", f"--node_rank={number}", "--nproc_per_node=1", *where)
-    return (
-        *_host(network, number),
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        *ranks,
-        "-m",
-        "scalescope",
-    )
-
-
-def test_torchrun_on_two_hosts_makes_one_run(start: Start, network: ShapedNetwork) -> None:
-    asked = ("scale", *TINY, "--no-waterfall")
-    second, first = (
-        start(*asked, command=_torchrun(network, number), **network.environment_of(number))
-        for number in (1, 0)
-    )
-    finished = first.finish(120)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert second.finish(30).returncode == 0
-    both = [one for one in finished.results if one["settings"]["world_size"] == 2]
-    assert {tuple(rank["host"] for rank in one["ranks"]) for one in both} == {_HOSTS}
-    environment = json.loads((finished.folder / "environment.json").read_text())
-    assert list(environment["nodes"]) == list(_HOSTS)
-    assert "2 ranks on 2 nodes: hosta, hostb." in finished.stdout
-    assert first.leftovers() == second.leftovers() == []
+def _variables(number: int, hosts: int) -> dict[str, str]:
+    """What torchrun would set for the only rank of a host."""
+    return {
+        "RANK": str(number),
+        "WORLD_SIZE": str(hosts),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(number),
+        "TORCHELASTIC_RUN_ID": "none",
+        "MASTER_ADDR": "10.77.0.1",
+        "MASTER_PORT": "29411",
+    }
 
 
 def test_node_by_node_the_host_with_the_slow_link_is_named(start: Start) -> None:
@@ -71,23 +54,26 @@ def test_node_by_node_the_host_with_the_slow_link_is_named(start: Start) -> None
         third, second, first = (
             start(
                 *("comm", "--device=cpu", "--pairs", "--iters=3"),
-                command=_torchrun(network, number, hosts=3),
+                command=(*_host(network, number), *SCALESCOPE),
+                **_variables(number, hosts=3),
                 **network.environment_of(number),
             )
             for number in (2, 1, 0)
         )
-        finished = first.finish(120)
+        finished = first.finish()
         assert finished.returncode == 0, finished.stdout + finished.stderr
-        assert second.finish(30).returncode == third.finish(30).returncode == 0
+        assert second.finish().returncode == third.finish().returncode == 0
     finally:
         network.close()
     (named,) = (line for line in finished.stdout.splitlines() if line.startswith("Look at"))
     assert named.startswith("Look at node hostc's link: it carries ")
     pairs = finished.summary["results"]["pairs"]
-    assert [one["nodes"] for one in pairs] == [["hosta", "hostb"], ["hosta", "hostc"], ["hostb", "hostc"]]
+    assert [pair["nodes"] for pair in pairs] == [["hosta", "hostb"], ["hosta", "hostc"], ["hostb", "hostc"]]
 
 
-def test_the_recipe_for_two_machines(start: Start, network: ShapedNetwork, tmp_path: Path) -> None:
+def test_the_recipe_makes_one_run_on_two_machines(
+    start: Start, network: ShapedNetwork, tmp_path: Path
+) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     interface = f"GLOO_SOCKET_IFNAME={network.environment_of(1)['GLOO_SOCKET_IFNAME']}"
@@ -102,9 +88,13 @@ def test_the_recipe_for_two_machines(start: Start, network: ShapedNetwork, tmp_p
     recipe = str(Path(__file__).parents[2] / "examples/two_machines.sh")
     command = (*_host(network, 0), recipe, "10.77.0.1", "10.77.0.2", "1")
     path = f"{tools}:{os.environ['PATH']}"
-    run = start("train", *TINY, command=command, PATH=path, **network.environment_of(0))
-    finished = run.finish(120)
+    asked = ("scale", *TINY, "--no-waterfall")
+    run = start(*asked, command=command, PATH=path, **network.environment_of(0))
+    finished = run.finish()
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    (result,) = finished.results
-    assert [rank["host"] for rank in result["ranks"]] == list(_HOSTS)
+    both = [result for result in finished.results if result["settings"]["world_size"] == 2]
+    assert {tuple(rank["host"] for rank in result["ranks"]) for result in both} == {_HOSTS}
+    environment = json.loads((finished.folder / "environment.json").read_text())
+    assert list(environment["nodes"]) == list(_HOSTS)
+    assert "2 ranks on 2 nodes: hosta, hostb." in finished.stdout
     assert run.leftovers() == []

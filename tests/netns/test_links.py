@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from scalescope.launch import local
+from scalescope.launch.network import ShapedNetwork
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import SCALESCOPE, FinishedRun, StartedRun
+from tests.gloo.real_runs import FinishedRun, RunsHere, StartedRun
+from tests.speed import limit
 
 pytestmark = pytest.mark.netns
 
 _COMM = ("comm", "--device=cpu", "--collective=all_reduce")
-# Other tests may run beside these, but a rate is the link's only where ranks need not wait for a core.
-_FIRST = ("nice", "-n", "-20", *SCALESCOPE)
 
 
 def _namespace_of(pid: int | str) -> str | None:
@@ -39,22 +40,23 @@ def _inside(run: StartedRun) -> list[str]:
     return [name for name in found if name is not None and name != own]
 
 
-def _wait_for_ranks_inside(run: StartedRun, ranks: int) -> set[str]:
+def _wait_for_ranks_inside(run: StartedRun, ranks: int) -> set[str | None]:
     """Wait until all ranks are in their namespaces, beside those who hold these and the bridge's."""
     run.wait_until(lambda: len(_inside(run)) >= 2 * ranks + 1, "rank in its namespace")
-    found = set(_inside(run))
-    assert len(found) == ranks + 1
-    return found
+    entered: set[str | None] = set(_inside(run))
+    assert len(entered) == ranks + 1
+    return entered
 
 
-def _assert_gone(run: StartedRun, namespaces: set[str]) -> None:
-    assert run.leftovers(within_s=5.0) == []
-    deadline = time.monotonic() + 5.0
+def _assert_gone(run: StartedRun | RunsHere, namespaces: set[str | None]) -> None:
+    assert run.leftovers() == []
+    assert namespaces
+    deadline = time.monotonic() + limit(5.0)
     while (left := namespaces & _namespaces()) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert left == set()
     mounted = Path("/proc/self/mountinfo").read_text()
-    assert [name for name in namespaces if name in mounted] == []
+    assert [name for name in namespaces if str(name) in mounted] == []
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +65,7 @@ def host_network() -> Iterator[None]:
 
     def describe() -> list[str]:
         commands = (["ip", "-o", "address"], ["ip", "route"], ["tc", "qdisc", "show"])
-        return [subprocess.run(one, capture_output=True, text=True).stdout for one in commands]
+        return [subprocess.run(command, capture_output=True, text=True).stdout for command in commands]
 
     before = describe()
     yield
@@ -79,35 +81,47 @@ def _best_share(run: FinishedRun, rate_bits_per_s: float) -> float:
     return int(key.split("/")[2]) * 8 / float(min(times)) / rate_bits_per_s
 
 
-@pytest.mark.parametrize(("link", "rate", "size"), [("1gbit", 1e9, "32M"), ("100mbit", 1e8, "8M")])
-def test_all_reduce_gets_the_rate_of_the_link(start: Start, link: str, rate: float, size: str) -> None:
+@pytest.fixture
+def namespaces(monkeypatch: pytest.MonkeyPatch) -> set[str | None]:
+    """The namespaces that commands in this process make, noted when they are there."""
+    names: set[str | None] = set()
+
+    class Noted(ShapedNetwork):
+        def _build(self, rates: list[float]) -> None:
+            super()._build(rates)
+            names.update(_namespace_of(holder.pid) for holder in self._holders)
+
+    monkeypatch.setattr(local, "ShapedNetwork", Noted)
+    return names
+
+
+@pytest.mark.parametrize(("link", "rate", "size"), [("1gbit", 1e9, "32M"), ("100mbit", 1e8, "4M")])
+def test_all_reduce_gets_the_rate_of_the_link(
+    run_first: RunsHere, namespaces: set[str | None], link: str, rate: float, size: str
+) -> None:
     flags = ("--world-size=2", f"--link={link}", "-b", size, "-e", size, "-n", "6", "-w", "1")
-    started = start(*_COMM, *flags, command=_FIRST)
-    namespaces = _wait_for_ranks_inside(started, 2)
-    run = started.finish()
+    run = run_first(*_COMM, *flags)
     assert 0.90 < _best_share(run, rate) < 1.0
     assert f"Note: link shaped to {link}." in run.stdout
     assert run.results[0]["settings"]["link"] == link
-    _assert_gone(started, namespaces)
+    assert len(namespaces) == 3  # one for each rank, and the bridge's
+    _assert_gone(run_first, namespaces)
 
 
-def test_pairs_name_the_rank_with_the_slow_link(start: Start) -> None:
+def test_pairs_name_the_rank_with_the_slow_link(run_first: RunsHere, namespaces: set[str | None]) -> None:
     link = "0:1gbit,1:1gbit,2:100mbit,3:1gbit"
-    flags = ("--pairs", "--world-size=4", f"--link={link}", "-n", "3")
-    started = start("comm", "--device=cpu", *flags, command=_FIRST)
-    namespaces = _wait_for_ranks_inside(started, 4)
-    run = started.finish()
+    run = run_first("comm", "--device=cpu", "--pairs", "--world-size=4", f"--link={link}", "-n", "3")
     assert run.returncode == 0, run.stdout + run.stderr
     (named,) = (line for line in run.stdout.splitlines() if line.startswith("Look at"))
     assert named.startswith("Look at rank 2's link: it carries ")
     assert "slow to each other" not in run.stdout
-    _assert_gone(started, namespaces)
+    _assert_gone(run_first, namespaces)
 
 
-def test_both_directions_are_busy_at_once(start: Start) -> None:
+def test_both_directions_are_busy_at_once(run_first: RunsHere) -> None:
     """Taking turns, two ranks would get half of the link each."""
     flags = ("--collective=sendrecv", "--world-size=2", "--link=100mbit", "-b", "2M", "-e", "2M", "-n", "8")
-    run = start("comm", "--device=cpu", *flags, "-w", "1", command=_FIRST).finish()
+    run = run_first("comm", "--device=cpu", *flags, "-w", "1")
     assert 0.75 < _best_share(run, 1e8) < 1.0
 
 
@@ -119,12 +133,10 @@ def test_nothing_is_left_when_the_command_is_killed(start: Start) -> None:
     _assert_gone(started, namespaces)
 
 
-def test_training_on_a_shaped_link_says_so(start: Start) -> None:
-    started = start("train", *TINY, "--world-size=2", "--link=1gbit")
-    namespaces = _wait_for_ranks_inside(started, 2)
-    run = started.finish()
+def test_training_on_a_shaped_link_says_so(run_first: RunsHere, namespaces: set[str | None]) -> None:
+    run = run_first("train", *TINY, "--world-size=2", "--link=1gbit")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Warning          : link shaped to 1gbit" in run.stdout
     (result,) = run.results
     assert (result["status"], result["settings"]["link"]) == ("ok", "1gbit")
-    _assert_gone(started, namespaces)
+    _assert_gone(run_first, namespaces)
