@@ -56,11 +56,15 @@ def cli(tmp_path: Path) -> Cli:
     return run
 
 
-# Where several processes share the files of tests (`make test`), what takes longest begins first: else one
-# process would still be at it when the others have nothing left to do.
+# Where several processes share the tests (`make test`), what takes longest begins first: else one process
+# would still be at it when the others have nothing left to do.
 _LONGEST_FIRST = ("slurm", "gloo", "netns", "browser", "pipeline", "latex")
+_LONG_FILES = ("test_levers.py", "test_strategies.py", "test_drawing.py")
+# Their tests share no more than a process that has torch, so any process may take any of them.
+_SPLIT_FILES = ("test_train.py", "test_faults.py", "test_interruption.py", "test_comm.py", "test_steps.py")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Measure how slow the machine is before anything runs on it; a test's own limit follows it."""
     measure_slowness()
@@ -69,15 +73,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need what is not here are skipped; one of several processes gets them in their order."""
+    """Tests that need what is not here are skipped; several processes get them in groups, in their order."""
     _skip_what_cannot_run(items)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: _place(item.path))
+        items.sort(key=lambda item: _rank_of(item.path))
+        for item in items:
+            if (group := _group_of(item)) is not None:
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
-def _place(path: Path) -> int:
-    folder = path.relative_to(Path(__file__).parent).parts[0]
-    return _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
+def _folder_of(path: Path) -> str:
+    return path.relative_to(Path(__file__).parent).parts[0]
+
+
+def _rank_of(path: Path) -> tuple[int, bool]:
+    folder = _folder_of(path)
+    order = _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
+    return order, path.name not in _LONG_FILES
+
+
+def _group_of(item: pytest.Item) -> str | None:
+    """What must run in one process: the tests of a file, for they share fixtures; of SLURM, a cluster."""
+    folder = _folder_of(item.path)
+    if folder == "slurm":
+        return folder
+    if folder == "gloo" and item.path.name in _SPLIT_FILES:
+        return None
+    return f"{folder}/{item.path.parent.name}/{item.path.name}"
 
 
 def _skip_what_cannot_run(items: list[pytest.Item]) -> None:

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.speed import limit
+
 NODES = ("scalenode1", "scalenode2")
 _LIMIT_S = 30.0
 _CONF = """\
@@ -159,14 +161,14 @@ def _free_ports(count: int) -> list[int]:
 def _ask(variables: dict[str, str], *command: str) -> str:
     environment = {**os.environ, **variables}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit(10))
     except (OSError, subprocess.SubprocessError):
         return "no answer"
     return done.stdout.strip()
 
 
 def _wait(condition: Callable[[], bool], what: str, folder: Path) -> None:
-    deadline = time.monotonic() + _LIMIT_S
+    deadline = time.monotonic() + limit(_LIMIT_S)
     while not condition():
         logs = "".join(path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log")))
         assert time.monotonic() < deadline, f"no {what} within {_LIMIT_S:g} s:\n{logs}"
@@ -174,11 +176,11 @@ def _wait(condition: Callable[[], bool], what: str, folder: Path) -> None:
 
 
 def _end(daemons: "list[subprocess.Popen[bytes]]") -> None:
-    for one in daemons:
-        one.send_signal(signal.SIGTERM)
-    for one in daemons:
+    for daemon in daemons:
+        daemon.send_signal(signal.SIGTERM)
+    for daemon in daemons:
         try:
-            one.wait(10)
+            daemon.wait(limit(10))
         except subprocess.TimeoutExpired:
-            one.kill()
-            one.wait()
+            daemon.kill()
+            daemon.wait()

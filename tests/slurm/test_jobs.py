@@ -1,32 +1,28 @@
 """Runs as jobs: submitted, followed, collected; cancelled and continued; sent back to the queue."""
 
 import json
-import os
 import signal
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.report.results_json import results_json
+from scalescope.results.result import Result
 from scalescope.results.run import load_run
 from tests.conftest import TINY
-from tests.gloo.conftest import Start
 from tests.gloo.real_runs import FinishedRun, StartedRun, read_results
 from tests.slurm.cluster import NODES
+from tests.slurm.conftest import Commands, driven_by
+from tests.speed import limit
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
 
 _JOB = ("--launcher=slurm", "--nodes=2")
 _SCALE = ("scale", *TINY, "--world-size=1,2", "--no-waterfall", "--repeats=2")
 _LONGER = tuple(flag.replace("epoch=8", "epoch=400") for flag in _SCALE)  # enough to be stopped on the way
-
-
-def _slurm(cluster: dict[str, str], *command: str) -> str:
-    environment = {**os.environ, **cluster}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30).stdout
 
 
 def _job_of(folder: Path) -> str:
@@ -34,7 +30,7 @@ def _job_of(folder: Path) -> str:
 
 
 def _wait_for_results(run: StartedRun) -> None:
-    run.wait_until(lambda: len(read_results(run.folder)) > 0, "result of the job", within_s=120)
+    run.wait_until(lambda: len(read_results(run.folder)) > 0, "result of the job", within_s=200)
 
 
 def _assert_complete(finished: FinishedRun) -> None:
@@ -52,95 +48,122 @@ def _assert_complete(finished: FinishedRun) -> None:
     assert rows[1]["ci95_efficiency"] is not None  # launches are independent, so there is an interval
 
 
-def test_a_job_on_two_nodes_is_submitted_followed_and_collected(
-    start: Start, cluster: dict[str, str]
-) -> None:
-    run = start(*_SCALE, *_JOB, **cluster)
-    finished = run.finish(300)
+def _left_and_preempted(commands: Commands) -> tuple[FinishedRun, FinishedRun]:
+    """One job: it is left alone while it runs, followed again, preempted, and finishes."""
+    run = commands.start(*_LONGER, *_JOB)
+    run.wait_until(lambda: "is running" in run.stdout, "running job", within_s=200)
+    job = _job_of(run.folder)
+    run.send(signal.SIGHUP)
+    stopped = run.finish(200)
+    followed = commands.start(*_LONGER, *_JOB, "--resume")
+    followed.wait_until(lambda: f"Job {job} is running." in followed.stdout, "job to follow", within_s=200)
+    _wait_for_results(followed)
+    commands.ask("scancel", "--signal=USR1", "--batch", job)
+    finished = followed.finish(300)
+    assert followed.leftovers() == []
+    return stopped, finished
+
+
+@driven_by(_left_and_preempted)
+def test_a_job_on_two_nodes_is_submitted_followed_and_collected(outcome: Any) -> None:
+    stopped, finished = outcome
     _assert_complete(finished)
     job = _job_of(finished.folder)
-    assert f"Job {job}: 2 ranks on 2 nodes, 2 launches." in finished.stdout
+    assert f"Job {job}: 2 ranks on 2 nodes, 2 launches." in stopped.stdout
     assert f"Job {job} is running." in finished.stdout
     assert "weak scaling" in finished.stdout
     assert "Attached ranks make one launch" not in finished.stdout
-    both = [one for one in finished.results if one["settings"]["world_size"] == 2]
-    assert {tuple(rank["host"] for rank in one["ranks"]) for one in both} == {NODES}
+    done = [result for result in finished.results if result["status"] == "ok"]
+    both = [result for result in done if result["settings"]["world_size"] == 2]
+    assert {tuple(rank["host"] for rank in result["ranks"]) for result in both} == {NODES}
+    assert len({result["order"] for result in done}) == len(done)
     environment = json.loads((finished.folder / "environment.json").read_text())
     assert list(environment["nodes"]) == list(NODES)
-    assert sorted(one["order"] for one in finished.results) == list(range(len(finished.results)))
-    assert run.leftovers(within_s=5.0) == []
 
 
-def test_a_job_of_one_task_starts_ranks_of_its_own(start: Start, cluster: dict[str, str]) -> None:
-    job = ("--launcher=slurm", "--cpus-per-task=2", "--no-waterfall", "--repeats=1")
-    finished = start("scale", *TINY, *job, **cluster).finish(120)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert {one["settings"]["world_size"] for one in finished.results} == {1, 2}
-    assert "1 rank on 1 node, 1 launch." in finished.stdout
+@driven_by(_left_and_preempted)
+def test_a_lost_connection_leaves_the_job_to_be_followed_through_the_queue_again(outcome: Any) -> None:
+    stopped, finished = outcome
+    job = _job_of(finished.folder)
+    assert stopped.returncode == 129
+    assert f"job {job} goes on; --resume" in stopped.stderr
+    output = (finished.folder / f"slurm/slurm-{job}.out").read_text()
+    assert "back to the queue; what is finished is kept" in output
 
 
-def test_a_cancelled_job_is_readable_and_resume_finishes_it(start: Start, cluster: dict[str, str]) -> None:
-    run = start(*_LONGER, *_JOB, **cluster)
+def _cancelled_and_resumed(commands: Commands) -> tuple[FinishedRun, list[Result], bool, FinishedRun]:
+    run = commands.start(*_LONGER, *_JOB)
     _wait_for_results(run)
-    _slurm(cluster, "scancel", _job_of(run.folder))
-    stopped = run.finish(120)
+    commands.ask("scancel", _job_of(run.folder))
+    stopped = run.finish(200)
+    trained = bool(stopped.summary["results"]["training"])
+    before = list(load_run(stopped.folder).of_status("ok"))
+    finished = commands.start("scale", "--resume", "--no-waterfall").finish(300)
+    return stopped, before, trained, finished
+
+
+@driven_by(_cancelled_and_resumed)
+def test_a_cancelled_job_is_readable_and_resume_finishes_it(outcome: Any) -> None:
+    stopped, before, trained, finished = outcome
     assert stopped.returncode == 4, stopped.stdout + stopped.stderr
     assert "launches are missing: --resume submits them" in stopped.stdout
-    assert stopped.summary["results"]["training"]
-    before = load_run(stopped.folder).of_status("ok")
+    assert trained
     assert 0 < len(before) < 6
-
-    finished = start("scale", "--resume", "--no-waterfall", **cluster).finish(300)
     _assert_complete(finished)
     after = {result.key: result for result in load_run(finished.folder).results}
     assert all(after[result.key].started_at == result.started_at for result in before)  # not measured again
 
 
-def test_ctrl_c_cancels_the_job_and_keeps_what_is_finished(start: Start, cluster: dict[str, str]) -> None:
-    run = start(*_LONGER, *_JOB, **cluster)
+def _interrupted(commands: Commands) -> tuple[FinishedRun, str, str]:
+    run = commands.start(*_LONGER, *_JOB)
     _wait_for_results(run)
     job = _job_of(run.folder)
     run.send(signal.SIGINT)
-    stopped = run.finish(120)
+    stopped = run.finish(200)
+    queue = commands.ask("squeue", "-h", f"--jobs={job}")
+    assert run.leftovers() == []
+    return stopped, job, queue
+
+
+@driven_by(_interrupted)
+def test_ctrl_c_cancels_the_job_and_keeps_what_is_finished(outcome: Any) -> None:
+    stopped, job, queue = outcome
     assert stopped.returncode == 130, stopped.stdout + stopped.stderr
     assert f"stopped by SIGINT; job {job} is cancelled; finished launches are kept" in stopped.stderr
-    assert _slurm(cluster, "squeue", "-h", f"--jobs={job}") == ""
+    assert queue == ""
     assert stopped.summary["results"]["training"]
-    assert run.leftovers(within_s=5.0) == []
 
 
-def test_a_lost_connection_leaves_the_job_to_be_followed_through_the_queue_again(
-    start: Start, cluster: dict[str, str]
-) -> None:
-    """One job for both: it is left alone while it runs, followed again, preempted, and finishes."""
-    run = start(*_LONGER, *_JOB, **cluster)
-    run.wait_until(lambda: "is running" in run.stdout, "running job", within_s=60)
-    job = _job_of(run.folder)
-    run.send(signal.SIGHUP)
-    stopped = run.finish(60)
-    assert stopped.returncode == 129
-    assert f"job {job} goes on; --resume" in stopped.stderr
-
-    followed = start(*_LONGER, *_JOB, "--resume", **cluster)
-    followed.wait_until(lambda: f"Job {job} is running." in followed.stdout, "job to follow", within_s=60)
-    _wait_for_results(followed)
-    _slurm(cluster, "scancel", "--signal=USR1", "--batch", job)
-    finished = followed.finish(300)
-    _assert_complete(finished)
-    assert _job_of(finished.folder) == job
-    assert (
-        "back to the queue; what is finished is kept"
-        in (finished.folder / f"slurm/slurm-{job}.out").read_text()
-    )
+def _of_one_task(commands: Commands) -> FinishedRun:
+    job = ("--launcher=slurm", "--cpus-per-task=2", "--no-waterfall", "--repeats=1")
+    return commands.start("scale", *TINY, *job).finish(300)
 
 
-def test_a_job_that_cannot_run_says_why(start: Start, cluster: dict[str, str]) -> None:
-    refused = start("train", "--launcher=slurm", "--partition=nowhere", "--device=cpu", **cluster).finish(60)
-    assert refused.returncode == 3
-    assert "sbatch failed: " in refused.stderr and "Invalid partition" in refused.stderr
-    failing = start("train", *TINY, *_JOB, "--backend=nccl", folder="other", **cluster).finish(120)
-    assert failing.returncode == 3, failing.stdout + failing.stderr
-    job = _job_of(failing.folder)
+@driven_by(_of_one_task)
+def test_a_job_of_one_task_starts_ranks_of_its_own(outcome: Any) -> None:
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert {result["settings"]["world_size"] for result in outcome.results} == {1, 2}
+    assert "1 rank on 1 node, 1 launch." in outcome.stdout
+
+
+def _to_nowhere(commands: Commands) -> FinishedRun:
+    return commands.start("train", "--launcher=slurm", "--partition=nowhere", "--device=cpu").finish(200)
+
+
+@driven_by(_to_nowhere)
+def test_a_job_that_slurm_refuses_says_why(outcome: Any) -> None:
+    assert outcome.returncode == 3
+    assert "sbatch failed: " in outcome.stderr and "Invalid partition" in outcome.stderr
+
+
+def _without_gpus(commands: Commands) -> FinishedRun:
+    return commands.start("train", *TINY, *_JOB, "--backend=nccl").finish(300)
+
+
+@driven_by(_without_gpus)
+def test_a_job_that_cannot_run_says_why(outcome: Any) -> None:
+    assert outcome.returncode == 3, outcome.stdout + outcome.stderr
+    job = _job_of(outcome.folder)
     why = "--backend nccl needs CUDA GPUs; use --backend gloo"
-    assert f"job {job} ended (failed) and measured nothing: {why} (log: " in failing.stderr
-    assert len(failing.stderr.strip().splitlines()) == 1
+    assert f"job {job} ended (failed) and measured nothing: {why} (log: " in outcome.stderr
+    assert len(outcome.stderr.strip().splitlines()) == 1

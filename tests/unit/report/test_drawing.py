@@ -1,5 +1,6 @@
 """Drawing: every kind of panel in every shape of data, for paper and for the page."""
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -80,8 +81,7 @@ def test_every_format_is_written_and_is_the_same_every_time(tmp_path: Path, widt
     assert first[0].startswith(b"\x89PNG") and b"<svg" in first[1] and first[2].startswith(b"%PDF")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", ["column", "page"])
+@pytest.mark.parametrize(("kind", "width"), [*zip(KINDS, itertools.cycle(("column", "page")), strict=False)])
 def test_hostile_names_are_drawn_as_text(tmp_path: Path, kind: Kind, width: str) -> None:
     named = Panel(
         kind=kind,
