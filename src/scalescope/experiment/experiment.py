@@ -140,7 +140,7 @@ def _drop_overridden_steps(file: Entries, flags: Entries, given: Entries) -> Non
     if "window" not in flags:
         return
     for name in ("steps_per_epoch", "epochs", "eval"):
-        if name in flags and flags[name][0].text != "false":
+        if name in flags and flags[name][0].text not in ("false", "auto"):
             flag = name.replace("_", "-")
             raise BadInput(f"--window cannot be used with --{flag}: each says how long a launch measures")
         if name in file and name not in flags:

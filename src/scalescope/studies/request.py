@@ -49,7 +49,7 @@ class Request:
         return path if self.resume and path.is_file() else None
 
     def _stored_steps(self, asked: Entries) -> Entries:
-        """The number of steps of a run begun by a version that counted them, for whoever repeats its flags."""
+        """How many steps the run to be continued counts, for whoever repeats its flags without that."""
         path = self._resumed()
         if path is None or {"steps_per_epoch", "window"} & {*asked, *self.flags}:
             return {}

@@ -141,7 +141,7 @@ def _schedule_of(options: Train, feed: Feed, accumulation_steps: int) -> StepSch
 
 
 def typical_step_s(warmup_times_s: Sequence[float]) -> float:
-    """What a step will take at least, by the second half of the warm-up: the first steps build and allocate."""
+    """What a step takes at least, by the second half of the warm-up: the first steps build and allocate."""
     return min(warmup_times_s[len(warmup_times_s) // 2 :])
 
 
