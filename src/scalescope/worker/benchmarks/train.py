@@ -17,7 +17,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
 from scalescope.results.result import WINDOW
 from scalescope.worker.assembly import build_feed, build_step, build_workload
-from scalescope.worker.calibration import matmul_flops_per_s
+from scalescope.worker.calibration import BareProduct
 from scalescope.worker.checksum import parameter_checksum
 from scalescope.worker.evaluation import Evaluation
 from scalescope.worker.faults import Fault
@@ -156,10 +156,9 @@ def _train(
 ) -> list[torch.Tensor]:
     """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
     warmup_steps, course = trial.options(Train).warmup_steps, run.course
-    precision = str(trial.settings["precision"])
     # Before the warm-up: a pause after it would let loader processes work ahead of the window.
-    matmul_flops_per_s(run.device, precision)
-    found.counters["matmul_flops_per_s_before"] = matmul_flops_per_s(run.device, precision)
+    product = BareProduct.sized_for(run.device, str(trial.settings["precision"]))
+    found.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     run.position.plan(course.steps)
     run.position.enter(Stage.WARMUP)
     warmup_times, _ = run.steps(warmup_steps)
@@ -184,7 +183,7 @@ def _train(
     found.samples["step_time_s"] = times
     found.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], course.epoch_steps)
     found.counters |= {"measured_samples": samples, "epoch_steps": course.epoch_steps}
-    found.counters["matmul_flops_per_s_after"] = matmul_flops_per_s(run.device, precision)
+    found.counters["matmul_flops_per_s_after"] = product.flops_per_s()
     return losses
 
 
