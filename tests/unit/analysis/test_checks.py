@@ -109,10 +109,10 @@ def test_number_formats_are_named_and_never_a_doubt() -> None:
     bf16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
     fp8 = PrecisionSupport(name="fp8", native=True)
     gpus = tuple(dataclasses.replace(gpu, compute_capability=(9, 0), precisions=(fp8,)) for gpu in GPUS)
-    found = checks(dataclasses.replace(WITH_GPUS, gpus=gpus, precisions=(bf16,)))
-    (processor,) = about("CPU formats", found)
+    lines = checks(dataclasses.replace(WITH_GPUS, gpus=gpus, precisions=(bf16,)))
+    (processor,) = about("CPU formats", lines)
     assert (processor.level, processor.text) == ("ok", "bf16 emulated (96 times as long as fp32)")
-    (gpu,) = about("GPU formats", found)  # both are alike
+    (gpu,) = about("GPU formats", lines)  # both are alike
     assert gpu.text == "NVIDIA H200, compute capability 9.0: fp8 native"
     (unknown,) = about("CPU formats", checks())
     assert unknown.text == "unknown"

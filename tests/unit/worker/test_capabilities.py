@@ -57,9 +57,14 @@ def test_formats_of_a_gpu(
     capability: tuple[int, int], native: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(WITHOUT, raising=False)
-    found = gpu_precisions(capability)
-    assert {support.name for support in found if support.native} == native
-    assert {support.name for support in found if support.emulated} == {"tf32", "bf16", "fp16", "fp8"} - native
+    supports = gpu_precisions(capability)
+    assert {support.name for support in supports if support.native} == native
+    assert {support.name for support in supports if support.emulated} == {
+        "tf32",
+        "bf16",
+        "fp16",
+        "fp8",
+    } - native
 
 
 def test_a_gpu_without_a_capability_is_unknown() -> None:
@@ -69,9 +74,9 @@ def test_a_gpu_without_a_capability_is_unknown() -> None:
 def test_formats_are_measured_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WITHOUT, raising=False)
     threads = torch.get_num_threads()
-    found = {support.name: support for support in cpu_precisions()}
-    assert set(found) == {"bf16", "fp16"}
-    slowdown = found["bf16"].slowdown
+    supports = {support.name: support for support in cpu_precisions()}
+    assert set(supports) == {"bf16", "fp16"}
+    slowdown = supports["bf16"].slowdown
     assert slowdown is not None and slowdown > 0.0
     assert torch.get_num_threads() == threads
 
