@@ -25,7 +25,7 @@ class RecordingWatcher:
     results: list[Result] = field(default_factory=list)
     placements: list[list[str]] = field(default_factory=list)
     fractions: list[float] = field(default_factory=list)
-    bests: list[str] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
 
     def noted(self, line: str) -> None:
         self.notes.append(line)
@@ -42,8 +42,8 @@ class RecordingWatcher:
     def ended(self, result: Result) -> None:
         self.results.append(result)
 
-    def best(self, text: str) -> None:
-        self.bests.append(text)
+    def verdict(self, text: str) -> None:
+        self.verdicts.append(text)
 
     def placed(self, lines: list[str], hosts: list[str]) -> None:
         self.placements.append(lines)

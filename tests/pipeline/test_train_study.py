@@ -43,7 +43,12 @@ def test_the_summary_says_what_was_run() -> None:
     assert summary["name"] == "my-run"
     assert summary["verb"] == "train"
     assert summary["world_size"] == 2
-    assert summary["config"] == {"warmup_iters": 3, "benchmark_iters": 5, "device": "fake processor"}
+    assert summary["config"] == {
+        "warmup_iters": 3,
+        "benchmark_iters": 5,
+        "device": "fake processor",
+        "window_s": None,
+    }
     assert summary["results"]["scaling"] == []
 
 

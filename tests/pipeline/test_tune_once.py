@@ -108,7 +108,7 @@ def test_the_sentence_says_so_and_how_to_know() -> None:
     watcher = RecordingWatcher()
     report = tuned(HELPING, watcher=watcher)
     assert watcher.notes[1:] == ["Attached ranks make one launch of each lever: no interval and no verdict."]
-    assert watcher.bests == []
+    assert watcher.verdicts == []
     assert sentence(report).startswith("precision bf16 looked fastest (1.4")
     assert NOT_PROVEN in sentence(report)
     assert "scalescope tune on one machine without torchrun or srun" in sentence(report)

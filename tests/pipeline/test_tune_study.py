@@ -211,11 +211,11 @@ def test_a_combination_is_found_confirmed_and_told_within_its_budget(
 def test_what_is_fastest_so_far_is_told_when_it_changes() -> None:
     watcher = RecordingWatcher()
     tuned(HELPING, combine=True, watcher=watcher)
-    assert [text.rpartition(" ")[0] for text in watcher.bests][-2:] == [
-        "precision bf16",
-        "jit True + precision bf16",
+    assert [text.rpartition(" ")[0] for text in watcher.verdicts][-2:] == [
+        "best so far: precision bf16",
+        "best so far: jit True + precision bf16",
     ]
-    assert watcher.bests[-1].endswith("×")
+    assert watcher.verdicts[-1].endswith("×")
 
 
 @pytest.mark.parametrize("budget_s", [45])

@@ -20,6 +20,8 @@ from scalescope.results.result import Result
 Verdict = Literal["faster", "slower", "same", "inconclusive"]
 # What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
 _OF_THE_MACHINE = ("device", "backend", "threads_per_rank")
+# How long a launch measures: the job is the same, and its speed is what is compared.
+_LENGTH = ("epochs", "steps_per_epoch")
 _ALL_LAUNCHES_TELL = 2.80  # z.975 + z.8: what the quantiles of t come to with very many launches
 
 
@@ -56,6 +58,11 @@ class Judged:
     @property
     def too_few(self) -> bool:
         return min(self.launches) < 2
+
+    @property
+    def windows_s(self) -> tuple[float, float]:
+        """How long launches measured before and after, in the median."""
+        return self.before.window_s, self.after.window_s
 
     @property
     def machine_change(self) -> float | None:
@@ -157,18 +164,28 @@ Pair = tuple[Configuration, Configuration]
 
 
 def _pairs(left: list[Configuration], right: list[Configuration], *, any_hardware: bool) -> list[Pair]:
-    """By identity; then, where machines may differ, by what is left of it, if that is still unmistakable."""
+    """By identity; then without how long they measured; then, where machines may differ, without what
+    follows from the machine: each only where the match is unmistakable."""
     by_id = {one.trial.trial_id: one for one in left}
     pairs = [(by_id[one.trial.trial_id], one) for one in right if one.trial.trial_id in by_id]
-    if not any_hardware:
-        return pairs
+    pairs += _pairs_without(_LENGTH, left, right, pairs)
+    if any_hardware:
+        pairs += _pairs_without((*_LENGTH, *_OF_THE_MACHINE), left, right, pairs)
+    return pairs
+
+
+def _pairs_without(
+    ignored: tuple[str, ...], left: list[Configuration], right: list[Configuration], pairs: list[Pair]
+) -> list[Pair]:
+    """Pairs of what is not matched yet, by all settings but the ignored ones."""
     matched = {one.trial.trial_id for pair in pairs for one in pair}
     rest = [[one for one in side if one.trial.trial_id not in matched] for side in (left, right)]
-    olds, news = ([_job(one.trial) for one in side] for side in rest)
-    for job, one in zip(news, rest[1], strict=True):
-        if olds.count(job) == news.count(job) == 1:
-            pairs.append((rest[0][olds.index(job)], one))
-    return pairs
+    old_jobs, new_jobs = ([_job(one.trial, ignored) for one in side] for side in rest)
+    return [
+        (rest[0][old_jobs.index(job)], after)
+        for job, after in zip(new_jobs, rest[1], strict=True)
+        if old_jobs.count(job) == new_jobs.count(job) == 1
+    ]
 
 
 def _place(pair: Pair) -> tuple[int, int, str]:
@@ -177,8 +194,8 @@ def _place(pair: Pair) -> tuple[int, int, str]:
     return trial.world_size, trial.samples_per_step, trial.label
 
 
-def _job(trial: Trial) -> dict[str, object]:
-    return {n: v for n, v in identity(trial.settings).items() if n not in _OF_THE_MACHINE}
+def _job(trial: Trial, ignored: tuple[str, ...]) -> dict[str, object]:
+    return {name: value for name, value in identity(trial.settings).items() if name not in ignored}
 
 
 def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[Judged, ...]:
@@ -210,16 +227,21 @@ def _failed(
     left: list[Configuration], right: list[Configuration], new: Sequence[Result]
 ) -> tuple[Failed, ...]:
     """Configurations of the old run of which the new one has launches, and none that ended well."""
-    worked = {one.trial.trial_id for one in right}
+    worked = {_job_key(configuration.trial) for configuration in right}
     reasons: dict[str, str] = {}
-    for one in new:
-        if one.status != "ok" and one.settings["benchmark"] == "train":
-            reasons[Trial(settings=one.settings).trial_id] = one.reason or one.status
+    for result in new:
+        if result.status != "ok" and result.settings["benchmark"] == "train":
+            reasons[_job_key(Trial(settings=result.settings))] = result.reason or result.status
     return tuple(
-        Failed(trial=one.trial, reason=reasons[one.trial.trial_id])
-        for one in left
-        if one.trial.trial_id in reasons.keys() - worked
+        Failed(trial=configuration.trial, reason=reasons[key])
+        for configuration in left
+        if (key := _job_key(configuration.trial)) in reasons.keys() - worked
     )
+
+
+def _job_key(trial: Trial) -> str:
+    """The same for two trials of one job that only measured for different lengths."""
+    return repr(sorted(_job(trial, _LENGTH).items()))
 
 
 def _alone(one: Configuration, others: Sequence[Configuration]) -> Alone:

@@ -22,6 +22,7 @@ from scalescope.results.result import Result
 
 _UNSTABLE_CV = 0.03
 _DRIFT_SPAN_S = 120.0
+SHORT_WINDOW_S = 1.0
 _SHORT = 0.01  # the last batch of an epoch may be smaller without a word
 
 
@@ -72,6 +73,11 @@ class Configuration:
     @property
     def measured_steps(self) -> int:
         return len(self.launches[0].step_times_s)
+
+    @property
+    def window_s(self) -> float:
+        """How long a launch measured, in the median."""
+        return statistics.median(launch.window_s for launch in self.launches)
 
     @property
     def matmul_flops_per_s(self) -> float | None:
@@ -132,7 +138,13 @@ class Configuration:
 
     def remarks(self) -> list[str]:
         """What a reader should know without doubting the result."""
-        return [*self._short_batches(), *self._outliers()]
+        return [*self._short_window(), *self._short_batches(), *self._outliers()]
+
+    def _short_window(self) -> list[str]:
+        """Short windows catch few of a machine's slow and fast moments; launches differ more then."""
+        if self.window_s >= SHORT_WINDOW_S:
+            return []
+        return [f"a launch measured for only {self.window_s:.2g} s ({self.measured_steps} steps)"]
 
     def _short_batches(self) -> list[str]:
         """Whether steps worked on fewer samples than asked for; a data set may have no more."""

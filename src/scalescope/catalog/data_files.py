@@ -15,7 +15,7 @@ class FilesOnDisk(DataTraits):
 
     ends = True
     has_validation = True
-    defaults = {"steps_per_epoch": None}  # noqa: RUF012
+    epoch_steps = None
 
     data_dir: str | None = setting(
         None,

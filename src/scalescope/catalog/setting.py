@@ -91,9 +91,11 @@ class Setting:
     choices: tuple[str, ...] = ()
     optional: bool = False
     none_word: str = "none"
+    words: tuple[str, ...] = ()  # accepted instead of a value of its kind; Literal in the annotation
     neutral: Scalar | Unset = UNSET
     sweep: bool = True
     internal: bool = False
+    identity: bool = True  # False: trials that differ in it alone are the same trial
     aliases: tuple[str, ...] = ()
     opposite: str | None = None
     lever: Lever | None = None
@@ -119,6 +121,7 @@ def setting(
     neutral: Scalar | Unset = UNSET,
     sweep: bool = True,
     internal: bool = False,
+    identity: bool = True,
     aliases: tuple[str, ...] = (),
     opposite: str | None = None,
     lever: Lever | None = None,
@@ -143,12 +146,17 @@ def settings_of(card: type[Any]) -> tuple[Setting, ...]:
 
 def _setting_of(card: str, name: str, annotation: Any, details: dict[str, Any]) -> Setting:
     optional = False
-    if isinstance(annotation, types.UnionType):
-        inner = [part for part in typing.get_args(annotation) if part is not type(None)]
-        assert len(inner) == 1, f"{card}.{name}: a setting has one type, or that type or None"
-        annotation, optional = inner[0], True
+    words: tuple[str, ...] = ()
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        parts = typing.get_args(annotation)
+        words = tuple(
+            word for part in parts if typing.get_origin(part) is Literal for word in typing.get_args(part)
+        )
+        plain = [part for part in parts if isinstance(part, type) and part is not types.NoneType]
+        assert len(plain) == 1, f"{card}.{name}: a setting has one type, besides words and None"
+        annotation, optional = plain[0], types.NoneType in parts
     kind = details.pop("kind") or annotation.__name__
-    return Setting(name=name, card=card, kind=kind, optional=optional, **details)
+    return Setting(name=name, card=card, kind=kind, optional=optional, words=words, **details)
 
 
 def parse_value(setting: Setting, text: str, origin: str) -> Scalar:
@@ -158,6 +166,8 @@ def parse_value(setting: Setting, text: str, origin: str) -> Scalar:
         raise BadInput(f"{origin}: the value is {len(text)} characters long")
     if setting.optional and text.lower() in {setting.none_word, "null", "~"}:
         return None
+    if text.lower() in setting.words:
+        return text.lower()
     value = _PARSERS[setting.kind](text, origin)
     return check_value(setting, value, origin)
 

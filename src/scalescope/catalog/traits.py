@@ -40,6 +40,8 @@ class DataTraits:
     """What a source of data offers."""
 
     ends: ClassVar[bool] = False  # an epoch has a natural length
+    # Steps of an epoch where epochs are asked for without their length; None is every sample once.
+    epoch_steps: ClassVar[int | PerDevice | None] = PerDevice(cpu=40, cuda=105)
     has_validation: ClassVar[bool] = False
     defaults: ClassVar[Defaults] = {}
 

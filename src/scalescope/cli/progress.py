@@ -94,8 +94,8 @@ class TerminalWatcher:
         for note in result.notes:
             self._print(f"note: {note}")
 
-    def best(self, text: str) -> None:
-        self._bar.update(self._task, best=f"best so far: {text}")
+    def verdict(self, text: str) -> None:
+        self._bar.update(self._task, best=text)
 
     def _print(self, line: str) -> None:
         from rich.text import Text

@@ -142,6 +142,9 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
         crowded = threads_of_all > machine.cores
         settings["stand_in"] = settings["stand_in"] and crowded and asked["device"] == "cpu"
     for owner in owners:
+        if hasattr(owner, "settle"):
+            owner.settle(settings)
+    for owner in owners:
         if hasattr(owner, "check"):
             owner.check(settings)
     return Trial(settings=dict(sorted(settings.items())))

@@ -37,15 +37,18 @@ class Experiment:
 def build_experiment(
     verb: str, benchmark: str, file: Entries, flags: Entries, defaults: Mapping[str, Any]
 ) -> Experiment:
-    """Merge flag over file over default; `defaults` are the verb's own for the run's options."""
+    """Merge flag over file over default; `defaults` are the verb's own, for options and settings."""
     given = {**file, **flags}
     _drop_overridden_batch(file, flags, given)
+    _drop_overridden_steps(file, flags, given)
     _drop_unselected(file, flags, given)
     run_options = {one.name: one for one in settings_of(Measuring)}
     known = cards.all_settings(benchmark)
     measuring: dict[str, Any] = {name: one.default for name, one in run_options.items()}
-    measuring.update(defaults)
-    settings: dict[str, tuple[Value, ...]] = {}
+    measuring.update((name, value) for name, value in defaults.items() if name in run_options)
+    settings: dict[str, tuple[Value, ...]] = {
+        name: (value,) for name, value in defaults.items() if name not in run_options
+    }
     env: dict[str, tuple[Given, ...]] = {}
     for name, values in given.items():
         if name.startswith("env."):
@@ -130,6 +133,18 @@ def _drop_overridden_batch(file: Entries, flags: Entries, given: Entries) -> Non
     for mine, other in (pair, pair[::-1]):
         if mine in flags and other in file and other not in flags:
             given.pop(other)
+
+
+def _drop_overridden_steps(file: Entries, flags: Entries, given: Entries) -> None:
+    """--window replaces a file's epochs, which have a length in steps; as flags the two contradict."""
+    if "window" not in flags:
+        return
+    for name in ("steps_per_epoch", "epochs", "eval"):
+        if name in flags and flags[name][0].text not in ("false", "auto"):
+            flag = name.replace("_", "-")
+            raise BadInput(f"--window cannot be used with --{flag}: each says how long a launch measures")
+        if name in file and name not in flags:
+            given.pop(name)
 
 
 def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:

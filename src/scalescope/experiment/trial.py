@@ -113,7 +113,9 @@ def identity(settings: Mapping[str, Value]) -> dict[str, Value]:
     """
     known = all_settings(str(settings["benchmark"]))
     return {
-        name: value
-        for name, value in settings.items()
-        if name not in known or known[name][0].neutral != value
+        name: value for name, value in settings.items() if name not in known or _tells(known[name], value)
     }
+
+
+def _tells(versions: tuple[Setting, ...], value: Value) -> bool:
+    return versions[0].identity and versions[0].neutral != value

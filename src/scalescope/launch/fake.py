@@ -8,6 +8,7 @@ from typing import Any
 
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import Comm
+from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
@@ -184,7 +185,7 @@ class FakeLauncher:
         launch_noise = random.Random(f"{trial.trial_id}/{launch}").gauss(0, self._model.launch_noise)
         steps = random.Random(f"{trial.trial_id}/{launch}/{rank}")
         settings = trial.settings
-        count = settings["epochs"] * (settings["steps_per_epoch"] or 100) - settings["warmup_steps"]
+        count = self._steps(trial) - settings["warmup_steps"]
         late = self._model.late_s if trial.world_size > 1 else {}
         # Ranks that exchange gradients wait for the last; those that do not go their own way.
         behind_s = late.get(rank, 0.0) if takes_away(trial, NO_COMM) else max(late.values(), default=0.0)
@@ -197,6 +198,14 @@ class FakeLauncher:
             "gradient_bytes": 4_000_000,
         }
         return self._record(rank, {"step_time_s": times, "loss": [1.0] * count}, counters)
+
+    def _steps(self, trial: Trial) -> int:
+        """How many steps a launch makes, warm-up included."""
+        options = trial.options(Train)
+        if options.window is None:
+            return trial.steps or 100 * options.epochs
+        in_window = math.ceil(options.window / self._model.step_time_s(trial))
+        return options.warmup_steps + max(options.min_steps, in_window)
 
     def _record(
         self, rank: int, samples: dict[str, list[float]], counters: Mapping[str, float | int | str | None]

@@ -16,6 +16,7 @@ from scalescope.report.varied import shown_value, varied_settings
 
 SCHEMA_VERSION = "1.0"
 _MACHINE_CHANGED = 0.02
+_WINDOW_DIFFERS = 1.5  # times as long
 _SHOWN_ALONE = 5  # of each side; -v and the JSON have all
 _IN_THE_LABEL = ("strategy", "benchmark")
 
@@ -82,6 +83,27 @@ def _faster(comparison: Comparison) -> str:
 
 
 def _doubts(comparison: Comparison) -> tuple[str, ...]:
+    """What besides the code may make a difference."""
+    return (*_windows_differ(comparison), *_machine_changed(comparison))
+
+
+def _windows_differ(comparison: Comparison) -> tuple[str, ...]:
+    """How long launches measured, where that is not the same in both runs."""
+    differing = [pair for judged in comparison.judged if _is_longer(*(pair := judged.windows_s))]
+    if not differing:
+        return ()
+    before, after = (statistics.median(side) for side in zip(*differing, strict=True))
+    return (
+        f"Launches measured for {significant(before)} s before and {significant(after)} s after "
+        f"({len(differing)} of {counted(len(comparison.judged), 'configuration')}).",
+    )
+
+
+def _is_longer(before_s: float, after_s: float) -> bool:
+    return max(before_s, after_s) > _WINDOW_DIFFERS * min(before_s, after_s)
+
+
+def _machine_changed(comparison: Comparison) -> tuple[str, ...]:
     """Whether the machine itself ran at another speed: then it may not be the code."""
     changes = [one.machine_change for one in comparison.judged if one.machine_change is not None]
     if not changes or abs(change := statistics.median(changes)) <= _MACHINE_CHANGED:

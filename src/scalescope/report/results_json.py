@@ -37,6 +37,7 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
         "config": {
             "warmup_iters": settings.get("warmup_steps", settings.get("warmup")),
             "benchmark_iters": _benchmark_iters(settings),
+            "window_s": settings.get("window"),
             "device": _device_name(run),
         },
         "results": {
@@ -54,7 +55,7 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
 def _benchmark_iters(settings: dict[str, Any]) -> int | None:
     if "steps_per_epoch" not in settings:
         return settings.get("iters")
-    if settings["steps_per_epoch"] is None:
+    if not isinstance(settings["steps_per_epoch"], int):  # the data or the window decides
         return None
     return int(settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"])
 

@@ -40,6 +40,15 @@ def scaling_sections(run: Run) -> tuple[Section, ...]:
     )
 
 
+def scaling_so_far(run: Run) -> str | None:
+    """The verdict in the middle of a run, with how much it stands on; None while nothing can be compared."""
+    rows = scaling_rows(configurations(run.results))
+    if all(row.is_baseline for row in rows):
+        return None
+    launches = min(len(row.configuration.launches) for row in rows)
+    return f"{verdict(rows).removesuffix('.')} ({counted(launches, 'launch')} each)."
+
+
 _DOUBTFUL = 0.5  # width of an interval as a share of its value
 
 

@@ -90,6 +90,7 @@ def summary_section(one: Configuration) -> Section:
         ("Config", json.dumps(shown)),
         ("Warmup steps", f"{settings['warmup_steps']}"),
         ("Measured steps", f"{one.measured_steps} / {total}"),
+        ("Measured window", f"{significant(one.window_s)} s per launch"),
         ("Avg step time", f"{step.value * 1e3:.2f} ms"),
         ("Throughput", _throughput(one)),
         ("Measured samples", f"{sum(launch.samples for launch in one.launches):,}"),

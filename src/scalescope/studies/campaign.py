@@ -5,7 +5,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -36,6 +36,8 @@ class Plan:
     machine: Machine
     notes: tuple[str, ...] = ()
     once: tuple[Trial, ...] = ()  # run after the first round: repeats would tell nothing new
+    # Launched first in every round, by id: what was asked for, before what only explains it.
+    first: frozenset[str] = frozenset()
     chosen: tuple[tuple[Trial, int], ...] | None = None  # these launches in this order, instead of rounds
     only: tuple[int, ...] | None = None  # launch numbers that are ours, where several commands share a run
     budget_since: str | None = (
@@ -51,7 +53,8 @@ class Plan:
         """Every launch in order: round after round, each round in a random order of its own.
 
         Rounds keep the comparison fair when the machine changes over time, and balanced when a budget
-        ends the run early.
+        ends the run early. What was asked for comes first in each, so that a budget costs explanations
+        before it costs answers.
         """
         if self.chosen is not None:
             return list(self.chosen)
@@ -59,6 +62,7 @@ class Plan:
         for launch in range(self.experiment.measuring.repeats):
             round_of_trials = sorted(self.trials, key=lambda trial: trial.trial_id)
             random.Random(f"{self.experiment.measuring.order_seed}/{launch}").shuffle(round_of_trials)
+            round_of_trials.sort(key=lambda trial: trial.trial_id not in self.first)
             ordered.extend((trial, launch) for trial in round_of_trials)
             if launch == 0:
                 ordered.extend((trial, launch) for trial in self.once)
@@ -68,6 +72,13 @@ class Plan:
         """The launches that are ours to make, with their place in the order of all."""
         numbered = ((order, trial, launch) for order, (trial, launch) in enumerate(self.launches()))
         return [one for one in numbered if self.only is None or one[2] in self.only]
+
+    def ends_part(self, ordered: Sequence[tuple[int, Trial, int]], place: int) -> bool:
+        """Whether a round, or what was asked for in it, is complete with this launch."""
+        if place + 1 == len(ordered):
+            return True
+        (_, trial, launch), (_, next_trial, next_launch) = ordered[place : place + 2]
+        return launch != next_launch or (trial.trial_id in self.first) != (next_trial.trial_id in self.first)
 
     @property
     def is_last(self) -> bool:
@@ -92,12 +103,13 @@ class CampaignWatcher(Watcher, Protocol):
 
     def ended(self, result: Result) -> None: ...
 
-    def best(self, text: str) -> None:
-        """What a search holds for the fastest so far."""
+    def verdict(self, text: str) -> None:
+        """The answer as far as it is known."""
         ...
 
 
 More = Callable[[Run], tuple[tuple[Trial, int], ...]]
+Verdict = Callable[[Run], str | None]  # the answer as far as it is known; None while there is none
 
 
 def run_campaign(
@@ -107,6 +119,7 @@ def run_campaign(
     watcher: CampaignWatcher,
     more: More = lambda run: (),
     heard: Callable[[Result], None] = lambda result: None,
+    verdict: Verdict = lambda run: None,
 ) -> list[str]:
     """Run what is not done yet, then what `more` asks for; returns what has to be said about it.
 
@@ -116,7 +129,7 @@ def run_campaign(
     if plan.only is not None:  # the time that others took counts: there is one budget for each submission
         shared = [one for one in load_run(folder.path).results if one.started_at >= (plan.budget_since or "")]
         started -= sum(result.duration_s for result in shared)
-    notes, in_time = _run_plan(plan, launcher, folder, watcher, started, heard)
+    notes, in_time = _run_plan(plan, launcher, folder, watcher, started, heard, verdict)
     tried: set[tuple[str, int]] = set()
     while in_time and plan.is_last:
         run = load_run(folder.path)
@@ -126,7 +139,7 @@ def run_campaign(
             break
         tried |= {(trial.trial_id, n) for trial, n in launches}  # one that fails is not tried for ever
         further = dataclasses.replace(plan, chosen=launches, only=None, notes=())
-        said, in_time = _run_plan(further, launcher, folder, watcher, started, heard)
+        said, in_time = _run_plan(further, launcher, folder, watcher, started, heard, verdict)
         notes += said
     return notes
 
@@ -138,6 +151,7 @@ def _run_plan(
     watcher: CampaignWatcher,
     started: float,
     heard: Callable[[Result], None],
+    verdict: Verdict,
 ) -> tuple[list[str], bool]:
     """Run what is not done yet; returns what has to be said, and whether the budget was kept."""
     notes: list[str] = []
@@ -175,6 +189,8 @@ def _run_plan(
         failures[trial.trial_id] += _TRIES_BEFORE_GIVING_UP if bad_input else _weight(result)
         refusals.add(result, bad_input)
         heard(result)
+        if plan.ends_part(ordered, place) and (text := verdict(load_run(folder.path))) is not None:
+            watcher.verdict(text)
     refusals.decide()
     notes += [f"Gave up on {label}: {count} more launches not run." for label, count in given_up.items()]
     return notes, in_time

@@ -1,6 +1,7 @@
 """A rough forecast of how long a plan takes, for --dry-run; counted from operations, not measured."""
 
 from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.train import AUTO
 from scalescope.experiment.trial import Trial
 
 # Orders of magnitude of one core and one data-centre GPU in fp32; an estimate needs no more.
@@ -30,5 +31,9 @@ def _launch_s(trial: Trial) -> float:
     fresh_s = _FRESH_S if settings["env"] else 0.0
     if settings["benchmark"] == "memory":
         fresh_s += _FORECAST_S * _FORECASTS[settings["purpose"]]
-    steps = trial.steps or _STEPS_OF_A_DATA_SET
-    return float(_LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + fresh_s + steps * step_s)
+    if settings.get("steps_per_epoch") == AUTO:
+        window_s = max(settings["window"], settings["min_steps"] * step_s)
+        measured_s = settings["warmup_steps"] * step_s + window_s
+    else:
+        measured_s = (trial.steps or _STEPS_OF_A_DATA_SET) * step_s
+    return float(_LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + fresh_s + measured_s)

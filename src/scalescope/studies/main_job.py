@@ -14,7 +14,7 @@ from scalescope.report.communication import communication_brief
 from scalescope.report.machine import machine_section
 from scalescope.report.memory import memory_brief
 from scalescope.report.memory_verdict import next_after_memory
-from scalescope.report.scaling import next_after_scaling, scaling_sections
+from scalescope.report.scaling import next_after_scaling, scaling_sections, scaling_so_far
 from scalescope.report.section import Section
 from scalescope.report.training import next_after_training, training_sections
 from scalescope.report.trials import is_answer
@@ -29,9 +29,12 @@ from scalescope.studies.scale import only_explains, plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
 
 PARTS = ("comm", "training", "memory", "scaling")
-DEFAULTS = {"repeats": 5, "budget": 90.0}
+DEFAULTS = {"repeats": 5, "budget": 90.0, "min_steps": 3}
 _WARMUP = 5
-_ITERS = 20
+_ROUNDS = 3  # of launches that the budget is to have room for: what an interval needs
+_SHARE = 0.75  # of the budget that is planned; the rest is for machines slower than thought
+_LAUNCH_S = {"cpu": 1.0, "cuda": 4.0}  # what a launch takes besides its window
+_LEAST_WINDOW_S = 0.5
 _BATCHES = (2, 8)  # for memory; models that normalise over the batch refuse one sample
 
 
@@ -49,6 +52,8 @@ def main_job(
     machine = launcher.machine()
     experiment = _with_steps(request.experiment(DEFAULTS), warmup, iters)
     everything = plan_scaling(request, experiment, launcher, most_ranks, waterfall=waterfall)
+    if "window" not in experiment.settings:
+        everything = _with_window(everything)
     watcher.shown((machine_section(machine, _ranks(everything)),))
     trials = _trials_of(parts, everything)
     ids = {trial.trial_id for trial in trials}
@@ -82,6 +87,7 @@ def main_job(
         sections,
         next_step,
         answers=lambda result: is_answer(result) or (only_explains(result) and not is_asked(result)),
+        verdict=scaling_so_far if "scaling" in parts else lambda run: None,
     )
     return _with_page(found, watcher)
 
@@ -149,17 +155,34 @@ def _settings(kind: str, name: str) -> tuple[Setting, ...]:
 
 
 def _with_steps(experiment: Experiment, warmup: int | None, iters: int | None) -> Experiment:
-    """Few steps, so that the main job keeps nobody waiting, unless the steps were chosen."""
-    chosen = {"epochs", "steps_per_epoch"} & set(experiment.settings)
+    """The numbers of steps that were asked for, in the words of the settings."""
+    chosen = {"epochs", "steps_per_epoch", "window"} & set(experiment.settings)
     if chosen and iters is not None:
-        raise BadInput(f"--iters counts measured steps and {chosen.pop()} all of them; give one")
+        raise BadInput(f"--iters cannot be used with {chosen.pop()}: each says how long a launch measures")
     changes: dict[str, tuple[int, ...]] = {}
     if warmup is not None:
         changes["warmup_steps"] = (warmup,)
-    if not chosen:
+    if iters is not None:
         warmups = changes.get("warmup_steps") or experiment.settings.get("warmup_steps", (_WARMUP,))
-        changes["steps_per_epoch"] = (max(warmups) + (iters or _ITERS),)
+        changes["steps_per_epoch"] = (max(warmups) + iters,)
     return experiment.with_settings(**changes)
+
+
+def _with_window(plan: Plan) -> Plan:
+    """The plan with windows that leave time for three launches of everything within the budget."""
+    measuring = plan.experiment.measuring
+    timed = [trial for trial in plan.trials if trial.settings["window"] is not None]
+    if measuring.budget is None or not timed:
+        return plan
+    launches = min(_ROUNDS, measuring.repeats) * len(plan.trials) + len(plan.once)
+    longest = float(timed[0].settings["window"])
+    fitting = _SHARE * measuring.budget / launches - _LAUNCH_S[timed[0].device]
+    window = round(max(_LEAST_WINDOW_S, min(fitting, longest)), 2)
+    return dataclasses.replace(
+        plan,
+        experiment=plan.experiment.with_settings(window=(window,)),
+        trials=tuple(trial.replace(window=window) if trial in timed else trial for trial in plan.trials),
+    )
 
 
 def _ranks(plan: Plan) -> int:

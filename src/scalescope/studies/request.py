@@ -38,17 +38,31 @@ class Request:
 
     def _begun(self) -> Path | None:
         """The request to go on with: --resume alone takes up what the folder was asked for."""
-        if not self.resume or set(self.flags) - {"output_dir"}:
+        if set(self.flags) - {"output_dir"}:
             return None
+        return self._resumed()
+
+    def _resumed(self) -> Path | None:
+        """The stored request of the run to be continued."""
         given = self.flags.get("output_dir")
         path = (Path(given[0].text) if given else DEFAULT_ROOT / "latest") / EXPERIMENT
-        return path if path.is_file() else None
+        return path if self.resume and path.is_file() else None
+
+    def _stored_steps(self, asked: Entries) -> Entries:
+        """How many steps the run to be continued counts, for whoever repeats its flags without that."""
+        path = self._resumed()
+        if path is None or {"steps_per_epoch", "window"} & {*asked, *self.flags}:
+            return {}
+        stored = read_experiment_file(path)
+        return {"steps_per_epoch": stored["steps_per_epoch"]} if "steps_per_epoch" in stored else {}
 
     def experiment(self, defaults: Mapping[str, Any]) -> Experiment:
         """The checked request; `defaults` are the verb's own for the run's options."""
         path = self.file or self._begun()
         file, _ = parted(read_experiment_file(path) if path else {})
-        return build_experiment(self.verb, self.benchmark, file, self.flags, defaults)
+        return build_experiment(
+            self.verb, self.benchmark, {**file, **self._stored_steps(file)}, self.flags, defaults
+        )
 
     def of_job(self) -> Entries:
         """What the experiment file asks of SLURM; a run that is not a job goes without."""

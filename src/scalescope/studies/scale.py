@@ -19,7 +19,7 @@ from scalescope.experiment.twins import (
     with_share,
 )
 from scalescope.launch.launcher import Launcher
-from scalescope.report.scaling import next_after_scaling, scaling_sections
+from scalescope.report.scaling import next_after_scaling, scaling_sections, scaling_so_far
 from scalescope.report.trials import is_answer
 from scalescope.results.result import Result
 from scalescope.studies.campaign import CampaignWatcher, Plan
@@ -50,6 +50,7 @@ def scale(
         scaling_sections,
         next_after_scaling,
         answers=lambda result: is_answer(result) or only_explains(result),
+        verdict=scaling_so_far,
     )
 
 
@@ -70,6 +71,7 @@ def plan_scaling(
         trials=with_explanations(expansion.trials, waterfall=waterfall),
         machine=machine,
         notes=expansion.notes,
+        first=frozenset(trial.trial_id for trial in _answers(expansion.trials)),
     )
     if not waterfall:
         return plan
@@ -77,6 +79,12 @@ def plan_scaling(
         return dataclasses.replace(plan, once=network_of(plan, listen=launcher.repeatable))
     except ScalescopeError as error:  # gloo between GPUs, for instance: training goes on without
         return dataclasses.replace(plan, notes=(*plan.notes, f"The exchange is not measured: {error}"))
+
+
+def _answers(asked: Iterable[Trial]) -> tuple[Trial, ...]:
+    """What the table's rows are made of: the trials asked for, and one rank without a wrapper."""
+    trials = tuple(asked)
+    return (*trials, *(plain_twin(trial) for trial in trials))
 
 
 def only_explains(result: Result) -> bool:

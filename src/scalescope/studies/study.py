@@ -28,7 +28,7 @@ from scalescope.results.run_folder import (
     new_run_path,
     point_latest_at,
 )
-from scalescope.studies.campaign import KEPT, CampaignWatcher, More, Plan, run_campaign
+from scalescope.studies.campaign import KEPT, CampaignWatcher, More, Plan, Verdict, run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.request import Request
@@ -59,6 +59,7 @@ def carry_out(
     more: More = lambda run: (),
     heard: Callable[[Result], None] = lambda result: None,
     answers: Callable[[Result], bool] = is_answer,
+    verdict: Verdict = lambda run: None,
 ) -> StudyReport:
     """Measure a plan and what `more` asks for then, write the summary, and show `sections` of it.
 
@@ -83,7 +84,7 @@ def carry_out(
         record = environment_record(folder.path, plan, launcher, resume=request.resume)
         if record is not None:
             folder.write(ENVIRONMENT, to_text(record))
-        notes = run_campaign(plan, launcher, folder, watcher, more, heard)
+        notes = run_campaign(plan, launcher, folder, watcher, more, heard, verdict)
         run = _write_summary(folder, plan)
         for name, text in files(run).items():
             folder.write(name, text)
@@ -229,7 +230,7 @@ def check_same_request(stored: Path, wanted: str, neutral: set[str]) -> None:
 
 
 def _comparable(text: str) -> set[str]:
-    free = ("repeats:", "budget:", "name:", "init_timeout:", "warmup_timeout:", "stall_timeout:")
+    free = ("repeats:", "budget:", "name:", "window:", "init_timeout:", "warmup_timeout:", "stall_timeout:")
     return {line for line in text.splitlines() if not line.startswith((*free, "teardown"))}
 
 

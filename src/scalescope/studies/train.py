@@ -14,7 +14,7 @@ from scalescope.studies.profiling import NSYS_SCRIPT, Profiling, nsys_command, n
 from scalescope.studies.request import Request
 from scalescope.studies.study import StudyReport, carry_out
 
-DEFAULTS = {"repeats": 1}
+DEFAULTS = {"repeats": 1, "window": 10.0}
 
 
 def train(

@@ -23,7 +23,7 @@ from scalescope.studies.study import StudyReport, carry_out
 from scalescope.studies.tune_once import for_running_ranks, tune_once
 from scalescope.studies.tune_search import TUNED, Search
 
-DEFAULTS = {"repeats": 5, "budget": 600.0}
+DEFAULTS = {"repeats": 5, "budget": 600.0, "window": 3.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,14 @@ class Group:
         dist.all_reduce(summed)
         return [float(value) for value in summed.tolist()]
 
+    def largest(self, value: float, device: torch.device) -> float:
+        """The largest of all ranks' values; no rank goes on before all have come."""
+        if not self.joined:
+            return value
+        shared = torch.tensor([value], dtype=torch.float64, device=device)
+        dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+        return float(shared)
+
     def leave(self) -> None:
         """Leave the process group.
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import PerDevice, setting
+from scalescope.catalog.setting import PerDevice, for_device, setting
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +19,34 @@ class Train(Training):
     heading = "Training"
 
     epochs: int = setting(1, "Passes of steps_per_epoch steps.", low=1, high=1_000_000)
-    steps_per_epoch: int | None = setting(
-        PerDevice(cpu=40, cuda=105),
-        "Steps in an epoch, warm-up included; all is every sample of a data set once. More steps average out "
-        "more noise.",
+    steps_per_epoch: int | Literal["auto"] | None = setting(
+        AUTO,
+        "Steps per epoch, warm-up included; auto measures for --window; all is every sample of a data set "
+        "once.",
         low=1,
         high=100_000_000,
         none_word="all",
+        neutral=AUTO,
+    )
+    window: float | None = setting(
+        PerDevice(cpu=1.5, cuda=3.0),
+        "How long a launch measures after its warm-up; ranks agree on the number of steps before it. "
+        "--steps-per-epoch and --epochs count steps instead.",
+        kind="duration",
+        low=0.01,
+        high=1e6,
+        neutral=None,
+        sweep=False,
+        identity=False,
+    )
+    min_steps: int = setting(
+        5,
+        "Steps that a timed launch measures at least, however long they take.",
+        low=2,
+        high=10_000,
+        neutral=5,
+        sweep=False,
+        identity=False,
     )
     warmup_steps: int = setting(
         5,
@@ -54,9 +77,26 @@ class Train(Training):
         internal=True,
     )
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether a launch measures for a time, and not for a number of steps."""
+        return self.steps_per_epoch == AUTO
+
     def steps(self) -> int:
-        """How many steps a launch takes, warm-up included; 0 where only the data can tell."""
-        return self.epochs * (self.steps_per_epoch or 0)
+        """How many steps a launch takes, warm-up included; 0 where only its ranks can tell."""
+        return self.epochs * self.steps_per_epoch if isinstance(self.steps_per_epoch, int) else 0
+
+    @staticmethod
+    def settle(values: dict[str, Any]) -> None:
+        """Epochs have a length: where several are asked for, or accuracies at their end, it is not a time.
+
+        A launch that counts its steps has no window.
+        """
+        if values["steps_per_epoch"] == AUTO and (values["epochs"] > 1 or values["eval"]):
+            epoch_steps = cards.card("data", values["data"]).epoch_steps
+            values["steps_per_epoch"] = for_device(epoch_steps, values["device"])
+        if values["steps_per_epoch"] != AUTO:
+            values["window"] = None
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
@@ -65,12 +105,15 @@ class Train(Training):
         data = cards.card("data", values["data"])
         if values["steps_per_epoch"] is None and not data.ends:
             raise BadInput(f"steps_per_epoch all: {values['data']} data has no end; give a number")
-        steps = values["epochs"] * (values["steps_per_epoch"] or 0)
-        if values["steps_per_epoch"] is not None and values["warmup_steps"] >= steps:
+        counted = isinstance(values["steps_per_epoch"], int)
+        steps = values["epochs"] * values["steps_per_epoch"] if counted else 0
+        if counted and values["warmup_steps"] >= steps:
             raise BadInput(
                 f"warmup_steps {values['warmup_steps']} leaves nothing of {steps} steps to measure; "
                 f"steps_per_epoch {values['warmup_steps'] + 10} would measure 10"
             )
+        if values["steps_per_epoch"] == AUTO and values["window"] is None:
+            raise BadInput("window must be a time such as 3s; --steps-per-epoch counts steps instead")
         if values["eval"] and not data.has_validation:
             raise BadInput(
                 f"--eval: {values['data']} data has no validation part; --data ag_news or imdb has"

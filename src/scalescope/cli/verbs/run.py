@@ -9,7 +9,7 @@ from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
 from scalescope.errors import BadInput
 
 
-@measuring_verb("run", {"repeats": 5, "budget": 90.0, "steps_per_epoch": 25, **SWEEP_TEXT})
+@measuring_verb("run", {"repeats": 5, "budget": 90.0, "min_steps": 3, **SWEEP_TEXT})
 @click.option(
     "--benchmark", metavar="PART[,...]", help="Parts to run: comm, training, memory, scaling. [default: all]"
 )
@@ -19,7 +19,7 @@ from scalescope.errors import BadInput
 @click.option(
     "--iters",
     type=click.IntRange(min=1),
-    help="Measured iterations of the measuring parts, warm-up not counted. [default: 20]",
+    help="Measured steps of each launch, instead of --window, which follows from the budget.",
 )
 @no_waterfall
 def command(**arguments: Any) -> None:

@@ -8,7 +8,7 @@ from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
 
 
-@measuring_verb("train", {"repeats": 1})
+@measuring_verb("train", {"repeats": 1, "window": 10.0})
 @click.option(
     "--profile", is_flag=True, help="Also record a trace of a few steps, in a launch that is not timed."
 )

@@ -12,7 +12,7 @@ from scalescope.errors import BadInput
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 
 
-@measuring_verb("tune", {"repeats": 5, "budget": 600.0})
+@measuring_verb("tune", {"repeats": 5, "budget": 600.0, "window": 3.0})
 @click.option(
     "--levers",
     multiple=True,

@@ -1,6 +1,7 @@
 """The communication benchmark: every collective at every size, checked, and timed one by one."""
 
 import importlib
+import statistics
 
 import torch
 import torch.distributed as dist
@@ -17,8 +18,9 @@ from scalescope.worker.operation import Operation, Shape
 from scalescope.worker.position import Position
 from scalescope.worker.timing import clock_for
 
-_MOST_ITERATIONS = 300
+_MOST_ITERATIONS = 500
 _LEAST_ITERATIONS = 5
+_LEAST_OF_LONG_ONES = 3  # where one alone takes longer than the time for a size
 _LONGEST_ITERATION_S = 6.0  # 64 MiB over 100 Mbit; the launcher waits twenty of them in silence
 _LISTEN_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 _BEATS = (Phase.BACKWARD, Phase.FORWARD)  # two that alternate: every iteration is a sign of life
@@ -79,7 +81,7 @@ def _measure_one(
     position: Position,
     found: Measurements,
 ) -> float:
-    """Check and time one size; returns the time of its first iteration on the slowest rank."""
+    """Check and time one size; returns what an iteration takes on the slowest rank, warmed up."""
     count = size // DTYPE_BYTES[options.dtype]
     if cards.card("collectives", name).shares_array:
         count -= count % group.world_size  # as nccl-tests does: equal parts, and the size they really have
@@ -99,12 +101,12 @@ def _measure_one(
     operation.run()
     _finish(device)
     found.counters[f"{key}/wrong"] = operation.wrong()
-    first_s = _slowest(_iterate(operation, 1, group, device, position)[0], device)
-    warmups, iterations = _counts(options, first_s)
-    _iterate(operation, warmups, group, device, position)
-    times_s = _iterate(operation, iterations, group, device, position)
+    first_s = group.largest(_iterate(operation, 1, group, device, position)[0], device)
+    warmup_s = _iterate(operation, _warmups(options, first_s), group, device, position)
+    typical_s = group.largest(statistics.fmean(warmup_s), device)
+    times_s = _iterate(operation, _iterations(options, typical_s), group, device, position)
     found.samples[key] = [round(time_s, 9) for time_s in times_s]
-    return first_s
+    return typical_s
 
 
 def _iterate(
@@ -121,18 +123,21 @@ def _iterate(
     return clock.step_times_s()
 
 
-def _slowest(time_s: float, device: torch.device) -> float:
-    """The slowest rank's time: ranks that decided by their own would not meet."""
-    slowest = torch.tensor([time_s], dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return float(slowest)
+def _warmups(options: Comm, first_s: float) -> int:
+    """Iterations before the measured ones; those of slow links are few."""
+    return max(1, min(options.warmup, int(options.time_per_size / max(first_s, 1e-9)) // 2))
 
 
-def _counts(options: Comm, first_s: float) -> tuple[int, int]:
-    """Warm-ups and iterations that fit into the time for a size."""
-    fitting = int(options.time_per_size / max(first_s, 1e-9))
-    iterations = options.iters or min(max(fitting, _LEAST_ITERATIONS), _MOST_ITERATIONS)
-    return max(1, min(options.warmup, fitting // 2)), iterations
+def _iterations(options: Comm, typical_s: float) -> int:
+    """Iterations that fit into the time for a size, by the mean of the warm-up.
+
+    The mean, because small messages may take a fraction of a millisecond or a tick of the scheduler: by
+    their fastest, hundreds would be planned that take seconds.
+    """
+    if options.iters is not None:
+        return options.iters
+    least = _LEAST_OF_LONG_ONES if typical_s > options.time_per_size else _LEAST_ITERATIONS
+    return max(least, min(int(options.time_per_size / max(typical_s, 1e-9)), _MOST_ITERATIONS))
 
 
 def _finish(device: torch.device) -> None:

@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from scalescope.catalog import cards
-from scalescope.catalog.benchmarks.train import Train
+from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
@@ -29,6 +29,8 @@ from scalescope.worker.position import Position
 from scalescope.worker.stand_in import stand_in_for
 from scalescope.worker.step import Step, Stretch, Workload, run_steps
 from scalescope.worker.timing import clock_for
+
+MOST_STEPS = 10_000  # of one window: raw samples are kept, and steps below 0.1 ms are not training
 
 
 def measure(
@@ -77,8 +79,8 @@ def prepared(
         step = _delayed(build_step(trial, workload, device), options.delay_ms)
         if workload.make_optimizer is not None and not options.stand_in:
             found.counters["own_optimizer"] = type(step.optimizer).__name__
-        course = _course_of(options, feed, step.accumulation_steps)
-        yield TrainingRun(workload, step, feed, device, position, fault, course)
+        schedule = _schedule_of(options, feed, step.accumulation_steps)
+        yield TrainingRun(workload, step, feed, device, position, fault, schedule)
     finally:
         feed.close()
 
@@ -103,31 +105,49 @@ def _delayed(step: Step, delay_ms: float) -> Step:
 
 
 @dataclass(frozen=True)
-class _Course:
-    """How many steps there are, and where epochs end among them."""
+class StepSchedule:
+    """How many steps there are, and where epochs end among them; without epochs they fill a window."""
 
-    steps: int
-    epoch_steps: int
+    epoch_steps: int | None
+    epochs: int
     epoch_batches: int | None  # known where an epoch is all samples once
     accumulation_steps: int
 
+    @property
+    def steps(self) -> int | None:
+        """All steps, warm-up included; None where the window decides."""
+        return None if self.epoch_steps is None else self.epochs * self.epoch_steps
+
     def parts_of(self, step: int) -> int:
         """Batches a step takes: the last of an epoch takes what is left, so that epochs stay apart."""
-        if self.epoch_batches is None:
+        if self.epoch_batches is None or self.epoch_steps is None:
             return self.accumulation_steps
         used = step % self.epoch_steps * self.accumulation_steps
         return min(self.accumulation_steps, self.epoch_batches - used)
 
 
-def _course_of(options: Train, feed: Feed, accumulation_steps: int) -> _Course:
-    batches = feed.epoch_batches if options.steps_per_epoch is None else None
-    if options.steps_per_epoch is None and batches is None:
+def _schedule_of(options: Train, feed: Feed, accumulation_steps: int) -> StepSchedule:
+    if isinstance(options.steps_per_epoch, int):
+        return StepSchedule(options.steps_per_epoch, options.epochs, None, accumulation_steps)
+    if options.steps_per_epoch == AUTO:
+        return StepSchedule(None, 1, None, accumulation_steps)
+    if feed.epoch_batches is None:
         raise BadInput("steps_per_epoch all: this data has no known length; give a number")
-    epoch_steps = options.steps_per_epoch or math.ceil((batches or 0) / accumulation_steps)
+    epoch_steps = math.ceil(feed.epoch_batches / accumulation_steps)
     total = options.epochs * epoch_steps
     if options.warmup_steps >= total:
         raise BadInput(f"warmup_steps {options.warmup_steps} leaves nothing of the data's {total} steps")
-    return _Course(total, epoch_steps, batches, accumulation_steps)
+    return StepSchedule(epoch_steps, options.epochs, feed.epoch_batches, accumulation_steps)
+
+
+def typical_step_s(warmup_times_s: Sequence[float]) -> float:
+    """What a step takes at least, by the second half of the warm-up: the first steps build and allocate."""
+    return min(warmup_times_s[len(warmup_times_s) // 2 :])
+
+
+def steps_in_window(window_s: float, step_s: float, min_steps: int) -> int:
+    """How many steps of that length fill the window."""
+    return max(min_steps, min(math.ceil(window_s / max(step_s, 1e-9)), MOST_STEPS))
 
 
 @dataclass(frozen=True)
@@ -140,13 +160,13 @@ class TrainingRun:
     device: torch.device
     position: Position
     fault: Fault | None
-    course: _Course
+    schedule: StepSchedule
 
     def steps(self, count: int) -> tuple[list[float], Stretch]:
         """Run the next `count` steps; returns their times and what they left."""
         clock = clock_for(self.device, count)
         stretch = run_steps(
-            self.step, self.feed.batches, count, clock, self.position, self.fault, self.course.parts_of
+            self.step, self.feed.batches, count, clock, self.position, self.fault, self.schedule.parts_of
         )
         return clock.step_times_s(), stretch
 
@@ -155,21 +175,22 @@ def _train(
     trial: Trial, run: TrainingRun, group: Group, evaluation: Evaluation | None, found: Measurements
 ) -> list[torch.Tensor]:
     """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
-    warmup_steps, course = trial.options(Train).warmup_steps, run.course
+    options = trial.options(Train)
     # Before the warm-up: a pause after it would let loader processes work ahead of the window.
     product = BareProduct.sized_for(run.device, str(trial.settings["precision"]))
     found.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
-    run.position.plan(course.steps)
+    run.position.plan(run.schedule.steps or 0)
     run.position.enter(Stage.WARMUP)
-    warmup_times, _ = run.steps(warmup_steps)
-    group.barrier()
+    warmup_times, _ = run.steps(options.warmup_steps)
+    steps_left = _agree_on_steps(options, run, group, warmup_times)
+    run.position.plan(options.warmup_steps + sum(steps_left))
     run.position.enter(Stage.STEADY, slowest_warmup_s=max(warmup_times))
     run.feed.waits.begin()
     losses: list[torch.Tensor] = []
     times: list[float] = []
     samples = 0
     began = time.monotonic()
-    for count in _stretches(course, warmup_steps, evaluation is not None):
+    for count in steps_left:
         if count:
             taken, stretch = run.steps(count)
             times += taken
@@ -179,20 +200,29 @@ def _train(
             evaluation.look(run.position, found)
             group.barrier()
     found.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
-    found.samples["warmup_step_time_s"] = warmup_times
-    found.samples["step_time_s"] = times
-    found.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], course.epoch_steps)
-    found.counters |= {"measured_samples": samples, "epoch_steps": course.epoch_steps}
+    found.counters |= {"measured_samples": samples, "measured_steps": len(times)}
+    found.samples |= {"warmup_step_time_s": warmup_times, "step_time_s": times}
+    if run.schedule.epoch_steps is not None:
+        found.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], run.schedule.epoch_steps)
+        found.counters["epoch_steps"] = run.schedule.epoch_steps
     found.counters["matmul_flops_per_s_after"] = product.flops_per_s()
     return losses
 
 
-def _stretches(course: _Course, warmup_steps: int, by_epoch: bool) -> list[int]:
-    """Lengths of the measured stretches: one in all, or what is left of every epoch after the warm-up."""
-    if not by_epoch:
-        return [course.steps - warmup_steps]
-    ends = range(course.epoch_steps, course.steps + 1, course.epoch_steps)
-    return [max(0, min(course.epoch_steps, end - warmup_steps)) for end in ends]
+def _agree_on_steps(options: Train, run: TrainingRun, group: Group, warmup_times_s: list[float]) -> list[int]:
+    """Lengths of the measured stretches, the same on all ranks: one in all, or one for every evaluation.
+
+    The exchange is also where ranks wait for each other, so that their windows begin together.
+    """
+    step_s = group.largest(typical_step_s(warmup_times_s), run.device)
+    epoch_steps, steps = run.schedule.epoch_steps, run.schedule.steps
+    if epoch_steps is None or steps is None:
+        assert options.window is not None, "a launch without a number of steps has a window"
+        return [steps_in_window(options.window, step_s, options.min_steps)]
+    if not options.eval:
+        return [steps - options.warmup_steps]
+    ends = range(epoch_steps, steps + 1, epoch_steps)
+    return [max(0, min(epoch_steps, end - options.warmup_steps)) for end in ends]
 
 
 def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:
