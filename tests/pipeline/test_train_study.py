@@ -1,12 +1,14 @@
 """`train` from request to summary."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from scalescope.errors import StorageError
-from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.experiment.machine import PrecisionSupport
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.studies.train import train
@@ -124,6 +126,22 @@ def test_a_dry_run_launches_and_writes_nothing() -> None:
     assert section.table is not None
     assert len(section.table.rows) == 2
     assert section.lines[0].startswith("2 trials × 5 launches = 10, ")
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_emulated_precision_is_measured_with_a_note(dry_run: bool) -> None:
+    bf16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
+    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, precisions=(bf16,)))
+    watcher = RecordingWatcher()
+    report = train(ask("train", precision="bf16", dry_run=dry_run), launcher, watcher)
+    assert any("takes about 96 times as long as in fp32" in note for note in watcher.notes)
+    if dry_run:
+        formats = "Number formats of the CPU: bf16 emulated (96 times as long as fp32)."
+        assert formats in report.sections[0].lines
+    else:
+        assert len(launcher.launched) == 1
+        stored = load_run("run").environment["machine"]["precisions"]
+        assert stored == [{"name": "bf16", "native": False, "slowdown": 96.0}]
 
 
 def test_attached_ranks_are_launched_once_and_that_is_said() -> None:

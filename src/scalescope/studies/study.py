@@ -10,6 +10,7 @@ from pathlib import Path
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import neutral_lines, to_yaml
 from scalescope.launch.launcher import Launcher, RanksLost
+from scalescope.report.machine import format_lines
 from scalescope.report.performance import headline, performance_text
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
@@ -125,7 +126,8 @@ def _only_planned(plan: Plan, watcher: CampaignWatcher) -> StudyReport:
     seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
     if budget is not None and budget < seconds:
         watcher.noted(f"The budget of {budget:g} s would end this early.")
-    shown = plan_section(plan.trials, repeats, seconds, plan.once)
+    formats = format_lines(plan.machine, plan.all_trials)
+    shown = plan_section(plan.trials, repeats, seconds, plan.once, formats)
     return StudyReport(sections=(shown,), missing=len(plan.launches()))
 
 
