@@ -8,7 +8,8 @@ from typing import Any
 from scalescope.catalog.setting import settings_of
 from scalescope.catalog.slurm import Slurm
 from scalescope.experiment.experiment import Experiment, build_experiment
-from scalescope.experiment.yaml_file import Entries, read_experiment_file
+from scalescope.experiment.given import Entries
+from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
 
 _OF_JOB = ("setup", *(one.name for one in settings_of(Slurm)))

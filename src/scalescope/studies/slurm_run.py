@@ -19,8 +19,8 @@ from scalescope.errors import (
     ScalescopeError,
     StorageError,
 )
+from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.launch import slurm
 from scalescope.launch.recorded import RecordedLauncher
 from scalescope.report.section import Section
