@@ -100,6 +100,7 @@ def test_the_watcher_hears_everything() -> None:
     watcher = RecordingWatcher()
     train(ask("train", world_size=2, repeats=2), FakeLauncher(MODEL), watcher)
     assert watcher.begun == [(2, 0)]
+    assert watcher.budgets_s == [None]
     assert [launch for _, launch in watcher.launched] == [0, 1]
     assert [[line.split()[1] for line in lines] for lines in watcher.placements] == [["0]", "1]"]] * 2
     assert watcher.fractions == [1.0, 1.0]

@@ -172,7 +172,9 @@ def _run_plan(
         troubled = {one.trial_id for one in before.of_status("failed", "hang")}
         ordered.sort(key=lambda one: one[1].trial_id in troubled)
     durations = LaunchDurations(before.results)
-    failures = Counter({one.trial_id: failure_weight(one) for one in before.of_status("oom", "invalid")})
+    failures = Counter(
+        {result.trial_id: failure_weight(result) for result in before.of_status("oom", "invalid")}
+    )
     given_up: Counter[str] = Counter()
     refusals = _Refusals(watcher, some_worked=bool(before.of_status("ok")))
     watcher.began(

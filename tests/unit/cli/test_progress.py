@@ -8,7 +8,7 @@ import pytest
 
 from scalescope.cli.progress import TerminalWatcher
 
-from .made_progress import ONE, TWO, Clock, ended, launches_of
+from .made_progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
 
 
 class Terminal(io.StringIO):
@@ -34,13 +34,13 @@ def attach(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Terminal]:
 def measured(watcher: TerminalWatcher) -> None:
     with watcher:
         watcher.noted("a note")
-        watcher.began(launches_of(ONE, TWO, repeats=1), (), 10.0)
-        watcher.launching(ONE, 0)
+        watcher.began(launches_of(ONE_RANK, TWO_RANKS, repeats=1), (), 10.0)
+        watcher.launching(ONE_RANK, 0)
         watcher.advanced(0.5)
-        watcher.ended(ended(ONE))
+        watcher.ended(ended(ONE_RANK))
         watcher.verdict("one rank is fast")
-        watcher.launching(TWO, 0)
-        watcher.ended(ended(TWO, status="failed", reason="made up", log="x.log", notes=["look"]))
+        watcher.launching(TWO_RANKS, 0)
+        watcher.ended(ended(TWO_RANKS, status="failed", reason="made up", log="x.log", notes=["look"]))
         watcher.verdict("two ranks failed")
 
 
@@ -86,8 +86,8 @@ def test_an_interruption_leaves_the_terminal_clean(attach: Callable[[], Terminal
         pytest.raises(KeyboardInterrupt),
         TerminalWatcher(every_placement=False, verbose=False, clock=Clock()) as watcher,
     ):
-        watcher.began(launches_of(ONE), (), None)
-        watcher.launching(ONE, 0)
+        watcher.began(launches_of(ONE_RANK), (), None)
+        watcher.launching(ONE_RANK, 0)
         raise KeyboardInterrupt
     shown = terminal.getvalue()
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")

@@ -8,7 +8,7 @@ from rich.console import Console
 from scalescope.cli.progress_state import CampaignProgress
 from scalescope.cli.progress_table import draw
 
-from .made_progress import ONE, SILENT, TWO, Clock, ended, launches_of
+from .made_progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def clock() -> Clock:
 def progress(clock: Clock) -> CampaignProgress:
     """One trial has ended a launch, one runs, one waits."""
     progress = CampaignProgress(clock)
-    progress.begin(launches_of(ONE, TWO, SILENT), [ended(ONE)], None)
-    progress.launching(TWO)
+    progress.begin(launches_of(ONE_RANK, TWO_RANKS, SILENT), [ended(ONE_RANK)], None)
+    progress.launching(TWO_RANKS)
     progress.fraction = 0.4
     clock.now += 65.0
     return progress
@@ -65,7 +65,7 @@ def test_no_line_is_wider_than_the_terminal(progress: CampaignProgress, width: i
 @pytest.mark.parametrize(("height", "rows"), [(60, 15), (24, 15), (20, 14), (12, 6), (8, 2)])
 def test_rows_that_do_not_fit_are_counted(clock: Clock, height: int, rows: int) -> None:
     progress = CampaignProgress(clock)
-    trials = [ONE.replace(batch_size=batch) for batch in range(10, 50)]
+    trials = [ONE_RANK.replace(batch_size=batch) for batch in range(10, 50)]
     progress.begin(launches_of(*trials), (), None)
     progress.launching(trials[-1])
     progress.verdict = "a verdict of two lines " * 5
@@ -80,7 +80,7 @@ def test_rows_that_do_not_fit_are_counted(clock: Clock, height: int, rows: int) 
 def test_only_training_has_samples(clock: Clock) -> None:
     progress = CampaignProgress(clock)
     settings = {"benchmark": "comm", "world_size": 2, "dtype": "float32", "device": "cpu"}
-    progress.begin([(type(ONE)(settings=settings), 0)], (), None)
+    progress.begin([(type(ONE_RANK)(settings=settings), 0)], (), None)
     assert drawn(progress)[:2] == [
         "trial                   done  latest  state",
         "comm, 2 ranks, float32   0/1       —  waiting",
@@ -88,7 +88,7 @@ def test_only_training_has_samples(clock: Clock) -> None:
 
 
 def test_a_failure_is_marked(progress: CampaignProgress) -> None:
-    progress.ended(ended(TWO, status="failed", reason="made up"))
+    progress.ended(ended(TWO_RANKS, status="failed", reason="made up"))
     line = next(line for line in draw(progress, 80, 24).split() if line.plain.endswith("failed"))
     assert line.spans[0].style == "red"
 
@@ -103,7 +103,7 @@ def test_a_failure_is_marked(progress: CampaignProgress) -> None:
 def test_the_line_of_time(clock: Clock, budget_s: float | None, seconds: float, text: str) -> None:
     progress = CampaignProgress(clock)
     if budget_s is not None:
-        progress.begin(launches_of(ONE), (), budget_s)
+        progress.begin(launches_of(ONE_RANK), (), budget_s)
     clock.now += seconds
     assert drawn(progress)[-1] == text
 
