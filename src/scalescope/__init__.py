@@ -4,7 +4,10 @@ Names are loaded when they are used: every rank imports this package, and must n
 """
 
 import importlib
-from typing import Any
+
+TYPE_CHECKING = False  # as in typing, which every command would load for this
+if TYPE_CHECKING:
+    from typing import Any
 
 _HOMES = {
     "__version__": "scalescope.version",
@@ -22,7 +25,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOMES:
         raise AttributeError(f"module 'scalescope' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

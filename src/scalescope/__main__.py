@@ -1,6 +1,6 @@
 """`python -m scalescope` is `scalescope`."""
 
-from scalescope.cli.app import main
+from scalescope.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -37,8 +37,7 @@ def test_beyond_its_limit_a_rank_is_out_of_memory_and_has_not_crashed(run_here: 
     done = run_here("memory", *WIDE, "--batch-size=4096", "--memory-limit=64M", "--no-search")
     assert done.returncode == 0, done.stdout + done.stderr
     [result] = done.results
-    assert result["status"] == "oom"
-    assert "allocate memory" in result["reason"]
+    assert (result["status"], result["rank"]) == ("oom", 0)
 
 
 def test_two_ranks_with_adamw_and_a_forecast_for_ddp(run_here: RunsHere) -> None:

@@ -1,6 +1,7 @@
 """What the pipeline tests share: requests as a person makes them, and a watcher that remembers."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ class RecordingWatcher:
 
     notes: list[str] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
-    begun: list[tuple[int, int]] = field(default_factory=list)
+    begun: list[tuple[int, int]] = field(default_factory=list)  # launches planned, and done before
+    budgets_s: list[float | None] = field(default_factory=list)
     launched: list[tuple[Trial, int]] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     placements: list[list[str]] = field(default_factory=list)
@@ -33,8 +35,12 @@ class RecordingWatcher:
     def shown(self, sections: tuple[Section, ...]) -> None:
         self.sections.extend(sections)
 
-    def began(self, launches: int, done: int) -> None:
-        self.begun.append((launches, done))
+    def began(
+        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget_s: float | None
+    ) -> None:
+        done = {result.key for result in finished}
+        self.begun.append((len(launches), sum((trial.trial_id, n) in done for trial, n in launches)))
+        self.budgets_s.append(budget_s)
 
     def launching(self, trial: Trial, launch: int) -> None:
         self.launched.append((trial, launch))

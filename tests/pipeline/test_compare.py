@@ -191,6 +191,15 @@ def test_further_launches_of_the_new_run_decide() -> None:
     assert sum(launches) == 6 + len(made)
 
 
+def test_further_launches_measure_for_a_window_of_their_own() -> None:
+    long = {"steps_per_epoch": "auto", "window": "10s"}
+    base, new = measured("a", MIDDLING, repeats=20, **long), measured("b", MIDDLING, repeats=3, **long)
+    _, made = further(base, new)
+    assert made
+    windows = {result.launch >= 3: result.settings["window"] for result in load_run(new).results}
+    assert windows == {False: 10.0, True: 3.0}
+
+
 def test_what_is_conclusive_is_not_measured_again() -> None:
     report, made = further(measured("a"), measured("b"), CALM)
     assert made == []

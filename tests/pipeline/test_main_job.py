@@ -170,11 +170,8 @@ def steps_of(settings: dict[str, str], **iterations: int) -> set[tuple[int, int]
 @pytest.mark.parametrize(
     ("settings", "iterations", "steps"),
     [
-        ({}, {}, {(5, 20)}),
         ({}, {"iters": 7}, {(5, 7)}),
-        ({}, {"warmup": 9}, {(9, 20)}),
         ({}, {"warmup": 3, "iters": 100}, {(3, 100)}),
-        ({"warmup_steps": "8"}, {}, {(8, 20)}),
         ({"warmup_steps": "8"}, {"iters": 7}, {(8, 7)}),
         ({"warmup_steps": "8"}, {"warmup": 4, "iters": 7}, {(4, 7)}),
         ({"steps_per_epoch": "30"}, {}, {(5, 25)}),
@@ -192,7 +189,36 @@ def test_iters_are_measured_steps_and_warmup_those_before(
 def test_iters_and_steps_together_are_refused(name: str) -> None:
     with pytest.raises(BadInput) as caught:
         steps_of({name: "30"}, iters=7)
-    assert str(caught.value) == f"--iters counts measured steps and {name} all of them; give one"
+    assert str(caught.value) == f"--iters cannot be used with {name}: each says how long a launch measures"
+
+
+def windows_of(**asked: Any) -> set[float]:
+    """The windows of all launches of a `run` over 1 and 2 ranks with batches of 50 samples."""
+    watcher = RecordingWatcher()
+    request = Request(verb="run", flags={name: (Given(str(v), name),) for name, v in asked.items()})
+    main_job(request, FakeLauncher(MODEL), watcher)
+    trained = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "train"]
+    return {trial.settings["window"] for trial in trained}
+
+
+def test_the_window_follows_from_the_budget() -> None:
+    ample, short, tiny = (windows_of(budget=budget) for budget in ("1h", "60s", "5s"))
+    assert ample == {1.5}
+    assert len(short) == 1 and 0.5 < min(short) < 1.5
+    assert tiny == {0.5}
+
+
+def test_a_window_that_was_given_is_kept() -> None:
+    assert windows_of(window="0.8") == {0.8}
+
+
+def test_the_first_verdict_comes_before_what_only_explains() -> None:
+    watcher = RecordingWatcher()
+    main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
+    assert watcher.verdicts[0].endswith("(1 launch each).")
+    assert watcher.verdicts[-1].endswith("(5 launches each).")
+    rows = [(trial.world_size, trial.settings["strategy"]) for trial, _ in watcher.launched[:2]]
+    assert sorted(rows) == [(1, "single"), (2, "ddp")]
 
 
 def test_the_main_job_leaves_a_page_to_show() -> None:

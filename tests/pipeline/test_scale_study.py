@@ -239,6 +239,6 @@ def test_a_dry_run_of_one_job_shows_what_every_trial_is() -> None:
         ("comm, 2 ranks, float32", "collectives"),
         ("ddp, 1 rank, batch 50", "training"),
         ("ddp, 2 ranks, batch 50", "training"),
-        ("ddp, 2 ranks, batch 50", "training without communication"),
+        ("ddp, 2 ranks, batch 50, no communication", "training without communication"),
         ("single, 1 rank, batch 50", "training"),
     ]

@@ -88,8 +88,8 @@ def test_one_budget_for_all_steps() -> None:
     request = ask("scale", **_ASKED, budget="1h")
     _step(0, request=request)
     path = Path("run/trials.jsonl")
-    first, *others = path.read_text().splitlines()
-    path.write_text("\n".join([json.dumps({**json.loads(first), "duration_s": 4000.0}), *others]) + "\n")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**line, "duration_s": 4000.0}) + "\n" for line in lines))
     launcher = FakeLauncher(CostModel())
     launcher.repeatable = False
     watcher = RecordingWatcher()

@@ -1,12 +1,14 @@
 """`train` from request to summary."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from scalescope.errors import StorageError
-from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.experiment.machine import PrecisionSupport
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.studies.train import train
@@ -41,7 +43,12 @@ def test_the_summary_says_what_was_run() -> None:
     assert summary["name"] == "my-run"
     assert summary["verb"] == "train"
     assert summary["world_size"] == 2
-    assert summary["config"] == {"warmup_iters": 3, "benchmark_iters": 5, "device": "fake processor"}
+    assert summary["config"] == {
+        "warmup_iters": 3,
+        "benchmark_iters": 5,
+        "device": "fake processor",
+        "window_s": None,
+    }
     assert summary["results"]["scaling"] == []
 
 
@@ -93,6 +100,7 @@ def test_the_watcher_hears_everything() -> None:
     watcher = RecordingWatcher()
     train(ask("train", world_size=2, repeats=2), FakeLauncher(MODEL), watcher)
     assert watcher.begun == [(2, 0)]
+    assert watcher.budgets_s == [None]
     assert [launch for _, launch in watcher.launched] == [0, 1]
     assert [[line.split()[1] for line in lines] for lines in watcher.placements] == [["0]", "1]"]] * 2
     assert watcher.fractions == [1.0, 1.0]
@@ -119,6 +127,22 @@ def test_a_dry_run_launches_and_writes_nothing() -> None:
     assert section.table is not None
     assert len(section.table.rows) == 2
     assert section.lines[0].startswith("2 trials × 5 launches = 10, ")
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_emulated_precision_is_measured_with_a_note(dry_run: bool) -> None:
+    bf16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
+    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, precisions=(bf16,)))
+    watcher = RecordingWatcher()
+    report = train(ask("train", precision="bf16", dry_run=dry_run), launcher, watcher)
+    assert any("takes about 96 times as long as in fp32" in note for note in watcher.notes)
+    if dry_run:
+        formats = "Number formats of the CPU: bf16 emulated (96 times as long as fp32)."
+        assert formats in report.sections[0].lines
+    else:
+        assert len(launcher.launched) == 1
+        stored = load_run("run").environment["machine"]["precisions"]
+        assert stored == [{"name": "bf16", "native": False, "slowdown": 96.0}]
 
 
 def test_attached_ranks_are_launched_once_and_that_is_said() -> None:

@@ -212,8 +212,8 @@ def test_what_is_fastest_so_far_is_told_when_it_changes() -> None:
     watcher = RecordingWatcher()
     tuned(HELPING, combine=True, watcher=watcher)
     assert [text.rpartition(" ")[0] for text in watcher.verdicts][-2:] == [
-        "precision bf16",
-        "jit True + precision bf16",
+        "the fastest is precision bf16 with",
+        "the fastest is jit True + precision bf16 with",
     ]
     assert watcher.verdicts[-1].endswith("×")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scalescope.experiment.emulation import precisions_text
 from scalescope.experiment.machine import Machine
 
 Level = Literal["ok", "warn", "fail"]
@@ -50,6 +51,7 @@ def all_checks(
         *_gpus(machine, system),
         *_topology(system),
         *_host(machine, system),
+        *_precisions(machine),
         *_network(system),
         *_variables(variables),
         *_mapping(machine, world_size),
@@ -241,6 +243,17 @@ def _host(machine: Machine, system: Mapping[str, Any]) -> Iterator[Check]:
         "other work runs here: results will be noisy",
     )
     yield from _limits(system)
+
+
+def _precisions(machine: Machine) -> Iterator[Check]:
+    """Number formats: an emulated one is not a fault of the machine, so nothing is warned of here."""
+    yield Check(level="ok", subject="CPU formats", text=precisions_text(machine.precisions))
+    for name, capability, precisions in dict.fromkeys(
+        (gpu.name, gpu.compute_capability, gpu.precisions) for gpu in machine.gpus
+    ):
+        number = "unknown" if capability is None else ".".join(map(str, capability))
+        text = f"{name}, compute capability {number}: {precisions_text(precisions)}"
+        yield Check(level="ok", subject="GPU formats", text=text)
 
 
 def _limits(system: Mapping[str, Any]) -> Iterator[Check]:

@@ -117,13 +117,16 @@ def fastest(measured: Sequence[Configuration], baseline: Trial) -> tuple[Trial, 
 
 
 def loss_of(baseline: Configuration, one: Configuration) -> tuple[float | None, bool]:
-    """Relative change of the loss over the later half of equally many steps, and whether it is a real one.
+    """Relative change of the loss over the later half of the steps both made, and whether it is a real one.
 
-    The same steps see the same samples, so they are compared one by one. Where they differ to and fro, as by
+    The same steps see the same samples, so they are compared one by one; in the same time a faster
+    configuration makes more of them. Where they differ to and fro, as by
     other random numbers for dropout, only a difference that stands out from that is one.
     """
-    before, after = _losses(baseline), _losses(one)
-    if not before or len(before) != len(after) or math.fsum(before) == 0.0:
+    both = list(zip(_losses(baseline), _losses(one), strict=False))
+    later = both[len(both) // 2 :]
+    before, after = [left for left, _ in later], [right for _, right in later]
+    if not before or math.fsum(before) == 0.0:
         return None, False
     differences = [right - left for left, right in zip(before, after, strict=True)]
     change = statistics.fmean(differences) / abs(statistics.fmean(before))
@@ -134,7 +137,6 @@ def loss_of(baseline: Configuration, one: Configuration) -> tuple[float | None, 
 
 
 def _losses(one: Configuration) -> list[float]:
-    """The losses of the later half of the window, step by step, as a mean over launches."""
+    """The losses of the window, step by step, as a mean over launches."""
     per_launch = [launch.losses for launch in one.launches if launch.losses]
-    steps = [statistics.fmean(step) for step in zip(*per_launch, strict=False)]
-    return steps[len(steps) // 2 :]
+    return [statistics.fmean(step) for step in zip(*per_launch, strict=False)]

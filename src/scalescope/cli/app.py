@@ -1,28 +1,22 @@
 """The command line: finds the verbs, turns errors into one line and an exit code."""
 
 import importlib
-import os
-import pkgutil
 import signal
 import sys
 
 import click
 
-from scalescope.catalog.setting import nearest
+from scalescope.cli import front_page
+from scalescope.cli.streams import abandon_output, replace_unencodable
 from scalescope.errors import Interrupted, ScalescopeError
 from scalescope.version import __version__
-
-_FIRST = ("run", "train", "scale", "comm")  # what most people come for; the rest follows by name
 
 
 class Verbs(click.Group):
     """One module of `cli.verbs` for each verb, imported when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        package = importlib.import_module("scalescope.cli.verbs")
-        found = [module.name for module in pkgutil.iter_modules(package.__path__)]
-        first = [name for name in _FIRST if name in found]
-        return first + sorted(set(found) - set(first))
+        return front_page.verb_names()
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(ctx):
@@ -30,10 +24,15 @@ class Verbs(click.Group):
         command: click.Command = importlib.import_module(f"scalescope.cli.verbs.{name}").command
         return command
 
+    def get_help(self, ctx: click.Context) -> str:
+        return front_page.help_text(front_page.terminal_columns())
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from scalescope.catalog.setting import nearest
+
             known = self.list_commands(ctx)
             hint = nearest(args[0], known) or f"; known: {', '.join(known)}"
             raise click.UsageError(f"no such verb {args[0]!r}{hint}", ctx)
@@ -42,25 +41,21 @@ class Verbs(click.Group):
 
 @click.command(
     cls=Verbs,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 ok, 2 bad input, 3 environment, 4 a worker failed, 5 hang, "
-    "6 invalid or (--strict) unstable, 7 I/O, 8 a gate was missed, 129/130/143 signals.",
+    help=front_page.PURPOSE,
+    epilog=front_page.EXIT_CODES,
+    context_settings={"help_option_names": list(front_page.HELP_FLAGS)},
 )
-@click.version_option(__version__, prog_name="scalescope")
+@click.version_option(__version__, front_page.VERSION_FLAG, prog_name=front_page.PROGRAM)
 def app() -> None:
-    """Measure how PyTorch training scales, explain what is lost, and prove what fixes it.
-
-    Start with `scalescope run`: it looks at this machine and shows how training scales on it.
-    """
+    """All verbs; `front_page` has the help."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run a verb and leave with its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a Latin-1 terminal must not cost a finished measurement
-            stream.reconfigure(errors="replace")
+    replace_unencodable()
+    width = front_page.page_width(front_page.terminal_columns())  # or click loads shutil to ask for it
     try:
-        code = app.main(args=arguments, prog_name="scalescope", standalone_mode=False)
+        code = app.main(arguments, front_page.PROGRAM, standalone_mode=False, terminal_width=width)
     except click.exceptions.Exit as leaving:
         code = leaving.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -75,9 +70,8 @@ def main(arguments: list[str] | None = None) -> None:
         code = _report(f"stopped by {name}; {interruption.kept}", interruption.exit_code)
     except (KeyboardInterrupt, click.Abort):
         code = _report("stopped by SIGINT", 130)
-    except BrokenPipeError:  # the reader of our output has gone; nothing is left to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter would complain at its end
-        code = 128 + signal.SIGPIPE
+    except BrokenPipeError:
+        code = abandon_output()
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -85,8 +79,10 @@ def _one_line(error: click.ClickException) -> str:
     message = error.format_message().replace("\n", " ")
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context is not None:
-        parameters = context.command.params
-        flags = [flag for one in parameters for flag in (*one.opts, *one.secondary_opts)]
+        from scalescope.catalog.setting import nearest
+
+        options = context.command.params
+        flags = [flag for option in options for flag in (*option.opts, *option.secondary_opts)]
         message = f"no such option {error.option_name}{nearest(error.option_name, flags)}"
     if context is None:
         return message

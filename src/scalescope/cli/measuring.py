@@ -12,7 +12,7 @@ import click
 from scalescope.cli.interruption import interruptible
 from scalescope.cli.options import ON_SLURM, given_flags
 from scalescope.errors import BadInput
-from scalescope.experiment.yaml_file import Entries
+from scalescope.experiment.given import Entries
 
 if TYPE_CHECKING:
     from scalescope.cli.progress import TerminalWatcher

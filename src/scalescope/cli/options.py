@@ -1,6 +1,7 @@
 """Flags made from the cards: one flag for each setting, grouped by card in the help."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from scalescope.catalog.cards import grouped_settings
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import PerDevice, Scalar, Setting, settings_of
 from scalescope.catalog.slurm import Slurm
-from scalescope.experiment.yaml_file import Entries, Given
+from scalescope.experiment.given import Entries, Given
 
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
 SWEEP_TEXT = {
@@ -77,23 +78,26 @@ def measuring_verb(
 
 
 def _setting_options(benchmark: str, defaults: dict[str, Any]) -> Iterator[click.Option]:
-    seen: set[str] = set()
+    headings = _headings_by_setting(benchmark)
+    listed: set[str] = set()
     for heading, card in grouped_settings(benchmark):
         for setting in settings_of(card):
-            if not setting.internal and setting.name not in seen:
-                seen.add(setting.name)
-                others = [name for name, other in _sharing(benchmark, setting.name) if other is not card]
+            if not setting.internal and setting.name not in listed:
+                listed.add(setting.name)
+                others = [name[0].lower() + name[1:] for name in headings[setting.name] if name != heading]
                 also = f" Also of {', '.join(others)}." if others else ""
                 yield _option(dataclasses.replace(setting, help=setting.help + also), heading, defaults)
                 if setting.name in _SHORT_FORMS:
                     yield _short_form(setting.name, heading)
 
 
-def _sharing(benchmark: str, name: str) -> Iterator[tuple[str, Any]]:
-    """Cards with a setting of that name, as help calls them."""
+def _headings_by_setting(benchmark: str) -> dict[str, list[str]]:
+    """For every setting, the headings of the cards that have it."""
+    headings: dict[str, list[str]] = {}
     for heading, card in grouped_settings(benchmark):
-        if name in {one.name for one in settings_of(card)}:
-            yield heading[0].lower() + heading[1:], card
+        for setting in settings_of(card):
+            headings.setdefault(setting.name, []).append(heading)
+    return headings
 
 
 def _short_form(name: str, heading: str) -> click.Option:
@@ -184,11 +188,19 @@ def _default_text(setting: Setting, defaults: dict[str, Any]) -> str:
 
 def _other_defaults(name: str) -> Iterator[tuple[str, Scalar | PerDevice]]:
     """Cards that would start this setting elsewhere: a workload's batch, a data set's epoch."""
-    for kind in ("workloads", "data"):
-        for other in cards.names(kind):
-            wished = cards.card_in(kind, other).defaults
-            if name in wished:
-                yield ("your own" if other == "custom" else other), wished[name]
+    for owner, defaults in _defaults_by_card():
+        if name in defaults:
+            yield owner, defaults[name]
+
+
+@functools.cache
+def _defaults_by_card() -> tuple[tuple[str, dict[str, Any]], ...]:
+    """What every workload and data set would set, under the name that help gives it."""
+    return tuple(
+        ("your own" if name == "custom" else name, cards.card_in(kind, name).defaults)
+        for kind in ("workloads", "data")
+        for name in cards.names(kind)
+    )
 
 
 def _value_text(value: Scalar | PerDevice, setting: Setting) -> str:

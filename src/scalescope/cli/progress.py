@@ -1,9 +1,13 @@
-"""Progress for a person at a terminal; silence, but for what must be known, everywhere else."""
+"""Progress for a person at a terminal; notes and the first answer, and no more, everywhere else."""
 
+import contextlib
 import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from scalescope.cli.progress_state import CampaignProgress
 from scalescope.experiment.trial import Trial
 from scalescope.report.placement import placement_lines
 from scalescope.report.section import Section
@@ -13,43 +17,29 @@ from scalescope.results.result import Result
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+_REFRESHES_PER_S = 2.0  # each takes a millisecond of a processor that ranks may need
 
 
 class TerminalWatcher:
-    """Shows notes and placements on standard output, a progress bar on a terminal's standard error."""
+    """Shows notes and placements on standard output, and a live table on a terminal's standard error."""
 
-    def __init__(self, *, every_placement: bool, verbose: bool) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
+    def __init__(
+        self, *, every_placement: bool, verbose: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._out = console()
         self._every_placement = every_placement
         self._verbose = verbose
         self._placed: set[tuple[str, ...]] = set()
-        self._most_ranks = 0
-        self._done = 0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("launches, left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[best]}"),
-            console=Console(stderr=True, highlight=False),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-            refresh_per_second=2,
-        )
-        self._task = self._bar.add_task("starting torch", total=None, best="")
+        self._has_verdict = False
+        self._progress = CampaignProgress(clock)
+        self._live = self._display()
 
     def __enter__(self) -> "TerminalWatcher":
-        self._bar.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
@@ -58,20 +48,25 @@ class TerminalWatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def noted(self, line: str) -> None:
         self._print(line)
 
     def shown(self, sections: tuple[Section, ...]) -> None:
-        show(sections, self._page(), verbose=self._verbose)
+        with self._page() as page:
+            show(sections, page, verbose=self._verbose)
 
-    def began(self, launches: int, done: int) -> None:
-        self._done = done
-        self._bar.update(self._task, total=launches, completed=done)
+    def began(
+        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget_s: float | None
+    ) -> None:
+        if self._live is not None:
+            self._progress.begin(launches, finished, budget_s)
 
     def launching(self, trial: Trial, launch: int) -> None:
-        self._bar.update(self._task, description=trial.label)
+        if self._live is not None:
+            self._progress.launching(trial)
 
     def placed(self, lines: list[str], hosts: list[str]) -> None:
         """Print where the ranks are, once for each placement."""
@@ -83,11 +78,11 @@ class TerminalWatcher:
             self._print(line)
 
     def advanced(self, fraction: float) -> None:
-        self._bar.update(self._task, completed=self._done + fraction)
+        self._progress.fraction = fraction
 
     def ended(self, result: Result) -> None:
-        self._done += 1
-        self._bar.update(self._task, completed=self._done)
+        if self._live is not None:
+            self._progress.ended(result)
         if result.status != "ok" and not is_answer(result):
             log = f" (log: {result.log})" if result.log else ""
             self._print(f"{result.status}: {result.reason}{log}")
@@ -95,13 +90,61 @@ class TerminalWatcher:
             self._print(f"note: {note}")
 
     def verdict(self, text: str) -> None:
-        self._bar.update(self._task, best=text)
+        """Show the answer under the table; without one, only the first: later ones are in the report."""
+        from scalescope.cli.progress_table import verdict_text
+
+        self._progress.verdict = text
+        if self._live is None and not self._has_verdict:
+            self._print(verdict_text(text))
+        self._has_verdict = True
+
+    def _display(self) -> "Live | None":
+        """The live table, where standard error is a terminal that can show one."""
+        from rich.console import Console
+        from rich.live import Live
+
+        target = Console(stderr=True, highlight=False)
+        if sys.stderr is None or not sys.stderr.isatty() or target.is_dumb_terminal:
+            return None
+        return Live(
+            console=target,
+            transient=True,
+            refresh_per_second=_REFRESHES_PER_S,
+            redirect_stdout=sys.stdout.isatty(),  # what goes to a file is not for the terminal
+            get_renderable=lambda: self._drawn(target),
+        )
+
+    def _drawn(self, target: "Console") -> "Text":
+        from rich.text import Text
+
+        from scalescope.cli.progress_table import draw
+
+        try:
+            return draw(self._progress, target.width, target.height)
+        except Exception as error:  # a mistake in the display must not cost a measurement
+            return Text(f"The progress cannot be shown: {error!r}")
 
     def _print(self, line: str) -> None:
         from rich.text import Text
 
-        self._page().print(Text(printable(line)), soft_wrap=True)
+        with self._page() as page:
+            page.print(Text(printable(line)), soft_wrap=True)
 
-    def _page(self) -> "Console":
-        """Where lines go: above the bar when both share a terminal, or they would run into it."""
-        return self._bar.console if not self._bar.disable and sys.stdout.isatty() else self._out
+    @contextlib.contextmanager
+    def _page(self) -> "Iterator[Console]":
+        """Where lines go: above the table where both share a terminal, or they would run into it.
+
+        A pipe may end at that terminal too: the table is taken away before something is written to it, and
+        comes back below.
+        """
+        if self._live is None or not self._live.is_started:
+            yield self._out
+        elif sys.stdout.isatty():
+            yield self._live.console
+        else:
+            self._live.stop()
+            try:
+                yield self._out
+            finally:
+                self._live = self._display()  # one that was stopped would erase the lines above it
+                self.__enter__()

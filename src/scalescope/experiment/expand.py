@@ -11,6 +11,7 @@ from typing import Any
 from scalescope.catalog import cards
 from scalescope.catalog.setting import for_device, settings_of
 from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.emulation import emulation_notes
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
@@ -45,6 +46,7 @@ def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> E
     _check_all_used(experiment, used)
     chosen = tuple(trials.values())
     filled = _fill_from_trials(resolved, chosen)
+    notes += emulation_notes(chosen, machine)
     return Expansion(trials=chosen, experiment=filled, notes=tuple(notes))
 
 

@@ -12,8 +12,9 @@ from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput
+from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.trial import Value
-from scalescope.experiment.yaml_file import Entries, Given, shown_key
+from scalescope.experiment.yaml_file import shown_key
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -140,7 +141,7 @@ def _drop_overridden_steps(file: Entries, flags: Entries, given: Entries) -> Non
     if "window" not in flags:
         return
     for name in ("steps_per_epoch", "epochs", "eval"):
-        if name in flags and flags[name][0].text != "false":
+        if name in flags and flags[name][0].text not in ("false", "auto"):
             flag = name.replace("_", "-")
             raise BadInput(f"--window cannot be used with --{flag}: each says how long a launch measures")
         if name in file and name not in flags:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from scalescope.experiment.machine import Gpu, Machine
+from scalescope.experiment.machine import Gpu, Machine, Precisions, worst_support
 
 
 def together(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
@@ -20,7 +20,15 @@ def together(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
         cores=nodes[crowded].cores,
         gpus=tuple(_different_gpus(nodes)),
         ranks_per_node=ranks[crowded],
+        precisions=_precisions(nodes),
     )
+
+
+def _precisions(nodes: Mapping[str, Machine]) -> Precisions:
+    """What all processors can do: of each format, the worst of them."""
+    sources = [machine.precisions for machine in nodes.values()]
+    names = dict.fromkeys(support.name for precisions in sources for support in precisions)
+    return tuple(worst_support(name, sources) for name in names)
 
 
 def _different_gpus(nodes: Mapping[str, Machine]) -> list[Gpu]:

@@ -12,6 +12,7 @@ from scalescope.catalog.setting import Setting, Unset, settings_of
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
+_ABLATIONS = {"noop_comm": "no communication", "preloaded": "preloaded input"}  # as labels name them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,11 @@ class Trial:
         return int(self.options(card("benchmarks", str(self.settings["benchmark"]))).steps())
 
     @property
+    def ablations(self) -> frozenset[str]:
+        """What is taken away from the job, to measure what it costs."""
+        return frozenset(str(self.settings.get("ablation", "none")).split("+")) - {"none"}
+
+    @property
     def label(self) -> str:
         """What tells this trial from its neighbours, in a few words."""
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
@@ -86,7 +92,8 @@ class Trial:
             benchmark = self.settings["benchmark"]
             what = "" if benchmark == "train" else f"{benchmark}, "
             shared = " in all" if self.replicas < self.world_size else ""
-            return f"{what}{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}{shared}"
+            job = f"{what}{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}{shared}"
+            return ", ".join((job, *(text for name, text in _ABLATIONS.items() if name in self.ablations)))
         among = self.settings.get("among", "all")
         where = "" if among == "all" else f" ({among})"
         return f"{self.settings['benchmark']}, {ranks}{where}, {self.settings['dtype']}"

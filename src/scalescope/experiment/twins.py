@@ -45,10 +45,9 @@ def has_loader(trial: Trial) -> bool:
 
 
 def _ablated(trial: Trial, what: str) -> Trial:
-    taken = set(str(trial.settings["ablation"]).split("+")) - {"none"} | {what}
-    return trial.replace(ablation="+".join(sorted(taken)))
+    return trial.replace(ablation="+".join(sorted(trial.ablations | {what})))
 
 
 def takes_away(trial: Trial, what: str) -> bool:
     """Whether a trial is an ablation of that kind."""
-    return what in str(trial.settings.get("ablation", "none")).split("+")
+    return what in trial.ablations

@@ -6,28 +6,17 @@ refused, nesting is bounded before it can exhaust anything, and no value is type
 
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from scalescope.errors import BadInput
+from scalescope.experiment.given import Entries, Given
 
 _LARGEST_FILE_BYTES = 1 << 20
 _GROUPS = ("model", "training", "data")  # headings people write; their keys are settings like any other
 _BOTH = ("data",)  # a heading where lines stand below it, a setting where it has a value
 _NAMED = {"data": "data", "model": "workload"}  # what `name` means below a heading; elsewhere the run's
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """One value as it was written, and where."""
-
-    text: str
-    origin: str
-
-
-Entries = dict[str, tuple[Given, ...]]
 
 
 def read_experiment_file(path: Path) -> Entries:

@@ -11,7 +11,7 @@ from scalescope.analysis.pairs import PairRow, node_rates, pair_rows, slow_links
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.report.nccl_tests import table_text
-from scalescope.report.numbers import counted, percent, significant
+from scalescope.report.numbers import counted, data_rate, percent, significant
 from scalescope.report.section import Section, Table
 from scalescope.report.training import surroundings
 from scalescope.results.result import SCHEMA_VERSION, Result
@@ -78,7 +78,7 @@ def verdict(rows: tuple[CollectiveRow, ...]) -> str:
     ranks = f"{best.ranks} ranks{_place_of(best)}"
     text = f"{name} over {ranks} takes {_micro(small.median_s)} at {_bytes(small.size_bytes)}"
     if best.size_bytes:
-        text += f" and reaches {_rate(best.busbw_bytes_per_s)} bus bandwidth at {_bytes(best.size_bytes)}"
+        text += f" and reaches {data_rate(best.busbw_bytes_per_s)} bus bandwidth at {_bytes(best.size_bytes)}"
     waits = [row for row in own if (row.wait_s or 0.0) > 0.2 * row.median_s and row.last_rank is not None]
     if len(waits) > len(own) / 2:
         text += f"; ranks wait for rank {waits[-1].last_rank}"
@@ -102,14 +102,14 @@ def pairs_verdict(run: Run) -> str | None:
     (low, high), slowest = min(rates.items(), key=lambda one: one[1])
     if len(rates) == 1:
         return (
-            f"{low} and {high} exchange {_rate(slowest)} each way."
+            f"{low} and {high} exchange {data_rate(slowest)} each way."
             if across
-            else (f"Ranks {low} and {high} exchange {_rate(slowest)} each way.")
+            else (f"Ranks {low} and {high} exchange {data_rate(slowest)} each way.")
         )
     return (
         f"Of {counted(len(rates), 'pair')} of {'nodes' if across else 'ranks'} the usual one carries "
-        f"{_rate(statistics.median(rates.values()))} each way, the slowest ({low} and {high}) "
-        f"{_rate(slowest)}."
+        f"{data_rate(statistics.median(rates.values()))} each way, the slowest ({low} and {high}) "
+        f"{data_rate(slowest)}."
     )
 
 
@@ -138,8 +138,8 @@ def _nccl_section(run: Run, result: Result) -> Section:
         # The switch does the sums: a GPU moves S(n+1)/n bytes over its links, not 2S(n-1)/n.
         wire = best.algbw_bytes_per_s * (best.ranks + 1) / best.ranks
         lines.append(
-            f"NVLS sums inside the switch: {_rate(best.busbw_bytes_per_s)} bus bandwidth is "
-            f"{_rate(wire)} on each GPU's links."
+            f"NVLS sums inside the switch: {data_rate(best.busbw_bytes_per_s)} bus bandwidth is "
+            f"{data_rate(wire)} on each GPU's links."
         )
     if choices.uses_sockets:
         lines.append("NCCL talks through sockets: slower than NVLink, PCIe or InfiniBand by far.")
@@ -174,11 +174,11 @@ def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section
     if not best:
         return Section(lines=("Gate missed: no collective was measured that moves data.",)), True
     if not missed:
-        return Section(lines=(f"Gate: every collective reaches {_rate(least)}.",)), False
+        return Section(lines=(f"Gate: every collective reaches {data_rate(least)}.",)), False
     names = ", ".join(
-        f"{row.collective} on {row.ranks} ranks {_rate(row.busbw_bytes_per_s)}" for row in missed
+        f"{row.collective} on {row.ranks} ranks {data_rate(row.busbw_bytes_per_s)}" for row in missed
     )
-    return Section(lines=(f"Gate missed: below {_rate(least)}: {names}.",)), True
+    return Section(lines=(f"Gate missed: below {data_rate(least)}: {names}.",)), True
 
 
 def next_after_communication(run: Run) -> str | None:
@@ -284,7 +284,7 @@ def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
         rates = [(f"{pair.low} ↔ {pair.high}", pair.bytes_per_s) for pair in pairs]
     cut = len(rates) > _MOST_ROWS
     shown = sorted(rates, key=lambda one: one[1])[:_MOST_ROWS] if cut else rates
-    rows = tuple((name, _rate(rate)) for name, rate in shown)
+    rows = tuple((name, data_rate(rate)) for name, rate in shown)
     lines = [f"The slowest {len(rows)} of {len(rates)} are shown; results.json has all."] if cut else []
     alone = f"Two {columns[0]} make one pair: nothing to compare with."
     lines += _slow_lines(pairs) or [alone if len(rates) == 1 else "No pair stands out."]
@@ -297,8 +297,8 @@ def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
 
 def _slow_lines(pairs: tuple[PairRow, ...]) -> list[str]:
     return [
-        f"Look at {one.name}: it carries {_rate(one.bytes_per_s)} where others carry "
-        f"{_rate(one.usual_bytes_per_s)}."
+        f"Look at {one.name}: it carries {data_rate(one.bytes_per_s)} where others carry "
+        f"{data_rate(one.usual_bytes_per_s)}."
         for one in slow_links(pairs)
     ]
 
@@ -313,9 +313,9 @@ def _inside_lines(pairs: tuple[PairRow, ...]) -> list[str]:
     for node, own in nodes.items():
         slowest = min(own, key=lambda one: one.bytes_per_s)
         usual = statistics.median(one.bytes_per_s for one in own)
-        line = f"Inside {node} two ranks exchange {_rate(usual)} each way"
+        line = f"Inside {node} two ranks exchange {data_rate(usual)} each way"
         if len(own) > 1:
-            line += f", the slowest ({slowest.low} and {slowest.high}) {_rate(slowest.bytes_per_s)}"
+            line += f", the slowest ({slowest.low} and {slowest.high}) {data_rate(slowest.bytes_per_s)}"
         lines.append(line + ".")
     return lines
 
@@ -345,10 +345,3 @@ def _bytes(size: int) -> str:
         if size >= 1 << power:
             return f"{significant(size / (1 << power))} {unit}"
     return f"{size} B"
-
-
-def _rate(bytes_per_s: float) -> str:
-    for scale, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if bytes_per_s >= scale:
-            return f"{significant(bytes_per_s / scale)} {unit}"
-    return f"{significant(bytes_per_s)} B/s"

@@ -1,6 +1,10 @@
 """The short look at the machine before the main job: ranks against GPUs, device ordinals, backend."""
 
+from collections.abc import Iterable
+
+from scalescope.experiment.emulation import precisions_text
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
 from scalescope.report.section import Section
 
 
@@ -17,6 +21,21 @@ def machine_section(machine: Machine, ranks: int) -> Section:
     lines += [f"  cuda:{gpu.index}  : {gpu.name}, {_gib(gpu.memory_bytes)}" for gpu in machine.gpus]
     lines.append(f"Ranks      : {_fit(machine, ranks)}")
     return Section(title="Machine", lines=tuple(lines))
+
+
+def format_lines(machine: Machine, trials: Iterable[Trial]) -> tuple[str, ...]:
+    """In which number formats the devices of trials compute natively, where trials compute at all."""
+    devices = dict.fromkeys(trial.device for trial in trials if "precision" in trial.settings)
+    return tuple(
+        f"Number formats of the {'GPUs' if device == 'cuda' else 'CPU'}: {_formats(machine, device)}."
+        for device in devices
+    )
+
+
+def _formats(machine: Machine, device: str) -> str:
+    sources = [gpu.precisions for gpu in machine.gpus] if device == "cuda" else [machine.precisions]
+    names = dict.fromkeys(support.name for precisions in sources for support in precisions)
+    return precisions_text(tuple(machine.support_of(name, device) for name in names))
 
 
 def _fit(machine: Machine, ranks: int) -> str:

@@ -31,6 +31,14 @@ def data_size(size: float) -> str:
     raise AssertionError("a size has a unit")
 
 
+def data_rate(bytes_per_s: float) -> str:
+    """`512 B/s`, `1.25 GB/s`: three digits and a unit of 1000, as networks have it."""
+    for scale, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if bytes_per_s >= scale:
+            return f"{significant(bytes_per_s / scale)} {unit}"
+    return f"{significant(bytes_per_s)} B/s"
+
+
 def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 

@@ -14,9 +14,13 @@ _PURPOSES = {"train": "training", "comm": "collectives", "memory": "memory", "pr
 
 
 def plan_section(
-    trials: tuple[Trial, ...], repeats: int, seconds: float, once: tuple[Trial, ...] = ()
+    trials: tuple[Trial, ...],
+    repeats: int,
+    seconds: float,
+    once: tuple[Trial, ...] = (),
+    formats: tuple[str, ...] = (),
 ) -> Section:
-    """What --dry-run shows; trials of `once` need no repeats."""
+    """What --dry-run shows; trials of `once` need no repeats; `formats` are lines about the devices."""
     main = trials[0].settings["benchmark"] if trials else None
     varied = varied_settings([trial for trial in (*trials, *once) if trial.settings["benchmark"] == main])
     columns = ("trial", *varied, "measures", "id")
@@ -32,6 +36,7 @@ def plan_section(
         table=Table(columns=columns, rows=rows, left=frozenset(columns)),
         lines=(
             f"{count}, roughly {duration(seconds)} (counted from operations, not measured). Nothing was run.",
+            *formats,
         ),
     )
 

@@ -8,7 +8,12 @@ from scalescope.report.section import Section, Table
 
 
 def plan_of_tuning(
-    baseline: Trial, changes: Sequence[tuple[str, str]], launches: int, seconds: float, budget_s: float | None
+    baseline: Trial,
+    changes: Sequence[tuple[str, str]],
+    launches: int,
+    seconds: float,
+    budget_s: float | None,
+    formats: tuple[str, ...] = (),
 ) -> Section:
     """What --dry-run shows: (lever, what it changes) of all that would be tried."""
     limit = "" if budget_s is None else f", {duration(budget_s)} at most"
@@ -17,7 +22,7 @@ def plan_of_tuning(
     return Section(
         title=f"Would be tried against {baseline.label}",
         table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
-        lines=(f"{often}, roughly {duration(seconds)} for all of them{limit}. Nothing was run.",),
+        lines=(f"{often}, roughly {duration(seconds)} for all of them{limit}. Nothing was run.", *formats),
     )
 
 

@@ -13,8 +13,10 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import differences
 from scalescope.inspection import recorded_variables
 
-# What may differ between two runs that are still the same machine.
-_NOT_IDENTITY = ("host",)
+# What may differ between two runs that are still the same machine: its name, and what was measured of it. The
+# model of a processor or GPU stands for what it can do, and runs older than these facts keep their id.
+_NOT_IDENTITY = ("host", "precisions")
+_NOT_IDENTITY_OF_GPU = ("uuid", "compute_capability", "precisions")
 
 
 def describe_environment(
@@ -39,8 +41,10 @@ def environment_id(machine: Machine) -> str:
     facts = {k: v for k, v in dataclasses.asdict(machine).items() if k not in _NOT_IDENTITY}
     if machine.ranks_per_node is None:
         del facts["ranks_per_node"]  # older than the field: runs of one host keep their id
-    for gpu in facts["gpus"]:
-        gpu.pop("uuid")
+    facts["gpus"] = [
+        {name: value for name, value in gpu.items() if name not in _NOT_IDENTITY_OF_GPU}
+        for gpu in facts["gpus"]
+    ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -5,7 +5,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -20,10 +20,11 @@ from scalescope.results.provenance import environment_id
 from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import RunFolder
+from scalescope.studies.durations import LaunchDurations
+from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
 
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
 KEPT = ("ok", "oom", "invalid")
-_TRIES_BEFORE_GIVING_UP = 2
 BUDGET_SPENT = "The budget of"  # how the note about it begins
 
 
@@ -97,14 +98,22 @@ class CampaignWatcher(Watcher, Protocol):
         """Something worth reading before the measurement begins."""
         ...
 
-    def began(self, launches: int, done: int) -> None: ...
+    def began(
+        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget_s: float | None
+    ) -> None:
+        """These launches are planned; those among `finished` are not made again.
+
+        A study that decides on the way what to launch says so again for every further part of its plan.
+        `budget_s` is the time that may still be spent.
+        """
+        ...
 
     def launching(self, trial: Trial, launch: int) -> None: ...
 
     def ended(self, result: Result) -> None: ...
 
     def verdict(self, text: str) -> None:
-        """The answer as far as it is known."""
+        """The answer as far as it is known; it takes the place of an earlier one."""
         ...
 
 
@@ -162,15 +171,21 @@ def _run_plan(
     if plan.only is not None:  # what ended the ranks of another launch may end ours: all others first
         troubled = {one.trial_id for one in before.of_status("failed", "hang")}
         ordered.sort(key=lambda one: one[1].trial_id in troubled)
-    durations = _Durations(before.results)
-    failures = Counter({one.trial_id: _weight(one) for one in before.of_status("oom", "invalid")})
+    durations = LaunchDurations(before.results)
+    failures = Counter(
+        {result.trial_id: failure_weight(result) for result in before.of_status("oom", "invalid")}
+    )
     given_up: Counter[str] = Counter()
     refusals = _Refusals(watcher, some_worked=bool(before.of_status("ok")))
-    watcher.began(len(ordered), sum((trial.trial_id, n) in finished for _, trial, n in ordered))
+    watcher.began(
+        [(trial, launch) for _, trial, launch in ordered],
+        before.of_status(*KEPT),
+        _budget_left_s(plan, started),
+    )
     for place, (order, trial, launch) in enumerate(ordered):
         if (trial.trial_id, launch) in finished:
             continue
-        if failures[trial.trial_id] >= _TRIES_BEFORE_GIVING_UP:
+        if failures[trial.trial_id] >= TRIES_BEFORE_GIVING_UP:
             given_up[trial.label] += 1
             continue
         budget = plan.experiment.measuring.budget
@@ -186,7 +201,7 @@ def _run_plan(
             break
         result, bad_input = _launch_once(plan, launcher, folder, watcher, trial, launch, order)
         durations.add(result)
-        failures[trial.trial_id] += _TRIES_BEFORE_GIVING_UP if bad_input else _weight(result)
+        failures[trial.trial_id] += TRIES_BEFORE_GIVING_UP if bad_input else failure_weight(result)
         refusals.add(result, bad_input)
         heard(result)
         if plan.ends_part(ordered, place) and (text := verdict(load_run(folder.path))) is not None:
@@ -196,15 +211,13 @@ def _run_plan(
     return notes, in_time
 
 
+def _budget_left_s(plan: Plan, started: float) -> float | None:
+    budget = plan.experiment.measuring.budget
+    return None if budget is None else max(0.0, budget - (time.monotonic() - started))
+
+
 def _to_go(launches: list[tuple[int, Trial, int]], finished: set[tuple[str, int]]) -> int:
     return sum((trial.trial_id, number) not in finished for _, trial, number in launches)
-
-
-def _weight(result: Result) -> int:
-    """Failures that will repeat themselves count for giving up at once."""
-    if result.status == "ok":
-        return 0
-    return _TRIES_BEFORE_GIVING_UP if result.status in ("oom", "invalid") else 1
 
 
 def _launch_once(
@@ -286,20 +299,3 @@ class _Refusals:
         for result in self._held_back:
             self._watcher.ended(result)
         self._held_back.clear()
-
-
-class _Durations:
-    """How long launches take, learnt from those that ended."""
-
-    def __init__(self, results: Iterable[Result]) -> None:
-        self._seen: dict[str, float] = {}
-        for result in results:
-            self.add(result)
-
-    def add(self, result: Result) -> None:
-        self._seen[result.trial_id] = result.duration_s
-
-    def expected(self, trial: Trial) -> float:
-        if trial.trial_id in self._seen:
-            return self._seen[trial.trial_id]
-        return max(self._seen.values(), default=0.0)

@@ -25,6 +25,7 @@ from scalescope.studies.request import Request
 from scalescope.studies.study import summarise_again
 from scalescope.version import __version__
 
+WINDOW_S = 3.0
 _EXTENDABLE = ("train", "scale", "run")  # others number or choose their launches in a way of their own
 _MAY_DIFFER = ("host", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
 
@@ -36,8 +37,12 @@ def extend(
     budget_s: float,
     launcher: Launcher,
     watcher: CampaignWatcher,
+    window_s: float = WINDOW_S,
 ) -> tuple[Run, tuple[str, ...]]:
-    """Launch what is inconclusive in rounds until the noise allows a verdict or the budget is spent."""
+    """Launch what is inconclusive in rounds until the noise allows a verdict or the budget is spent.
+
+    Further launches measure for `window_s`, whatever those before them did; counted steps stay counted.
+    """
     if base.path.resolve() == new.path.resolve():
         raise BadInput(f"--until-conclusive: {base.path} and {new.path} are the same run")
     found = compare_runs(base.results, new.results, threshold)
@@ -52,7 +57,7 @@ def extend(
     for trial in asked:
         launcher.check(trial)
     plan = Plan(experiment=experiment, trials=(), machine=machine, chosen=())
-    launches = _Launches(base, asked, threshold)
+    launches = _Launches(base, asked, threshold, window_s)
     folder = RunFolder.open(new.path.resolve(), resume=True)
     try:
         run_campaign(plan, launcher, folder, watcher, launches.wanted, launches.heard)
@@ -72,8 +77,9 @@ def extend(
 class _Launches:
     """Which launches are still wanted; one that fails ends its configuration."""
 
-    def __init__(self, base: Run, asked: Sequence[Trial], threshold: float) -> None:
+    def __init__(self, base: Run, asked: Sequence[Trial], threshold: float, window_s: float) -> None:
         self._base = base
+        self._window_s = window_s
         self._asked = {trial.trial_id for trial in asked}
         self._threshold = threshold
         self.made = 0
@@ -90,7 +96,10 @@ class _Launches:
         for result in run.results:
             numbers[result.trial_id] = max(result.launch, numbers.get(result.trial_id, 0))
         trials = [one.trial for one in found.judged if self._is_open(one)]
-        return tuple((trial, numbers[trial.trial_id] + 1) for trial in trials)
+        return tuple((self._timed(trial), numbers[trial.trial_id] + 1) for trial in trials)
+
+    def _timed(self, trial: Trial) -> Trial:
+        return trial if trial.settings.get("window") is None else trial.replace(window=self._window_s)
 
     def told(self, run: Run) -> tuple[str, ...]:
         """What was done, and whether time ended it."""

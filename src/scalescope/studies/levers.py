@@ -8,6 +8,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput, ScalescopeError
+from scalescope.experiment.emulation import emulated_in, emulation_text
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
@@ -78,20 +79,35 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
             inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=hint))
         for value in values:
             try:
-                one = _candidate(experiment, machine, baseline, setting, value)
+                candidate = _candidate(experiment, machine, baseline, setting, value)
             except ScalescopeError as error:
                 inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=str(error)))
                 continue
-            if one.trial.trial_id == baseline.trial_id:
-                inapplicable.append(Inapplicable(text=one.text, reason="is what the baseline does"))
+            reason = _why_not_worth_trying(candidate, baseline, machine, typed=typed)
+            if reason is not None:
+                inapplicable.append(Inapplicable(text=candidate.text, reason=reason))
             else:
-                candidates.setdefault(one.trial.trial_id, one)
+                candidates.setdefault(candidate.trial.trial_id, candidate)
     tried = {one.text for one in candidates.values()}
     return Levers(
         baseline=baseline,
         candidates=tuple(candidates.values()),
         inapplicable=tuple(one for one in inapplicable if one.text not in tried),
     )
+
+
+def _why_not_worth_trying(
+    candidate: Candidate, baseline: Trial, machine: Machine, *, typed: bool
+) -> str | None:
+    """Why a candidate that could run is left out: it is nothing new, or slow for a reason that is known."""
+    if candidate.trial.trial_id == baseline.trial_id:
+        return "is what the baseline does"
+    already = emulated_in(baseline, machine)
+    emulated = [support for support in emulated_in(candidate.trial, machine) if support not in already]
+    if typed or not emulated:
+        return None
+    reasons = "; ".join(emulation_text(support, candidate.trial.device) for support in emulated)
+    return f"{reasons}; --levers {candidate.name}={candidate.value} tries it"
 
 
 def _wanted(

@@ -33,7 +33,7 @@ DEFAULTS = {"repeats": 5, "budget": 90.0, "min_steps": 3}
 _WARMUP = 5
 _ROUNDS = 3  # of launches that the budget is to have room for: what an interval needs
 _SHARE = 0.75  # of the budget that is planned; the rest is for machines slower than thought
-_LAUNCH_S = {"cpu": 1.0, "cuda": 4.0}  # what a launch takes besides its window
+_LAUNCH_S = {"cpu": 1.0, "cuda": 1.5}  # what a launch takes besides its window
 _LEAST_WINDOW_S = 0.5
 _BATCHES = (2, 8)  # for memory; models that normalise over the batch refuse one sample
 

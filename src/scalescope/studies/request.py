@@ -8,7 +8,8 @@ from typing import Any
 from scalescope.catalog.setting import settings_of
 from scalescope.catalog.slurm import Slurm
 from scalescope.experiment.experiment import Experiment, build_experiment
-from scalescope.experiment.yaml_file import Entries, read_experiment_file
+from scalescope.experiment.given import Entries
+from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
 
 _OF_JOB = ("setup", *(one.name for one in settings_of(Slurm)))
@@ -49,7 +50,7 @@ class Request:
         return path if self.resume and path.is_file() else None
 
     def _stored_steps(self, asked: Entries) -> Entries:
-        """The number of steps of a run begun by a version that counted them, for whoever repeats its flags."""
+        """How many steps the run to be continued counts, for whoever repeats its flags without that."""
         path = self._resumed()
         if path is None or {"steps_per_epoch", "window"} & {*asked, *self.flags}:
             return {}

@@ -12,8 +12,8 @@ from scalescope.catalog.setting import Scalar, parse_value, settings_of
 from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.record import neutral_lines, to_yaml
-from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.launch.slurm_script import TEMPLATE, SlurmJob, sbatch_script
 from scalescope.results.run_folder import DEFAULT_ROOT, new_run_path, read_json
 from scalescope.studies.request import Request

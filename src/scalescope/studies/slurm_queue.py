@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scalescope.errors import CannotRun, ScalescopeError
@@ -18,10 +18,13 @@ _PATIENCE_S = 600.0  # with a controller that does not answer
 _CANCEL_LIMIT_S = 60.0
 
 
+Planned = Callable[[], Sequence[tuple[Trial, int]] | None]
+
+
 def follow(
-    number: str, path: Path, watcher: CampaignWatcher, planned: Callable[[], int | None] = lambda: None
+    number: str, path: Path, watcher: CampaignWatcher, planned: Planned = lambda: None
 ) -> slurm.JobState:
-    """Tell how the job goes on until it is over; `planned` counts launches once the machine is recorded."""
+    """Tell how the job goes on until it is over; `planned` has the launches once the machine is recorded."""
     told, heard, line = "", _Trials(path / TRIALS), _Line(number, watcher)
     wait_s, counted = _FIRST_WAIT_S, False
     while True:
@@ -31,7 +34,7 @@ def follow(
             counted = True
             launches = planned()
             if launches is not None:
-                watcher.began(launches, len({one.key for one in load_run(path).of_status(*KEPT)}))
+                watcher.began(launches, load_run(path).of_status(*KEPT), budget_s=None)
         if state is not None and state.is_over:
             return state
         if state is not None and str(state) != told:

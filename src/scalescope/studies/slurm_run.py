@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from scalescope.errors import (
     ScalescopeError,
     StorageError,
 )
+from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.launch import slurm
 from scalescope.launch.recorded import RecordedLauncher
 from scalescope.report.section import Section
@@ -135,10 +135,10 @@ def _collect(
     return study(request, launcher, watcher, most_ranks=None if alone else run.job.tasks, **options)
 
 
-def _planned(run: SlurmRun, study: Study, options: Mapping[str, Any]) -> int | None:
-    """How many launches the job makes; None where that cannot be told."""
+def _planned(run: SlurmRun, study: Study, options: Mapping[str, Any]) -> tuple[tuple[Trial, int], ...] | None:
+    """The launches that the job makes; None where that is not known."""
     try:
-        return _collect(run, study, _Unheard(), options, dry_run=True).missing
+        return _collect(run, study, _Unheard(), options, dry_run=True).planned
     except ScalescopeError:
         return None
 
@@ -150,7 +150,9 @@ class _Unheard:
 
     def shown(self, sections: tuple[Section, ...]) -> None: ...
 
-    def began(self, launches: int, done: int) -> None: ...
+    def began(
+        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget_s: float | None
+    ) -> None: ...
 
     def launching(self, trial: Trial, launch: int) -> None: ...
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted
 from scalescope.experiment.record import neutral_lines, to_yaml
+from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher, RanksLost
+from scalescope.report.machine import format_lines
 from scalescope.report.performance import headline, performance_text
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
@@ -45,6 +47,7 @@ class StudyReport:
     page: Path | None = None  # the report, where one was made
     run: Run | None = field(default=None, repr=False)
     missing: int = 0  # launches of the plan that have no answer yet
+    planned: tuple[tuple[Trial, int], ...] = ()  # what --dry-run would launch
 
 
 def carry_out(
@@ -125,8 +128,10 @@ def _only_planned(plan: Plan, watcher: CampaignWatcher) -> StudyReport:
     seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
     if budget is not None and budget < seconds:
         watcher.noted(f"The budget of {budget:g} s would end this early.")
-    shown = plan_section(plan.trials, repeats, seconds, plan.once)
-    return StudyReport(sections=(shown,), missing=len(plan.launches()))
+    formats = format_lines(plan.machine, plan.all_trials)
+    shown = plan_section(plan.trials, repeats, seconds, plan.once, formats)
+    launches = tuple(plan.launches())
+    return StudyReport(sections=(shown,), missing=len(launches), planned=launches)
 
 
 def _is_begun(plan: Plan) -> bool:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from scalescope.analysis.laboratory import MOST_LAUNCHES
 from scalescope.errors import BadInput
+from scalescope.experiment.emulation import emulation_notes
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.machine import Machine
 from scalescope.launch.launcher import Launcher
+from scalescope.report.machine import format_lines
 from scalescope.report.section import Section
 from scalescope.report.tuning import next_after_tuning, tuning_sections
 from scalescope.report.tuning_plan import left_out_section, plan_of_tuning
@@ -54,15 +57,22 @@ def tune(
     if not levers.candidates:
         why = "; ".join(f"{one.text}: {one.reason}" for one in levers.inapplicable)
         raise BadInput(f"--levers: nothing is left to try here; {why}")
+    trials = (levers.baseline, *(candidate.trial for candidate in levers.candidates))
+    notes = emulation_notes(trials, machine)
     if request.dry_run:
-        return StudyReport(sections=_plan_of(levers, experiment))
+        for note in notes:
+            watcher.noted(note)
+        return StudyReport(sections=_plan_of(levers, experiment, machine))
     if not launcher.repeatable:
         return tune_once(request, launcher, watcher, experiment, levers, options.threshold)
     search = Search(experiment, machine, levers, threshold=options.threshold, combine=options.combine)
-    trials = (levers.baseline, *(one.trial for one in levers.candidates))
     expansion = expand(experiment, machine)
     plan = Plan(
-        experiment=expansion.experiment, trials=trials, machine=machine, notes=expansion.notes, chosen=()
+        experiment=expansion.experiment,
+        trials=trials,
+        machine=machine,
+        notes=tuple(dict.fromkeys((*expansion.notes, *notes))),
+        chosen=(),
     )
     return carry_out(
         request,
@@ -90,12 +100,13 @@ def _asked(request: Request, launcher: Launcher, most_ranks: int | None) -> Expe
     return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
 
 
-def _plan_of(levers: Levers, experiment: Experiment) -> tuple[Section, ...]:
+def _plan_of(levers: Levers, experiment: Experiment, machine: Machine) -> tuple[Section, ...]:
     """What would be tried and what not; how often each is launched is decided on the way."""
     repeats = experiment.measuring.repeats
     seconds = estimate_s((levers.baseline, *(one.trial for one in levers.candidates)), repeats)
     changes = [(one.text, one.changes) for one in levers.candidates]
-    planned = plan_of_tuning(levers.baseline, changes, repeats, seconds, experiment.measuring.budget)
+    budget_s, formats = experiment.measuring.budget, format_lines(machine, (levers.baseline,))
+    planned = plan_of_tuning(levers.baseline, changes, repeats, seconds, budget_s, formats)
     return (planned, *left_out_section([(one.text, one.reason) for one in levers.inapplicable]))
 
 

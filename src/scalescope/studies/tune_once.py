@@ -14,6 +14,7 @@ from scalescope.analysis.tuning import compare_all
 from scalescope.catalog.setting import Setting
 from scalescope.diagnose.advice import as_flag
 from scalescope.errors import ScalescopeError
+from scalescope.experiment.emulation import emulation_notes
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial, Value
@@ -67,11 +68,12 @@ def tune_once(
     machine = launcher.machine()
     expansion = expand(experiment, machine)
     singles = SingleLaunches(levers=levers, threshold=threshold, seed=experiment.measuring.order_seed)
+    trials = tuple(trial for trial, _ in singles.launches)
     plan = Plan(
         experiment=expansion.experiment,
-        trials=tuple(trial for trial, _ in singles.launches),
+        trials=trials,
         machine=machine,
-        notes=(*expansion.notes, _NOTE),
+        notes=tuple(dict.fromkeys((*expansion.notes, *emulation_notes(trials, machine), _NOTE))),
         chosen=singles.launches,
     )
     nodes, baseline = len(launcher.nodes()), levers.baseline

@@ -71,7 +71,7 @@ class Search:
                 name = self._name_of(best[0])
                 if name != told:
                     told = name
-                    watcher.verdict(f"best so far: {name} {best[1]:.2f}×")
+                    watcher.verdict(f"the fastest is {name} with {best[1]:.2f}×")
 
         return hear
 

@@ -1,27 +1,46 @@
-"""Calibration: a fixed matrix product before and after the window shows whether the machine changed."""
+"""Calibration: the same matrix products before and after the window show whether the machine changed."""
 
 import statistics
+from dataclasses import dataclass
 
 import torch
 
-from scalescope.worker.timing import clock_for
+from scalescope.worker.matmul import DTYPES, choose_size, one_thread, product_times_s
 
-_SIZES = {"cpu": 640, "cuda": 4096}
-_REPEATS = 9
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_SIZES = {"cpu": (32, 64, 128, 256, 640), "cuda": (256, 512, 1024, 2048, 4096)}
+_TOTAL_S = 0.05
+_MOST_PRODUCTS = 1000
 
 
-def matmul_flops_per_s(device: torch.device, precision: str) -> float:
-    """Rate of a bare matrix product in the trial's own format: the ceiling its steps can be held against."""
-    size = _SIZES[device.type]
-    dtype = _DTYPES.get(precision, torch.float32)
-    left = torch.ones(size, size, device=device, dtype=dtype).uniform_()
-    right = torch.ones(size, size, device=device, dtype=dtype).uniform_()
-    out = left @ right
-    clock = clock_for(device, _REPEATS)
-    clock.start()
-    for _ in range(_REPEATS):
-        torch.matmul(left, right, out=out)
-        clock.tick()
-    clock.finish()
-    return 2.0 * size**3 / statistics.median(clock.step_times_s())
+@dataclass(frozen=True, kw_only=True)
+class BareProduct:
+    """A matrix product that fits the device: as large as 50 ms allow, and as often as they do."""
+
+    device: torch.device
+    dtype: torch.dtype
+    size: int
+    count: int
+
+    @classmethod
+    def sized_for(cls, device: torch.device, precision: str) -> "BareProduct":
+        """The product in the trial's own format; finding its size warms the device up."""
+        dtype = DTYPES.get(precision, torch.float32)
+
+        def best_of(size: int, tries: int) -> float:
+            return min(product_times_s(device, dtype, size, tries))
+
+        with one_thread():  # several are no slower, so the size fits them too
+            size, alone_s = choose_size(best_of, _SIZES[device.type], _TOTAL_S)
+        count = products_within(_TOTAL_S, min(alone_s, best_of(size, 1)))
+        return cls(device=device, dtype=dtype, size=size, count=count)
+
+    def flops_per_s(self) -> float:
+        """The rate of the product: the ceiling that a trial's steps can be held against."""
+        times_s = product_times_s(self.device, self.dtype, self.size, self.count)
+        return 2.0 * self.size**3 / statistics.median(times_s)
+
+
+def products_within(total_s: float, product_s: float) -> int:
+    """How many products use up the time; at least two, and not more than a median needs."""
+    shortest_s = total_s / _MOST_PRODUCTS
+    return max(2, round(total_s / max(product_s, shortest_s)))

@@ -9,6 +9,7 @@ import torch
 from scalescope.worker.allocator_trace import BACKWARD, FORWARD, Event, Phase, replay
 from scalescope.worker.device import device_identity
 from scalescope.worker.libraries import use_libraries
+from scalescope.worker.out_of_memory import is_out_of_memory
 from scalescope.worker.step import Step
 from scalescope.worker.tensor_bytes import gradients_of, storages
 
@@ -139,8 +140,8 @@ class AllocatorTrace:
             return
         try:
             act()
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # a private interface: whatever it does, the statistics remain
+            if is_out_of_memory(error):
+                raise
             reason = (str(error).splitlines() or [""])[0]
             self._problem = f"{type(error).__name__}: {reason}"[:_LONGEST_REASON]

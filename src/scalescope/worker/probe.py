@@ -1,5 +1,6 @@
 """Probe: what torch and this host can do. It may touch the GPU, so it runs in a process of its own."""
 
+import dataclasses
 import json
 import os
 import platform
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.cores import usable_cores
+from scalescope.worker.capabilities import cpu_precisions, gpu_precisions
 
 
 def probe() -> dict[str, Any]:
@@ -42,6 +44,7 @@ def probe() -> dict[str, Any]:
         "backends": backends,
         "gpus": gpus,
         "gpu_problem": problem,
+        "precisions": [dataclasses.asdict(support) for support in cpu_precisions()],
     }
 
 
@@ -57,11 +60,15 @@ def own_gpu(local_rank: int) -> dict[str, Any] | None:
 
 def _describe_gpu(torch: Any, index: int) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(index)
+    # AMD's GPUs have numbers of their own, which say nothing about these formats.
+    capability = None if torch.version.hip else (properties.major, properties.minor)
     return {
         "index": index,
         "name": properties.name,
         "memory_bytes": properties.total_memory,
         "uuid": str(getattr(properties, "uuid", index)),
+        "compute_capability": capability,
+        "precisions": [dataclasses.asdict(support) for support in gpu_precisions(capability)],
     }
 
 

@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import socket
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -17,16 +16,10 @@ from scalescope.results.files import write_atomically
 from scalescope.results.heartbeat import Stage
 from scalescope.results.rank_job import RankJob
 from scalescope.results.trace import trace_name
+from scalescope.worker.out_of_memory import is_out_of_memory
 from scalescope.worker.position import Position
 
 _CLONE_NEWNET = 0x40000000
-# What torch says as a plain RuntimeError when it, or a library below it, is given no memory.
-_SIGNS_OF_NO_MEMORY = (
-    "can't allocate memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-)
 
 
 def run_rank(job: RankJob) -> int:
@@ -129,15 +122,8 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         text = str(error)
     return {
         "message": text.splitlines()[0][:500],
-        "out_of_memory": _is_out_of_memory(error),
+        "out_of_memory": is_out_of_memory(error),
         "bad_input": isinstance(error, BadInput),
         "at_monotonic_s": time.monotonic(),
         "at_wall_s": time.time(),
     }
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(error, torch.OutOfMemoryError):
-        return True
-    return isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS_OF_NO_MEMORY)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.checks import Check, all_checks, links_of
-from scalescope.experiment.machine import Gpu, Machine
+from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
 
 GPUS = tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30, uuid=f"GPU-{n}") for n in range(2))
@@ -89,7 +89,7 @@ def about(subject: str, found: tuple[Check, ...]) -> list[Check]:
 def test_a_calm_machine_is_ok_throughout() -> None:
     found = checks(world_size=2)
     assert {check.level for check in found} == {"ok"}
-    limits = ["governor", "load", "shared memory", "ulimit", "container"]
+    limits = ["governor", "load", "shared memory", "ulimit", "container", "CPU formats"]
     assert [check.subject for check in found] == ["torch", "backends", "GPU", "host", *limits, "ranks"]
     assert all(check.advice == "" for check in found)
     (host,) = about("host", found)
@@ -103,6 +103,19 @@ def test_what_is_not_ok_says_what_to_do() -> None:
     bad = [check for check in found if check.level != "ok"]
     assert len(bad) == 4
     assert all(check.advice for check in bad)
+
+
+def test_number_formats_are_named_and_never_a_doubt() -> None:
+    bf16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
+    fp8 = PrecisionSupport(name="fp8", native=True)
+    gpus = tuple(dataclasses.replace(gpu, compute_capability=(9, 0), precisions=(fp8,)) for gpu in GPUS)
+    lines = checks(dataclasses.replace(WITH_GPUS, gpus=gpus, precisions=(bf16,)))
+    (processor,) = about("CPU formats", lines)
+    assert (processor.level, processor.text) == ("ok", "bf16 emulated (96 times as long as fp32)")
+    (gpu,) = about("GPU formats", lines)  # both are alike
+    assert gpu.text == "NVIDIA H200, compute capability 9.0: fp8 native"
+    (unknown,) = about("CPU formats", checks())
+    assert unknown.text == "unknown"
 
 
 def test_versions_are_named() -> None:

@@ -248,3 +248,29 @@ def test_changes_that_are_not_committed_are_said() -> None:
     clean, dirty = ({"git": {"commit": "a" * 40, "changed": changed}} for changed in (False, True))
     (found,) = differences(environment(**clean), environment(**dirty))
     assert (found.before, found.after) == ("a" * 12, f"{'a' * 12} with changes")
+
+
+def test_the_same_job_is_matched_however_long_it_measured() -> None:
+    counted, timed = make_trial(), make_trial(steps_per_epoch="auto", window=2.0)
+    assert counted.trial_id != timed.trial_id
+    found = compare_runs(launches(counted, CALM), launches(timed, CALM, 1.08), 0.03)
+    (judged,) = found.judged
+    assert judged.regressed
+    assert not found.only_before and not found.only_after
+
+
+def test_what_fails_now_is_missed_however_long_it_measured() -> None:
+    timed = make_trial(steps_per_epoch="auto", window=2.0)
+    broken = [
+        dataclasses.replace(result, status="failed", reason="killed") for result in launches(timed, CALM)
+    ]
+    found = compare_runs(launches(make_trial(), CALM), broken, 0.03)
+    assert [failed.reason for failed in found.failed] == ["killed"]
+
+
+def test_lengths_that_were_swept_are_not_mixed_up() -> None:
+    lengths = [make_trial(steps_per_epoch=steps) for steps in (13, 23)]
+    before = [result for trial in lengths for result in launches(trial, CALM)]
+    found = compare_runs(before, launches(make_trial(steps_per_epoch="auto"), CALM), 0.03)
+    assert found.judged == ()
+    assert (len(found.only_before), len(found.only_after)) == (2, 1)

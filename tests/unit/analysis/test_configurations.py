@@ -69,7 +69,8 @@ def test_the_step_time_is_the_mean_of_steps_where_batches_are_short() -> None:
     (one,) = configurations([dataclasses.replace(result, ranks=[short])])
     assert one.step_time_s.value == pytest.approx(0.010)
     assert one.samples_per_s.value == pytest.approx(400 / 0.2)
-    (remark,) = one.remarks()
+    short_window, remark = one.remarks()
+    assert short_window == "a launch measured for only 0.2 s (20 steps)"
     assert remark == "steps held 20 samples on average and not 32: the data's batches are smaller"
 
 
@@ -121,7 +122,13 @@ def test_outliers_are_a_remark_by_rank_and_no_instability() -> None:
         "3 of 20 steps lie far from the median (rank 0: 1, rank 1: 2); they are counted in"
     ]
     assert not any("median" in cause for cause in one.instabilities())
-    assert make_configuration(trial, 0.01, 0.01).remarks() == []
+    assert make_configuration(trial, 0.1, 0.1).remarks() == []
+
+
+def test_a_window_under_a_second_is_a_remark() -> None:
+    assert make_configuration(make_trial(), 0.099).remarks() == [
+        "a launch measured for only 0.99 s (10 steps)"
+    ]
 
 
 FALLING = (0.01000, 0.01001, 0.01002, 0.01003, 0.01004)

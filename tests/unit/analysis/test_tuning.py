@@ -149,6 +149,8 @@ def test_two_slow_launches_on_a_noisy_machine_prove_nothing() -> None:
         ((2.0,), (2.03,), 0.015, False),
         ((2.0,), (2.05,), 0.025, True),
         ((2.0,), (1.9,), -0.05, True),
+        # A faster one makes more steps in the same time: only those both made are held against each other.
+        ((2.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.1, 1.1, 0.5, 0.4, 0.3, 0.2), 0.1, True),
     ],
 )
 def test_the_loss_at_the_end_is_compared(

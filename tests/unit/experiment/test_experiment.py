@@ -200,3 +200,23 @@ def test_changed_settings_leave_the_request_as_it_was() -> None:
     after = before.with_settings(seed=(5, 6))
     assert before.settings == {"epochs": (2,), "seed": (1,)}
     assert after.settings == {"epochs": (2,), "seed": (5, 6)}
+
+
+@pytest.mark.parametrize("name", ["steps_per_epoch", "epochs", "eval"])
+def test_a_window_and_a_number_of_steps_contradict_each_other(name: str) -> None:
+    value = "true" if name == "eval" else "30"
+    with pytest.raises(BadInput, match=f"^--window cannot be used with --{name.replace('_', '-')}: "):
+        build({}, flags(window="2s", **{name: value}))
+
+
+def test_a_window_replaces_the_steps_of_a_file() -> None:
+    found = build(lines(steps_per_epoch="30", epochs="2", eval="true"), flags(window="2s"))
+    assert found.settings["window"] == (2.0,)
+    assert not {"steps_per_epoch", "epochs", "eval"} & set(found.settings)
+
+
+def test_a_verb_may_have_defaults_of_its_own_for_settings() -> None:
+    defaults = {"repeats": 3, "window": 10.0}
+    found = build_experiment("train", "train", {}, {}, defaults)
+    assert (found.measuring.repeats, found.settings["window"]) == (3, (10.0,))
+    assert build_experiment("train", "train", {}, flags(window="1s"), defaults).settings["window"] == (1.0,)

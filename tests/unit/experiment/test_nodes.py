@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from scalescope.experiment.machine import Gpu, Machine
+from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
 from scalescope.experiment.nodes import differences, together
 from scalescope.launch.fake import TWO_CORES
 from scalescope.results.provenance import describe_environment, environment_id
@@ -66,3 +66,13 @@ def test_several_nodes_are_another_environment_than_one() -> None:
     assert environment_id(together({"a": TWO_CORES, "b": TWO_CORES}, {"a": 1, "b": 1})) != environment_id(
         TWO_CORES
     )
+
+
+def test_nodes_together_compute_as_the_worst_of_them() -> None:
+    native = PrecisionSupport(name="bf16", native=True, slowdown=0.4)
+    emulated = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
+    nodes = {
+        "a": dataclasses.replace(TWO_CORES, precisions=(native,)),
+        "b": dataclasses.replace(TWO_CORES, precisions=(emulated,)),
+    }
+    assert together(nodes, {"a": 1, "b": 1}).precisions == (emulated,)

@@ -97,6 +97,8 @@ def requests(draw: st.DrawFn) -> tuple[str, Entries]:
         texts[name] = draw(values_of(known[name]))
     if set(BATCHES) <= set(texts):
         del texts[draw(st.sampled_from(BATCHES))]
+    if {"steps_per_epoch", "epochs", "eval"} & set(texts):
+        texts.pop("window", None)
     for name, values in draw(VARIABLES).items():
         texts[f"env.{name}"] = values
     for one in OPTIONS.values():

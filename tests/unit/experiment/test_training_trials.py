@@ -174,3 +174,28 @@ def test_all_steps_of_an_epoch_are_counted_by_the_ranks(own: str) -> None:
 def test_all_steps_of_data_without_an_end_are_refused() -> None:
     with pytest.raises(BadInput, match=r"^steps_per_epoch all: synthetic data has no end; give a number$"):
         _trial(steps_per_epoch="all")
+
+
+def test_how_long_a_launch_measures_does_not_make_another_trial() -> None:
+    short, long = _trial(window="1"), _trial(window="20", min_steps="50")
+    assert (short.settings["window"], long.settings["window"]) == (1.0, 20.0)
+    assert short.trial_id == long.trial_id
+
+
+def test_without_a_word_a_launch_measures_for_a_time() -> None:
+    trial = _trial()
+    assert _of(trial, ("steps_per_epoch", "window", "min_steps")) == {
+        "steps_per_epoch": "auto",
+        "window": 1.5,
+        "min_steps": 5,
+    }
+    assert trial.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps"),
+    [({"steps_per_epoch": "20"}, 20), ({"epochs": "3"}, 40), ({"steps_per_epoch": "all"}, None)],
+)
+def test_a_number_of_steps_replaces_the_window(own: str, asked: dict[str, str], steps: int | None) -> None:
+    trial = _trial(workload=own, **asked)
+    assert _of(trial, ("steps_per_epoch", "window")) == {"steps_per_epoch": steps, "window": None}

@@ -160,3 +160,16 @@ def test_a_setting_that_every_run_recorded_must_be_there() -> None:
     broken = Trial(settings={name: value for name, value in trial.settings.items() if name != "seed"})
     with pytest.raises(KeyError, match="seed"):
         broken.options(Placement)
+
+
+@pytest.mark.parametrize(
+    ("ablation", "ending"),
+    [
+        ("none", ""),
+        ("noop_comm", ", no communication"),
+        ("preloaded", ", preloaded input"),
+        ("noop_comm+preloaded", ", no communication, preloaded input"),
+    ],
+)
+def test_a_label_names_what_is_taken_away(ablation: str, ending: str) -> None:
+    assert Trial(settings={**FIXED, "ablation": ablation}).label == f"ddp, 2 ranks, batch 32{ending}"

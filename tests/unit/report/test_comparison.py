@@ -159,3 +159,11 @@ def test_hostile_settings_are_escaped_in_the_whole_document() -> None:
     assert "<script>" not in text and "@team" not in text and "\x1b" not in text
     rows = [line for line in text.splitlines() if line.startswith("| single")]
     assert len(rows) == 2
+
+
+def test_windows_of_different_lengths_are_said() -> None:
+    runs = [
+        [make_result(TRIALS[0], [[0.01] * steps], launch=number) for number in range(3)] for steps in (10, 40)
+    ]
+    first, *_ = comparison_sections(told(compare_runs(*runs, threshold=0.03)))
+    assert "Launches measured for 0.1 s before and 0.4 s after (1 of 1 configuration)." in first.lines

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.experiment.machine import Gpu
+from scalescope.experiment.machine import Gpu, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
 from scalescope.results.provenance import (
     describe_environment,
@@ -95,3 +95,13 @@ def test_without_git_nothing_is_said_of_the_code(tmp_path: Path, monkeypatch: py
     git(tmp_path, "init", "-q")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(tmp_path) is None
+
+
+def test_what_was_measured_of_a_machine_is_recorded_but_not_its_identity() -> None:
+    support = PrecisionSupport(name="bf16", native=True, slowdown=0.4)
+    gpu = dataclasses.replace(GPU, compute_capability=(9, 0), precisions=(support,))
+    here = dataclasses.replace(TWO_CORES, gpus=(gpu,), precisions=(support,))
+    assert environment_id(here) == environment_id(dataclasses.replace(TWO_CORES, gpus=(GPU,)))
+    machine = json.loads(json.dumps(describe_environment(here, "1.2.3")))["machine"]
+    assert machine["precisions"] == [{"name": "bf16", "native": True, "slowdown": 0.4}]
+    assert machine["gpus"][0]["compute_capability"] == [9, 0]

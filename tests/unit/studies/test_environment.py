@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.experiment.machine import Gpu
+from scalescope.experiment.machine import Gpu, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.environment import unlike_fields
 
@@ -24,6 +24,8 @@ def _gpus(**change: Any) -> dict[str, Any]:
         {"memory_bytes": 1_000_000 + 4096},
         {"memory_bytes": 960_000},
         _gpus(uuid="b"),
+        _gpus(compute_capability=(9, 0)),
+        {"precisions": (PrecisionSupport(name="bf16", native=True, slowdown=0.4),)},
         _gpus(memory_bytes=79_000_000_000),
     ],
 )

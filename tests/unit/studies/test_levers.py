@@ -1,8 +1,11 @@
 """Which levers `tune` finds around a configuration, and why it leaves the others."""
 
+import dataclasses
+
 import pytest
 
 from scalescope.errors import BadInput
+from scalescope.experiment.machine import PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.levers import Levers, find_levers
 from tests.unit.experiment.asking import ask, with_gpus
@@ -94,6 +97,40 @@ def test_a_value_that_is_refused_is_listed_with_the_refusal() -> None:
         "precision tf32": "precision tf32 needs a CUDA GPU; bf16 works on the CPU",
         "precision fp16": "precision fp16 needs a CUDA GPU; bf16 works on the CPU",
     }
+
+
+WITHOUT_BF16 = dataclasses.replace(
+    TWO_CORES, precisions=(PrecisionSupport(name="bf16", native=False, slowdown=96.0),)
+)
+
+
+@pytest.mark.parametrize("asked", ["precision", "all"])
+def test_an_emulated_precision_is_not_tried_unless_it_is_typed(asked: str) -> None:
+    levers = find_levers(ask(world_size="2"), WITHOUT_BF16, [asked])
+    assert "precision bf16" not in tried(levers)
+    assert reasons(levers)["precision bf16"] == (
+        "bf16 is emulated on this processor: a matrix product takes about 96 times as long as in fp32; "
+        "--levers precision=bf16 tries it"
+    )
+    typed = find_levers(ask(world_size="2"), WITHOUT_BF16, [asked, "precision=bf16"])
+    assert "precision bf16" in tried(typed)
+    assert "precision bf16" not in reasons(typed)
+
+
+def test_what_cannot_run_at_all_is_not_offered_for_its_slowness() -> None:
+    fp16 = PrecisionSupport(name="fp16", native=False)
+    levers = find_levers(ask(), dataclasses.replace(TWO_CORES, precisions=(fp16,)), ["precision"])
+    assert reasons(levers)["precision fp16"] == "precision fp16 needs a CUDA GPU; bf16 works on the CPU"
+
+
+def test_hooks_and_levers_around_an_emulated_baseline_are_tried() -> None:
+    assert tried(find_levers(ask(world_size="2"), WITHOUT_BF16, ["comm_hook"])) == [
+        "comm_hook fp16",
+        "comm_hook bf16",
+    ]
+    levers = find_levers(ask(world_size="2", precision="bf16"), WITHOUT_BF16, ["precision", "comm_hook"])
+    assert tried(levers) == ["comm_hook fp16", "comm_hook bf16"]
+    assert reasons(levers).keys() == {"precision tf32", "precision fp16"}
 
 
 def test_a_gpu_and_a_loader_bring_the_copying_levers() -> None:

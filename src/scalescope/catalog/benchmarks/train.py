@@ -9,7 +9,6 @@ from scalescope.catalog.setting import PerDevice, for_device, setting
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
 
-
 AUTO = "auto"
 
 
@@ -113,6 +112,8 @@ class Train(Training):
                 f"warmup_steps {values['warmup_steps']} leaves nothing of {steps} steps to measure; "
                 f"steps_per_epoch {values['warmup_steps'] + 10} would measure 10"
             )
+        if values["steps_per_epoch"] == AUTO and values["window"] is None:
+            raise BadInput("window must be a time such as 3s; --steps-per-epoch counts steps instead")
         if values["eval"] and not data.has_validation:
             raise BadInput(
                 f"--eval: {values['data']} data has no validation part; --data ag_news or imdb has"

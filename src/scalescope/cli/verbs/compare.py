@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _BUDGET = "10m"
+_WINDOW = "3s"
 
 
 @click.command("compare")
@@ -32,6 +34,9 @@ _BUDGET = "10m"
     help="Measure NEW further where it is too noisy to judge; BASE is not measured again.",
 )
 @click.option("--budget", metavar="TIME", help=f"Time that --until-conclusive may take. [default: {_BUDGET}]")
+@click.option(
+    "--window", metavar="TIME", help=f"How long each of these launches measures. [default: {_WINDOW}]"
+)
 @click.option("--side-by-side", is_flag=True, help="Show how runs scale beside each other, without a gate.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write it as data.")
 @click.option(
@@ -47,8 +52,14 @@ def command(**arguments: Any) -> None:
       scalescope compare runs/main runs/latest --threshold 3% --markdown comment.md
     """
     threshold = _threshold(arguments["threshold"])
-    budget_s = _budget(arguments["budget"], until_conclusive=arguments["until_conclusive"])
-    report = _report(arguments, threshold, budget_s)
+    limits = Limits(
+        budget_s=_duration("budget", arguments["budget"], _BUDGET),
+        window_s=_duration("window", arguments["window"], _WINDOW),
+    )
+    for name in ("budget", "window"):
+        if arguments[name] is not None and not arguments["until_conclusive"]:
+            raise BadInput(f"--{name} is for --until-conclusive; without it nothing is measured")
+    report = _report(arguments, threshold, limits)
     from scalescope.report.markdown import markdown
     from scalescope.report.terminal import console, show
     from scalescope.results.files import to_text, write_atomically
@@ -61,7 +72,15 @@ def command(**arguments: Any) -> None:
     sys.exit(report.exit_code)
 
 
-def _report(arguments: dict[str, Any], threshold: float, budget_s: float) -> "ComparisonReport":
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long further launches may take: all together, and the window of each."""
+
+    budget_s: float
+    window_s: float
+
+
+def _report(arguments: dict[str, Any], threshold: float, limits: Limits) -> "ComparisonReport":
     from scalescope.studies.compare import compare, lay_side_by_side
 
     runs = arguments["runs"]
@@ -75,11 +94,11 @@ def _report(arguments: dict[str, Any], threshold: float, budget_s: float) -> "Co
         return compare(runs[0], runs[1], threshold, any_hardware=arguments["any_hardware"])
     if arguments["any_hardware"]:
         raise BadInput("--until-conclusive needs the machine of both runs; leave --any-hardware out")
-    return _measuring(runs, threshold, budget_s, verbose=arguments["verbose"])
+    return _measuring(runs, threshold, limits, verbose=arguments["verbose"])
 
 
 def _measuring(
-    runs: tuple[Path, Path], threshold: float, budget_s: float, *, verbose: bool
+    runs: tuple[Path, Path], threshold: float, limits: Limits, *, verbose: bool
 ) -> "ComparisonReport":
     """Compare with a launcher at hand, which loads torch in a process of its own when it is needed."""
     from scalescope.cli.progress import TerminalWatcher
@@ -92,7 +111,7 @@ def _measuring(
         launcher = LocalLauncher()
 
         def further(base: Run, new: Run) -> tuple[Run, tuple[str, ...]]:
-            return extend(base, new, threshold, budget_s, launcher, watcher)
+            return extend(base, new, threshold, limits.budget_s, launcher, watcher, limits.window_s)
 
         try:
             return compare(*runs, threshold, extend=further)
@@ -107,14 +126,10 @@ def _threshold(text: str) -> float:
     return float(match[1]) / 100.0
 
 
-def _budget(text: str | None, *, until_conclusive: bool) -> float:
-    from scalescope.catalog.measuring import Measuring
-    from scalescope.catalog.setting import parse_value, settings_of
+def _duration(name: str, text: str | None, default: str) -> float:
+    from scalescope.catalog.setting import Setting, parse_value
 
-    if text is not None and not until_conclusive:
-        raise BadInput("--budget is for --until-conclusive; without it nothing is measured")
-    (budget,) = (one for one in settings_of(Measuring) if one.name == "budget")
-    seconds = parse_value(budget, text or _BUDGET, "--budget")
-    if not isinstance(seconds, float):
-        raise BadInput(f"--budget: expected a time such as {_BUDGET}, got {text!r}")
+    limit = Setting(name=name, kind="duration", default=None, help="", card="compare", low=0.01)
+    seconds = parse_value(limit, text or default, f"--{name}")
+    assert isinstance(seconds, float)
     return seconds

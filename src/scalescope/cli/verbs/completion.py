@@ -13,7 +13,8 @@ def command(shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     from scalescope.cli.app import app
+    from scalescope.cli.front_page import COMPLETION_VARIABLE, PROGRAM
 
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(app, {}, "scalescope", "_SCALESCOPE_COMPLETE").source())
+    completion = get_completion_class(shell)
+    assert completion is not None
+    click.echo(completion(app, {}, PROGRAM, COMPLETION_VARIABLE).source())

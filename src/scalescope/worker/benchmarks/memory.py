@@ -18,21 +18,13 @@ from scalescope.worker.faults import Fault
 from scalescope.worker.forecast import Job, forecast
 from scalescope.worker.group import Group
 from scalescope.worker.measurements import Measurements
+from scalescope.worker.out_of_memory import is_out_of_memory
 from scalescope.worker.position import Position
 from scalescope.worker.resident_memory import DataLimit, ResidentGauge
 from scalescope.worker.step import Batch, Batches, Step, Workload, batch_size_of
 from scalescope.worker.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
 
 _SLOWEST_STEP_S = 60.0  # a step that fills the memory may take long, and there is none to learn from
-# What libraries below torch say when the system gives them nothing more.
-_SIGNS_OF_NO_MEMORY = (
-    "bad_alloc",
-    "allocate memory",
-    "could not create a memory",
-    "could not create a primitive",
-    "could not execute a primitive",
-    "not enough memory",
-)
 Take = Callable[[], Batch]
 
 
@@ -185,6 +177,6 @@ def _limited(limit: int | None, device: torch.device) -> Iterator[Callable[[], A
             with data.held():
                 yield data.lifted
         except RuntimeError as error:
-            if any(sign in str(error) for sign in _SIGNS_OF_NO_MEMORY):
+            if is_out_of_memory(error, under_limit=True):
                 raise MemoryError(str(error).splitlines()[0]) from error
             raise

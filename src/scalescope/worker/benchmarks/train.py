@@ -17,7 +17,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
 from scalescope.results.result import WINDOW
 from scalescope.worker.assembly import build_feed, build_step, build_workload
-from scalescope.worker.calibration import matmul_flops_per_s
+from scalescope.worker.calibration import BareProduct
 from scalescope.worker.checksum import parameter_checksum
 from scalescope.worker.evaluation import Evaluation
 from scalescope.worker.faults import Fault
@@ -141,7 +141,7 @@ def _schedule_of(options: Train, feed: Feed, accumulation_steps: int) -> StepSch
 
 
 def typical_step_s(warmup_times_s: Sequence[float]) -> float:
-    """What a step will take at least, by the second half of the warm-up: the first steps build and allocate."""
+    """What a step takes at least, by the second half of the warm-up: the first steps build and allocate."""
     return min(warmup_times_s[len(warmup_times_s) // 2 :])
 
 
@@ -176,10 +176,9 @@ def _train(
 ) -> list[torch.Tensor]:
     """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
     options = trial.options(Train)
-    precision = str(trial.settings["precision"])
     # Before the warm-up: a pause after it would let loader processes work ahead of the window.
-    matmul_flops_per_s(run.device, precision)
-    found.counters["matmul_flops_per_s_before"] = matmul_flops_per_s(run.device, precision)
+    product = BareProduct.sized_for(run.device, str(trial.settings["precision"]))
+    found.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     run.position.plan(run.schedule.steps or 0)
     run.position.enter(Stage.WARMUP)
     warmup_times, _ = run.steps(options.warmup_steps)
@@ -206,7 +205,7 @@ def _train(
     if run.schedule.epoch_steps is not None:
         found.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], run.schedule.epoch_steps)
         found.counters["epoch_steps"] = run.schedule.epoch_steps
-    found.counters["matmul_flops_per_s_after"] = matmul_flops_per_s(run.device, precision)
+    found.counters["matmul_flops_per_s_after"] = product.flops_per_s()
     return losses
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from scalescope.catalog.levers.precision import Precision
+from scalescope.worker.emulation import expect_emulation
 from scalescope.worker.step import Batch, Step
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -18,6 +19,7 @@ def apply(step: Step, options: Precision, device: torch.device) -> Step:
     torch.backends.cudnn.allow_tf32 = use_tf32  # on by default: fp32 would not be fp32
     if options.precision not in _AUTOCAST:
         return step
+    expect_emulation()
     step = _under_autocast(step, device, _AUTOCAST[options.precision])
     return _with_gradient_scaler(step, device) if options.precision == "fp16" else step
 

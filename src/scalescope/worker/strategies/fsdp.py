@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from scalescope.catalog.strategies.fsdp import Fsdp
+from scalescope.worker.emulation import expect_emulation
 from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
@@ -34,6 +35,8 @@ def wrap(
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step whose parameters exist whole only while their block computes."""
+    if options.fsdp_param_dtype != "fp32":
+        expect_emulation()
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     inner, outer = _INNER[options.fsdp_param_dtype], _OUTER[options.fsdp_param_dtype]
     reshard = options.reshard_after_forward

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
@@ -34,9 +35,9 @@ def trial(longest_exchange: float | None, **asked: str) -> Trial:
 
 
 def keys(trial: Trial, group: Group, taken_s: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is measured where the slowest rank's first iterations take this long, one after the other."""
-    left = iter(taken_s)
-    monkeypatch.setattr(comm, "_slowest", lambda time_s, device: next(left))
+    """What is measured where iterations of the slowest rank take this long, size by size."""
+    left = iter([time_s for time_s in taken_s for _ in ("first", "warmed up")])
+    monkeypatch.setattr(Group, "largest", lambda self, value, device: next(left))
     return list(comm.measure(trial, group, CPU, Position(None, 0, 1), None).samples)
 
 
@@ -62,3 +63,16 @@ def test_the_slower_of_both_places_ends_a_collective(alone: Group, monkeypatch: 
     found = keys(asked, alone, [0.06, 0.01], monkeypatch)
     assert {key.rpartition("/")[2] for key in found} == {"1024"}
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("typical_s", "iterations"),
+    [(1e-6, 500), (0.001, 200), (0.01, 20), (0.1, 5), (0.199, 5), (0.3, 3), (60.0, 3)],
+)
+def test_iterations_fill_the_time_for_a_size(typical_s: float, iterations: int) -> None:
+    options = trial(None, time_per_size="0.2").replace(iters=None).options(Comm)
+    assert comm._iterations(options, typical_s) == iterations
+
+
+def test_a_given_number_of_iterations_is_kept() -> None:
+    assert comm._iterations(trial(None).options(Comm), 60.0) == 1

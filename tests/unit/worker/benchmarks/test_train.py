@@ -1,29 +1,49 @@
-"""The course of a training: where epochs end, and what is measured of them."""
+"""The schedule of a training: how many steps are measured, and where epochs end among them."""
+
+from unittest import mock
 
 import pytest
+import torch
 
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
-from scalescope.worker.benchmarks.train import _course_of, _stretches
+from scalescope.worker.benchmarks.train import (
+    MOST_STEPS,
+    StepSchedule,
+    TrainingRun,
+    _agree_on_steps,
+    _schedule_of,
+    steps_in_window,
+    typical_step_s,
+)
 from scalescope.worker.feeding import Feed
+from scalescope.worker.group import Group
 
 from ..making import options
 
 
-def _course(accumulation: int, batches: int | None, **changes: object):  # type: ignore[no-untyped-def]
+def _schedule(accumulation: int, batches: int | None, **changes: object) -> StepSchedule:
     asked = options(Train, **changes)
-    return _course_of(asked, Feed(batches=iter(()), epoch_batches=batches), accumulation)
+    return _schedule_of(asked, Feed(batches=iter(()), epoch_batches=batches), accumulation)
 
 
 def test_an_epoch_takes_all_batches_once_whatever_is_accumulated() -> None:
-    course = _course(4, 10, steps_per_epoch=None, epochs=3)
-    assert (course.epoch_steps, course.steps) == (3, 9)
-    assert [course.parts_of(step) for step in range(9)] == [4, 4, 2] * 3
+    schedule = _schedule(4, 10, steps_per_epoch=None, epochs=3)
+    assert (schedule.epoch_steps, schedule.steps) == (3, 9)
+    assert [schedule.parts_of(step) for step in range(9)] == [4, 4, 2] * 3
 
 
 def test_a_given_number_of_steps_takes_batches_as_they_come() -> None:
-    course = _course(4, 10, steps_per_epoch=7)
-    assert [course.parts_of(step) for step in range(course.steps)] == [4] * 7
+    schedule = _schedule(4, 10, steps_per_epoch=7)
+    assert [schedule.parts_of(step) for step in range(schedule.steps)] == [4] * 7
+
+
+def _measured(schedule: StepSchedule, others_s: float = 0.0, **asked: object) -> list[int]:
+    """What is measured after a warm-up of 10 ms steps, where the slowest rank's take at least `others_s`."""
+    group = mock.Mock(spec=Group)
+    group.largest = lambda value, device: max(value, others_s)
+    run = mock.Mock(spec=TrainingRun, schedule=schedule, device=torch.device("cpu"))
+    return _agree_on_steps(options(Train, **asked), run, group, [0.5, 0.02, 0.010, 0.012, 0.011])
 
 
 @pytest.mark.parametrize(
@@ -31,15 +51,35 @@ def test_a_given_number_of_steps_takes_batches_as_they_come() -> None:
     [(5, False, [25]), (5, True, [5, 10, 10]), (10, True, [0, 10, 10]), (12, True, [0, 8, 10])],
 )
 def test_what_is_measured(warmup: int, by_epoch: bool, stretches: list[int]) -> None:
-    course = _course(1, None, steps_per_epoch=10, epochs=3, warmup_steps=warmup)
-    assert _stretches(course, warmup, by_epoch) == stretches
+    asked = {"steps_per_epoch": 10, "epochs": 3, "warmup_steps": warmup, "window": None}
+    assert _measured(_schedule(1, None, **asked), eval=by_epoch, **asked) == stretches
+
+
+def test_a_window_is_filled_with_steps_of_the_slowest_rank() -> None:
+    schedule = _schedule(1, None)
+    assert schedule.steps is None
+    assert _measured(schedule, window=1.0) == [100]
+    assert _measured(schedule, others_s=0.05, window=1.0) == [20]
+    assert _measured(schedule, others_s=0.4, window=1.0, min_steps=5) == [5]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps"), [(0.3, 5), (0.02, 75), (0.002, 750), (1e-5, MOST_STEPS), (0.0, MOST_STEPS), (60, 5)]
+)
+def test_steps_in_a_window(step_s: float, steps: int) -> None:
+    assert steps_in_window(1.5, step_s, 5) == steps
+
+
+def test_the_first_steps_of_a_warm_up_do_not_count() -> None:
+    assert typical_step_s([9.0, 8.0, 0.3, 0.2, 0.25]) == 0.2
+    assert typical_step_s([9.0, 0.4, 0.3]) == 0.3
 
 
 def test_data_too_small_for_the_warm_up_is_refused() -> None:
     with pytest.raises(BadInput, match=r"^warmup_steps 5 leaves nothing of the data's 4 steps$"):
-        _course(1, 4, steps_per_epoch=None)
+        _schedule(1, 4, steps_per_epoch=None)
 
 
 def test_data_without_a_length_has_no_whole_epoch() -> None:
     with pytest.raises(BadInput, match="this data has no known length"):
-        _course(1, None, steps_per_epoch=None)
+        _schedule(1, None, steps_per_epoch=None)

@@ -1,0 +1,117 @@
+"""Whether a launch that measures for a time finds the same speed as one that counts its steps.
+
+    python benchmarks/window.py [--launches 20] [--folder runs/window]
+
+For steps of about 2, 20 and 300 ms: launches of 40 steps (5 of them warm-up) and launches of --window 1.5s,
+of the same training on one rank, in turns. Prints the ratio of the mean step times with its
+95 % interval, and the ratio of the launch-to-launch standard deviations. What is finished is kept in the
+folder; the same command goes on with it.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from quiet import Silence
+
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.statistics import ratio_of_logs
+from scalescope.experiment.expand import expand
+from scalescope.experiment.trial import Trial
+from scalescope.experiment.yaml_file import Given
+from scalescope.launch.local import LocalLauncher
+from scalescope.results.run import load_run
+from scalescope.results.run_folder import RunFolder
+from scalescope.studies.campaign import Plan, run_campaign
+from scalescope.studies.request import Request
+
+STEPS_MS = {2: 256, 20: 1024, 300: 2048}  # time per step: width of the model
+COUNTED = {"steps_per_epoch": "40"}
+TIMED = {"window": "1.5"}
+FIRST_BATCH = 32
+
+
+def plan_of(launcher: LocalLauncher, hidden: int, batch: int, lengths: Sequence[dict[str, str]]) -> Plan:
+    """One rank training a model of this width, once for every way to say how long it measures."""
+    shape = {"input_dim": hidden, "hidden_dim": hidden, "num_layers": 4, "batch_size": batch}
+    trials: list[Trial] = []
+    for length in lengths:
+        asked = {"device": "cpu", "threads_per_rank": "1", **{n: str(v) for n, v in shape.items()}, **length}
+        flags = {name: (Given(value, name),) for name, value in asked.items()}
+        expansion = expand(Request(verb="train", flags=flags).experiment({}), launcher.machine())
+        trials += expansion.trials
+    return Plan(experiment=expansion.experiment, trials=tuple(trials), machine=launcher.machine())
+
+
+def measured(launcher: LocalLauncher, plan: Plan, repeats: int, path: Path) -> tuple[Configuration, ...]:
+    """All launches of the plan; those that the folder holds already are not made again."""
+    launches = [
+        (trial, launch)
+        for launch in range(repeats)
+        for trial in (plan.trials if launch % 2 else reversed(plan.trials))
+    ]
+    folder = RunFolder.open(path, resume=path.exists())
+    try:
+        run_campaign(
+            Plan(experiment=plan.experiment, trials=(), machine=plan.machine, chosen=tuple(launches)),
+            launcher,
+            folder,
+            Silence(),  # type: ignore[arg-type]
+        )
+    finally:
+        folder.close()
+    return configurations(load_run(path).results)
+
+
+def batch_for(launcher: LocalLauncher, step_ms: int, path: Path) -> int:
+    """The batch whose step takes about that long here; chosen once for each folder."""
+    chosen = path / "batch.json"
+    if not chosen.exists():
+        batch = FIRST_BATCH
+        for attempt in range(3):
+            plan = plan_of(launcher, STEPS_MS[step_ms], batch, [{"steps_per_epoch": "12"}])
+            (found,) = measured(launcher, plan, 1, path / f"try{attempt}")
+            batch = max(1, round(batch * step_ms / (1e3 * found.step_time_s.value)))
+        chosen.write_text(json.dumps(batch))
+    return int(json.loads(chosen.read_text()))
+
+
+def row(step_ms: int, counted: Configuration, timed: Configuration) -> str:
+    ratio = ratio_of_logs(counted.log_rates, timed.log_rates)  # of rates, so times the other way round
+    spreads = [statistics.stdev(one.log_rates) for one in (counted, timed)]
+    assert ratio.low is not None and ratio.high is not None
+    return (
+        f"{step_ms:>4} ms  {counted.measured_steps:>4} steps, {counted.window_s:>5.2f} s  "
+        f"{timed.measured_steps:>4} steps, {timed.window_s:>5.2f} s  "
+        f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]  "
+        f"{spreads[0]:>6.2%}  {spreads[1]:>6.2%}  {spreads[1] / spreads[0]:.2f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--launches", type=int, default=20)
+    parser.add_argument("--folder", type=Path, default=Path("runs/window"))
+    arguments = parser.parse_args()
+    print(
+        "step     counted             for 1.5 s           time / counted, 95 % interval  spread of launches"
+    )
+    launcher = LocalLauncher()
+    try:
+        for step_ms, hidden in STEPS_MS.items():
+            path = arguments.folder / f"{step_ms}ms"
+            path.mkdir(parents=True, exist_ok=True)
+            batch = batch_for(launcher, step_ms, path)
+            plan = plan_of(launcher, hidden, batch, [COUNTED, TIMED])
+            found = measured(launcher, plan, arguments.launches, path / "run")
+            by_id = {one.trial.trial_id: one for one in found}
+            counted, timed = (by_id[trial.trial_id] for trial in plan.trials)
+            print(row(step_ms, counted, timed), flush=True)
+    finally:
+        launcher.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Values as a person wrote them, in a flag or in a file, before they are parsed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One value as it was written, and where."""
+
+    text: str
+    origin: str
+
+
+Entries = dict[str, tuple[Given, ...]]

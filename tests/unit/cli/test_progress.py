@@ -1,0 +1,113 @@
+"""The watcher: a live table on a terminal, a few plain lines everywhere else."""
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from scalescope.cli.progress import TerminalWatcher
+
+from .made_progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def attach(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Terminal]:
+    """Makes standard error a terminal; called in the test itself, or pytest's own capturing replaces it."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+
+    def replace_stderr() -> Terminal:
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stderr", stream)
+        return stream
+
+    return replace_stderr
+
+
+def measured(watcher: TerminalWatcher) -> None:
+    with watcher:
+        watcher.noted("a note")
+        watcher.began(launches_of(ONE_RANK, TWO_RANKS, repeats=1), (), 10.0)
+        watcher.launching(ONE_RANK, 0)
+        watcher.advanced(0.5)
+        watcher.ended(ended(ONE_RANK))
+        watcher.verdict("one rank is fast")
+        watcher.launching(TWO_RANKS, 0)
+        watcher.ended(ended(TWO_RANKS, status="failed", reason="made up", log="x.log", notes=["look"]))
+        watcher.verdict("two ranks failed")
+
+
+def test_without_a_terminal_there_are_notes_and_the_first_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    measured(TerminalWatcher(every_placement=False, verbose=False, clock=Clock()))
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "a note",
+        "So far: one rank is fast",
+        "failed: made up (log: x.log)",
+        "note: look",
+    ]
+    assert err == ""
+
+
+def test_on_a_dumb_terminal_there_is_no_table(
+    attach: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = attach()
+    monkeypatch.setenv("TERM", "dumb")
+    measured(TerminalWatcher(every_placement=False, verbose=False, clock=Clock()))
+    assert terminal.getvalue() == ""
+    assert "So far: one rank is fast" in capsys.readouterr().out
+
+
+def test_on_a_terminal_the_table_is_drawn_and_taken_away(
+    attach: Callable[[], Terminal], capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = attach()
+    measured(TerminalWatcher(every_placement=False, verbose=False, clock=Clock()))
+    assert capsys.readouterr().out.splitlines() == ["a note", "failed: made up (log: x.log)", "note: look"]
+    shown = terminal.getvalue()
+    assert "ddp, 2 ranks, batch 10" in shown
+    assert "So far: two ranks failed" in shown
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
+    assert shown.rindex("\x1b[2K") > shown.rindex("So far:")  # erased at the end
+    assert sys.stderr is terminal
+
+
+def test_an_interruption_leaves_the_terminal_clean(attach: Callable[[], Terminal]) -> None:
+    terminal = attach()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        TerminalWatcher(every_placement=False, verbose=False, clock=Clock()) as watcher,
+    ):
+        watcher.began(launches_of(ONE_RANK), (), None)
+        watcher.launching(ONE_RANK, 0)
+        raise KeyboardInterrupt
+    shown = terminal.getvalue()
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert shown.rindex("\x1b[2K") > shown.rindex("running")
+
+
+def test_a_mistake_in_the_display_does_not_end_the_measurement(attach: Callable[[], Terminal]) -> None:
+    terminal = attach()
+
+    class Broken:
+        rows = ("not a row",)
+        fraction = 0.0
+
+    with TerminalWatcher(every_placement=False, verbose=False, clock=Clock()) as watcher:
+        watcher._progress = Broken()  # type: ignore[assignment]
+    assert "The progress cannot be shown" in terminal.getvalue()
+
+
+def test_placements_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with TerminalWatcher(every_placement=True, verbose=False, clock=Clock()) as watcher:
+        for _ in range(2):
+            watcher.placed(["[Rank 0] here"], ["host"])
+    assert capsys.readouterr().out == "[Rank 0] here\n"
