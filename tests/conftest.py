@@ -72,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = limit(float(config.getini("timeout")))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need what is not here are skipped; several processes get them in groups, in their order."""
     _skip_what_cannot_run(items)
