@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 # A site-installed torch is used with: make run VENV_FLAGS=--system-site-packages EXTRAS=report,track,dev
 VENV_FLAGS ?=
 EXTRAS ?= torch,report,track,dev
-# Two more than there are cores: many tests wait, for SLURM's queue or for a time limit.
-TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+# One more than there are cores: many tests wait, for SLURM's queue or for a time limit.
+TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -26,7 +26,7 @@ run: $(VENV)/.installed ## set up what is missing and run the main job on this m
 	$(BIN)/scalescope run
 
 test: $(VENV)/.installed ## set up what is missing and run all tests
-	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadscope --no-loadscope-reorder
 
 check: $(VENV)/.installed ## format, lint, types, layers and tests: what CI runs
 	$(BIN)/ruff format --check .

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.slurm.cluster import why_no_slurm
 from tests.speed import limit, measure_slowness
@@ -60,8 +61,6 @@ def cli(tmp_path: Path) -> Cli:
 # would still be at it when the others have nothing left to do.
 _LONGEST_FIRST = ("slurm", "gloo", "netns", "browser", "pipeline", "latex")
 _LONG_FILES = ("test_levers.py", "test_strategies.py", "test_drawing.py")
-# Their tests share no more than a process that has torch, so any process may take any of them.
-_SPLIT_FILES = ("test_train.py", "test_faults.py", "test_interruption.py", "test_comm.py", "test_steps.py")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -72,15 +71,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = limit(float(config.getini("timeout")))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need what is not here are skipped; several processes get them in groups, in their order."""
+    """Tests that need what is not here are skipped; several processes get them in the order of their time."""
     _skip_what_cannot_run(items)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank_of(item.path))
-        for item in items:
-            if (group := _group_of(item)) is not None:
-                item.add_marker(pytest.mark.xdist_group(group))
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives a process whole files, whose tests share fixtures; all files of SLURM share a cluster."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "tests/slurm" if file.startswith("tests/slurm/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    return ByFile(config, log)
 
 
 def _folder_of(path: Path) -> str:
@@ -91,16 +98,6 @@ def _rank_of(path: Path) -> tuple[int, bool]:
     folder = _folder_of(path)
     order = _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
     return order, path.name not in _LONG_FILES
-
-
-def _group_of(item: pytest.Item) -> str | None:
-    """What must run in one process: the tests of a file, for they share fixtures; of SLURM, a cluster."""
-    folder = _folder_of(item.path)
-    if folder == "slurm":
-        return folder
-    if folder == "gloo" and item.path.name in _SPLIT_FILES:
-        return None
-    return f"{folder}/{item.path.parent.name}/{item.path.name}"
 
 
 def _skip_what_cannot_run(items: list[pytest.Item]) -> None:
