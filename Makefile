@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 # A site-installed torch is used with: make run VENV_FLAGS=--system-site-packages EXTRAS=report,track,dev
 VENV_FLAGS ?=
 EXTRAS ?= torch,report,track,dev
-# One more than there are cores: many tests wait, for SLURM's queue or for a time limit.
-TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# Two more than there are cores: many tests wait, for SLURM's queue or for a time limit.
+TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help

@@ -20,7 +20,7 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.local import LocalLauncher
 from scalescope.results.run import load_run
-from scalescope.results.run_folder import RunFolder
+from scalescope.results.run_folder import EXPERIMENT, RunFolder
 from scalescope.studies.campaign import Plan, run_campaign
 from scalescope.studies.request import Request
 
@@ -53,6 +53,7 @@ def log_rates(launches: int, *, fresh: bool) -> list[float]:
             expansion = expand(request.experiment({"repeats": launches}), machine)
             plan = Plan(experiment=expansion.experiment, trials=expansion.trials, machine=machine)
             folder = RunFolder.open(Path(directory) / "run", resume=False)
+            folder.write(EXPERIMENT, "# made by a benchmark\n")
             run_campaign(plan, launcher, folder, Silent())  # type: ignore[arg-type]
             folder.close()
             results = load_run(folder.path).of_status("ok")

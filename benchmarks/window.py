@@ -23,7 +23,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.local import LocalLauncher
 from scalescope.results.run import load_run
-from scalescope.results.run_folder import RunFolder
+from scalescope.results.run_folder import EXPERIMENT, RunFolder
 from scalescope.studies.campaign import Plan, run_campaign
 from scalescope.studies.request import Request
 
@@ -54,6 +54,7 @@ def measured(launcher: LocalLauncher, plan: Plan, repeats: int, path: Path) -> t
     ]
     folder = RunFolder.open(path, resume=path.exists())
     try:
+        folder.write(EXPERIMENT, "# made by a benchmark\n")
         run_campaign(
             Plan(experiment=plan.experiment, trials=(), machine=plan.machine, chosen=tuple(launches)),
             launcher,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scalescope.catalog.placement import Placement
-from scalescope.catalog.setting import settings_of
+from scalescope.catalog.setting import PerDevice, for_device, settings_of
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.studies.campaign import Plan
@@ -13,7 +13,8 @@ from scalescope.studies.campaign import Plan
 _SHORT_COMM = {
     "collective": "all_reduce",
     "min_bytes": 1 << 10,
-    "max_bytes": 1 << 28,
+    # On the CPU the largest sizes take seconds to fill and check, and buckets are smaller.
+    "max_bytes": PerDevice(cpu=1 << 26, cuda=1 << 28),
     "step_factor": 4,
     "time_per_size": 0.05,
     "longest_exchange": 0.05,  # beyond that only bytes count, and twice as many take twice as long
@@ -63,8 +64,9 @@ def listeners(trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
 def _expanded(plan: Plan, **settings: tuple[Any, ...]) -> tuple[Trial, ...]:
     """Collectives between ranks that are placed as the training ranks are."""
-    asked = plan.experiment
+    asked, device = plan.experiment, plan.trials[0].device
+    chosen = {name: tuple(for_device(value, device) for value in values) for name, values in settings.items()}
     shared = {one.name for one in settings_of(Placement)} - {"world_size", "env"}
     placed = {n: v for n, v in asked.settings.items() if n in shared}
-    experiment = dataclasses.replace(asked, benchmark="comm", settings={**placed, **settings})
+    experiment = dataclasses.replace(asked, benchmark="comm", settings={**placed, **chosen})
     return expand(experiment, plan.machine).trials

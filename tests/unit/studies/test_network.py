@@ -28,7 +28,7 @@ def test_every_number_of_ranks_exchanges_once() -> None:
 def test_an_exchange_ends_where_only_bytes_count() -> None:
     (found,) = exchanges(plan(world_size="2"))
     assert found.settings["longest_exchange"] == 0.05
-    assert (found.settings["min_bytes"], found.settings["max_bytes"]) == (1 << 10, 1 << 28)
+    assert (found.settings["min_bytes"], found.settings["max_bytes"]) == (1 << 10, 1 << 26)
 
 
 def test_one_rank_has_nobody_to_exchange_with() -> None:
