@@ -1,11 +1,12 @@
 """Whether a launch that measures for a time finds the same speed as one that counts its steps.
 
-    python benchmarks/window.py [--launches 20] [--folder runs/window]
+    python benchmarks/window.py [--paced] [--launches 20] [--folder runs/window]
 
 For steps of about 2, 20 and 300 ms: launches of 40 steps (5 of them warm-up) and launches of --window 1.5s,
-of the same training on one rank, in turns. Prints the ratio of the mean step times with its
-95 % interval, and the ratio of the launch-to-launch standard deviations. What is finished is kept in the
-folder; the same command goes on with it.
+of the same training on one rank, in turns. Prints the ratio of the mean step times with its 95 % interval
+(all launches, and pair by pair, which takes out how the machine's speed drifts), and the ratio of the
+launch-to-launch standard deviations. --paced sleeps instead of computing, so that a shared machine's noise
+stays out. What is finished is kept in the folder; the same command goes on with it.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 from quiet import Silence
 
 from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.statistics import ratio_of_logs
+from scalescope.analysis.statistics import Estimate, mean_of_logs, ratio_of_logs
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
@@ -33,12 +34,19 @@ TIMED = {"window": "1.5"}
 FIRST_BATCH = 32
 
 
-def plan_of(launcher: LocalLauncher, hidden: int, batch: int, lengths: Sequence[dict[str, str]]) -> Plan:
-    """One rank training a model of this width, once for every way to say how long it measures."""
-    shape = {"input_dim": hidden, "hidden_dim": hidden, "num_layers": 4, "batch_size": batch}
+def mlp(hidden: int, batch: int) -> dict[str, object]:
+    return {"input_dim": hidden, "hidden_dim": hidden, "num_layers": 4, "batch_size": batch}
+
+
+def paced(step_ms: int) -> dict[str, object]:
+    return {"workload": "paced", "forward_ms": step_ms / 3, "backward_ms": step_ms * 2 / 3, "layer_mb": 0.01}
+
+
+def plan_of(launcher: LocalLauncher, job: dict[str, object], lengths: Sequence[dict[str, str]]) -> Plan:
+    """One rank training, once for every way to say how long it measures."""
     trials: list[Trial] = []
     for length in lengths:
-        asked = {"device": "cpu", "threads_per_rank": "1", **{n: str(v) for n, v in shape.items()}, **length}
+        asked = {"device": "cpu", "threads_per_rank": "1", **{n: str(v) for n, v in job.items()}, **length}
         flags = {name: (Given(value, name),) for name, value in asked.items()}
         expansion = expand(Request(verb="train", flags=flags).experiment({}), launcher.machine())
         trials += expansion.trials
@@ -72,7 +80,7 @@ def batch_for(launcher: LocalLauncher, step_ms: int, path: Path) -> int:
     if not chosen.exists():
         batch = FIRST_BATCH
         for attempt in range(3):
-            plan = plan_of(launcher, STEPS_MS[step_ms], batch, [{"steps_per_epoch": "12"}])
+            plan = plan_of(launcher, mlp(STEPS_MS[step_ms], batch), [{"steps_per_epoch": "12"}])
             (found,) = measured(launcher, plan, 1, path / f"try{attempt}")
             batch = max(1, round(batch * step_ms / (1e3 * found.step_time_s.value)))
         chosen.write_text(json.dumps(batch))
@@ -80,32 +88,43 @@ def batch_for(launcher: LocalLauncher, step_ms: int, path: Path) -> int:
 
 
 def row(step_ms: int, counted: Configuration, timed: Configuration) -> str:
-    ratio = ratio_of_logs(counted.log_rates, timed.log_rates)  # of rates, so times the other way round
-    spreads = [statistics.stdev(one.log_rates) for one in (counted, timed)]
-    assert ratio.low is not None and ratio.high is not None
+    """Ratios are of times, so of rates the other way round; launches are in the order of their numbers."""
+    unpaired = ratio_of_logs(counted.log_rates, timed.log_rates)
+    pairs = zip(counted.log_rates, timed.log_rates, strict=True)
+    paired = mean_of_logs([before - after for before, after in pairs])
+    spreads = [statistics.stdev(side.log_rates) for side in (counted, timed)]
     return (
         f"{step_ms:>4} ms  {counted.measured_steps:>4} steps, {counted.window_s:>5.2f} s  "
-        f"{timed.measured_steps:>4} steps, {timed.window_s:>5.2f} s  "
-        f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]  "
+        f"{timed.measured_steps:>4} steps, {timed.window_s:>5.2f} s  {shown(unpaired)}  {shown(paired)}  "
         f"{spreads[0]:>6.2%}  {spreads[1]:>6.2%}  {spreads[1] / spreads[0]:.2f}"
     )
+
+
+def shown(ratio: Estimate) -> str:
+    return f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--launches", type=int, default=20)
+    parser.add_argument("--steps-ms", type=int, nargs="*", default=list(STEPS_MS))
+    parser.add_argument("--paced", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("runs/window"))
     arguments = parser.parse_args()
     print(
-        "step     counted             for 1.5 s           time / counted, 95 % interval  spread of launches"
+        "step     counted             for 1.5 s           timed / counted          "
+        "pair by pair             spread of launches, ratio"
     )
     launcher = LocalLauncher()
     try:
-        for step_ms, hidden in STEPS_MS.items():
-            path = arguments.folder / f"{step_ms}ms"
+        for step_ms in arguments.steps_ms:
+            path = arguments.folder / f"{'paced' if arguments.paced else 'mlp'}-{step_ms}ms"
             path.mkdir(parents=True, exist_ok=True)
-            batch = batch_for(launcher, step_ms, path)
-            plan = plan_of(launcher, hidden, batch, [COUNTED, TIMED])
+            if arguments.paced:
+                job = paced(step_ms)
+            else:
+                job = mlp(STEPS_MS[step_ms], batch_for(launcher, step_ms, path))
+            plan = plan_of(launcher, job, [COUNTED, TIMED])
             found = measured(launcher, plan, arguments.launches, path / "run")
             by_id = {one.trial.trial_id: one for one in found}
             counted, timed = (by_id[trial.trial_id] for trial in plan.trials)
