@@ -205,11 +205,13 @@ def _defaults_by_card() -> tuple[tuple[str, dict[str, Any]], ...]:
 
 def _value_text(value: Scalar | PerDevice, setting: Setting) -> str:
     if isinstance(value, PerDevice):
-        return f"{value.cpu} on CPU, {value.cuda} on GPU"
+        return f"{_value_text(value.cpu, setting)} on CPU, {_value_text(value.cuda, setting)} on GPU"
     if value is None:
         return setting.none_word
     if setting.kind == "bool":
         return "on" if value else "off"
+    if setting.kind == "duration" and isinstance(value, float):
+        return f"{value:g}s"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

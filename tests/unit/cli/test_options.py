@@ -103,7 +103,7 @@ def test_every_flag_is_accepted_by_the_request(name: str) -> None:
 
 def test_help_says_the_default_in_words() -> None:
     assert help_of("repeats").endswith("[default: 3]")  # the verb's own
-    assert help_of("budget").endswith("[default: 90]")
+    assert help_of("budget").endswith("[default: 90s]")
     assert help_of("threads_per_rank").endswith("[default: auto]")
     assert help_of("global_batch_size").endswith("(strong scaling).")  # none: nothing to say
     assert help_of("oversubscribe").endswith("[default: off]")
