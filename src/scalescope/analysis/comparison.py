@@ -180,7 +180,7 @@ def _pairs_without(
     """Pairs of what is not matched yet, by all settings but the ignored ones."""
     matched = {one.trial.trial_id for pair in pairs for one in pair}
     rest = [[one for one in side if one.trial.trial_id not in matched] for side in (left, right)]
-    old_jobs, new_jobs = ([_job(one.trial, ignored) for one in side] for side in rest)
+    old_jobs, new_jobs = ([_job(config.trial, ignored) for config in side] for side in rest)
     return [
         (rest[0][old_jobs.index(job)], after)
         for job, after in zip(new_jobs, rest[1], strict=True)
