@@ -29,7 +29,7 @@ from scalescope.studies.scale import only_explains, plan_scaling
 from scalescope.studies.study import StudyReport, carry_out
 
 PARTS = ("comm", "training", "memory", "scaling")
-DEFAULTS = {"repeats": 5, "budget": 90.0, "min_steps": 3}
+DEFAULTS = {"repeats": 5, "budget": 110.0, "min_steps": 3}
 _WARMUP = 5
 _ROUNDS = 3  # of launches that the budget is to have room for: what an interval needs
 _SHARE = 0.75  # of the budget that is planned; the rest is for machines slower than thought

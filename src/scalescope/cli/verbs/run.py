@@ -9,7 +9,7 @@ from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
 from scalescope.errors import BadInput
 
 
-@measuring_verb("run", {"repeats": 5, "budget": 90.0, "min_steps": 3, **SWEEP_TEXT})
+@measuring_verb("run", {"repeats": 5, "budget": 110.0, "min_steps": 3, **SWEEP_TEXT})
 @click.option(
     "--benchmark", metavar="PART[,...]", help="Parts to run: comm, training, memory, scaling. [default: all]"
 )
