@@ -17,13 +17,13 @@ from pathlib import Path
 from quiet import Silence
 
 from scalescope.analysis.configurations import configurations
-from scalescope.analysis.laboratory import Laboratory, Needs
-from scalescope.analysis.tuning import Comparison
-from scalescope.analysis.tuning_search import singles
+from scalescope.analysis.tuning.ledger import Laboratory, Needs
+from scalescope.analysis.tuning.search import singles
+from scalescope.analysis.tuning.verdicts import Comparison
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.local import LocalLauncher
+from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.campaign import Plan, run_campaign

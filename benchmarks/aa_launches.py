@@ -18,7 +18,7 @@ from scalescope.analysis.launches import summarise
 from scalescope.analysis.statistics import difference_of_means
 from scalescope.experiment.expand import expand
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.local import LocalLauncher
+from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import EXPERIMENT, RunFolder
 from scalescope.studies.campaign import Plan, run_campaign

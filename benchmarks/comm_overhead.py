@@ -24,10 +24,10 @@ import torch.distributed as dist
 from scalescope.cores import own_cores, share_of
 from scalescope.worker.benchmarks.comm import _iterate
 from scalescope.worker.collectives import all_reduce
-from scalescope.worker.group import Group, join
-from scalescope.worker.operation import Operation, Shape
-from scalescope.worker.position import Position
-from scalescope.worker.rank import pin_to
+from scalescope.worker.comm.operation import Operation, Shape
+from scalescope.worker.process.group import Group, join
+from scalescope.worker.process.position import Position
+from scalescope.worker.process.rank import pin_to
 
 RANKS = 2
 SIZES = [1 << power for power in range(10, 27, 2)]

@@ -23,7 +23,7 @@ from aa import PACED, SMALL, THRESHOLD, interval, plan_of, steps_for
 from quiet import Silence
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.local import LocalLauncher
+from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.files import to_text
 from scalescope.results.provenance import describe_environment
 from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, RunFolder

@@ -24,10 +24,10 @@ from quiet import Silence
 
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.local import LocalLauncher
+from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
 from scalescope.studies.request import Request
-from scalescope.studies.scale import scale
+from scalescope.studies.scaling.scale import scale
 
 HEALTHY = "healthy"
 _MATTERS = 0.05

@@ -17,7 +17,7 @@ from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import ratio_of_logs
 from scalescope.experiment.expand import expand
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.local import LocalLauncher
+from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.campaign import Plan, run_campaign

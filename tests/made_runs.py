@@ -10,12 +10,12 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.comm import comm
-from scalescope.studies.memory import memory
+from scalescope.studies.comm.comm import comm
+from scalescope.studies.memory.memory import memory
 from scalescope.studies.request import Request
-from scalescope.studies.scale import scale
-from scalescope.studies.train import train
-from scalescope.studies.tune import TuneOptions, tune
+from scalescope.studies.scaling.scale import scale
+from scalescope.studies.training.train import train
+from scalescope.studies.tuning.tune import TuneOptions, tune
 from tests.pipeline.recording import RecordingWatcher, ask
 
 MODEL = CostModel(

@@ -20,7 +20,7 @@ _HOMES = {
     "configurations": "scalescope.analysis.configurations",
     "load": "scalescope.api",
     "load_run": "scalescope.results.run",
-    "scaling_rows": "scalescope.analysis.scaling",
+    "scaling_rows": "scalescope.analysis.scaling.rows",
 }
 __all__ = list(_HOMES)
 

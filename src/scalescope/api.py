@@ -7,7 +7,7 @@ from typing import Any
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.launches import summarise
-from scalescope.analysis.scaling import ScalingRow, scaling_rows
+from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.results.result import Result

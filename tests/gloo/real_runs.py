@@ -19,8 +19,8 @@ from unittest import mock
 import pytest
 
 from scalescope.cli import app
-from scalescope.launch import local
-from scalescope.launch.processes import RankProcess, Zygote
+from scalescope.launch.local import launcher as local
+from scalescope.launch.local.processes import RankProcess, Zygote
 from scalescope.results.rank_job import RankJob
 from tests.conftest import clean_environment
 from tests.speed import limit

@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
-from scalescope.report.nccl_tests import parse
+from scalescope.report.comm.nccl_tests import parse
 from tests.conftest import TINY
 from tests.gloo.conftest import Start, start_as_ranks
 from tests.gloo.real_runs import FinishedRun, RunsHere
@@ -141,7 +141,7 @@ def test_a_gate_that_nothing_reaches(run_here: RunsHere) -> None:
 _CORRUPTION = """
 import sys
 
-if "scalescope.worker.zygote" in sys.orig_argv:
+if "scalescope.worker.process.zygote" in sys.orig_argv:
     import torch.distributed as dist
 
     all_reduce = dist.all_reduce
@@ -170,7 +170,7 @@ def test_a_corrupted_result_makes_the_trial_invalid(start: Start, tmp_path: Path
 _ONE_RANK_IS_HELD_UP = """
 import sys
 
-if "scalescope.worker.zygote" in sys.orig_argv:
+if "scalescope.worker.process.zygote" in sys.orig_argv:
     import time
 
     import torch.distributed as dist

@@ -1,7 +1,7 @@
 """The fault matrix on real ranks: the right one is named, what was finished is kept, nothing is left running.
 
 How each signal and exit code is named, and which silence is whose, is tested with smaller processes in
-tests/unit/launch/test_supervised_faults.py. Here is what depends on torch and on whole commands.
+tests/unit/launch/local/test_supervised_faults.py. Here is what depends on torch and on whole commands.
 """
 
 import json

@@ -19,7 +19,7 @@ from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES
-from scalescope.studies.levers import Levers, find_levers
+from scalescope.studies.tuning.levers import Levers, find_levers
 from tests.gloo.many_cases import RANKS, Outcomes, run_cases
 
 pytestmark = pytest.mark.gloo
@@ -88,11 +88,11 @@ def _trained(trial: Trial, rank: int, directory: Path) -> list[float]:
     import torch
 
     from scalescope.results.heartbeat import Heartbeats
-    from scalescope.worker.assembly import build_feed, build_step, build_workload
-    from scalescope.worker.group import Group
-    from scalescope.worker.position import Position
-    from scalescope.worker.step import run_steps
-    from scalescope.worker.timing import clock_for
+    from scalescope.worker.process.group import Group
+    from scalescope.worker.process.position import Position
+    from scalescope.worker.training.assembly import build_feed, build_step, build_workload
+    from scalescope.worker.training.step import run_steps
+    from scalescope.worker.training.timing import clock_for
 
     compiled = functools.partial(torch.compile, backend="aot_eager")
     device, group = torch.device("cpu"), Group(rank=rank, world_size=RANKS, joined=False)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.trace import read_rank
+from scalescope.analysis.trace.rank_trace import read_rank
 from scalescope.results.trace import read_events
 from tests.conftest import TINY, Cli
 from tests.gloo.real_runs import FinishedRun, RunsHere

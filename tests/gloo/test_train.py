@@ -113,8 +113,8 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
     import torch
 
     from scalescope.catalog.workloads.mlp import Mlp
-    from scalescope.worker.feeding import Shard, feed
-    from scalescope.worker.step import Surroundings
+    from scalescope.worker.training.feeding import Shard, feed
+    from scalescope.worker.training.step import Surroundings
     from scalescope.worker.workloads.mlp import build
     from tests.unit.worker.making import handling
 

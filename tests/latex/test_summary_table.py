@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.report.material import Material, Story
+from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.render.tables import tables, to_tex
 from scalescope.report.section import Table
-from scalescope.report.tables import tables, to_tex
 from tests.made_runs import HOSTILE
 from tests.unit.report.known_runs import make_run, make_trials
 

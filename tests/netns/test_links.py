@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch import local
-from scalescope.launch.network import ShapedNetwork
+from scalescope.launch.local import launcher as local
+from scalescope.launch.local.network import ShapedNetwork
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import FinishedRun, RunsHere, StartedRun

@@ -15,11 +15,11 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch import local
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, Watcher
+from scalescope.launch.local import launcher as local
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.scale import scale
+from scalescope.studies.scaling.scale import scale
 from tests.unit.experiment.asking import with_gpus
 
 from .recording import RecordingWatcher, ask

@@ -14,9 +14,9 @@ from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
-from scalescope.report.nccl_tests import parse
+from scalescope.report.comm.nccl_tests import parse
 from scalescope.results.result import RankRecord
-from scalescope.studies.comm import comm
+from scalescope.studies.comm.comm import comm
 from scalescope.studies.request import Request
 
 from .recording import RecordingWatcher, summary_of

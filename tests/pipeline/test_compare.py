@@ -11,13 +11,13 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.report.markdown import markdown
+from scalescope.report.render.markdown import markdown
 from scalescope.results import provenance
 from scalescope.results.run import Run, load_run
-from scalescope.studies.compare import ComparisonReport, compare, lay_side_by_side
-from scalescope.studies.extend import extend
-from scalescope.studies.scale import scale
-from scalescope.studies.train import train
+from scalescope.studies.comparison.compare import ComparisonReport, compare, lay_side_by_side
+from scalescope.studies.comparison.extend import extend
+from scalescope.studies.scaling.scale import scale
+from scalescope.studies.training.train import train
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -14,9 +14,9 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Status
 from scalescope.results.run import load_run
-from scalescope.studies.main_job import main_job
-from scalescope.studies.scale import scale
-from scalescope.studies.train import train
+from scalescope.studies.scaling.main_job import main_job
+from scalescope.studies.scaling.scale import scale
+from scalescope.studies.training.train import train
 
 from .recording import RecordingWatcher, ask, summary_of
 

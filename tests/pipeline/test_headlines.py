@@ -10,15 +10,15 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.results.result import RankRecord
-from scalescope.studies.comm import comm
+from scalescope.studies.comm.comm import comm
 from scalescope.studies.explain import explain
-from scalescope.studies.main_job import main_job
-from scalescope.studies.memory import memory
+from scalescope.studies.memory.memory import memory
 from scalescope.studies.request import Request
-from scalescope.studies.scale import scale
+from scalescope.studies.scaling.main_job import main_job
+from scalescope.studies.scaling.scale import scale
 from scalescope.studies.study import StudyReport
-from scalescope.studies.train import train
-from scalescope.studies.tune import TuneOptions, tune
+from scalescope.studies.training.train import train
+from scalescope.studies.tuning.tune import TuneOptions, tune
 
 from .recording import RecordingWatcher, ask
 

@@ -12,8 +12,8 @@ from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.studies.main_job import main_job
 from scalescope.studies.request import Request
+from scalescope.studies.scaling.main_job import main_job
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -232,7 +232,7 @@ def test_without_what_draws_it_the_main_job_stands_and_says_so(monkeypatch: pyte
     def missing(*_: object) -> None:
         raise CannotRun("figures need matplotlib")
 
-    monkeypatch.setattr("scalescope.studies.main_job.report", missing)
+    monkeypatch.setattr("scalescope.studies.scaling.main_job.report", missing)
     watcher = RecordingWatcher()
     report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
     assert report.page is None

@@ -21,10 +21,10 @@ from scalescope.launch.launcher import Outcome
 from scalescope.launch.recorded import RecordedLauncher
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
-from scalescope.studies.main_job import main_job
-from scalescope.studies.scale import scale
+from scalescope.studies.scaling.main_job import main_job
+from scalescope.studies.scaling.scale import scale
 from scalescope.studies.study import StudyReport
-from scalescope.studies.train import train
+from scalescope.studies.training.train import train
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -313,7 +313,7 @@ def test_a_line_that_was_cut_off_is_measured_again() -> None:
 KILLED = """
 import os, signal
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.studies.train import train
+from scalescope.studies.training.train import train
 from tests.pipeline.recording import RecordingWatcher, ask
 count = []
 def kill(trial, launch):

@@ -10,8 +10,8 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.results.trace import trace_name
 from scalescope.studies.explain import explain
-from scalescope.studies.profiling import Profiling
-from scalescope.studies.train import train
+from scalescope.studies.trace.profiling import Profiling
+from scalescope.studies.training.train import train
 from tests.unit.analysis.made_traces import cpu_step, profile_result, steps_of, write_trace
 from tests.unit.experiment.asking import with_gpus
 

@@ -11,7 +11,7 @@ import pytest
 
 from scalescope.cli import app
 from scalescope.errors import BadInput, CannotRun, StorageError
-from scalescope.report import drawing, page
+from scalescope.report.render import drawing, page
 from scalescope.studies.report import Wishes, report
 from tests.made_runs import VERBS, make_failures, make_runs
 

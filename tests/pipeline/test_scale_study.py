@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.configurations import configurations
-from scalescope.analysis.scaling import scaling_rows
+from scalescope.analysis.scaling.rows import scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
@@ -15,7 +15,7 @@ from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Result
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.campaign import Plan
-from scalescope.studies.scale import plan_scaling, powers_of_two_to, scale
+from scalescope.studies.scaling.scale import plan_scaling, powers_of_two_to, scale
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -12,9 +12,9 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, RanksLost
 from scalescope.launch.recorded import RecordedLauncher
 from scalescope.results.run import load_run
-from scalescope.studies.memory import memory
+from scalescope.studies.memory.memory import memory
 from scalescope.studies.request import Request
-from scalescope.studies.scale import scale
+from scalescope.studies.scaling.scale import scale
 from scalescope.studies.study import StudyReport
 from tests.pipeline.recording import RecordingWatcher, ask, summary_of
 from tests.pipeline.test_memory_study import GPU, MODEL

@@ -11,12 +11,13 @@ import pytest
 
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch import slurm
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.studies import slurm_queue, slurm_run
-from scalescope.studies.scale import DEFAULTS, scale
-from scalescope.studies.slurm_asking import SlurmRun, is_slurm_run, prepare
-from scalescope.studies.slurm_run import run_on_slurm
+from scalescope.launch.slurm import queue as slurm
+from scalescope.studies.scaling.scale import DEFAULTS, scale
+from scalescope.studies.slurm import job as slurm_run
+from scalescope.studies.slurm import queue as slurm_queue
+from scalescope.studies.slurm.job import run_on_slurm
+from scalescope.studies.slurm.slurm_request import SlurmRun, is_slurm_run, prepare
 from scalescope.studies.study import StudyReport
 from tests.pipeline.recording import RecordingWatcher, ask
 

@@ -11,7 +11,7 @@ from scalescope.experiment.machine import PrecisionSupport
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
-from scalescope.studies.train import train
+from scalescope.studies.training.train import train
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -13,12 +13,12 @@ from scalescope.experiment.nodes import together
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapters.levers import chapter
-from scalescope.report.material import Material, Story
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
 from scalescope.studies.study import StudyReport
-from scalescope.studies.tune import TuneOptions, tune
+from scalescope.studies.tuning.tune import TuneOptions, tune
 
 from .recording import RecordingWatcher, ask, summary_of
 from .test_tune_study import (

@@ -18,8 +18,8 @@ from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
 from scalescope.studies.study import StudyReport
-from scalescope.studies.train import train
-from scalescope.studies.tune import TuneOptions, levers_from, tune
+from scalescope.studies.training.train import train
+from scalescope.studies.tuning.tune import TuneOptions, levers_from, tune
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -7,7 +7,7 @@ import pytest
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.studies.scale import scale
+from scalescope.studies.scaling.scale import scale
 from tests.unit.experiment.asking import with_gpus
 
 from .recording import RecordingWatcher, ask, summary_of

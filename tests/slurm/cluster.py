@@ -78,7 +78,7 @@ def one_host_cluster() -> Iterator[dict[str, str]]:
         _write_files(folder)
         for command in _commands(folder):
             with (folder / "daemons.log").open("ab") as log:
-                bound = [sys.executable, "-m", "scalescope.lifeline", str(os.getpid()), *command]
+                bound = [sys.executable, "-m", "scalescope.parent_death", str(os.getpid()), *command]
                 daemons.append(subprocess.Popen(bound, stdout=log, stderr=log, start_new_session=True))
             if "munged" in command[0]:
                 _wait(lambda: (folder / "munge/socket").exists(), "munge", folder)

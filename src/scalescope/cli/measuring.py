@@ -16,7 +16,7 @@ from scalescope.experiment.given import Entries
 
 if TYPE_CHECKING:
     from scalescope.cli.progress import TerminalWatcher
-    from scalescope.launch.membership import Membership
+    from scalescope.launch.attached.rank_context import Membership
     from scalescope.studies.request import Request
     from scalescope.studies.study import StudyReport
 
@@ -32,7 +32,7 @@ def measure(
     **options: Any,
 ) -> None:
     """Run a study and show what it found; under torchrun or srun, ranks other than 0 only follow."""
-    from scalescope.launch.membership import membership
+    from scalescope.launch.attached.rank_context import membership
     from scalescope.studies.request import Request, parted
 
     flags, of_job = parted(given_flags(click.get_current_context()))
@@ -56,11 +56,11 @@ def measure(
     place = membership(os.environ)
     on_slurm = _is_for_slurm(request, of_job, arguments, place)
     if place is not None and place.rank != 0:
-        from scalescope.launch.attached import follow
+        from scalescope.launch.attached.launcher import follow
 
         sys.exit(follow(place))
     from scalescope.cli.progress import TerminalWatcher
-    from scalescope.report.terminal import console, show
+    from scalescope.report.render.terminal import console, show
 
     with (
         interruptible(),
@@ -92,9 +92,9 @@ def _with_ranks(
     options: dict[str, Any],
 ) -> "StudyReport":
     """Measure with the ranks that are there, or with our own."""
-    from scalescope.launch.attached import AttachedLauncher
-    from scalescope.launch.local import LocalLauncher
-    from scalescope.launch.membership import stray_variables
+    from scalescope.launch.attached.launcher import AttachedLauncher
+    from scalescope.launch.attached.rank_context import stray_variables
+    from scalescope.launch.local.launcher import LocalLauncher
 
     for name in stray_variables(os.environ):
         watcher.noted(f"{name} is set but makes no complete set of rank variables: ignored.")
@@ -114,7 +114,7 @@ def _is_for_slurm(
     request: "Request", of_job: Entries, arguments: dict[str, Any], place: "Membership | None"
 ) -> bool:
     """Whether a job is to be submitted, or one of a job's runs continued."""
-    from scalescope.studies.slurm_asking import is_slurm_run, slurm_from
+    from scalescope.studies.slurm.slurm_request import is_slurm_run, slurm_from
 
     typed = slurm_from(of_job).launcher if "launcher" in of_job else None
     if typed == "slurm" and place is not None:
@@ -143,8 +143,8 @@ def _on_slurm(
     options: dict[str, Any],
 ) -> "StudyReport":
     """Show the job's script, or submit it and show what it found."""
-    from scalescope.studies.slurm_asking import prepare
-    from scalescope.studies.slurm_run import run_on_slurm
+    from scalescope.studies.slurm.job import run_on_slurm
+    from scalescope.studies.slurm.slurm_request import prepare
     from scalescope.studies.study import StudyReport
 
     if "--nsys" in request.words:

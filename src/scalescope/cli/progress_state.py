@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.experiment.trial import Trial
-from scalescope.report.launch_figures import LaunchFigures, figures_of
+from scalescope.report.training.launch_figures import LaunchFigures, figures_of
 from scalescope.report.trials import is_answer
 from scalescope.report.varied import told_apart
 from scalescope.results.result import Result, Status

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from scalescope.cli.progress_state import CampaignProgress, TimeLeft, TrialRow
-from scalescope.report.launch_figures import main_figure, sample_rate
 from scalescope.report.numbers import MISSING
-from scalescope.report.terminal import printable
+from scalescope.report.render.terminal import printable
+from scalescope.report.training.launch_figures import main_figure, sample_rate
 
 _MOST_ROWS = 15
 _MOST_VERDICT_LINES = 2

@@ -4,17 +4,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.analysis.collectives import collective_rows
+from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.comm.curve import Curve
+from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
+from scalescope.analysis.comm.pairs import PairRow, pair_rows
 from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.curve import Curve
-from scalescope.analysis.nccl_log import NcclChoices, nccl_choices
-from scalescope.analysis.pairs import PairRow, pair_rows
-from scalescope.analysis.scaling import ScalingRow, scaling_rows
+from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
+from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Straggler, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import Seen
-from scalescope.analysis.waterfall import EXPOSED, INPUT, STRAGGLERS, Straggler, Term, Waterfall
+from scalescope.experiment.ablations import plain_twin, preloaded_twin, with_share
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import plain_twin, preloaded_twin, with_share
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 

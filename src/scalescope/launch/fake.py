@@ -10,9 +10,9 @@ from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.measuring import Measuring
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_loader, takes_away
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import NO_COMM, PRELOADED, has_loader, takes_away
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import ExitCode, ScalescopeError
+from scalescope.experiment.ablations import NO_COMM, takes_away
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import NO_COMM, takes_away
 from scalescope.results.result import RankRecord, Status
 from scalescope.results.run_folder import RunFolder
 

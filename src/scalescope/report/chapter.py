@@ -6,8 +6,8 @@ import pkgutil
 from dataclasses import dataclass
 
 from scalescope.report import chapters
-from scalescope.report.figure import Figure
-from scalescope.report.material import Material
+from scalescope.report.analyzed_run import Material
+from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
 
 

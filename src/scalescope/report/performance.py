@@ -1,16 +1,16 @@
 """The performance report: a run explained in plain words, for a screen or a file."""
 
-from scalescope.analysis.memory import memory_groups
-from scalescope.report import communication
+from scalescope.analysis.memory.groups import memory_groups
+from scalescope.report.analyzed_run import Story
+from scalescope.report.comm import sections as communication
 from scalescope.report.findings import evidence_lines, findings_section
-from scalescope.report.material import Story
-from scalescope.report.memory import memory_brief
-from scalescope.report.memory_verdict import verdicts
-from scalescope.report.profile import profile_sections
-from scalescope.report.scaling import verdict
+from scalescope.report.memory.sections import memory_brief
+from scalescope.report.memory.verdict import verdicts
+from scalescope.report.scaling.sections import verdict
+from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section
-from scalescope.report.training import training_sentence
-from scalescope.report.waterfall import waterfall_sections
+from scalescope.report.trace.sections import profile_sections
+from scalescope.report.training.sections import training_sentence
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING, read_json
 

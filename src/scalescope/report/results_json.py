@@ -3,20 +3,20 @@
 import dataclasses
 from typing import Any
 
-from scalescope.analysis.collectives import collective_rows
+from scalescope.analysis.comm.collectives import collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, worth_telling
-from scalescope.analysis.scaling import ScalingRow, scaling_rows
+from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
-from scalescope.report.communication import communication_json, pairs_json
+from scalescope.report.comm.sections import communication_json, pairs_json
 from scalescope.report.findings import findings_json
-from scalescope.report.memory_json import memory_json
-from scalescope.report.profile import profile_json
-from scalescope.report.training import warnings_of
-from scalescope.report.waterfall import waterfall_json
+from scalescope.report.memory.as_json import memory_json
+from scalescope.report.scaling.waterfall import waterfall_json
+from scalescope.report.trace.sections import profile_json
+from scalescope.report.training.sections import warnings_of
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from scalescope.experiment.ablations import takes_away
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import takes_away
 from scalescope.report.numbers import counted, duration
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings

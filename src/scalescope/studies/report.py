@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.errors import BadInput, StorageError
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter, chapters_of
-from scalescope.report.drawing import WIDTHS_IN, check_drawing, save
-from scalescope.report.material import Material, Story
-from scalescope.report.page import page
 from scalescope.report.performance import headline, performance_text
-from scalescope.report.scalars import write_scalars
-from scalescope.report.tables import tables
+from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
+from scalescope.report.render.page import page
+from scalescope.report.render.scalars import write_scalars
+from scalescope.report.render.tables import tables
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, PERFORMANCE, RESULTS, find_runs, read_json

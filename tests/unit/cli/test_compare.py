@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.cli import app
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.studies.scale import scale
+from scalescope.studies.scaling.scale import scale
 from tests.pipeline.recording import RecordingWatcher, ask
 
 Run = Callable[..., SimpleNamespace]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch import local
 from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.local import launcher as local
 from scalescope.studies.study import StudyReport
 from tests.unit.cli.test_app import Run, refusal
 from tests.unit.cli.test_app import run as run

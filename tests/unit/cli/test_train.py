@@ -8,9 +8,9 @@ import pytest
 
 from scalescope.cli import app
 from scalescope.cli.verbs import train
-from scalescope.launch import local
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.studies.profiling import Profiling
+from scalescope.launch.local import launcher as local
+from scalescope.studies.trace.profiling import Profiling
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[str, Any]:

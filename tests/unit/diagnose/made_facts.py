@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.curve import Curve
-from scalescope.analysis.scaling import ScalingRow
+from scalescope.analysis.scaling.rows import ScalingRow
+from scalescope.analysis.scaling.waterfall import Straggler, Term, Waterfall
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.telemetry import Seen
-from scalescope.analysis.waterfall import Straggler, Term, Waterfall
 from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.diagnose.finding import Abstention, Finding
 from scalescope.experiment.trial import Trial

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from scalescope.analysis.pairs import PairRow
+from scalescope.analysis.comm.pairs import PairRow
+from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS, Straggler
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS, Straggler
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Finding

@@ -2,11 +2,11 @@
 
 import pytest
 
-from scalescope.analysis.pairs import PairRow
+from scalescope.analysis.comm.pairs import PairRow
+from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, INPUT
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.waterfall import CONTENTION, EXPOSED, INPUT
 from scalescope.diagnose.facts import Facts
-from scalescope.experiment.twins import plain_twin, preloaded_twin
+from scalescope.experiment.ablations import plain_twin, preloaded_twin
 from scalescope.results.result import RankRecord
 from tests.unit.analysis.made_results import make_configuration, make_result, make_trial
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.network import (
     is_latency,

@@ -6,8 +6,8 @@ from pathlib import Path
 from scalescope.catalog.workloads.mlp import Mlp
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
+from scalescope.experiment.ablations import plain_twin, with_share
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import plain_twin, with_share
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from tests.unit.analysis.made_results import make_result, make_trial

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from scalescope.results.files import write_atomically
 from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
-from scalescope.worker.faults import Fault, fault_of
-from scalescope.worker.main import enable_stack_dumps
-from scalescope.worker.position import Position
+from scalescope.worker.process.faults import Fault, fault_of
+from scalescope.worker.process.main import enable_stack_dumps
+from scalescope.worker.process.position import Position
 
 STEPS = 8
 WARMUP_STEPS = 3

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from scalescope.report.render.terminal import console, show
 from scalescope.report.section import Section
-from scalescope.report.terminal import console, show
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

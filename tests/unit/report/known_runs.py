@@ -12,7 +12,7 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.scale import with_explanations
+from scalescope.studies.scaling.scale import with_explanations
 
 MODEL = CostModel(
     fixed_s=0.004,

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.profile import Profile
-from scalescope.analysis.trace import TracedRank, TracedStep
+from scalescope.analysis.trace.profile import Profile
+from scalescope.analysis.trace.rank_trace import TracedRank, TracedStep
 from scalescope.experiment.trial import Trial
-from scalescope.report import material as material_module
+from scalescope.report import analyzed_run as material_module
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter, chapters_of
 from scalescope.report.chapters import (
     datasets,
@@ -22,8 +23,7 @@ from scalescope.report.chapters import (
     timeline,
     trials,
 )
-from scalescope.report.figure import Figure
-from scalescope.report.material import Material, Story
+from scalescope.report.render.figure import Figure
 from scalescope.results.run import Run
 from tests.unit.report.known_runs import make_run, make_trials
 

@@ -1,7 +1,7 @@
 """The summaries people read, letter by letter."""
 
-from scalescope.report.scaling import scaling_sections
-from scalescope.report.training import training_sections
+from scalescope.report.scaling.sections import scaling_sections
+from scalescope.report.training.sections import training_sections
 
 from .conftest import Golden, Render
 from .known_runs import make_run, make_trials

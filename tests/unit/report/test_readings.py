@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scalescope.analysis.telemetry import Seen
-from scalescope.report.training import cpu_reading, gpu_reading, training_sections
+from scalescope.report.training.sections import cpu_reading, gpu_reading, training_sections
 from scalescope.results.run import Run
 
 from .conftest import Render

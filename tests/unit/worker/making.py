@@ -7,8 +7,8 @@ import torch
 from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.setting import settings_of
-from scalescope.worker.feeding import Feed, Handling, Shard, feed
-from scalescope.worker.step import Data, Surroundings
+from scalescope.worker.training.feeding import Feed, Handling, Shard, feed
+from scalescope.worker.training.step import Data, Surroundings
 
 CPU = torch.device("cpu")
 Card = TypeVar("Card")

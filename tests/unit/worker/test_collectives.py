@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
-from scalescope.worker.operation import Operation, Shape
-from scalescope.worker.pattern import sum_of, values_of
+from scalescope.worker.comm.operation import Operation, Shape
+from scalescope.worker.comm.pattern import sum_of, values_of
 
 _RANKS = 3
 _COUNT = 12

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from scalescope.errors import BadInput
-from scalescope.worker.feeding import to_device
-from scalescope.worker.step import Batch, Data, batch_size_of
+from scalescope.worker.training.feeding import to_device
+from scalescope.worker.training.step import Batch, Data, batch_size_of
 
 from .making import CPU, feed_of
 

@@ -17,9 +17,9 @@ from scalescope.catalog.training import Training
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.expand import expand
 from scalescope.launch.fake import TWO_CORES
-from scalescope.worker.assembly import build_step, optimizer_factory
 from scalescope.worker.levers import fusion, kernels, memory_format, precision
-from scalescope.worker.step import Data, Step, Workload, plain_step
+from scalescope.worker.training.assembly import build_step, optimizer_factory
+from scalescope.worker.training.step import Data, Step, Workload, plain_step
 from tests.unit.experiment.asking import ask, with_gpus
 
 from .making import CPU, options

@@ -10,7 +10,7 @@ import click
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
-    from scalescope.launch.membership import Membership
+    from scalescope.launch.attached.rank_context import Membership
     from scalescope.studies.study import StudyReport
 
 
@@ -29,12 +29,12 @@ def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
 
     Exit code 3 when something would make a run meaningless.
     """
-    from scalescope.launch.membership import membership
-    from scalescope.report.terminal import console, show
+    from scalescope.launch.attached.rank_context import membership
+    from scalescope.report.render.terminal import console, show
 
     place = membership(os.environ)
     if place is not None and place.rank != 0:
-        from scalescope.launch.attached import follow
+        from scalescope.launch.attached.launcher import follow
 
         sys.exit(follow(place))
     report, facts = _of_all_hosts(place, world_size) if place else _of_this_host(world_size)
@@ -46,8 +46,8 @@ def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
 
 
 def _of_this_host(world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
-    from scalescope.launch.local import LocalLauncher
-    from scalescope.studies.check import check
+    from scalescope.launch.local.launcher import LocalLauncher
+    from scalescope.studies.checks.check import check
 
     launcher = LocalLauncher()
     try:
@@ -57,8 +57,8 @@ def _of_this_host(world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]
 
 
 def _of_all_hosts(place: "Membership", world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
-    from scalescope.launch.attached import AttachedLauncher
-    from scalescope.studies.check import check, check_hosts
+    from scalescope.launch.attached.launcher import AttachedLauncher
+    from scalescope.studies.checks.check import check, check_hosts
 
     launcher = AttachedLauncher(place)
     try:

@@ -38,16 +38,16 @@ def command(**arguments: Any) -> None:
     if arguments["import_file"] is not None:
         _import(arguments)
         return
-    from scalescope.studies.comm import comm
+    from scalescope.studies.comm.comm import comm
 
     gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
     measure("comm", comm, arguments, benchmark="comm", least_busbw=gate, nccl_json=arguments["json_nccl"])
 
 
 def _import(arguments: dict[str, Any]) -> None:
-    from scalescope.report.terminal import console, show
-    from scalescope.studies.comm import judged
-    from scalescope.studies.nccl_import import import_nccl
+    from scalescope.report.render.terminal import console, show
+    from scalescope.studies.comm.comm import judged
+    from scalescope.studies.comm.nccl_import import import_nccl
 
     given = {name: values[0].text for name, values in given_flags(click.get_current_context()).items()}
     ranks = given.get("world_size")

@@ -12,7 +12,7 @@ from scalescope.cli.interruption import interruptible
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
-    from scalescope.studies.compare import ComparisonReport
+    from scalescope.studies.comparison.compare import ComparisonReport
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _BUDGET = "10m"
@@ -60,8 +60,8 @@ def command(**arguments: Any) -> None:
         if arguments[name] is not None and not arguments["until_conclusive"]:
             raise BadInput(f"--{name} is for --until-conclusive; without it nothing is measured")
     report = _report(arguments, threshold, limits)
-    from scalescope.report.markdown import markdown
-    from scalescope.report.terminal import console, show
+    from scalescope.report.render.markdown import markdown
+    from scalescope.report.render.terminal import console, show
     from scalescope.results.files import to_text, write_atomically
 
     show(report.sections, console(), verbose=arguments["verbose"])
@@ -81,7 +81,7 @@ class Limits:
 
 
 def _report(arguments: dict[str, Any], threshold: float, limits: Limits) -> "ComparisonReport":
-    from scalescope.studies.compare import compare, lay_side_by_side
+    from scalescope.studies.comparison.compare import compare, lay_side_by_side
 
     runs = arguments["runs"]
     if len(runs) < 2:
@@ -102,10 +102,10 @@ def _measuring(
 ) -> "ComparisonReport":
     """Compare with a launcher at hand, which loads torch in a process of its own when it is needed."""
     from scalescope.cli.progress import TerminalWatcher
-    from scalescope.launch.local import LocalLauncher
+    from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.results.run import Run
-    from scalescope.studies.compare import compare
-    from scalescope.studies.extend import extend
+    from scalescope.studies.comparison.compare import compare
+    from scalescope.studies.comparison.extend import extend
 
     with interruptible(), TerminalWatcher(every_placement=False, verbose=verbose) as watcher:
         launcher = LocalLauncher()

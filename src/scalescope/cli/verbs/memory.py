@@ -16,6 +16,6 @@ def command(**arguments: Any) -> None:
 
       scalescope memory --workload transformer --batch-size 1,2,4,8
     """
-    from scalescope.studies.memory import memory
+    from scalescope.studies.memory.memory import memory
 
     measure("memory", memory, arguments, benchmark="memory")

@@ -27,7 +27,7 @@ def command(**arguments: Any) -> None:
 
     Measures how training scales here and how fast the ranks talk, and says where the files are.
     """
-    from scalescope.studies.main_job import PARTS, main_job
+    from scalescope.studies.scaling.main_job import PARTS, main_job
 
     parts = tuple((arguments["benchmark"] or ",".join(PARTS)).split(","))
     for part in parts:

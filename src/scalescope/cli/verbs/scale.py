@@ -16,7 +16,7 @@ def command(**arguments: Any) -> None:
 
       scalescope scale --world-size 1,2 --batch-size 32,256
     """
-    from scalescope.studies.scale import scale
+    from scalescope.studies.scaling.scale import scale
 
     words = () if arguments["waterfall"] else ("--no-waterfall",)
     measure("scale", scale, arguments, words=words, waterfall=arguments["waterfall"])

@@ -22,7 +22,7 @@ def lint_script(script: Path) -> None:
 
     Exit code 8 when there are any.
     """
-    from scalescope.launch.slurm_lint import lint
+    from scalescope.launch.slurm.lint import lint
 
     found = lint(_text(script))
     for one in found:

@@ -31,7 +31,7 @@ def command(**arguments: Any) -> None:
 
       scalescope train --world-size 2 --batch-size 256 --repeats 5
     """
-    from scalescope.studies.train import train
+    from scalescope.studies.training.train import train
 
     measure("train", train, arguments, every_placement=True, **_profiling(arguments))
 
@@ -47,7 +47,7 @@ _FLAGS = {
 def _profiling(arguments: dict[str, Any]) -> dict[str, Any]:
     """What is to be recorded, and the words under which the run remembers it."""
     from scalescope.errors import BadInput
-    from scalescope.studies.profiling import Profiling
+    from scalescope.studies.trace.profiling import Profiling
 
     given = {name: arguments[flag[2:].replace("-", "_")] for name, flag in _FLAGS.items()}
     given = {name: value for name, value in given.items() if value not in (None, False)}

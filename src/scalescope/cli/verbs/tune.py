@@ -34,7 +34,7 @@ def command(**arguments: Any) -> None:
 
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m
     """
-    from scalescope.studies.tune import TuneOptions, levers_from, tune
+    from scalescope.studies.tuning.tune import TuneOptions, levers_from, tune
 
     levers = levers_from(arguments["levers"] or ("all",))
     match = _PERCENT.fullmatch(arguments["threshold"].strip())

@@ -1,6 +1,6 @@
 """fp32 gradients under autocast: the traffic did not shrink with the compute."""
 
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding

@@ -1,6 +1,6 @@
 """Contention: ranks take cores, memory or power from each other."""
 
-from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS
+from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding

@@ -1,6 +1,6 @@
 """Communication-bound by bandwidth: what is exposed is bytes over a link, not the start of exchanges."""
 
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import comm_command, fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding

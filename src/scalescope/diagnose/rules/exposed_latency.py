@@ -1,6 +1,6 @@
 """Communication-bound by latency: what is exposed is the number of exchanges, not their size."""
 
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise, advise_more, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding

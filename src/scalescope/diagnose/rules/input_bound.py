@@ -1,6 +1,6 @@
 """Input-bound: steps wait for samples."""
 
-from scalescope.analysis.waterfall import INPUT
+from scalescope.analysis.scaling.waterfall import INPUT
 from scalescope.diagnose.advice import advise, advise_more
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding

@@ -1,6 +1,6 @@
 """Last bucket too large: it is sent when backward is over, and nothing is left to hide it."""
 
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise, fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding

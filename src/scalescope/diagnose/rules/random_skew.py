@@ -1,6 +1,6 @@
 """Random skew: now one rank is late, now another, and every step waits for whichever it is."""
 
-from scalescope.analysis.waterfall import STRAGGLERS
+from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.rules.straggler import rule as one_rank_is_late

@@ -1,6 +1,6 @@
 """Batch too small: little is computed for every byte of gradient, on a network that is not slow."""
 
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding

@@ -1,6 +1,6 @@
 """Socket fall-back: NCCL sends over TCP, because it found, or was allowed, nothing better."""
 
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 

@@ -1,6 +1,6 @@
 """Straggling rank: one rank is slower than the others in every launch."""
 
-from scalescope.analysis.waterfall import STRAGGLERS
+from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 

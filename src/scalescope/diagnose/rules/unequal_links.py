@@ -1,7 +1,7 @@
 """Unequal links: a ring is as fast as its slowest link, and one is far slower than the others."""
 
-from scalescope.analysis.pairs import slow_links
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.comm.pairs import slow_links
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import comm_command
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding

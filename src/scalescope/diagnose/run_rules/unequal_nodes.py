@@ -1,6 +1,6 @@
 """Unequal nodes: hosts that should be alike are not, and all wait for the slowest."""
 
-from scalescope.analysis.waterfall import STRAGGLERS
+from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.experiment.machine import Machine

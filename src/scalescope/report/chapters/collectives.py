@@ -1,11 +1,11 @@
 """Collectives: bandwidth and time against size, beside what the hardware's makers and users published."""
 
-from scalescope.analysis.collectives import CollectiveRow
+from scalescope.analysis.comm.collectives import CollectiveRow
 from scalescope.hardware.published import PublishedCurve, published_all_reduce
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter
-from scalescope.report.communication import communication_brief
-from scalescope.report.figure import BYTES, Figure, Panel, Series
-from scalescope.report.material import Material, Story
+from scalescope.report.comm.sections import communication_brief
+from scalescope.report.render.figure import BYTES, Figure, Panel, Series
 
 _MOST_SERIES = 8
 _GB = 1e9

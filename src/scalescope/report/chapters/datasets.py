@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.epochs import Epoch, worth_telling
+from scalescope.report.analyzed_run import Material, dataset_of, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
-from scalescope.report.figure import Figure, Panel, Series
-from scalescope.report.material import Material, dataset_of, notes_of
 from scalescope.report.numbers import told_interval
-from scalescope.report.training import epoch_section
+from scalescope.report.render.figure import Figure, Panel, Series
+from scalescope.report.training.sections import epoch_section
 from scalescope.report.varied import told_apart
 
 _MOST_LINES = 8

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter
-from scalescope.report.material import Material, Story
 from scalescope.report.numbers import MISSING, data_size
 from scalescope.report.section import Section, Table
 

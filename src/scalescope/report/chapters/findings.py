@@ -1,8 +1,8 @@
 """Findings: why, on what evidence, and what to do first."""
 
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter
 from scalescope.report.findings import evidence_lines, findings_section
-from scalescope.report.material import Material, Story
 from scalescope.report.section import Section
 
 _MOST = 5  # runs

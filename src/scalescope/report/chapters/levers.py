@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter
-from scalescope.report.figure import Figure, Panel, Series
-from scalescope.report.material import Material, Story
+from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.section import Section
 from scalescope.results.run_folder import TUNING, read_json
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from scalescope.analysis.memory import MemoryGroup, memory_groups
+from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter
-from scalescope.report.figure import Figure, Panel, Series
-from scalescope.report.material import Material, Story
-from scalescope.report.memory import memory_sections
+from scalescope.report.memory.sections import memory_sections
+from scalescope.report.render.figure import Figure, Panel, Series
 
 _PARTS = ("parameters", "gradients", "optimizer", "buffers", "activations", "temporary", "inputs", "library")
 _MIB = 2.0**20

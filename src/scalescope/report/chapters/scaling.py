@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Callable
 
-from scalescope.analysis.scaling import ScalingRow
+from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
+from scalescope.report.analyzed_run import Material, Story, notes_of
 from scalescope.report.chapter import Chapter
-from scalescope.report.figure import Figure, Panel, Series
-from scalescope.report.material import Material, Story, notes_of
 from scalescope.report.numbers import counted, told_interval
-from scalescope.report.scaling import table_section
+from scalescope.report.render.figure import Figure, Panel, Series
+from scalescope.report.scaling.sections import table_section
 from scalescope.report.section import Section
 from scalescope.report.varied import shown_value, varied_settings
 

@@ -1,8 +1,8 @@
 """Steps: how step times scatter, configuration by configuration."""
 
+from scalescope.report.analyzed_run import Material, notes_of
 from scalescope.report.chapter import Chapter
-from scalescope.report.figure import Figure, Panel, Series, quantiles
-from scalescope.report.material import Material, notes_of
+from scalescope.report.render.figure import Figure, Panel, Series, quantiles
 from scalescope.report.varied import told_apart
 
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -1,10 +1,10 @@
 """Telemetry: what processors and GPUs did while it was measured."""
 
+from scalescope.report.analyzed_run import Material
 from scalescope.report.chapter import Chapter
-from scalescope.report.material import Material
 from scalescope.report.numbers import MISSING
 from scalescope.report.section import Section, Table
-from scalescope.report.training import cpu_reading, gpu_reading
+from scalescope.report.training.sections import cpu_reading, gpu_reading
 from scalescope.report.varied import told_apart
 
 _MOST = 200

@@ -2,12 +2,12 @@
 
 from itertools import pairwise
 
-from scalescope.analysis.profile import Profile
+from scalescope.analysis.trace.profile import Profile
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter
-from scalescope.report.figure import Figure, Panel, Series
-from scalescope.report.material import Material, Story
-from scalescope.report.profile import profile_sections
-from scalescope.report.training import surroundings
+from scalescope.report.render.figure import Figure, Panel, Series
+from scalescope.report.trace.sections import profile_sections
+from scalescope.report.training.sections import surroundings
 
 _KINDS = ("compute", "communication", "copy")
 _MOST_RANKS = 8

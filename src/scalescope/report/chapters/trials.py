@@ -1,8 +1,8 @@
 """Trials: every launch, as it was measured."""
 
 from scalescope.experiment.trial import Trial
+from scalescope.report.analyzed_run import Material, Story
 from scalescope.report.chapter import Chapter
-from scalescope.report.material import Material, Story
 from scalescope.report.numbers import MISSING, milliseconds, significant
 from scalescope.report.section import Section, Table
 from scalescope.results.result import Result

@@ -1,13 +1,13 @@
 """Verdict: what the runs say in a sentence each, and where the speed goes."""
 
-from scalescope.analysis.scaling import ScalingRow
-from scalescope.analysis.waterfall import TERMS, Waterfall
+from scalescope.analysis.scaling.rows import ScalingRow
+from scalescope.analysis.scaling.waterfall import TERMS, Waterfall
+from scalescope.report.analyzed_run import Material, Story, notes_of
 from scalescope.report.chapter import Chapter
-from scalescope.report.figure import Figure, Panel, Series
-from scalescope.report.material import Material, Story, notes_of
 from scalescope.report.performance import NOTHING, headline
+from scalescope.report.render.figure import Figure, Panel, Series
+from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section
-from scalescope.report.waterfall import waterfall_sections
 
 _MOST = 3  # runs with a waterfall each
 _MOST_LINES = 12  # of what runs say; the rest is folded

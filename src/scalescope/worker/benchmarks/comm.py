@@ -10,13 +10,13 @@ from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, Comm
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Phase, Stage
-from scalescope.worker.faults import Fault
-from scalescope.worker.group import Group
-from scalescope.worker.measurements import Measurements
-from scalescope.worker.node import node_name, rounds_of_pairs
-from scalescope.worker.operation import Operation, Shape
-from scalescope.worker.position import Position
-from scalescope.worker.timing import clock_for
+from scalescope.worker.comm.operation import Operation, Shape
+from scalescope.worker.process.faults import Fault
+from scalescope.worker.process.group import Group
+from scalescope.worker.process.node import node_name, rounds_of_pairs
+from scalescope.worker.process.position import Position
+from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.timing import clock_for
 
 _MOST_ITERATIONS = 500
 _LEAST_ITERATIONS = 5

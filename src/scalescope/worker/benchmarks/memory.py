@@ -11,18 +11,18 @@ import torch
 from scalescope.catalog.benchmarks.memory import WARMUP_STEPS, Memory
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Phase, Stage
-from scalescope.worker.allocator_trace import BACKWARD, FORWARD
-from scalescope.worker.assembly import build_feed, build_step, build_workload
-from scalescope.worker.device_memory import DeviceGauge
-from scalescope.worker.faults import Fault
-from scalescope.worker.forecast import Job, forecast
-from scalescope.worker.group import Group
-from scalescope.worker.measurements import Measurements
-from scalescope.worker.out_of_memory import is_out_of_memory
-from scalescope.worker.position import Position
-from scalescope.worker.resident_memory import DataLimit, ResidentGauge
-from scalescope.worker.step import Batch, Batches, Step, Workload, batch_size_of
-from scalescope.worker.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
+from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
+from scalescope.worker.memory.device_memory import DeviceGauge
+from scalescope.worker.memory.forecast import Job, forecast
+from scalescope.worker.memory.out_of_memory import is_out_of_memory
+from scalescope.worker.memory.resident_memory import DataLimit, ResidentGauge
+from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
+from scalescope.worker.process.faults import Fault
+from scalescope.worker.process.group import Group
+from scalescope.worker.process.position import Position
+from scalescope.worker.training.assembly import build_feed, build_step, build_workload
+from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.step import Batch, Batches, Step, Workload, batch_size_of
 
 _SLOWEST_STEP_S = 60.0  # a step that fills the memory may take long, and there is none to learn from
 Take = Callable[[], Batch]

@@ -13,11 +13,11 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
 from scalescope.results.trace import is_communication, is_transfer, read_events
 from scalescope.worker.benchmarks.train import TrainingRun, prepared
-from scalescope.worker.faults import Fault
-from scalescope.worker.group import Group
-from scalescope.worker.measurements import Measurements
-from scalescope.worker.position import Position
-from scalescope.worker.ranges import named, with_input_range, with_ranges
+from scalescope.worker.process.faults import Fault
+from scalescope.worker.process.group import Group
+from scalescope.worker.process.position import Position
+from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.ranges import named, with_input_range, with_ranges
 
 _LONGEST_SILENCE_S = 15.0  # writing a trace; the launcher waits twenty of them
 _CAPTURED = "scalescope.captured"

@@ -16,19 +16,19 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
 from scalescope.results.result import WINDOW
-from scalescope.worker.assembly import build_feed, build_step, build_workload
-from scalescope.worker.calibration import BareProduct
-from scalescope.worker.checksum import parameter_checksum
-from scalescope.worker.evaluation import Evaluation
-from scalescope.worker.faults import Fault
-from scalescope.worker.feeding import Feed, Peeked
-from scalescope.worker.flops import count_flops_per_sample
-from scalescope.worker.group import Group
-from scalescope.worker.measurements import Measurements
-from scalescope.worker.position import Position
-from scalescope.worker.stand_in import stand_in_for
-from scalescope.worker.step import Step, Stretch, Workload, run_steps
-from scalescope.worker.timing import clock_for
+from scalescope.worker.process.faults import Fault
+from scalescope.worker.process.group import Group
+from scalescope.worker.process.position import Position
+from scalescope.worker.training.assembly import build_feed, build_step, build_workload
+from scalescope.worker.training.calibration import BareProduct
+from scalescope.worker.training.checksum import parameter_checksum
+from scalescope.worker.training.evaluation import Evaluation
+from scalescope.worker.training.feeding import Feed, Peeked
+from scalescope.worker.training.flops import count_flops_per_sample
+from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.stand_in import stand_in_for
+from scalescope.worker.training.step import Step, Stretch, Workload, run_steps
+from scalescope.worker.training.timing import clock_for
 
 MOST_STEPS = 10_000  # of one window: raw samples are kept, and steps below 0.1 ms are not training
 

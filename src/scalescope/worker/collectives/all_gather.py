@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from scalescope.worker.operation import Operation, Shape
-from scalescope.worker.pattern import count_wrong, values_of
+from scalescope.worker.comm.operation import Operation, Shape
+from scalescope.worker.comm.pattern import count_wrong, values_of
 
 
 def prepare(shape: Shape) -> Operation:

@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from scalescope.worker.operation import Operation, Shape
+from scalescope.worker.comm.operation import Operation, Shape
 
 
 def prepare(shape: Shape) -> Operation:

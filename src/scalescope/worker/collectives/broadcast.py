@@ -3,8 +3,8 @@
 import torch.distributed as dist
 from torch import Tensor
 
-from scalescope.worker.operation import Operation, Shape, on_one_buffer
-from scalescope.worker.pattern import values_of
+from scalescope.worker.comm.operation import Operation, Shape, on_one_buffer
+from scalescope.worker.comm.pattern import values_of
 
 
 def prepare(shape: Shape) -> Operation:

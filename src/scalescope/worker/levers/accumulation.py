@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 from scalescope.catalog.levers.accumulation import Accumulation
-from scalescope.worker.step import Step
+from scalescope.worker.training.step import Step
 
 
 def apply(step: Step, options: Accumulation, device: torch.device) -> Step:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scalescope.catalog.levers.fusion import Fusion
-from scalescope.worker.step import Batch, Step, Workload
+from scalescope.worker.training.step import Batch, Step, Workload
 
 
 def prepare(workload: Workload, options: Fusion, device: torch.device) -> Workload:

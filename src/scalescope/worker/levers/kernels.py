@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scalescope.catalog.levers.kernels import Kernels
-from scalescope.worker.step import Batch, Step
+from scalescope.worker.training.step import Batch, Step
 
 _BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scalescope.catalog.levers.memory_format import MemoryFormat
-from scalescope.worker.step import Batch, Step, Workload, map_tensors
+from scalescope.worker.training.step import Batch, Step, Workload, map_tensors
 
 _PICTURE = 4  # dimensions of a batch of pictures
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from scalescope.catalog.levers.precision import Precision
-from scalescope.worker.emulation import expect_emulation
-from scalescope.worker.step import Batch, Step
+from scalescope.worker.process.emulation import expect_emulation
+from scalescope.worker.training.step import Batch, Step
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -12,8 +12,8 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
-from scalescope.worker.ddp_logging import DdpWatch, bucket_counters
-from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
+from scalescope.worker.training.ddp_logging import DdpWatch, bucket_counters
+from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 

@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from scalescope.catalog.strategies.fsdp import Fsdp
-from scalescope.worker.emulation import expect_emulation
-from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
+from scalescope.worker.process.emulation import expect_emulation
+from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 # Parameters as they are, and gradients summed as such; or bf16 for everything but that sum and the outputs,

@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from scalescope.catalog.strategies.pipeline import Pipeline, parts_of
 from scalescope.errors import BadInput
-from scalescope.worker.feeding import fetch, to_device
-from scalescope.worker.step import Batch, Data, OptimizerFactory, Step, Workload, plain_step
+from scalescope.worker.training.feeding import fetch, to_device
+from scalescope.worker.training.step import Batch, Data, OptimizerFactory, Step, Workload, plain_step
 
 # Outputs are of no use once the loss is known; older versions of torch keep and join them all the same.
 _WITHOUT_OUTPUTS = (

@@ -27,7 +27,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from scalescope.catalog.strategies.scratch_ddp import ScratchDdp
-from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
+from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _MIB = 2**20
 

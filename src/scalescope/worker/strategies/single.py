@@ -3,7 +3,7 @@
 import torch
 
 from scalescope.catalog.strategies.single import Single
-from scalescope.worker.step import OptimizerFactory, Step, Workload, plain_step
+from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 
 def wrap(

@@ -6,8 +6,8 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from scalescope.catalog.strategies.zero1 import Zero1
-from scalescope.worker.step import OptimizerFactory, Step, Workload
 from scalescope.worker.strategies.ddp import add_comm_hook, step_of, wrapped_in_ddp
+from scalescope.worker.training.step import OptimizerFactory, Step, Workload
 
 
 def wrap(

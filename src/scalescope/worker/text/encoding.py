@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from scalescope.worker.evaluation import IGNORED
 from scalescope.worker.text.vocabulary import PADDING, UNKNOWN, Vocabulary, words_of
+from scalescope.worker.training.evaluation import IGNORED
 
 Pair = tuple[Tensor, Tensor]
 

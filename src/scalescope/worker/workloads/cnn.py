@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from scalescope.catalog.workloads.cnn import Block, Cnn, Convolution
-from scalescope.worker.step import Batch, Data, Surroundings, Workload
+from scalescope.worker.training.step import Batch, Data, Surroundings, Workload
 
 
 def build(options: Cnn, device: torch.device, surroundings: Surroundings) -> Workload:

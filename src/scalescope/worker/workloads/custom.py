@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput
-from scalescope.worker.step import Data, OptimizerFactory, Surroundings, Workload
+from scalescope.worker.training.step import Data, OptimizerFactory, Surroundings, Workload
 
 _EXPECTED = "(model, data, loss) or (model, data, loss, optimizer)"
 

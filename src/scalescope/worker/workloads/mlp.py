@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from scalescope.catalog.workloads.mlp import Mlp
-from scalescope.worker.step import Batch, Data, Surroundings, Workload
+from scalescope.worker.training.step import Batch, Data, Surroundings, Workload
 
 
 def build(options: Mlp, device: torch.device, surroundings: Surroundings) -> Workload:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from scalescope.catalog.workloads.paced import Paced
-from scalescope.worker.pacing import Pace, PacedModel
-from scalescope.worker.step import Batch, Data, Surroundings, Workload
+from scalescope.worker.training.pacing import Pace, PacedModel
+from scalescope.worker.training.step import Batch, Data, Surroundings, Workload
 
 
 def build(options: Paced, device: torch.device, surroundings: Surroundings) -> Workload:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scalescope.catalog.workloads.transformer import SYNTHETIC_CLASSES, Transformer
-from scalescope.worker.evaluation import IGNORED
-from scalescope.worker.step import Batch, Data, Surroundings, Workload
 from scalescope.worker.text.corpus import Corpus, Split
 from scalescope.worker.text.encoding import ClassifiedTexts, ContinuedTexts, continued, encode
 from scalescope.worker.text.vocabulary import FIRST_WORD, PADDING, vocabulary_of
+from scalescope.worker.training.evaluation import IGNORED
+from scalescope.worker.training.step import Batch, Data, Surroundings, Workload
 
 _SPREAD = 0.02  # GPT-2's standard deviation of fresh embeddings
 

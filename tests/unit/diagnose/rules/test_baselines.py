@@ -5,8 +5,8 @@ from typing import Any
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.rules import unfair_baseline, weak_as_strong
+from scalescope.experiment.ablations import plain_twin
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.twins import plain_twin
 from scalescope.results.result import Result
 from tests.unit.analysis.made_results import make_configuration, make_trial
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
     amp_gradients,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.waterfall import INPUT
+from scalescope.analysis.scaling.waterfall import INPUT
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import copy_bound, input_bound
 from tests.unit.analysis.made_results import make_configuration

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.nccl_log import NcclChoices
-from scalescope.analysis.pairs import PairRow
-from scalescope.analysis.waterfall import EXPOSED
+from scalescope.analysis.comm.nccl_log import NcclChoices
+from scalescope.analysis.comm.pairs import PairRow
+from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import socket_fallback, unequal_links
 

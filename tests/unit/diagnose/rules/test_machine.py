@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS
 from scalescope.analysis.telemetry import Seen
-from scalescope.analysis.waterfall import CONTENTION, EXPOSED, STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
     contention,
@@ -17,7 +17,7 @@ from scalescope.diagnose.rules import (
     shared_gpu,
     throttling,
 )
-from scalescope.experiment.twins import plain_twin
+from scalescope.experiment.ablations import plain_twin
 from tests.unit.analysis.made_results import make_configuration
 
 from ..made_facts import ON_GPUS, finding, levers, make_curve, make_facts, with_seen

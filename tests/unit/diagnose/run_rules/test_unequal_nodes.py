@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from scalescope.analysis.scaling.waterfall import STRAGGLERS, Straggler
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.waterfall import STRAGGLERS, Straggler
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.run_rules import unequal_nodes
 from scalescope.launch.fake import TWO_CORES

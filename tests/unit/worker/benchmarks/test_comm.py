@@ -13,8 +13,8 @@ from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
 from scalescope.worker.benchmarks import comm
-from scalescope.worker.group import Group, join
-from scalescope.worker.position import Position
+from scalescope.worker.process.group import Group, join
+from scalescope.worker.process.position import Position
 from tests.unit.experiment.asking import flags
 
 CPU = torch.device("cpu")

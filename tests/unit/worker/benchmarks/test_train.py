@@ -16,8 +16,8 @@ from scalescope.worker.benchmarks.train import (
     steps_in_window,
     typical_step_s,
 )
-from scalescope.worker.feeding import Feed
-from scalescope.worker.group import Group
+from scalescope.worker.process.group import Group
+from scalescope.worker.training.feeding import Feed
 
 from ..making import options
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as some
 from torch import nn
 
 from scalescope.errors import BadInput
-from scalescope.worker.step import Data
 from scalescope.worker.strategies.pipeline import (
     _sample_inputs,
     balanced_cuts,
@@ -17,6 +16,7 @@ from scalescope.worker.strategies.pipeline import (
     costs_of,
     split,
 )
+from scalescope.worker.training.step import Data
 
 
 def _largest(costs: list[int], cuts: list[int]) -> int:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput
-from scalescope.worker.step import Workload
+from scalescope.worker.training.step import Workload
 from scalescope.worker.workloads.custom import build
 
 from ..making import CPU, feed_of, place

@@ -10,8 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalescope.catalog.workloads.transformer import Transformer
-from scalescope.worker.step import Surroundings, Workload
 from scalescope.worker.text.corpus import Corpus, corpus_of
+from scalescope.worker.training.step import Surroundings, Workload
 from scalescope.worker.workloads.transformer import build
 
 CPU = torch.device("cpu")

@@ -1,0 +1,77 @@
+"""Checks of several hosts: what each has, what each warns of, and in what they are not alike."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.analysis.checks.host import Check, all_checks
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.nodes import differences, unlike
+
+# These name one rank's own GPUs or host: they differ where nothing is wrong.
+_MAY_DIFFER = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostChecks:
+    """One host: what it is, which ranks it has, and all that was looked at."""
+
+    host: str
+    machine: Machine
+    system: Mapping[str, Any]
+    ranks: tuple[int, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def doubts(self) -> tuple[Check, ...]:
+        return tuple(one for one in self.checks if one.level != "ok")
+
+
+def checks_of_hosts(
+    nodes: Mapping[str, Machine],
+    systems: Mapping[str, Mapping[str, Any]],
+    ranks: Mapping[str, tuple[int, ...]],
+) -> tuple[HostChecks, ...]:
+    """Every host by itself, with what matters only because there are others."""
+    found = []
+    for host, machine in nodes.items():
+        system, own = systems[host], ranks[host]
+        variables = system.get("variables", {})
+        checks = (*all_checks(machine, system, variables, len(own)), *_name(system, variables))
+        found.append(HostChecks(host=host, machine=machine, system=system, ranks=own, checks=checks))
+    return tuple(found)
+
+
+def checks_between(hosts: Sequence[HostChecks]) -> tuple[Check, ...]:
+    """In what hosts differ that should be alike."""
+    machines = {one.host: one.machine for one in hosts}
+    unequal = [(text, "all ranks go at the pace of the slowest host") for text in differences(machines)]
+    unequal += [
+        (text, f"export {text.partition(':')[0]} alike on every host") for text in _unequal_variables(hosts)
+    ]
+    return tuple(
+        Check(level="warn", subject="hosts differ", text=text, advice=advice) for text, advice in unequal
+    )
+
+
+def _unequal_variables(hosts: Sequence[HostChecks]) -> list[str]:
+    names = dict.fromkeys(name for one in hosts for name in one.system.get("variables", {}))
+    return unlike(
+        {
+            name: {one.host: one.system.get("variables", {}).get(name, "unset") for one in hosts}
+            for name in names
+            if name not in _MAY_DIFFER
+        }
+    )
+
+
+def _name(system: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Check]:
+    """A host whose own name stands for itself alone: gloo offers that address to the others, in vain."""
+    address = system.get("own_address") or ""
+    if address.startswith("127.") and "GLOO_SOCKET_IFNAME" not in variables:
+        yield Check(
+            level="warn",
+            subject="host name",
+            text=f"stands for {address}, where no other host finds this one",
+            advice="export GLOO_SOCKET_IFNAME=INTERFACE, or mend /etc/hosts, if ranks use gloo",
+        )

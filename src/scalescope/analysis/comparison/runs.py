@@ -1,0 +1,282 @@
+"""Two runs of the same configurations: what became slower, and what cannot be told.
+
+Configurations are matched by the identity of their trial. The unit is the launch, as everywhere; a claim
+survives Holm's correction over all configurations that were matched.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.statistics import Estimate, ratio_of_logs
+from scalescope.analysis.tuning.verdicts import holm, p_value, smallest_effect, verdict_of
+from scalescope.experiment.trial import Trial, identity
+from scalescope.results.result import Result
+
+Verdict = Literal["faster", "slower", "same", "inconclusive"]
+# What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
+_OF_THE_MACHINE = ("device", "backend", "threads_per_rank")
+# How long a launch measures: the job is the same, and its speed is what is compared.
+_LENGTH = ("epochs", "steps_per_epoch")
+_ALL_LAUNCHES_TELL = 2.80  # z.975 + z.8: what the quantiles of t come to with very many launches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One configuration before and after."""
+
+    before: Configuration
+    after: Configuration
+    speedup: Estimate  # after ÷ before, of samples per second
+    p_value: float | None
+    smallest_seen: float | None  # the effect that would have been found in four of five such comparisons
+    verdict: Verdict
+    threshold: float
+
+    @property
+    def trial(self) -> Trial:
+        return self.after.trial
+
+    @property
+    def change(self) -> float:
+        """Of samples per second: -0.08 is 8 % fewer."""
+        return self.speedup.value - 1.0
+
+    @property
+    def regressed(self) -> bool:
+        """Surely slower, and by more than is allowed."""
+        return self.verdict == "slower" and self.change < -self.threshold
+
+    @property
+    def launches(self) -> tuple[int, int]:
+        return len(self.before.launches), len(self.after.launches)
+
+    @property
+    def too_few(self) -> bool:
+        return min(self.launches) < 2
+
+    @property
+    def windows_s(self) -> tuple[float, float]:
+        """How long launches measured before and after, in the median."""
+        return self.before.window_s, self.after.window_s
+
+    @property
+    def machine_change(self) -> float | None:
+        """How much faster a bare matrix product ran beside it; None where nobody looked."""
+        before, after = self.before.matmul_flops_per_s, self.after.matmul_flops_per_s
+        return None if before is None or after is None else after / before - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """A configuration that only one of the runs has, and how the nearest of the other run differs."""
+
+    trial: Trial
+    nearest: tuple[tuple[str, object, object], ...]  # (setting, here, there); empty where there is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A configuration that worked before and did not now."""
+
+    trial: Trial
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivePair:
+    """One collective at one size before and after; shown, not judged: often there is one launch."""
+
+    before: CollectiveRow
+    after: CollectiveRow
+
+    @property
+    def change(self) -> float:
+        """Of the bus bandwidth at the median time."""
+        return self.before.median_s / self.after.median_s - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All that two runs say about each other."""
+
+    threshold: float
+    judged: tuple[Judged, ...]
+    failed: tuple[Failed, ...]
+    only_before: tuple[Alone, ...]
+    only_after: tuple[Alone, ...]
+    collectives: tuple[CollectivePair, ...]
+
+    @property
+    def regressions(self) -> tuple[Judged, ...]:
+        return tuple(one for one in self.judged if one.regressed)
+
+    @property
+    def gate_missed(self) -> bool:
+        """What fails now delivers nothing at all, which is no smaller loss than a few percent."""
+        return bool(self.regressions or self.failed)
+
+    @property
+    def has_nothing_in_common(self) -> bool:
+        """Collectives alone are no comparison where training was measured: no gate may pass by them."""
+        training = self.judged or self.failed
+        return not training and not (self.collectives and not self.only_before and not self.only_after)
+
+    def with_verdict(self, *verdicts: Verdict) -> tuple[Judged, ...]:
+        return tuple(one for one in self.judged if one.verdict in verdicts)
+
+
+def compare_runs(
+    before: Iterable[Result], after: Iterable[Result], threshold: float, *, any_hardware: bool = False
+) -> Comparison:
+    """Match the configurations of two runs and judge every pair.
+
+    With `any_hardware`, settings that follow from the machine may differ.
+    """
+    old, new = tuple(before), tuple(after)
+    left, right = _full(old), _full(new)
+    pairs = sorted(_pairs(left, right, any_hardware=any_hardware), key=_place)
+    failed = _failed(left, right, new)
+    gone = {one.trial.trial_id for one in failed}
+    matched = {one.trial.trial_id for pair in pairs for one in pair}
+    alone = [one for one in left if one.trial.trial_id not in matched | gone]
+    fresh = [one for one in right if one.trial.trial_id not in matched]
+    return Comparison(
+        threshold=threshold,
+        judged=_judge(pairs, threshold),
+        failed=failed,
+        only_before=tuple(_alone(one, fresh or right) for one in alone),
+        only_after=tuple(_alone(one, alone or left) for one in fresh),
+        collectives=_collectives(old, new),
+    )
+
+
+def _full(results: Iterable[Result]) -> list[Configuration]:
+    """Training as it was asked for; what only explains it is not compared."""
+    return [one for one in configurations(results) if one.trial.settings.get("ablation", "none") == "none"]
+
+
+Pair = tuple[Configuration, Configuration]
+
+
+def _pairs(left: list[Configuration], right: list[Configuration], *, any_hardware: bool) -> list[Pair]:
+    """By identity; then without how long they measured; then, where machines may differ, without what
+    follows from the machine: each only where the match is unmistakable."""
+    by_id = {one.trial.trial_id: one for one in left}
+    pairs = [(by_id[one.trial.trial_id], one) for one in right if one.trial.trial_id in by_id]
+    pairs += _pairs_without(_LENGTH, left, right, pairs)
+    if any_hardware:
+        pairs += _pairs_without((*_LENGTH, *_OF_THE_MACHINE), left, right, pairs)
+    return pairs
+
+
+def _pairs_without(
+    ignored: tuple[str, ...], left: list[Configuration], right: list[Configuration], pairs: list[Pair]
+) -> list[Pair]:
+    """Pairs of what is not matched yet, by all settings but the ignored ones."""
+    matched = {one.trial.trial_id for pair in pairs for one in pair}
+    rest = [[one for one in side if one.trial.trial_id not in matched] for side in (left, right)]
+    old_jobs, new_jobs = ([_job(config.trial, ignored) for config in side] for side in rest)
+    return [
+        (rest[0][old_jobs.index(job)], after)
+        for job, after in zip(new_jobs, rest[1], strict=True)
+        if old_jobs.count(job) == new_jobs.count(job) == 1
+    ]
+
+
+def _place(pair: Pair) -> tuple[int, int, str]:
+    """Where a pair stands in a list: few ranks first, then small batches."""
+    trial = pair[1].trial
+    return trial.world_size, trial.samples_per_step, trial.label
+
+
+def _job(trial: Trial, ignored: tuple[str, ...]) -> dict[str, object]:
+    return {name: value for name, value in identity(trial.settings).items() if name not in ignored}
+
+
+def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[Judged, ...]:
+    """All verdicts; the more configurations, the more sure each claim must be."""
+    tests = [p_value(after.log_rates, before.log_rates) for before, after in pairs]
+    return tuple(
+        _judged(pair, p, claimed, threshold)
+        for pair, p, claimed in zip(pairs, tests, holm(tests), strict=True)
+    )
+
+
+def _judged(pair: Pair, p: float | None, claimed: bool, threshold: float) -> Judged:
+    before, after = pair
+    speedup = ratio_of_logs(after.log_rates, before.log_rates)
+    seen = smallest_effect(after.log_rates, before.log_rates)
+    found = verdict_of(speedup.value, claimed, seen, threshold)
+    return Judged(
+        before=before,
+        after=after,
+        speedup=speedup,
+        p_value=p,
+        smallest_seen=seen,
+        verdict="same" if found == "no difference" else found,
+        threshold=threshold,
+    )
+
+
+def _failed(
+    left: list[Configuration], right: list[Configuration], new: Sequence[Result]
+) -> tuple[Failed, ...]:
+    """Configurations of the old run of which the new one has launches, and none that ended well."""
+    worked = {_job_key(configuration.trial) for configuration in right}
+    reasons: dict[str, str] = {}
+    for result in new:
+        if result.status != "ok" and result.settings["benchmark"] == "train":
+            reasons[_job_key(Trial(settings=result.settings))] = result.reason or result.status
+    return tuple(
+        Failed(trial=configuration.trial, reason=reasons[key])
+        for configuration in left
+        if (key := _job_key(configuration.trial)) in reasons.keys() - worked
+    )
+
+
+def _job_key(trial: Trial) -> str:
+    """The same for two trials of one job that only measured for different lengths."""
+    return repr(sorted(_job(trial, _LENGTH).items()))
+
+
+def _alone(one: Configuration, others: Sequence[Configuration]) -> Alone:
+    found = [setting_differences(one.trial, other.trial) for other in others]
+    return Alone(trial=one.trial, nearest=min(found, key=len, default=()))
+
+
+def setting_differences(one: Trial, other: Trial) -> tuple[tuple[str, object, object], ...]:
+    """(setting, here, there) of all settings that make two trials different ones."""
+    here, there = identity(one.settings), identity(other.settings)
+    return tuple(
+        (name, one.settings.get(name), other.settings.get(name))
+        for name in sorted(here.keys() | there.keys())
+        if here.get(name) != there.get(name)
+    )
+
+
+def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[CollectivePair, ...]:
+    def place(row: CollectiveRow) -> tuple[object, ...]:
+        kind = row.collective, row.dtype, row.in_place, row.size_bytes
+        return *kind, row.ranks, row.reach, row.backend, row.link, row.split_gpu
+
+    before = {place(row): row for row in collective_rows(old)}
+    rows = [row for row in collective_rows(new) if place(row) in before and row.size_bytes > 0]
+    return tuple(CollectivePair(before=before[place(row)], after=row) for row in rows)
+
+
+def more_would_tell(one: Judged) -> bool:
+    """Whether further launches of the new run alone could bring the threshold into sight.
+
+    The old run's launches stay as few as they are: with very many new ones, its share of the noise is left.
+    """
+    if one.launches[0] < 2:
+        return False
+    if one.smallest_seen is None:
+        return True
+    least = _ALL_LAUNCHES_TELL * math.sqrt(statistics.variance(one.before.log_rates) / one.launches[0])
+    return one.smallest_seen > one.threshold >= math.expm1(least)

@@ -1,0 +1,82 @@
+"""Several runs of one job on other machines or links, side by side: how each scales, and why they differ."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalescope.analysis.scaling.rows import ScalingRow
+from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import settings_of
+from scalescope.experiment.trial import Trial, identity
+
+# How long was measured, and what has no influence on speed.
+_NOT_THE_JOB = ("epochs", "steps_per_epoch", "warmup_steps", "lr", "stand_in")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """One run's row, and what it delivers less than the first run, in ranks' worth of speed."""
+
+    run: int  # its place among the runs
+    row: ScalingRow
+    behind: float | None
+    behind_by_exposed: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The same job on the same number of ranks in several runs, the first run's row first."""
+
+    members: tuple[Beside, ...]
+
+    @property
+    def first(self) -> ScalingRow:
+        return self.members[0].row
+
+
+def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[Group, ...]:
+    """All rows of the first run that another run has as well."""
+    placed = [(number, row) for number, rows in enumerate(runs) for row in rows]
+    groups = []
+    seen: set[str] = set()
+    for first in runs[0] if runs else ():
+        job = job_of(first.trial)
+        if job in seen:
+            continue
+        seen.add(job)
+        same = [(number, row) for number, row in placed if job_of(row.trial) == job]
+        if len({number for number, _ in same}) > 1:
+            groups.append(Group(members=tuple(_beside(number, row, same[0][1]) for number, row in same)))
+    return tuple(groups)
+
+
+def job_of(trial: Trial) -> str:
+    """What must be equal: the work and its spread, not where and how long it ran."""
+    left_out = {one.name for one in settings_of(Placement)} - {"world_size"} | set(_NOT_THE_JOB)
+    kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
+    return repr(sorted(kept.items(), key=lambda item: item[0]))
+
+
+def _beside(number: int, row: ScalingRow, first: ScalingRow) -> Beside:
+    """Losses of a waterfall add up to what is not delivered, so their differences do as well."""
+    if row is first:
+        return Beside(run=number, row=row, behind=None, behind_by_exposed=None)
+    return Beside(
+        run=number,
+        row=row,
+        behind=_minus(_delivered(first), _delivered(row)),
+        behind_by_exposed=_minus(_exposed(row), _exposed(first)),
+    )
+
+
+def _minus(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left - right
+
+
+def _delivered(row: ScalingRow) -> float | None:
+    return None if row.waterfall is None else row.waterfall.delivered
+
+
+def _exposed(row: ScalingRow) -> float | None:
+    term = None if row.waterfall is None else row.waterfall.term(EXPOSED)
+    return None if term is None or term.lost is None else term.lost.value

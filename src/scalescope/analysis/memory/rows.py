@@ -1,0 +1,124 @@
+"""Memory trials read back, one row for each: measured bytes of the rank that takes most, and the forecast."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.analysis.memory.capacity import room_of
+from scalescope.analysis.memory.forecast import (
+    Forecast,
+    forecast_of,
+    gathered_of,
+    problem_of,
+    with_strategy,
+)
+from scalescope.experiment.trial import Trial, identity
+from scalescope.results.result import Result
+
+_NOT_OF_JOB = ("batch_size", "global_batch_size", "purpose")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """One measured batch: bytes of the rank that takes most, beside the forecast."""
+
+    trial: Trial
+    status: str
+    reason: str | None
+    counters: Mapping[str, float | int | str | None]
+    room: int | None  # how much a rank's peak may become
+    forecast: Forecast | None
+    no_forecast: str | None
+
+    @property
+    def batch(self) -> int:
+        return self.trial.micro_batch_size
+
+    @property
+    def all_samples(self) -> int | None:
+        """How many samples the data has for a rank, where that is less than the batch."""
+        return _number(self.counters.get("data/samples"))
+
+    @property
+    def is_search(self) -> bool:
+        return bool(self.trial.settings["purpose"] == "search")
+
+    def measured(self, name: str) -> int | None:
+        """Bytes of a category; None where it could not be measured."""
+        return _number(self.counters.get(f"measured/{name}"))
+
+    def at_peak(self, name: str) -> int | None:
+        """Bytes of a category at the moment of the peak, where the allocator was traced."""
+        return _number(self.counters.get(f"trace/{name}"))
+
+    @property
+    def peak(self) -> int | None:
+        return self.measured("peak")
+
+    @property
+    def highest(self) -> int | None:
+        """The most that was ever taken; the first steps may need more than those that follow."""
+        sizes = [one for one in (self.peak, self.measured("peak_of_first_steps")) if one is not None]
+        return max(sizes, default=None)
+
+    @property
+    def difference(self) -> float | None:
+        """By which share of the measured peak the forecast is off; positive where it is too high."""
+        if self.forecast is None or not self.peak:
+            return None
+        return self.forecast.peak / self.peak - 1.0
+
+
+def memory_rows(results: Iterable[Result]) -> tuple[MemoryRow, ...]:
+    """A row for every memory trial, by kind of job and batch; the last launch decides how it ended."""
+    grouped: dict[str, list[Result]] = {}
+    for result in results:
+        if result.settings["benchmark"] == "memory":
+            grouped.setdefault(result.trial_id, []).append(result)
+    rows = [_row(members) for members in grouped.values()]
+    return tuple(sorted(rows, key=lambda row: (row.trial.world_size, job_key(row.trial), row.batch)))
+
+
+def job_key(trial: Trial) -> str:
+    """What trials of the same job have in common, whatever their batch."""
+    kept = {name: one for name, one in identity(trial.settings).items() if name not in _NOT_OF_JOB}
+    return json.dumps(kept, sort_keys=True)
+
+
+def _row(members: list[Result]) -> MemoryRow:
+    good = [one for one in members if one.status == "ok"]
+    trial = Trial(settings=members[0].settings)
+    last = good[-1] if good else members[-1]
+    counters = _most(good)
+    forecast, reason = None, problem_of(counters)
+    alone = forecast_of(counters)
+    if alone is not None:
+        forecast, reason = with_strategy(alone, trial.settings, gathered_of(counters))
+    rooms = [room for one in good if (room := room_of(one.ranks)) is not None]
+    return MemoryRow(
+        trial=trial,
+        status=last.status,
+        reason=last.reason,
+        counters=counters,
+        room=min(rooms, default=None),
+        forecast=forecast,
+        no_forecast=reason,
+    )
+
+
+def _most(results: list[Result]) -> dict[str, float | int | str | None]:
+    """Every counter of the rank that has most of it; free memory where there is least."""
+    found: dict[str, float | int | str | None] = {}
+    for record in (record for result in results for record in result.ranks):
+        for name, value in record.counters.items():
+            before = found.get(name)
+            pick: Callable[..., Any] = min if name == "device/free" else max
+            numbers = isinstance(before, int | float) and isinstance(value, int | float)
+            if before is None or numbers:
+                found[name] = pick(before, value) if numbers else value
+    return found
+
+
+def _number(value: float | str | None) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,254 @@
+"""Scaling: speedup, efficiency, exposed communication and what Amdahl's law makes of them."""
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.scaling.waterfall import EXPOSED, Waterfall, waterfall_of
+from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_of_logs
+from scalescope.catalog import cards
+from scalescope.catalog.setting import settings_of
+from scalescope.experiment.ablations import preloaded_twin, silent_twin, with_share
+from scalescope.experiment.trial import Trial, identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRow:
+    """One configuration against the smallest world size of its kind."""
+
+    configuration: Configuration
+    baseline_ranks: int
+    speedup: Estimate
+    efficiency: Estimate
+    wrapped: Configuration | None  # DDP on one rank: the other baseline
+    efficiency_of_wrapped: Estimate | None
+    exposed_comm_s: Estimate | None
+    waterfall: Waterfall | None = None
+
+    @property
+    def trial(self) -> Trial:
+        return self.configuration.trial
+
+    @property
+    def ranks(self) -> int:
+        return self.trial.world_size
+
+    @property
+    def batch(self) -> int:
+        """The batch as it was given: per rank when weak, global when strong."""
+        given = self.trial.settings.get("global_batch_size") or self.trial.settings["batch_size"]
+        return int(given)
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.ranks == self.baseline_ranks
+
+    @property
+    def exposed_fraction(self) -> float | None:
+        if self.exposed_comm_s is None:
+            return None
+        return self.exposed_comm_s.value / self.configuration.step_time_s.value
+
+    @property
+    def amdahl_fraction(self) -> float | None:
+        """The serial share Amdahl's law needs for this speedup (Karp and Flatt 1990).
+
+        The law is about fixed total work. Only against one rank; below 0 the speedup was more than linear,
+        above 1 the ranks were slower than one: it covers neither.
+        """
+        if self.baseline_ranks != 1 or self.is_baseline:
+            return None
+        ranks = self.ranks
+        return (1.0 / self.speedup.value - 1.0 / ranks) / (1.0 - 1.0 / ranks)
+
+    @property
+    def serial_fraction(self) -> float | None:
+        """The serial share by the law that fits: Amdahl's when strong, Gustafson's (1988) when weak."""
+        amdahl = self.amdahl_fraction
+        if amdahl is None or self.trial.mode == "strong":
+            return amdahl
+        return (self.ranks - self.speedup.value) / (self.ranks - 1.0)
+
+    def allowed_speedup(self, ranks: int) -> float | None:
+        """The speedup that law leaves at another number of ranks."""
+        serial = self.serial_fraction
+        if serial is None or not 0.0 <= serial <= 1.0:
+            return None
+        if self.trial.mode == "weak":
+            return ranks - serial * (ranks - 1.0)
+        return 1.0 / (serial + (1.0 - serial) / ranks)
+
+    @property
+    def reading(self) -> str:
+        """The result in a word or two."""
+        if self.is_baseline:
+            return "baseline"
+        if self.trial.settings["oversubscribe"]:
+            return "shared GPU"
+        if self.speedup.value < 1.0:
+            return "negative scaling"
+        for least, word in ((0.9, "excellent"), (0.8, "good"), (0.5, "fair")):
+            if self.efficiency.value > least:
+                return word
+        return "poor"
+
+
+def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, ...]:
+    """All rows that have a baseline, ordered by what was varied and then by ranks."""
+    all_of_them = list(configurations)
+    shares = _shares(all_of_them)
+    measured = [one for one in all_of_them if one.trial.settings["ablation"] == "none"]
+    measured = [one for one in measured if one.trial.world_size > 1 or _global_batch(one) not in shares]
+    kinds: dict[str, list[Configuration]] = {}
+    for one in measured:
+        kinds.setdefault(_kind(one.trial), []).append(one)
+    known, asked = _by_trial(all_of_them), _by_trial(measured)
+    rows = []
+    for same_kind in kinds.values():
+        for one in same_kind:
+            if not _is_wrapped_single(one, same_kind):
+                rows.append(_row(one, same_kind, asked, known))
+    places = {id(one): place for place, one in enumerate(measured)}
+    rows.sort(key=lambda row: places[id(row.configuration)])  # among equals, what was measured first
+    return tuple(sorted(rows, key=lambda row: (_kind_order(row.trial), row.batch, row.ranks)))
+
+
+def _by_trial(configurations: list[Configuration]) -> dict[str, Configuration]:
+    return {one.trial.trial_id: one for one in configurations}
+
+
+def _shares(configurations: list[Configuration]) -> set[object]:
+    """Parts of global batches that one rank was measured at to explain, and that nobody asked for."""
+    several = [one for one in configurations if one.trial.world_size > 1 and _global_batch(one) is not None]
+    parts = {with_share(one.trial).settings["global_batch_size"] for one in several}
+    return parts - {_global_batch(one) for one in several}
+
+
+def _global_batch(one: Configuration) -> object:
+    return one.trial.settings.get("global_batch_size")
+
+
+def _row(
+    one: Configuration,
+    same_kind: list[Configuration],
+    asked: dict[str, Configuration],
+    known: dict[str, Configuration],
+) -> ScalingRow:
+    baseline = _baseline(one.trial, same_kind)
+    speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
+    share = baseline.trial.world_size / one.trial.world_size
+    wrapped = _wrapped_one_rank(one, same_kind, asked)
+    quiet = silent_twin(preloaded_twin(one.trial))
+    silent = None if quiet is None else known.get(quiet.trial_id)
+    fed = known.get(preloaded_twin(one.trial).trial_id)
+    is_baseline = one is baseline
+    waterfall = waterfall_of(one, known)
+    exposed = None if waterfall is None else waterfall.term(EXPOSED)
+    return ScalingRow(
+        configuration=one,
+        baseline_ranks=baseline.trial.world_size,
+        speedup=Estimate(1.0) if is_baseline else speedup,
+        efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
+        wrapped=wrapped,
+        efficiency_of_wrapped=_against_wrapped(one, wrapped),
+        exposed_comm_s=_exposed(fed, silent) if exposed is None else exposed.time_s,
+        waterfall=waterfall,
+    )
+
+
+def _wrapped_one_rank(
+    one: Configuration, same_kind: list[Configuration], asked: dict[str, Configuration]
+) -> Configuration | None:
+    """DDP on one rank with the same settings; beside a plain one-rank run, any of its kind."""
+    if one.trial.settings["strategy"] != "single":
+        return asked.get(one.trial.on_one_rank().trial_id)
+    others = (other for other in same_kind if other is not one)
+    return next((other for other in others if other.trial.world_size == 1), None)
+
+
+def _against_wrapped(one: Configuration, wrapped: Configuration | None) -> Estimate | None:
+    if wrapped is None or wrapped is one or one.trial.settings["strategy"] == "single":
+        return None
+    return _scaled(ratio_of_logs(one.log_rates, wrapped.log_rates), 1.0 / one.trial.world_size)
+
+
+def _exposed(one: Configuration | None, silent: Configuration | None) -> Estimate | None:
+    """Full steps minus steps that send nothing: what communication adds, where there is no waterfall."""
+    if one is None or silent is None:
+        return None
+    return difference_of_means(one.mean_steps_s, silent.mean_steps_s)
+
+
+def _is_wrapped_single(one: Configuration, same_kind: list[Configuration]) -> bool:
+    """Whether this is DDP on one rank beside a plain run: a column of the others, not a row."""
+    if one.trial.world_size > 1 or one.trial.settings["strategy"] == "single":
+        return False
+    return any(other.trial.settings["strategy"] == "single" for other in same_kind)
+
+
+def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
+    """The smallest world size; the plain run before the wrapped one, then the trial's own settings."""
+
+    def distance(one: Configuration) -> tuple[int, bool, bool]:
+        placed = {name: one.trial.settings.get(name, False) for name in ("oversubscribe", "stand_in")}
+        twin = trial.replace(world_size=one.trial.world_size, **placed)
+        own = twin.trial_id == one.trial.trial_id
+        return one.trial.world_size, one.trial.settings["strategy"] != "single", not own
+
+    return min(same_kind, key=distance)
+
+
+def _kind(trial: Trial) -> str:
+    """What must be equal for two trials to be one job on different numbers of ranks."""
+    left_out = {"world_size", "strategy", "ablation", "oversubscribe", "stand_in", *_strategy_settings()}
+    kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
+    return repr(sorted(kept.items(), key=lambda item: item[0]))
+
+
+def _kind_order(trial: Trial) -> str:
+    settings = {n: v for n, v in trial.settings.items() if n not in ("batch_size", "global_batch_size")}
+    return _kind(Trial(settings=settings))
+
+
+@functools.cache
+def _strategy_settings() -> frozenset[str]:
+    """Settings that say how the work is spread; a number format of a strategy's own makes it other work."""
+    owners = [cards.card("strategies", name) for name in cards.names("strategies")]
+    return frozenset(one.name for owner in owners for one in settings_of(owner)) - {"fsdp_param_dtype"}
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    low = None if estimate.low is None else estimate.low * factor
+    high = None if estimate.high is None else estimate.high * factor
+    return Estimate(estimate.value * factor, low, high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The smallest batch at which the largest world size keeps a share of its ideal speed."""
+
+    share: float
+    batch: int | None
+    certain: bool
+
+
+def smallest_batch_reaching(rows: Iterable[ScalingRow], share: float) -> Reach:
+    """Look among the rows of the largest world size; `certain` when the whole interval is above."""
+    candidates = [row for row in rows if not row.is_baseline]
+    if not candidates:
+        return Reach(share=share, batch=None, certain=False)
+    most = max(row.ranks for row in candidates)
+    for row in sorted(candidates, key=lambda row: row.batch):
+        if row.ranks == most and row.efficiency.value >= share:
+            low = row.efficiency.low
+            return Reach(share=share, batch=row.batch, certain=low is not None and low >= share)
+    return Reach(share=share, batch=None, certain=False)
+
+
+def next_world_sizes(rows: Iterable[ScalingRow]) -> tuple[int, ...]:
+    """The next two doublings beyond what was measured."""
+    most = max((row.ranks for row in rows), default=1)
+    above = 2 ** (math.floor(math.log2(most)) + 1)
+    return (above, above * 2)

@@ -1,0 +1,239 @@
+"""The loss waterfall: where the speed of N ranks goes, each term measured by taking something away.
+
+plain on one rank → inside the wrapper → N ranks that send nothing → the slowest of them in each step → full
+training; strong scaling has the smaller batch before all that, and a loader's input comes last. The
+differences of step times telescope, so terms and delivered speed add up to N.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.statistics import Estimate, difference_of_means, mean_with_interval
+from scalescope.experiment.ablations import (
+    has_loader,
+    plain_twin,
+    preloaded_twin,
+    silent_twin,
+    with_share,
+)
+from scalescope.experiment.trial import Trial
+
+SMALLER_BATCH = "smaller batch"
+WRAPPER = "wrapper"
+CONTENTION = "contention"
+STRAGGLERS = "stragglers"
+EXPOSED = "exposed communication"
+INPUT = "input"
+TERMS = (SMALLER_BATCH, WRAPPER, CONTENTION, STRAGGLERS, EXPOSED, INPUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One part of the loss: time of a step, and how many ranks' worth of speed that is; None is unknown."""
+
+    name: str
+    time_s: Estimate | None
+    lost: Estimate | None
+    reason: str | None = None  # why it is unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """The rank that is late, by how much of a step, and whether it always is."""
+
+    rank: int
+    time_s: float
+    persistent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """What N ranks deliver and where the rest went."""
+
+    trial: Trial
+    step_s: float
+    ideal_s: float  # the step that would deliver N times one rank
+    delivered: float
+    terms: tuple[Term, ...]
+    unexplained_s: float  # of terms that are unknown, together
+    straggler: Straggler | None
+    simple_comm_s: Estimate  # T_multi − T_single: what people often call communication
+
+    @property
+    def ranks(self) -> int:
+        return self.trial.world_size
+
+    @property
+    def lost(self) -> float:
+        return self.ranks - self.delivered
+
+    def term(self, name: str) -> Term | None:
+        return next((one for one in self.terms if one.name == name), None)
+
+    @property
+    def largest(self) -> Term | None:
+        """The term that costs most; None where nothing is lost or nothing is known."""
+        known = [one for one in self.terms if one.lost is not None and one.lost.value > 0.0]
+        return max(known, key=lambda one: one.lost.value if one.lost else 0.0, default=None)
+
+
+def waterfall_of(one: Configuration, found: Mapping[str, Configuration]) -> Waterfall | None:
+    """The waterfall of a configuration, from all by trial; None without plain training on one rank."""
+    trial = one.trial
+    plain = found.get(plain_twin(trial).trial_id)
+    if plain is None or not 1 < trial.world_size == trial.replicas:  # a pipeline's ranks share one batch
+        return None
+    chain = _Chain(one, plain, found)
+    parts = chain.parts()
+    step_s, ideal_s = _typical(one.mean_steps_s), chain.ideal_s
+    terms = tuple(_term(name, time_s, reason, trial.world_size / step_s) for name, time_s, reason in parts)
+    explained_s = sum(term.time_s.value for term in terms if term.time_s is not None)
+    return Waterfall(
+        trial=trial,
+        step_s=step_s,
+        ideal_s=ideal_s,
+        delivered=trial.world_size * ideal_s / step_s,
+        terms=terms,
+        unexplained_s=step_s - ideal_s - explained_s,
+        straggler=chain.straggler(),
+        simple_comm_s=_difference_between(one.mean_steps_s, chain.alone_s),
+    )
+
+
+Part = tuple[str, Estimate | None, str | None]
+
+
+class _Chain:
+    """The configurations of one waterfall, each with one thing more than the one before."""
+
+    def __init__(self, full: Configuration, plain: Configuration, found: Mapping[str, Configuration]) -> None:
+        self._full = full
+        self._plain = plain
+        trial = full.trial
+        share = with_share(trial)
+        self._share = found.get(preloaded_twin(plain_twin(share)).trial_id)
+        self._wrapped = found.get(preloaded_twin(share.on_one_rank()).trial_id)
+        silent = silent_twin(preloaded_twin(trial))
+        self._silent = None if silent is None else found.get(silent.trial_id)
+        self._fed = found.get(preloaded_twin(trial).trial_id)
+        self._share_as_fed = found.get(plain_twin(share).trial_id)
+
+    @property
+    def ideal_s(self) -> float:
+        """A step of N ranks that lost nothing: one rank's step when weak, an N-th of it when strong."""
+        alone_s = _typical(self._plain.mean_steps_s)
+        return (
+            alone_s
+            * self._full.trial.samples_per_step
+            / (self._plain.trial.samples_per_step * self._full.trial.world_size)
+        )
+
+    @property
+    def alone_s(self) -> list[float]:
+        """Steps of one rank with as many samples as one of N has."""
+        return (self._share_as_fed or self._plain).mean_steps_s
+
+    def parts(self) -> list[Part]:
+        """(name, time, why unknown) of every term that this job has."""
+        silent = None if self._silent is None else self._silent.launches
+        # A usual rank, not their mean: one that is late is a straggler, and no contention among all.
+        usual = None if silent is None else [statistics.median_low(one.rank_means_s) for one in silent]
+        slowest = None if silent is None else [statistics.fmean(one.step_times_s) for one in silent]
+        late = None if usual is None or slowest is None else _paired(slowest, usual)
+        share, wrapped = _steps(self._share), _steps(self._wrapped)
+        no_silence = "the same ranks sending nothing were not measured"
+        if silent_twin(self._full.trial) is None:
+            no_silence = "communication cannot be left out of this strategy with these settings"
+        found: list[Part] = []
+        if self._full.trial.mode == "strong":
+            found.append((SMALLER_BATCH, self._smaller_batch(), "one rank was not measured at its share"))
+        found += [
+            (WRAPPER, _difference(wrapped, share), "one rank in the wrapper was not measured"),
+            (CONTENTION, _difference(usual, wrapped), no_silence),
+            (STRAGGLERS, late, no_silence),
+            (EXPOSED, _difference(_steps(self._fed), slowest), no_silence),
+        ]
+        if has_loader(self._full.trial):
+            found.append((INPUT, self._input(), "steps with preloaded samples were not measured"))
+        return found
+
+    def _smaller_batch(self) -> Estimate | None:
+        """What a rank's share of the batch takes alone, beyond its share of the time."""
+        if self._share_as_fed is None:
+            return None
+        ideal = [
+            step * self.ideal_s / _typical(self._plain.mean_steps_s) for step in self._plain.mean_steps_s
+        ]
+        return _difference_between(self._share_as_fed.mean_steps_s, ideal)
+
+    def _input(self) -> Estimate | None:
+        """What waiting for samples adds on N ranks, beyond what it adds on one."""
+        if self._fed is None or self._share is None or self._share_as_fed is None:
+            return None
+        many = _difference_between(self._full.mean_steps_s, self._fed.mean_steps_s)
+        alone = _difference_between(self._share_as_fed.mean_steps_s, self._share.mean_steps_s)
+        return _minus(many, alone)
+
+    def straggler(self) -> Straggler | None:
+        """The rank that was slowest without communication, if one was in most launches."""
+        if self._silent is None:
+            return None
+        launches = self._silent.launches
+        slowest = Counter(
+            max(range(len(one.rank_means_s)), key=one.rank_means_s.__getitem__) for one in launches
+        )
+        rank, times = slowest.most_common(1)[0]
+        behind = statistics.fmean(
+            one.rank_means_s[rank] - statistics.median(one.rank_means_s[:rank] + one.rank_means_s[rank + 1 :])
+            for one in launches
+        )
+        return Straggler(rank=rank, time_s=behind, persistent=times == len(launches))
+
+
+def _steps(one: Configuration | None) -> list[float] | None:
+    return None if one is None else one.mean_steps_s
+
+
+def _difference(left: Sequence[float] | None, right: Sequence[float] | None) -> Estimate | None:
+    return None if left is None or right is None else _difference_between(left, right)
+
+
+def _typical(steps_s: Sequence[float]) -> float:
+    """The mean of logarithms, exponentiated: what throughput and speedup are made of everywhere else."""
+    return statistics.geometric_mean(steps_s)
+
+
+def _difference_between(left: Sequence[float], right: Sequence[float]) -> Estimate:
+    """The difference of two typical steps, with the interval of the difference of their means."""
+    return _moved(difference_of_means(left, right), _typical(left) - _typical(right))
+
+
+def _moved(estimate: Estimate, value: float) -> Estimate:
+    if estimate.low is None or estimate.high is None:
+        return Estimate(value)
+    return Estimate(value, estimate.low + value - estimate.value, estimate.high + value - estimate.value)
+
+
+def _paired(left: Sequence[float], right: Sequence[float]) -> Estimate:
+    """The difference of typical steps, with the interval of differences inside launches."""
+    inside = mean_with_interval([one - other for one, other in zip(left, right, strict=True)])
+    return _moved(inside, _typical(left) - _typical(right))
+
+
+def _minus(left: Estimate, right: Estimate) -> Estimate:
+    value = left.value - right.value
+    if left.low is None or left.high is None or right.low is None or right.high is None:
+        return Estimate(value)
+    half = ((left.high - left.low) ** 2 + (right.high - right.low) ** 2) ** 0.5 / 2.0
+    return Estimate(value, value - half, value + half)
+
+
+def _term(name: str, time_s: Estimate | None, reason: str | None, ranks_per_s: float) -> Term:
+    if time_s is None:
+        return Term(name=name, time_s=None, lost=None, reason=reason)
+    low = None if time_s.low is None else time_s.low * ranks_per_s
+    high = None if time_s.high is None else time_s.high * ranks_per_s
+    return Term(name=name, time_s=time_s, lost=Estimate(time_s.value * ranks_per_s, low, high))

@@ -1,0 +1,211 @@
+"""Profile: the traces of a trial's ranks read together, and held against DDP's own times."""
+
+import functools
+import math
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.analysis.launches import summarise
+from scalescope.analysis.trace.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import RankRecord, Result
+from scalescope.results.run import Run
+from scalescope.results.trace import read_events
+
+_ROUNDING_S = 1e-7
+_ROOTED = re.compile(r"broadcast|send|recv|^(gather|scatter|reduce)$|Kernel_Reduce_", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """The n-th exchange of a step, over all recorded steps and ranks."""
+
+    number: int
+    name: str
+    size_bytes: int | None
+    time_s: float
+    exposed_s: float
+    transfer_s: float | None  # of the rank that came last; None where one rank alone was recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What the traces of one trial say."""
+
+    trial: Trial
+    files: dict[int, str]  # by rank
+    ranks: dict[int, TracedRank]
+    unread: dict[int, str]  # ranks whose trace could not be read, and why
+    untraced_step_s: float | None  # from the timed launches beside it
+    traced_step_s: float
+    ddp_overlap: float | None  # by DDP's own counters
+    bucket_bytes: tuple[int, ...] | None
+
+    def mean(self, rank: int, part: Callable[[TracedStep], float]) -> float:
+        """A part of a step of one rank, on average."""
+        return statistics.fmean(part(step) for step in self.ranks[rank].steps)
+
+    @property
+    def steps(self) -> tuple[TracedStep, ...]:
+        return tuple(step for one in self.ranks.values() for step in one.steps)
+
+    @property
+    def overlap(self) -> float | None:
+        """The share of communication that compute hides; None without any communication."""
+        communication_s = math.fsum(step.communication_s for step in self.steps)
+        if communication_s == 0.0:
+            return None
+        return math.fsum(step.overlap_s for step in self.steps) / communication_s
+
+    @property
+    def span_overlap(self) -> float | None:
+        """The same as DDP counts it: over the span of all transfers of a backward pass, pauses included."""
+        found = [step.span_overlap for step in self.steps]
+        known = [one for one in found if one is not None]
+        return statistics.fmean(known) if known else None
+
+    @property
+    def disagreement(self) -> float | None:
+        """How far the trace and DDP's own counters are apart, by DDP's definition."""
+        if self.span_overlap is None or self.ddp_overlap is None:
+            return None
+        return abs(self.span_overlap - self.ddp_overlap)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The exchanges of a step in their order; empty where steps or ranks differ in their number."""
+        counts = {len(step.collectives) for step in self.steps}
+        if len(counts) != 1:
+            return ()
+        return tuple(self._bucket(number) for number in range(counts.pop()))
+
+    def _bucket(self, number: int) -> Bucket:
+        found = [step.collectives[number] for step in self.steps]
+        return Bucket(
+            number=number + 1,
+            name=found[0].name,
+            size_bytes=found[0].size_bytes,
+            time_s=statistics.fmean(one.time_s for one in found),
+            exposed_s=statistics.fmean(one.exposed_s for one in found),
+            transfer_s=self._transfer_s(number),
+        )
+
+    def _transfer_s(self, number: int) -> float | None:
+        """What the exchange takes once all have come: the shortest of all ranks, step by step."""
+        names = {step.collectives[number].name for step in self.steps}
+        if len(self.ranks) < 2 or len(names) > 1 or _ROOTED.search(names.pop()):
+            return None  # a root leaves early, and a sender's time says nothing about its receiver's
+        together = zip(*(one.steps for one in self.ranks.values()), strict=False)
+        return statistics.fmean(min(step.collectives[number].time_s for step in steps) for steps in together)
+
+    @property
+    def transfer_s(self) -> float | None:
+        """Of a step's exchanges, without waiting for a peer; None where they cannot be added up."""
+        known = [one.transfer_s for one in self.buckets if one.transfer_s is not None]
+        if not known or not all(map(_takes_turns, self.steps)):
+            return None
+        return math.fsum(known)
+
+    def waiting_s(self, rank: int) -> float | None:
+        """What a rank's exchanges last longer than those of the one that came last."""
+        transfer_s = self.transfer_s
+        if transfer_s is None:
+            return None
+        own = [math.fsum(one.time_s for one in step.collectives) for step in self.ranks[rank].steps]
+        return statistics.fmean(own) - transfer_s
+
+    @property
+    def idle_s(self) -> dict[str, float]:
+        """Idle time of a step by cause, over all ranks."""
+        return {cause: statistics.fmean(step.idle_s[cause] for step in self.steps) for cause in IDLE_CAUSES}
+
+    @property
+    def kernels(self) -> tuple[tuple[str, float, int], ...]:
+        """What the first recorded rank computed, the longest first."""
+        return next(iter(self.ranks.values())).kernels
+
+
+def _takes_turns(step: TracedStep) -> bool:
+    """Whether no exchange of a step begins before the one before it has ended."""
+    ends = [one.start_s + one.time_s for one in step.collectives]
+    begins = [one.start_s for one in step.collectives]
+    return all(end <= begin + _ROUNDING_S for end, begin in zip(ends, begins[1:], strict=False))
+
+
+def profiles(run: Run) -> tuple[Profile, ...]:
+    """The profiles of a run; traces that cannot be read are named, not left out in silence."""
+    found = (_profile(result, run) for result in run.of_status("ok") if _has_traces(result))
+    return tuple(one for one in found if one is not None)
+
+
+def _has_traces(result: Result) -> bool:
+    return any("trace" in record.counters for record in result.ranks)
+
+
+def _profile(result: Result, run: Run) -> Profile:
+    ranks: dict[int, TracedRank] = {}
+    unread: dict[int, str] = {}
+    files = {one.rank: str(one.counters["trace"]) for one in result.ranks if "trace" in one.counters}
+    for rank, name in files.items():
+        try:
+            ranks[rank] = _read(run.path / name, on_gpu=result.settings["device"] == "cuda")
+        except FileNotFoundError:
+            unread[rank] = f"{name} is not here: another machine wrote it, or it was moved"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            unread[rank] = f"{name} cannot be read: {error}"
+        else:
+            if not ranks[rank].steps:
+                unread[rank] = f"{name} holds no complete step"
+                del ranks[rank]
+    trial = Trial(settings=result.settings)
+    return Profile(
+        trial=trial,
+        files=files,
+        ranks=ranks,
+        unread=unread,
+        untraced_step_s=_untraced_step_s(trial, run),
+        traced_step_s=statistics.fmean(
+            time_s for one in result.ranks for time_s in one.samples["recorded_step_time_s"][1:]
+        ),
+        ddp_overlap=_ddp_overlap(result.ranks),
+        bucket_bytes=_buckets(result.ranks),
+    )
+
+
+def _read(path: Path, *, on_gpu: bool) -> TracedRank:
+    state = path.stat()
+    return _read_version(path, state.st_mtime_ns, state.st_size, on_gpu)
+
+
+@functools.lru_cache(maxsize=256)
+def _read_version(path: Path, changed: int, size: int, on_gpu: bool) -> TracedRank:
+    """A trace is read once; a changed one again."""
+    return read_rank(read_events(path), on_gpu=on_gpu)
+
+
+def _untraced_step_s(trial: Trial, run: Run) -> float | None:
+    """The typical step of the same trial where nobody watched."""
+    twin = timed_twin(trial).trial_id
+    launches = [summarise(one) for one in run.of_status("ok") if one.trial_id == twin]
+    times = [one.mean_step_s for one in launches]
+    return statistics.geometric_mean(times) if times else None
+
+
+def timed_twin(trial: Trial) -> Trial:
+    """The timed training of a profiled trial."""
+    kept = {name: value for name, value in trial.settings.items() if not name.startswith("profile_")}
+    return Trial(settings=kept).replace(benchmark="train")
+
+
+def _ddp_overlap(records: Sequence[RankRecord]) -> float | None:
+    communication_s = math.fsum(t for one in records for t in one.samples.get("ddp_communication_s", ()))
+    overlap_s = math.fsum(t for one in records for t in one.samples.get("ddp_overlap_s", ()))
+    return overlap_s / communication_s if communication_s > 0.0 else None
+
+
+def _buckets(records: Sequence[RankRecord]) -> tuple[int, ...] | None:
+    text = next((one.counters["bucket_bytes"] for one in records if "bucket_bytes" in one.counters), None)
+    return None if text is None else tuple(int(word) for word in str(text).split(","))

@@ -1,0 +1,358 @@
+"""Reads one rank's trace: what each step computes, sends, copies and waits for.
+
+Two kinds of traces are read alike. On the CPU, operations of the rank's own threads are compute and gloo's
+events, on its threads, communication. On a GPU only what the device did counts: kernels of NCCL are
+communication, all others compute. Steps are told apart by the ranges that the worker set.
+"""
+
+import bisect
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scalescope.analysis.trace.intervals import Interval, common, hull, merged, total, within, without
+from scalescope.results.trace import (
+    BACKWARD,
+    CLEAR,
+    COMPUTE,
+    FORWARD,
+    INPUT,
+    OPTIMIZER,
+    PREFIX,
+    is_communication,
+    is_transfer,
+)
+
+HOST = "host"
+DATA = "data"
+QUEUED = "queued"
+IDLE_CAUSES = {
+    HOST: "the host had started nothing",
+    DATA: "waiting for samples",
+    QUEUED: "started, but held back by another stream or on its way",
+}
+_US = 1e-6
+_BACKWARD_OPERATION = "autograd::engine::evaluate_function"
+# Wrappers around other operations: some wait inside (a hook of FSDP), so only what they call is compute.
+_NO_COMPUTE = re.compile(
+    r"^(autograd::engine::|torch::autograd::|c10d::|_c10d_functional::|record_param_comms|"
+    r"torch\.distributed\.)|Backward\d*$"
+)
+_ITEM_BYTES = {
+    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "char": 1, "byte": 1
+}  # fmt: skip
+_ITEM_NAMES = {"c10::half": "half", "c10::bfloat16": "bfloat16", "long int": "long"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time; on a GPU with the moment at which the host started it."""
+
+    name: str
+    start_s: float
+    end_s: float
+    started_s: float
+    size_bytes: int | None = None
+    thread: object = None
+
+    @property
+    def interval(self) -> Interval:
+        return self.start_s, self.end_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One exchange of a step: how long it took, and how much of that nothing hid."""
+
+    name: str
+    size_bytes: int | None
+    start_s: float  # after the step began
+    time_s: float
+    exposed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """Where one step of one rank went; the parts may overlap, exposed parts and idle time do not."""
+
+    time_s: float
+    compute_s: float
+    communication_s: float
+    overlap_s: float
+    copy_s: float  # hidden behind nothing
+    idle_s: dict[str, float]  # by cause
+    collectives: tuple[Collective, ...]
+    # (from, to) after the step began: of backward's compute, and of the transfers that backward started
+    backward_compute: Interval | None
+    communication: Interval | None
+    # For a picture: seconds after the step began.
+    spans: dict[str, list[Interval]] = field(default_factory=dict)
+
+    @property
+    def exposed_s(self) -> float:
+        return self.communication_s - self.overlap_s
+
+    @property
+    def span_overlap(self) -> float | None:
+        """Overlap as DDP counts it: of the span of all transfers, what lies before backward's end."""
+        if self.communication is None or self.backward_compute is None:
+            return None
+        start, end = self.communication
+        if end <= start:
+            return None
+        return min(1.0, max(0.0, (self.backward_compute[1] - start) / (end - start)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRank:
+    """All recorded steps of a rank, and what its device spent its time on."""
+
+    on_gpu: bool
+    steps: tuple[TracedStep, ...]
+    kernels: tuple[tuple[str, float, int], ...]  # (name, seconds, count), the longest first
+
+
+def read_rank(events: Sequence[dict[str, Any]], *, on_gpu: bool) -> TracedRank:
+    """What a rank's trace says; the first step pays for the profiler's start and is left out."""
+    timeline = _Timeline(events, on_gpu)
+    windows = timeline.windows()[1:]
+    return TracedRank(
+        on_gpu=on_gpu,
+        steps=tuple(timeline.step(window) for window in windows),
+        kernels=_longest(timeline, windows),
+    )
+
+
+class _Timeline:
+    """The events of a trace, sorted into what they are, and by time."""
+
+    def __init__(self, raw: Iterable[dict[str, Any]], on_gpu: bool) -> None:
+        by_category: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for one in raw:
+            by_category[str(one.get("cat", "")).lower()].append(one)
+        starts = _starts_of_launches(by_category["cuda_runtime"] + by_category["cuda_driver"])
+        annotations = [_event(one) for one in by_category["user_annotation"]]
+        operations = [_event(one) for one in by_category["cpu_op"]]
+        self.on_gpu = on_gpu
+        self._ranges = sorted(
+            (one for one in annotations if one.name.startswith(PREFIX)), key=lambda one: one.start_s
+        )
+        transfers = [one for one in (*annotations, *operations) if is_transfer(one.name)]
+        if on_gpu:
+            kernels = [_event(one, starts) for one in by_category["kernel"]]
+            cleared = [_event(one, starts) for one in by_category["gpu_memset"]]
+            self.compute = [one for one in kernels if not is_communication(one.name)] + cleared
+            self._sent = [one for one in kernels if is_communication(one.name)] + transfers
+        else:
+            senders = {one.thread for one in transfers}
+            own = (one for one in operations if one.thread not in senders)
+            self.compute = [one for one in own if not _is_no_compute(one.name)]
+            self.compute += [one for one in self._ranges if one.name == COMPUTE]
+            self._sent = self._ended_with_their_part(transfers)
+        copies = [_event(one, starts) for one in by_category["gpu_memcpy"]]
+        self._sent.sort(key=lambda one: one.start_s)
+        self._everything = sorted((*self.compute, *self._sent, *copies), key=lambda one: one.start_s)
+        self._begins = [one.start_s for one in self._everything]
+        self._computing = merged(one.interval for one in self.compute)
+        self._copying = merged(one.interval for one in copies)
+        self._waiting = merged(one.interval for one in self._ranges if one.name == INPUT)
+        self._backward = merged(self._backward_compute(operations))
+
+    def _ended_with_their_part(self, transfers: list[Event]) -> list[Event]:
+        """gloo's threads may close an event long after its waiters went on: it ends with the part of the step
+        in which it began."""
+        parts = [one for one in self._ranges if one.name in (FORWARD, BACKWARD, OPTIMIZER)]
+        begins = [one.start_s for one in parts]
+        found = []
+        for one in transfers:
+            place = bisect.bisect_right(begins, one.start_s) - 1
+            inside = place >= 0 and one.start_s < parts[place].end_s
+            end_s = min(one.end_s, parts[place].end_s) if inside else one.end_s
+            found.append(Event(one.name, one.start_s, end_s, one.started_s, one.size_bytes, one.thread))
+        return found
+
+    def _backward_compute(self, operations: list[Event]) -> list[Interval]:
+        """Compute of the backward pass itself: what follows it, copying buckets back, waits for them."""
+        hosts = merged(one.interval for one in operations if one.name.startswith(_BACKWARD_OPERATION))
+        if not self.on_gpu:
+            return common(hosts, self._computing)
+        return [one.interval for one in self.compute if _covers(hosts, one.started_s)]
+
+    def windows(self) -> list[Interval]:
+        """From the end of one step to the end of the next, on the device's own time."""
+        ends = [one.end_s for one in self._ranges if one.name == CLEAR]
+        if not ends:
+            return []
+        first = self._ranges[0].start_s
+        host = list(zip([first, *ends[:-1]], ends, strict=True))
+        if not self.on_gpu:
+            return host
+        ordered = sorted((*self.compute, *self._sent), key=lambda one: one.started_s)
+        begins = [one.started_s for one in ordered]
+        device_ends = [first]
+        for low, high in host:
+            started = ordered[bisect.bisect_left(begins, low) : bisect.bisect_left(begins, high)]
+            # Copies may be for the next step; a step that starts nothing ends with the one before.
+            device_ends.append(max((one.end_s for one in started), default=device_ends[-1]))
+            device_ends[-1] = max(device_ends[-2], device_ends[-1])
+        begun = min((one.start_s for one in ordered if one.started_s >= first), default=first)
+        return list(zip([begun, *device_ends[1:-1]], device_ends[1:], strict=True))
+
+    def step(self, window: Interval) -> TracedStep:
+        compute = _cut(self._computing, window)
+        sent = [one for one in self._sent if window[0] <= one.start_s < window[1]]
+        communication = merged(within((one.interval for one in sent), window))
+        copies = _cut(self._copying, window)
+        busy = merged([*compute, *communication, *copies])
+        return TracedStep(
+            time_s=window[1] - window[0],
+            compute_s=total(compute),
+            communication_s=total(communication),
+            overlap_s=total(common(compute, communication)),
+            copy_s=total(without(copies, [*compute, *communication])),
+            idle_s=self._idle(without([window], busy)),
+            collectives=tuple(_collective(one, compute, window) for one in sent),
+            backward_compute=_after(hull(_cut(self._backward, window)), window),
+            communication=_after(hull(within(self._of_backward(sent), window)), window),
+            spans={
+                name: [(start - window[0], end - window[0]) for start, end in found]
+                for name, found in (("compute", compute), ("communication", communication), ("copy", copies))
+            },
+        )
+
+    def _of_backward(self, sent: list[Event]) -> list[Interval]:
+        """Transfers that backward started; buffers and parameters travel at other times."""
+        backward = [one.interval for one in self._ranges if one.name == BACKWARD]
+        return [one.interval for one in sent if _covers(backward, one.started_s)]
+
+    def _idle(self, gaps: list[Interval]) -> dict[str, float]:
+        """Idle time by its cause: nothing was started, and why; or something was, and did not run yet."""
+        empty, queued = (gaps, []) if not self.on_gpu else self._split_by_start(gaps)
+        waiting_s = total(common(empty, self._waiting))
+        return {DATA: waiting_s, HOST: total(empty) - waiting_s, QUEUED: total(queued)}
+
+    def _split_by_start(self, gaps: list[Interval]) -> tuple[list[Interval], list[Interval]]:
+        """Each gap before and after the host started what ended it."""
+        empty: list[Interval] = []
+        queued: list[Interval] = []
+        for start, end in gaps:
+            place = bisect.bisect_left(self._begins, end)
+            turn = self._everything[place].started_s if place < len(self._everything) else end
+            turn = min(max(turn, start), end)
+            empty += [(start, turn)] if start < turn else []
+            queued += [(turn, end)] if turn < end else []
+        return empty, queued
+
+
+def _cut(ordered: list[Interval], window: Interval) -> list[Interval]:
+    """What of sorted intervals without overlaps lies inside a window."""
+    first = bisect.bisect_left(ordered, (window[0],))
+    last = bisect.bisect_left(ordered, (window[1],))
+    return within(ordered[max(0, first - 1) : last], window)
+
+
+def _covers(ordered: list[Interval], moment: float) -> bool:
+    """Whether one of sorted intervals holds a moment."""
+    place = bisect.bisect_right(ordered, (moment, math.inf)) - 1
+    return place >= 0 and moment <= ordered[place][1]
+
+
+def _after(interval: Interval | None, window: Interval) -> Interval | None:
+    return None if interval is None else (interval[0] - window[0], interval[1] - window[0])
+
+
+def _is_no_compute(name: str) -> bool:
+    return _NO_COMPUTE.search(name) is not None or is_communication(name)
+
+
+def _collective(one: Event, compute: list[Interval], window: Interval) -> Collective:
+    (start_s, end_s) = (one.start_s, min(one.end_s, window[1]))
+    return Collective(
+        name=one.name.removeprefix("gloo:"),
+        size_bytes=one.size_bytes,
+        start_s=start_s - window[0],
+        time_s=end_s - start_s,
+        exposed_s=total(without([(start_s, end_s)], compute)),
+    )
+
+
+def _starts_of_launches(calls: Iterable[dict[str, Any]]) -> dict[int, float]:
+    """When the host called for what carries the same correlation on the device."""
+    found = {}
+    for one in calls:
+        correlation = (one.get("args") or {}).get("correlation")
+        if isinstance(correlation, int):
+            found[correlation] = float(one["ts"]) * _US
+    return found
+
+
+def _event(raw: dict[str, Any], starts: dict[int, float] | None = None) -> Event:
+    start_s, end_s = float(raw["ts"]) * _US, (float(raw["ts"]) + float(raw["dur"])) * _US
+    arguments = raw.get("args") or {}
+    name = str(raw.get("name", ""))
+    started_s = (starts or {}).get(arguments.get("correlation", -1), start_s)
+    size = _size_bytes(arguments) if is_communication(name) else None
+    return Event(name, start_s, end_s, started_s, size, raw.get("tid"))
+
+
+def _size_bytes(arguments: dict[str, Any]) -> int | None:
+    """Bytes of a transfer: from its tensor on gloo, from NCCL's own words on a GPU."""
+    if "In msg nelems" in arguments:
+        item = _item_bytes(str(arguments.get("dtype", "")))
+        return None if item is None else int(arguments["In msg nelems"]) * item
+    sizes, kinds = arguments.get("Input Dims"), arguments.get("Input type")
+    if not sizes or not kinds or not isinstance(sizes, list):
+        return None
+    found = [
+        _item_count(shape) * (_item_bytes(str(kind)) or 0) for shape, kind in zip(sizes, kinds, strict=False)
+    ]
+    return sum(found) or None
+
+
+def _item_count(shape: Any) -> int:
+    """Elements of a tensor, or of a list of tensors; what is no tensor has none."""
+    if not isinstance(shape, list):
+        return 0
+    if shape and isinstance(shape[0], list):
+        return sum(_item_count(one) for one in shape)
+    return math.prod(int(extent) for extent in shape)
+
+
+def _item_bytes(kind: str) -> int | None:
+    lowered = kind.lower()
+    return _ITEM_BYTES.get(_ITEM_NAMES.get(lowered, lowered))
+
+
+def _longest(timeline: _Timeline, windows: list[Interval]) -> tuple[tuple[str, float, int], ...]:
+    """What compute consists of, by name; on the CPU without what an operation called in turn."""
+    if not windows:
+        return ()
+    low, high = windows[0][0], windows[-1][1]
+    inside = [one for one in timeline.compute if low <= one.start_s < high]
+    times: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    for one, own_s in zip(inside, _own_times(inside, timeline.on_gpu), strict=True):
+        times[one.name] += own_s
+        counts[one.name] += 1
+    ordered = sorted(times, key=lambda name: -times[name])
+    return tuple((name, times[name], counts[name]) for name in ordered)
+
+
+def _own_times(events: list[Event], on_gpu: bool) -> list[float]:
+    """Time of each event without the events inside it."""
+    own = [one.end_s - one.start_s for one in events]
+    if on_gpu:
+        return own
+    order = sorted(range(len(events)), key=lambda n: (events[n].start_s, -events[n].end_s))
+    stacks: dict[object, list[int]] = defaultdict(list)
+    for number in order:
+        stack = stacks[events[number].thread]
+        while stack and events[stack[-1]].end_s <= events[number].start_s:
+            stack.pop()
+        if stack:
+            own[stack[-1]] -= events[number].end_s - events[number].start_s
+        stack.append(number)
+    return own

@@ -1,0 +1,247 @@
+"""The search of `tune`: what to launch next, decided from the results alone, so that it can be resumed.
+
+It is written as if everything were measured already. What is not raises `Needs`, is launched, and the search
+is read again from its beginning.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.statistics import Estimate, ratio_of_logs
+from scalescope.analysis.tuning.ledger import FINAL_STAGE, Laboratory, NoTime
+from scalescope.analysis.tuning.verdicts import Comparison, compare_all, loss_of
+from scalescope.experiment.trial import Trial
+
+
+class Shares(NamedTuple):
+    """Parts of the budget that levers looked at alone may take."""
+
+    quick: float
+    slow: float
+    confirming: bool  # whether what confirming takes is kept apart besides
+
+
+SCREENING = 2  # launches of everything, before what is clearly worse is dropped
+_CLEARLY = 0.15  # slower in every launch by this much
+_WORTH_KEEPING = math.log(1.01)
+_RETESTS = 3
+_OBVIOUS = math.log(1.25)  # one pair of launches settles a difference like that
+# Shares of the budget that looking at levers one by one may take: confirming the best needs the rest, and
+# combining them more of it. What starts slowly is needed on top of the best then, rather than alone.
+ALONE = Shares(quick=1.0, slow=0.65, confirming=True)
+BEFORE_COMBINING = Shares(quick=0.3, slow=0.15, confirming=False)
+_FIRST_REMOVAL = 40
+SCALING_STAGE = 95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One step of combining: a configuration with a lever more or less, and whether that was kept.
+
+    `speedup` is what the lever gives in that company; None where the budget left no time to see.
+    """
+
+    text: str
+    adds: bool
+    speedup: float | None
+    kept: bool
+    launches: int = 0  # of each of the two
+    loss_differs: bool = False
+
+
+def singles(
+    laboratory: Laboratory,
+    baseline: Trial,
+    candidates: Sequence[Trial],
+    launches: int,
+    threshold: float,
+    share: float | None = None,
+    reserve_s: float = 0.0,
+) -> tuple[tuple[Comparison, ...], frozenset[str]]:
+    """Every candidate against the baseline, and which were dropped early because they were clearly worse.
+
+    Dropping saves launches and claims nothing: on a noisy machine two slow launches prove little.
+    """
+    first = laboratory.measured([baseline, *candidates], min(SCREENING, launches), 0, share, reserve_s)
+    if baseline.trial_id not in first:
+        return (), frozenset()
+    dropped = frozenset(
+        one.trial.trial_id for one in first.values() if _clearly_worse(one, first[baseline.trial_id])
+    )
+    kept = [trial for trial in candidates if trial.trial_id not in dropped]
+    found = {**first, **laboratory.measured([baseline, *kept], launches, 0, share, reserve_s)}
+    judged = [found[trial.trial_id] for trial in candidates if trial.trial_id in found]
+    return compare_all(found[baseline.trial_id], judged, threshold), dropped
+
+
+def explore(
+    laboratory: Laboratory,
+    baseline: Trial,
+    candidates: Sequence[Trial],
+    launches: int,
+    threshold: float,
+    shares: Shares,
+) -> tuple[tuple[Comparison, ...], frozenset[str]]:
+    """Every candidate alone: in all launches, in two, or in one, as its share of the budget allows."""
+    quick = [trial for trial in candidates if not laboratory.is_slow(trial)]
+    laboratory.measured([baseline, *quick], 1, 0)
+    there = list(quick)
+    for trial in candidates:
+        if laboratory.is_slow(trial):
+            try:
+                laboratory.measured([trial], 1, 0, shares.slow)
+                there.append(trial)
+            except NoTime:
+                continue
+    # Confirming the best takes as many launches again, of it and of the baseline.
+    slowest_s = max((laboratory.expected_again_s(trial) for trial in there), default=0.0)
+    reserve_s = launches * (laboratory.expected_again_s(baseline) + slowest_s) if shares.confirming else 0.0
+    try:
+        return singles(laboratory, baseline, there, launches, threshold, shares.quick, reserve_s)
+    except NoTime:
+        rounds = laboratory.rounds([baseline, *there], 0)
+        found = laboratory.measured([baseline, *there], rounds, 0)
+    if baseline.trial_id not in found:
+        return (), frozenset()
+    judged = [found[trial.trial_id] for trial in there if trial.trial_id in found]
+    return compare_all(found[baseline.trial_id], judged, threshold), frozenset()
+
+
+def _clearly_worse(one: Configuration, baseline: Configuration) -> bool:
+    return max(one.log_rates) < min(baseline.log_rates) - _CLEARLY
+
+
+Build = Callable[[frozenset[str]], Trial | None]  # the trial with these levers; None where it cannot be run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combining:
+    """Adds levers to the best one while each is measured to help, then takes out what no longer does."""
+
+    laboratory: Laboratory
+    build: Build
+    confirmations: int  # launches of the winner and of the baseline that the end will need
+
+    def search(self, best: str, others: Sequence[str]) -> tuple[frozenset[str], tuple[Attempt, ...]]:
+        """The levers that help together, and every step on the way."""
+        kept = frozenset((best,))
+        attempts: list[Attempt] = []
+        for place, lever in enumerate(others):
+            found = self._attempt(lever, kept | {lever}, kept, 1 + place, adds=True)
+            attempts += found
+            if found and found[0].kept:
+                kept |= {lever}
+        all_added = kept
+        order = [best, *(one.text for one in attempts if one.kept)]
+        for place, lever in enumerate(order):
+            # The last one added was measured with all the others just now, unless one of them went since.
+            if len(kept) > 1 and not (lever == order[-1] and kept == all_added):
+                found = self._attempt(lever, kept, kept - {lever}, _FIRST_REMOVAL + place, adds=False)
+                attempts += found
+                if found and not found[0].kept:
+                    kept -= {lever}
+        return kept, tuple(attempts)
+
+    def _attempt(
+        self, lever: str, wider: frozenset[str], narrower: frozenset[str], stage: int, *, adds: bool
+    ) -> list[Attempt]:
+        """What a lever gives, as a list of one; empty where either configuration cannot be run."""
+        more, less = self.build(wider), self.build(narrower)
+        if more is None or less is None or more.trial_id == less.trial_id:
+            return []
+        try:
+            ratios, differs = self._ratios(more, less, stage)
+        except NoTime:  # what was measured to help stays, what was not seen to help does not come in
+            return [Attempt(text=lever, adds=adds, speedup=None, kept=not adds)]
+        if not ratios:
+            return []
+        helps = _helps(ratios) if _is_settled(ratios) or len(ratios) == _RETESTS else not adds
+        return [
+            Attempt(
+                text=lever,
+                adds=adds,
+                speedup=math.exp(statistics.fmean(ratios)),
+                kept=helps and not (adds and differs),
+                launches=len(ratios),
+                loss_differs=differs,
+            )
+        ]
+
+    def _ratios(self, more: Trial, less: Trial, stage: int) -> tuple[list[float], bool]:
+        """Logarithms of how much faster the one was, pair by pair, until settled; whether losses differ."""
+        ratios: list[float] = []
+        differs = False
+        for count in range(1, _RETESTS + 1):
+            try:
+                found = self.laboratory.measured([more, less], count, stage, 1.0, self._reserve_s(more, less))
+            except NoTime:
+                if ratios:
+                    break
+                raise
+            if len(found) < 2:
+                return [], False
+            faster, slower = found[more.trial_id], found[less.trial_id]
+            pairs = zip(faster.log_rates, slower.log_rates, strict=True)
+            ratios = [left - right for left, right in pairs]
+            differs = loss_of(slower, faster)[1]
+            if _is_settled(ratios):
+                break
+        return ratios, differs
+
+    def _reserve_s(self, *trials: Trial) -> float:
+        """What confirming the winner at the end will take."""
+        again = max(self.laboratory.expected_again_s(trial) for trial in trials)
+        known = self.laboratory.durations_s.get(self.laboratory.baseline, [0.0])
+        return self.confirmations * (known[-1] + again)
+
+
+def _is_settled(ratios: list[float]) -> bool:
+    if len(ratios) == 1:
+        return abs(ratios[0]) > _OBVIOUS
+    return len({ratio > _WORTH_KEEPING for ratio in ratios}) == 1
+
+
+def _helps(ratios: list[float]) -> bool:
+    """Whether pairs of launches speak for a lever: all of them, or their mean by more than its error."""
+    if min(ratios) > _WORTH_KEEPING:
+        return True
+    if len(ratios) < _RETESTS:
+        return False
+    error = statistics.stdev(ratios) / math.sqrt(len(ratios))
+    return statistics.fmean(ratios) - error > _WORTH_KEEPING
+
+
+def scaling_of(
+    laboratory: Laboratory, pairs: Mapping[str, tuple[Trial, Trial]], launches: int
+) -> dict[str, Estimate]:
+    """How many times one rank's speed all of them reach, by name; `pairs` holds (all ranks, one).
+
+    As many launches as the budget has left room for.
+    """
+    trials = {trial.trial_id: trial for pair in pairs.values() for trial in pair}
+    found: dict[str, Configuration] = {}
+    for count in range(1, launches + 1):
+        try:
+            found = laboratory.measured(trials.values(), count, SCALING_STAGE, 1.0)
+        except NoTime:
+            break
+    return {
+        name: ratio_of_logs(found[every.trial_id].log_rates, found[one.trial_id].log_rates)
+        for name, (every, one) in pairs.items()
+        if {every.trial_id, one.trial_id} <= set(found)
+    }
+
+
+def confirmed(
+    laboratory: Laboratory, baseline: Trial, winner: Trial, launches: int, threshold: float
+) -> Comparison | None:
+    """The winner against the baseline in new launches: those that chose it flatter it."""
+    found = laboratory.measured([baseline, winner], launches, FINAL_STAGE)
+    if len(found) < 2:
+        return None
+    (comparison,) = compare_all(found[baseline.trial_id], [found[winner.trial_id]], threshold)
+    return comparison

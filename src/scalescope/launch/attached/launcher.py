@@ -1,0 +1,254 @@
+"""Attached launcher: we are a rank under torchrun or srun, so the processes that are there do the trials.
+
+Every rank's command line starts one worker child for the whole run. Rank 0's plans, measures and writes; the
+others follow what its worker publishes in the store.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import settings_of
+from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.nodes import differences, together
+from scalescope.experiment.trial import Trial
+from scalescope.launch.attached.leader import Leader
+from scalescope.launch.attached.rank_context import Membership
+from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
+from scalescope.launch.private_directory import shared_directory
+from scalescope.launch.probing import Node, nodes_from_probes
+from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
+from scalescope.results.files import write_atomically
+from scalescope.results.run_folder import RunFolder
+from scalescope.results.secondary_errors import is_echo
+
+_LOOK_S = 0.5  # at whether rank 0 is still there
+_LEAVE_S = 5.0  # for a worker that has heard that all is over
+_APPEAR_S = 300.0  # as long as ranks of several hosts wait for each other
+_UNKNOWN = "unknown"
+_KEPT_BY_RANKS = tuple(
+    one.name for one in settings_of(Placement) if one.lever is not None and one.lever.needs_new_ranks
+)
+
+
+def follow(place: Membership) -> int:
+    """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
+    with contextlib.ExitStack() as held:
+        variables, leader = _meeting(place, held)
+        child = _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        started = time.monotonic()
+        while leader is not None and not leader.is_gone():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(_LOOK_S)
+            if not leader.was_there and time.monotonic() - started > _APPEAR_S:
+                child.kill()
+                child.wait()
+                raise CannotRun(f"rank 0 did not appear in {_APPEAR_S:g} s; do all ranks share /dev/shm?")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(None if leader is None else _LEAVE_S)
+        child.kill()
+        return child.wait()
+
+
+def _meeting(place: Membership, held: contextlib.ExitStack) -> tuple[dict[str, str], Leader | None]:
+    """What the worker must know of its place; `held` keeps where ranks of one host meet."""
+    if place.directory is None:
+        return dict(place.variables), None
+    meeting = held.enter_context(shared_directory(place.directory))
+    return {**place.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
+
+
+def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "scalescope.worker.process.attached", str(os.getpid())]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **variables})
+
+
+def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
+    """The ranks that take part, in the order they have in the trial; `nodes` has the ranks of each."""
+    among, count = trial.settings.get("among", "all"), trial.world_size
+    if among == "one node":
+        return list(next(ranks for ranks in nodes if len(ranks) >= count)[:count])
+    if among == "one a node":
+        return [ranks[0] for ranks in nodes][:count]
+    return sorted(rank for ranks in nodes for rank in ranks)[:count]
+
+
+def _suspicion(record: dict[str, Any]) -> tuple[bool, bool, float]:
+    """Sorts failed ranks, the culprit first: who failed by itself, who is lost, who only saw another's end.
+
+    Clocks of several hosts differ, so that times decide only between equals.
+    """
+    error = record["error"]
+    return is_echo(str(error["message"])), bool(error.get("lost")), float(error["at_wall_s"])
+
+
+class AttachedLauncher:
+    """Rank 0's side: sends trials to its worker, which shares them with the other ranks' workers."""
+
+    repeatable = False
+
+    def __init__(self, place: Membership) -> None:
+        self._place = place
+        self._found: dict[str, Node] = {}
+        self._busy = False
+        self._cores_of_ranks: dict[str, Any] = {}
+        self._held = contextlib.ExitStack()
+        variables, leader = _meeting(place, self._held)
+        if leader is not None:
+            leader.take()
+            self._held.callback(leader.let_go)
+        self._child = _start_worker(variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return self._place.world_size
+
+    def machine(self) -> Machine:
+        return together(self.nodes(), {name: len(ranks) for name, ranks in self.ranks_of_nodes().items()})
+
+    def nodes(self) -> dict[str, Machine]:
+        return {name: node.machine for name, node in self._seen().items()}
+
+    def systems(self) -> dict[str, dict[str, Any]]:
+        return {name: node.system for name, node in self._seen().items()}
+
+    def ranks_of_nodes(self) -> dict[str, tuple[int, ...]]:
+        """Which ranks each node has."""
+        return {name: node.ranks for name, node in self._seen().items()}
+
+    def _seen(self) -> dict[str, Node]:
+        if not self._found:
+            everybody = list(range(self._place.world_size))
+            answers = self._ask({"probe": True, "ranks": everybody})["answers"]
+            for one in answers:
+                if one.get("state") == "failed":
+                    where = "" if one["host"] == _UNKNOWN else f" on {one['host']}"
+                    raise RanksLost(
+                        f"rank {one['rank']}{where} cannot look around: {one['error']['message']}"
+                    )
+            self._found = nodes_from_probes(answers)
+        return self._found
+
+    def notes(self) -> list[str]:
+        """What a person should know about where the ranks are."""
+        found = []
+        if len(self.nodes()) > 1:
+            found.append(
+                f"{self._place.world_size} ranks on {len(self.nodes())} nodes: {', '.join(self.nodes())}."
+            )
+        if self._place.rendezvous:
+            found.append(f"Ranks meet at {self._place.rendezvous}.")
+        if self._place.rendezvous or len(self.nodes()) > 1:
+            found.append("torch's store asks nobody for a password: keep its port inside the cluster.")
+        return found + [f"The nodes differ: {one}." for one in differences(self.nodes())]
+
+    def launch(
+        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+    ) -> Outcome:
+        members = members_of(trial, list(self.ranks_of_nodes().values()))
+        request = {
+            "settings": dict(trial.settings),
+            "ranks": members,
+            "launch": launch,
+            "folder": str(folder.path.absolute()),
+            "group_timeout_s": limits.init_timeout,
+        }
+        here = next(iter(self.nodes().values()))
+        telemetry = Telemetry(gpus_of(trial, here))
+        try:
+            with telemetry.looking():
+                raw = self._ask(request)["answers"]
+            lost = self._named_by_host(raw, members)
+            outcome = self._outcome(trial, launch, folder, watcher, raw)
+            if lost:
+                raise RanksLost(f"{' and '.join(lost)} was lost, and the others cannot go on", outcome)
+            return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
+        finally:
+            telemetry.close()
+
+    def _named_by_host(self, raw: list[dict[str, Any]], ranks: list[int]) -> list[str]:
+        """Put the hosts of lost ranks into their records, which they could not do; returns who is lost."""
+        hosts = {rank: name for name, own in self.ranks_of_nodes().items() for rank in own}
+        lost = [one for one in raw if one.get("error", {}).get("lost")]
+        for one in lost:
+            one["host"] = hosts[ranks[one["rank"]]]
+        return [f"rank {ranks[one['rank']]} on {one['host']}" for one in lost]
+
+    def _outcome(
+        self, trial: Trial, launch: int, folder: RunFolder, watcher: Watcher, raw: list[dict[str, Any]]
+    ) -> Outcome:
+        """How the launch ended, from what the ranks answered."""
+        for one in raw:
+            path = folder.rank_file(trial.trial_id, launch, one["rank"])
+            write_atomically(path, json.dumps(one))
+        records = [record_from(one) for one in raw]
+        seen = [one for one in records if one.placement != _UNKNOWN]
+        watcher.placed([one.placement for one in seen], [one.host for one in seen])
+        failed = [one for one in raw if one["state"] != "done"]
+        if failed:
+            first = min(failed, key=_suspicion)
+            step = first["error"]["step"]
+            where = "" if step is None else f" at step {step}"
+            bad_input = bool(first["error"].get("bad_input"))
+            message = first["error"]["message"]
+            return Outcome(
+                status="oom" if first["error"]["out_of_memory"] else "failed",
+                reason=message if bad_input else f"rank {first['rank']} failed{where}: {message}",
+                bad_input=bad_input,
+                rank=first["rank"],
+                step=step,
+                records=records,
+            )
+        return judge(trial, records)
+
+    def check(self, trial: Trial) -> None:
+        """What runs already cannot be changed: not its number, its variables or its surroundings."""
+        if trial.settings["env"]:
+            raise BadInput("--env cannot change ranks that run already; export it before the ranks start")
+        if trial.settings["link"] or trial.settings["split_gpu"]:
+            raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun or srun")
+        for name in _KEPT_BY_RANKS:
+            if self._cores_of_ranks.setdefault(name, trial.settings.get(name)) != trial.settings.get(name):
+                flag = f"--{name.replace('_', '-')}"
+                raise BadInput(f"{flag}: threads of ranks that run already keep their cores; give one value")
+        if trial.world_size > self._place.world_size:
+            raise CannotRun(f"{trial.world_size} ranks were asked for, {self._place.world_size} are running")
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._busy = True  # and stays so where a signal ends the waiting
+        try:
+            self._child.stdin.write(json.dumps(request).encode() + b"\n")
+            self._child.stdin.flush()
+            line = self._child.stdout.readline()
+        except OSError:
+            line = b""
+        self._busy = False
+        if not line:
+            raise RanksLost("rank 0's worker has ended; its own message stands above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """Tell all ranks that the run is over and wait for our worker; inside a trial it is ended."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(OSError):
+            self._child.stdin.close()
+        if self._busy:
+            self._child.kill()
+        try:
+            self._child.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._held.close()

@@ -1,0 +1,111 @@
+"""Whether somebody made this process a rank: torchrun by its variables, srun by those of a job step."""
+
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scalescope.errors import BadInput
+from scalescope.launch.local.loopback import LOOPBACK
+from scalescope.launch.slurm.host_list import counts_of, hosts_of
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_STEP = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
+# Numbers from here on are no steps of ranks: the batch script, an interactive shell, what comes from outside.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+# Below the ports that systems hand out by themselves (32768 and up on Linux).
+_FIRST_PORT = 20_000
+_PORTS = 12_000
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """This process's place among the ranks somebody else started."""
+
+    rank: int
+    world_size: int
+    variables: Mapping[str, str] = field(default_factory=dict)  # what torchrun would have set for the worker
+    rendezvous: str | None = None  # the address where ranks of several hosts meet, when it was ours to say
+    directory: str | None = None  # the name of the one where ranks of one host meet, which opens no port
+
+
+def membership(environment: Mapping[str, str], *, on_terminal: bool | None = None) -> Membership | None:
+    """Our place under torchrun or srun; None when nobody, or nobody completely, made us a rank."""
+    if not all(environment.get(name) for name in _TORCHRUN):
+        return _place_in_step(environment, _has_terminal() if on_terminal is None else on_terminal)
+    try:
+        return Membership(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
+    except ValueError:
+        raise BadInput("RANK and WORLD_SIZE are set but are no numbers; unset them") from None
+
+
+def stray_variables(environment: Mapping[str, str]) -> list[str]:
+    """Rank variables that are set without making us a rank: left over, and ignored."""
+    if membership(environment) is not None:
+        return []
+    return [name for name in _TORCHRUN if name in environment]
+
+
+def _has_terminal() -> bool:
+    """Whether a person's terminal is behind us, even where input comes from elsewhere (`nohup … &`)."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> Membership | None:
+    """Our place in a step of srun; a shell that srun opened (--pty) is a person's, not a rank.
+
+    Steps started from such a shell inherit its variable, but not its terminal. A step of one task is no group
+    of ranks: there we start ranks of our own, as on any machine.
+    """
+    if not all(environment.get(name) for name in _STEP):
+        return None
+    if "SLURM_PTY_PORT" in environment and on_terminal:
+        return None
+    step, rank, local_rank, tasks = (_number(environment, name) for name in _STEP)
+    if step >= _FIRST_SPECIAL_STEP or tasks == 1:
+        return None
+    variables = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(tasks),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(_ranks_beside(environment, tasks)),
+    }
+    hosts, job = _hosts(environment), environment.get("SLURM_JOB_ID", "")
+    if len(hosts) == 1:
+        chosen = {name: value for name, value in LOOPBACK.items() if name not in environment}
+        start = environment.get("SLURM_RESTART_COUNT", "0")  # numbers of steps begin anew with each
+        return Membership(rank, tasks, {**variables, **chosen}, directory=f"{job}.{step}.{start}")
+    address = environment.get("MASTER_ADDR") or hosts[0]
+    port = environment.get("MASTER_PORT") or str(port_of(job, step))
+    meeting = {"MASTER_ADDR": address, "MASTER_PORT": port}
+    return Membership(rank, tasks, {**variables, **meeting}, f"{address}:{port}")
+
+
+def port_of(job: str, step: int) -> int:
+    """A port that all ranks of a step work out alike, and other jobs and steps hardly ever."""
+    return _FIRST_PORT + zlib.crc32(f"{job}.{step}".encode()) % _PORTS
+
+
+def _hosts(environment: Mapping[str, str]) -> list[str]:
+    for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        if environment.get(name):
+            return hosts_of(environment[name])
+    raise BadInput("SLURM_STEP_NODELIST is not set, so ranks cannot find each other; start them with srun")
+
+
+def _ranks_beside(environment: Mapping[str, str], tasks: int) -> int:
+    """How many ranks this node has, ourselves among them."""
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE")
+    node = _number(environment, "SLURM_NODEID") if environment.get("SLURM_NODEID") else 0
+    counts = counts_of(text) if text else [tasks]
+    return counts[node] if node < len(counts) else 1
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    if not environment[name].isdecimal():
+        raise BadInput(f"{name} is {environment[name]!r}, which is no number; unset it")
+    return int(environment[name])

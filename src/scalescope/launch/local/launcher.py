@@ -1,0 +1,198 @@
+"""Local launcher: ranks as supervised child processes on this machine, without a listening port."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from scalescope.catalog.link import rates_of
+from scalescope.catalog.measuring import Measuring
+from scalescope.cores import own_cores, share_of
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
+from scalescope.inspection import inspect_system
+from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.local.loopback import LOOPBACK
+from scalescope.launch.local.network import ShapedNetwork, check_possible
+from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
+from scalescope.launch.local.split_gpu import SplitGpu
+from scalescope.launch.local.supervisor import SupervisedRank, Supervisor
+from scalescope.launch.private_directory import private_directory
+from scalescope.launch.probing import machine_from_probe, probe_in_new_process
+from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
+from scalescope.results.heartbeat import Heartbeats
+from scalescope.results.rank_job import RankJob
+from scalescope.results.run_folder import RunFolder
+
+# The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
+_GROUP_TIMEOUT_S = 24 * 3600.0
+
+
+class LocalLauncher:
+    """Forks ranks from a zygote where the system allows it, and starts fresh processes elsewhere."""
+
+    repeatable = True
+
+    def __init__(self, *, fork: bool | None = None, telemetry: bool = True) -> None:
+        self.telemetry = telemetry
+        self._zygote = Zygote() if (can_fork() if fork is None else fork) else None
+        self._machine: Machine | None = None
+        self._networks: dict[tuple[str, int], ShapedNetwork] = {}
+        self._splits: dict[int, SplitGpu] = {}
+
+    def machine(self) -> Machine:
+        if self._machine is None:
+            raw = self._zygote.probe() if self._zygote else probe_in_new_process()
+            self._machine = machine_from_probe(raw)
+        return self._machine
+
+    def nodes(self) -> dict[str, Machine]:
+        return {self.machine().host: self.machine()}
+
+    def systems(self) -> dict[str, dict[str, Any]]:
+        return {self.machine().host: inspect_system()}
+
+    def check(self, trial: Trial) -> None:
+        """A shaped link needs rights and tools; everything else can be started here."""
+        if trial.settings["link"] is not None:
+            check_possible()
+
+    def launch(
+        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+    ) -> Outcome:
+        with private_directory(folder.path) as directory:
+            try:
+                outcome = self._launch_in(directory, trial, launch, folder, limits, watcher)
+            except SpawnFailed as error:
+                self._replace_zygote()
+                return Outcome(status="failed", reason=str(error))
+        if outcome.status != "ok":
+            return outcome
+        judged = judge(trial, outcome.records)
+        return dataclasses.replace(judged, notes=outcome.notes, telemetry=outcome.telemetry)
+
+    def _replace_zygote(self) -> None:
+        """One that died or cannot fork costs a launch, not the sweep."""
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = Zygote()
+
+    def _launch_in(
+        self,
+        directory: Path,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: Measuring,
+        watcher: Watcher,
+    ) -> Outcome:
+        world = trial.world_size
+        beats = Heartbeats(directory / "beats", world, create=True)
+        spawner: Spawner = FreshSpawner(directory)
+        if self._zygote is not None and not trial.settings["env"]:
+            spawner = self._zygote
+        ranks: list[SupervisedRank] = []
+        gpus = gpus_of(trial, self.machine()) if self.telemetry else []
+        telemetry = Telemetry(gpus, lambda: [one.process.pid for one in ranks])
+        look = telemetry.look if self.telemetry else lambda: None
+        supervisor = Supervisor(ranks, beats, limits, trial.steps, watcher, spawner.wait, look)
+        try:
+            for rank in range(world):
+                rank_file = folder.rank_file(trial.trial_id, launch, rank).absolute()
+                log = folder.log_file(trial.trial_id, launch, rank).absolute()
+                for stale in (rank_file, log):
+                    stale.unlink(missing_ok=True)
+                job = self._job(trial, launch, rank, directory, rank_file, folder)
+                process = spawner.start(job, self._environment(trial, rank), log)
+                ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
+            outcome = supervisor.run()
+            return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
+        except BaseException:
+            supervisor.end_all()
+            raise
+        finally:
+            telemetry.close()
+
+    def _job(
+        self,
+        trial: Trial,
+        launch: int,
+        rank: int,
+        directory: Path,
+        rank_file: Path,
+        folder: RunFolder,
+    ) -> RankJob:
+        network = self._network_of(trial)
+        return RankJob(
+            settings=dict(trial.settings),
+            launch=launch,
+            rank=rank,
+            local_rank=rank,
+            world_size=trial.world_size,
+            parent=0,
+            store_file=str(directory / "store"),
+            heartbeat_file=str(directory / "beats"),
+            rank_file=str(rank_file),
+            folder=str(folder.path.absolute()),
+            cpus=cpus_for(trial, rank),
+            namespace=network.namespace_of(rank) if network else "",
+            group_timeout_s=_GROUP_TIMEOUT_S,
+        )
+
+    def _environment(self, trial: Trial, rank: int) -> dict[str, str]:
+        own: dict[str, Any] = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": trial.world_size,
+            "LOCAL_WORLD_SIZE": trial.world_size,
+            "OMP_NUM_THREADS": trial.settings["threads_per_rank"],
+            "KINETO_LOG_LEVEL": 99,
+            **LOOPBACK,
+        }
+        if trial.settings["oversubscribe"]:
+            # NCCL refuses two ranks of one host on one GPU; told of different hosts, it takes sockets.
+            own |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
+        environment = {name: str(value) for name, value in own.items()}
+        if network := self._network_of(trial):
+            environment |= network.environment_of(rank)
+        if split := self._split_of(trial):
+            environment |= split.environment_of(rank)
+        return environment | (trial.settings["env"] or {})
+
+    def _network_of(self, trial: Trial) -> ShapedNetwork | None:
+        """The network of a trial's link, built once and kept for the trials to come."""
+        link, world = trial.settings["link"], trial.world_size
+        if link is None:
+            return None
+        if (link, world) not in self._networks:
+            self._networks[link, world] = ShapedNetwork(rates_of(link, world))
+        return self._networks[link, world]
+
+    def _split_of(self, trial: Trial) -> SplitGpu | None:
+        parts = trial.settings["split_gpu"]
+        if parts is None:
+            return None
+        if parts not in self._splits:
+            self._splits[parts] = SplitGpu(parts)
+        return self._splits[parts]
+
+    def close(self) -> None:
+        for network in self._networks.values():
+            network.close()
+        for split in self._splits.values():
+            split.close()
+        self._networks.clear()
+        self._splits.clear()
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+
+
+def cpus_for(trial: Trial, rank: int) -> list[int]:
+    """The cores a rank is pinned to; none where there are not enough for all, or it is not to be pinned."""
+    asked = trial.settings.get("pin_cores", "auto")
+    if asked == "no" or (asked == "auto" and trial.device != "cpu"):
+        return []
+    cores, ranks = own_cores(), trial.world_size
+    # A GPU rank's helpers (loader, watchdogs) run beside it, so it gets all that its share of the host has.
+    threads = int(trial.settings["threads_per_rank"]) if trial.device == "cpu" else len(cores) // ranks
+    return share_of(cores, threads, ranks, rank)

@@ -1,0 +1,288 @@
+"""Supervisor: watches the ranks of one launch, finds the one to blame, and leaves nothing running."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scalescope.catalog.measuring import Measuring
+from scalescope.launch.launcher import Outcome, Watcher, record_from
+from scalescope.launch.local.processes import RankProcess, SpawnFailed, is_stopped, signal_group
+from scalescope.results.heartbeat import Heartbeats, Stage
+from scalescope.results.secondary_errors import is_echo
+
+_POLL_S = 0.1
+_SETTLE_S = 0.3  # after a first failure: lets the others say what they saw
+_TERM_GRACE_S = 1.0
+_KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
+_LARGEST_LOG_BYTES = 64 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class SupervisedRank:
+    """A rank process with the files it writes."""
+
+    process: RankProcess
+    rank_file: Path
+    log: Path
+    exit_code: int | None = None
+    seen: tuple[int, ...] = ()
+    seen_at: float = field(default_factory=time.monotonic)
+    stage: Stage = Stage.STARTING
+    stage_since: float = field(default_factory=time.monotonic)
+
+    def record(self) -> dict[str, Any]:
+        """What the rank has written so far."""
+        try:
+            found = json.loads(self.rank_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.record().get("state") == "done")
+
+
+class Supervisor:
+    """One launch from the first rank's start to the last one's end."""
+
+    def __init__(
+        self,
+        ranks: list[SupervisedRank],
+        beats: Heartbeats,
+        limits: Measuring,
+        steps: int,
+        watcher: Watcher,
+        wait: Callable[[float], None],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._ranks = ranks
+        self._beats = beats
+        self._limits = limits
+        self._steps = steps
+        self._watcher = watcher
+        self._wait = wait
+        self._look = look
+        self._placed = False
+
+    def run(self) -> Outcome:
+        """Watch until all ranks are done, one fails, or one falls silent; then end what still runs."""
+        try:
+            while True:
+                self._observe()
+                self._look()
+                if any(self._lost(rank) for rank in range(len(self._ranks))):
+                    return self._failure()
+                if all(one.exit_code is not None for one in self._ranks):
+                    return Outcome(status="ok", records=self._records())
+                overdue = self._overdue()
+                if overdue is not None:
+                    return overdue
+                self._wait(_POLL_S)
+        finally:
+            self.end_all()
+
+    def _observe(self) -> None:
+        now = time.monotonic()
+        for rank, one in enumerate(self._ranks):
+            if one.exit_code is None:
+                one.exit_code = one.process.poll()
+            beat = self._beats.read(rank)
+            if beat.position != one.seen:
+                one.seen, one.seen_at = beat.position, now
+            if beat.stage != one.stage:
+                one.stage, one.stage_since = beat.stage, now
+            _cap(one.log)
+        if not self._placed and all(one.stage >= Stage.WARMUP for one in self._ranks):
+            self._placed = True
+            records = [one.record() for one in self._ranks]
+            lines = [str(record.get("placement")) for record in records]
+            self._watcher.placed(lines, [str(record.get("host")) for record in records])
+        beats = [self._beats.read(rank) for rank in range(len(self._ranks))]
+        planned = max(beat.planned for beat in beats) or self._steps
+        if planned:
+            self._watcher.advanced(min(1.0, min(beat.completed for beat in beats) / planned))
+
+    def _lost(self, rank: int) -> bool:
+        one = self._ranks[rank]
+        return one.exit_code is not None and not one.finished
+
+    def _failure(self) -> Outcome:
+        self._settle()
+        lost = [rank for rank in range(len(self._ranks)) if self._lost(rank)]
+        rank = min(lost, key=self._suspicion)
+        error = self._ranks[rank].record().get("error") or {}
+        step = self._step(rank)
+        where = "" if step is None else f" at step {step}"
+        out_of_memory = bool(error.get("out_of_memory"))
+        bad_input = bool(error.get("bad_input"))
+        return Outcome(
+            status="oom" if out_of_memory else "failed",
+            reason=str(error["message"])
+            if bad_input
+            else f"rank {rank} {self._how_it_ended(rank, error, where)}",
+            bad_input=bad_input,
+            rank=rank,
+            step=step,
+            log=str(self._ranks[rank].log),
+            records=self._records(),
+        )
+
+    def _settle(self) -> None:
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline and any(one.exit_code is None for one in self._ranks):
+            self._wait(0.05)
+            self._observe()
+
+    def _suspicion(self, rank: int) -> tuple[Any, ...]:
+        """Sorts lost ranks, the culprit first: no echo of another's end, then least progress, then time."""
+        error = self._ranks[rank].record().get("error") or {}
+        echo = is_echo(str(error.get("message", "")))
+        return echo, self._beats.read(rank).position, float(error.get("at_monotonic_s", 0.0))
+
+    def _how_it_ended(self, rank: int, error: dict[str, Any], where: str) -> str:
+        code = self._ranks[rank].exit_code
+        if error:
+            return f"failed{where}: {error.get('message')}"
+        if code == 0:
+            return f"left{where or ' before its first step'} with exit code 0"
+        if code is not None and code < 0:
+            return f"was killed by {_signal_name(-code)}{where}"
+        return f"exited with code {code}{where}"
+
+    def _overdue(self) -> Outcome | None:
+        now = time.monotonic()
+        for one in self._ranks:
+            if one.exit_code is not None or one.stage == Stage.DONE:
+                continue
+            if one.stage == Stage.TEARDOWN:
+                if self._all_leaving() and now - self._last_to_leave() > self._limits.teardown_timeout:
+                    return self._teardown_hang()
+            elif now - self._silent_since(one) > self._patience(one):
+                return self._hang(now)
+        return None
+
+    def _all_leaving(self) -> bool:
+        return all(one.stage >= Stage.TEARDOWN or one.exit_code is not None for one in self._ranks)
+
+    def _last_to_leave(self) -> float:
+        """Leaving may wait for the slowest rank, so the limit counts from its arrival."""
+        return max(one.stage_since for one in self._ranks)
+
+    def _silent_since(self, one: SupervisedRank) -> float:
+        return one.seen_at if one.stage == Stage.STEADY else one.stage_since
+
+    def _patience(self, one: SupervisedRank) -> float:
+        if one.stage == Stage.WARMUP:
+            return self._limits.warmup_timeout
+        if one.stage != Stage.STEADY:
+            return self._limits.init_timeout
+        if self._limits.stall_timeout is not None:
+            return self._limits.stall_timeout
+        slowest = max(self._beats.read(r).slowest_warmup_s for r in range(len(self._ranks)))
+        return max(30.0, 20.0 * slowest)
+
+    def _teardown_hang(self) -> Outcome:
+        hung = [r for r, one in enumerate(self._ranks) if one.exit_code is None]
+        if not all(one.finished for one in self._ranks):
+            return self._hang(time.monotonic())
+        names = ", ".join(map(str, hung))
+        note = f"rank {names} did not leave within {self._limits.teardown_timeout:g} s and was ended"
+        return Outcome(status="ok", records=self._records(), notes=[note])
+
+    def _hang(self, now: float) -> Outcome:
+        silent = now - min(one.seen_at for one in self._ranks)
+        blamed, why = self._blame()
+        step = self._step(blamed[0])
+        where = f"at step {step}" if step is not None else f"in {self._ranks[blamed[0]].stage.name.lower()}"
+        outcome = Outcome(
+            status="hang",
+            reason=f"{_name(blamed, len(self._ranks))} {why} {where}: no progress for {silent:.0f} s",
+            rank=blamed[0] if len(blamed) == 1 else None,
+            step=step,
+            log=str(self._ranks[blamed[0]].log),
+            records=self._records(),
+        )
+        self._dump_stacks()  # last: it sets a stopped rank going, which changes all that was just read
+        return outcome
+
+    def _blame(self) -> tuple[list[int], str]:
+        stopped = [r for r, one in enumerate(self._ranks) if is_stopped(one.process.pid)]
+        if stopped:
+            return stopped, "is stopped by a signal" if len(stopped) == 1 else "are stopped by a signal"
+        lowest = min(one.seen for one in self._ranks)
+        blamed = [r for r, one in enumerate(self._ranks) if one.seen == lowest]
+        return blamed, "hangs" if len(blamed) == 1 else "hang"
+
+    def _step(self, rank: int) -> int | None:
+        begun = self._beats.read(rank).begun
+        return begun - 1 if begun else None
+
+    def _dump_stacks(self) -> None:
+        for one in self._ranks:
+            if one.exit_code is None:
+                stopped = is_stopped(one.process.pid)
+                _signal_one(one.process.pid, signal.SIGUSR2)
+                if stopped:  # it can only speak while it runs, and is ended right after
+                    _signal_one(one.process.pid, signal.SIGCONT)
+        self._wait(0.2)
+        time.sleep(0.1)
+
+    def _records(self) -> list[Any]:
+        found = [one.record() for one in self._ranks]
+        return [record_from(raw) for raw in found if "rank" in raw]
+
+    def end_all(self) -> None:
+        """End every rank and what it started: ask first, insist after a second."""
+        for one in self._ranks:
+            if one.exit_code is None:
+                signal_group(one.process.pid, signal.SIGTERM)
+        self._wait_for_ends(_TERM_GRACE_S)
+        for one in self._ranks:
+            signal_group(one.process.pid, signal.SIGKILL)
+        self._wait_for_ends(_KILL_LIMIT_S)
+        for one in self._ranks:
+            _cap(one.log)
+
+    def _wait_for_ends(self, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        with contextlib.suppress(SpawnFailed):  # nobody left to tell of ends: the signals must still go out
+            while self._alive() and time.monotonic() < deadline:
+                self._wait(0.02)
+
+    def _alive(self) -> bool:
+        for one in self._ranks:
+            if one.exit_code is None:
+                one.exit_code = one.process.poll()
+        return any(one.exit_code is None for one in self._ranks)
+
+
+def _name(blamed: list[int], ranks: int) -> str:
+    if len(blamed) == 1:
+        return f"rank {blamed[0]}"
+    return "all ranks" if len(blamed) == ranks else f"ranks {', '.join(map(str, blamed))}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _signal_one(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _cap(log: Path) -> None:
+    """Keep a rank that prints without end from filling the disk; it appends, so it writes on."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > _LARGEST_LOG_BYTES:
+            os.truncate(log, _LARGEST_LOG_BYTES // 2)

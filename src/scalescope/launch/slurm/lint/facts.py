@@ -1,0 +1,110 @@
+"""What the rules look at, and what they say."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from scalescope.launch.slurm.lint.launches import Launch, launches
+from scalescope.launch.slurm.lint.script import Directive, JobScript, Line, variables
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One finding in a job script."""
+
+    line: int
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the rules look at."""
+
+    script: JobScript
+    launches: tuple[Launch, ...]
+    options: dict[str, str]
+    """All directives together, also those sbatch does not read: what is wrong with those is said once."""
+    variables: dict[str, str]
+
+    @property
+    def launchers(self) -> list[Launch]:
+        return [one for one in self.launches if one.started.is_launcher]
+
+    @property
+    def ranks(self) -> list[Launch]:
+        """Launchers, and what may be ranks by itself."""
+        return [one for one in self.launches if one.started.may_be_ranks]
+
+    @property
+    def nodes(self) -> int:
+        return number_in(self.options.get("nodes")) or 1
+
+    @property
+    def has_whole_nodes(self) -> bool:
+        return self.options.get("exclusive") == ""
+
+
+def job_of(script: JobScript) -> Job:
+    """Gather what the rules look at."""
+    told = sorted(script.directives, key=lambda one: not one.is_comment)  # what is no comment counts
+    options = {name: text for one in told for name, text in slurm_options(one.text).items()}
+    known = variables(script.lines)
+    return Job(script, tuple(launches(script, known)), options, known)
+
+
+def number_in(text: str | None) -> int | None:
+    match = re.match(r"[0-9]+", text or "")
+    return int(match[0]) if match else None
+
+
+_SHORT = {"n": "ntasks", "N": "nodes", "c": "cpus-per-task", "G": "gpus"}
+_ALIAS = {"tasks-per-node": "ntasks-per-node"}
+_OPTION = re.compile(r"(?:^|\s)(?:--([a-z][a-z-]*)(?:[=\s]\s*([^\s-]\S*))?|-([A-Za-z])\s*=?\s*([^\s-]\S*)?)")
+
+
+def slurm_options(text: str) -> dict[str, str]:
+    """SLURM's options in a line, under their long names."""
+    found: dict[str, str] = {}
+    for match in _OPTION.finditer(text):
+        name = match[1] or _SHORT.get(match[3], match[3])
+        found[_ALIAS.get(name, name)] = (match[2] or match[4] or "").strip("\"'")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """How many tasks a step has on a node, and which option of whom says so."""
+
+    per_node: int | None
+    """None where only the shell knows."""
+    option: str | None
+    is_of_step: bool
+
+
+def tasks_of(step: dict[str, str], job: Job) -> Tasks:
+    """As srun counts: its own --ntasks, else the tasks of the job, else its own --ntasks-per-node.
+
+    sbatch puts the job's tasks into SLURM_NTASKS, against which srun does not honour --ntasks-per-node.
+    """
+    nodes = number_in(step.get("nodes")) or job.nodes
+    if "ntasks" in step:
+        return Tasks(_divided(number_in(step["ntasks"]), nodes), "ntasks", is_of_step=True)
+    are_nodes_given = "nodes" in job.options
+    if "ntasks" in job.options and (are_nodes_given or "ntasks-per-node" not in job.options):
+        return Tasks(_divided(number_in(job.options["ntasks"]), nodes), "ntasks", is_of_step=False)
+    if "ntasks-per-node" in job.options:
+        per_node = number_in(job.options["ntasks-per-node"])
+        of_job = None if per_node is None else per_node * max(nodes, job.nodes)
+        return Tasks(_divided(of_job, nodes), "ntasks-per-node", is_of_step=False)
+    if "ntasks-per-node" in step:
+        return Tasks(number_in(step["ntasks-per-node"]), "ntasks-per-node", is_of_step=True)
+    return Tasks(1, None, is_of_step=False)
+
+
+def _divided(tasks: int | None, nodes: int) -> int | None:
+    return None if tasks is None else math.ceil(tasks / nodes)
+
+
+def places(job: Job) -> list[Directive | Line]:
+    return [*job.script.directives, *job.script.lines]

@@ -1,0 +1,52 @@
+"""Mistakes that keep sbatch from reading a script, or lines of it."""
+
+from collections.abc import Iterator
+
+from scalescope.launch.slurm.lint.facts import Job, Mistake, slurm_options
+
+
+def refused(script: str) -> Iterator[Mistake]:
+    """What sbatch refuses before it reads anything."""
+    if script.startswith("\ufeff"):
+        yield Mistake(1, "a byte order mark stands before #!: sbatch refuses the script", "save it without")
+    elif not script.startswith("#!"):
+        yield Mistake(1, "no #! at the start: sbatch refuses the script", "make the first line #!/bin/bash")
+    if "\r\n" in script:
+        yield Mistake(
+            1 + script.count("\n", 0, script.index("\r\n")),
+            "a DOS line break: sbatch refuses scripts that have any",
+            r"take them away: sed -i 's/\r$//' SCRIPT",
+        )
+
+
+def indented_directive(job: Job) -> Iterator[Mistake]:
+    for directive in job.script.directives:
+        if directive.is_indented and directive.comes_after is None:
+            yield Mistake(
+                directive.number,
+                "an indented #SBATCH: sbatch reads it only at the start of a line, so this one does nothing",
+                "take away the space before it",
+            )
+
+
+def late_directive(job: Job) -> Iterator[Mistake]:
+    for directive in job.script.directives:
+        if directive.comes_after is not None:
+            yield Mistake(
+                directive.number,
+                f"sbatch reads no #SBATCH after the first command (line {directive.comes_after}): "
+                "this one does nothing",
+                "move it to the top",
+            )
+
+
+def commented_directive(job: Job) -> Iterator[Mistake]:
+    """An option that another line gives was put aside on purpose."""
+    read = {name for one in job.script.directives if not one.is_comment for name in slurm_options(one.text)}
+    for directive in job.script.directives:
+        if directive.is_comment and not read.issuperset(slurm_options(directive.text)):
+            yield Mistake(
+                directive.number,
+                "a space between # and SBATCH: to sbatch this is a comment, so it does nothing",
+                f"#SBATCH {directive.text.strip()}",
+            )

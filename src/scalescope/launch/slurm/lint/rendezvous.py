@@ -1,0 +1,169 @@
+"""Mistakes in how ranks find each other: addresses, ports, numbers of nodes."""
+
+import re
+from collections.abc import Iterator
+
+from scalescope.launch.slurm.lint.facts import Job, Mistake
+from scalescope.launch.slurm.lint.launches import Launch
+from scalescope.launch.slurm.lint.script import DOUBLE, SINGLE, Command, assignments, commands
+
+_NODE_LIST = r"\$\{?SLURM_(?:JOB_|STEP_)?NODELIST\}?"
+ADDRESS = r"(?:--rdzv[-_]endpoint|--master[-_]addr|--main[-_]process[-_]ip|\bMASTER_ADDR)(?:=|\s+)[\"']?"
+FIRST_HOST = 'take the first: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+
+
+def node_list_as_address(job: Job) -> Iterator[Mistake]:
+    given = [one for line in job.script.lines for one in assignments(line)]
+    copies = [name for name, value, _ in given if re.fullmatch(rf"[\"']?{_NODE_LIST}[\"']?", value)]
+    names = [_NODE_LIST, *(rf"\$\{{?{name}\b\}}?" for name in copies if name != "MASTER_ADDR")]
+    pattern = re.compile(rf"{ADDRESS}(?:{'|'.join(names)})|{_NODE_LIST}:[0-9$]")
+    for line in job.script.lines:
+        for match in pattern.finditer(line.text):
+            yield Mistake(
+                line.number_at(match.start()),
+                "the ranks are to meet at a list of nodes, which is no host as soon as there are two",
+                FIRST_HOST,
+            )
+
+
+_ENDPOINT = r"--rdzv[-_]endpoint(?:=|\s+)[\"']?"
+_BEFORE_PORT = (
+    r"(?:--(?:master|main[-_]process)[-_]port(?:=|\s+)[\"']?"
+    rf"|{_ENDPOINT}(?:\$\([^()]{{0,200}}\)|[^\s$]|\$(?!\()){{0,200}}?:)"
+)
+_FIXED = r"(?:\$\{(?P<unless>\w+):?[-=])?(?P<port>[0-9]{2,5})(?![\w$])"
+_FIXED_HERE = re.compile(rf"(?:{_BEFORE_PORT}|{_NODE_LIST}:|\b(?P<name>MASTER_PORT)=[\"']?){_FIXED}")
+_PORT_VARIABLE = re.compile(rf"{_BEFORE_PORT}\$\{{?([A-Za-z_]\w*)")
+_ENDPOINT_VARIABLE = re.compile(rf"{_ENDPOINT}\$\{{?([A-Za-z_]\w*)\}}?(?![\w:$])")
+_REFERENCE = re.compile(r"[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?")
+
+
+def fixed_port(job: Job) -> Iterator[Mistake]:
+    if job.has_whole_nodes:  # then no other job is on the node
+        return
+    for line in job.script.lines:
+        for match in _FIXED_HERE.finditer(line.text):
+            if _is_kept(match, job):
+                yield _fixed(line.number_at(match.start("port")), match, match["name"])
+    ports, endpoints = _names_of_ports(job)
+    for line in job.script.lines:
+        for name, value, place in assignments(line):
+            before = r"[\"']?" if name in ports else r".*:" if name in endpoints else None
+            held = re.fullmatch(rf"{before}{_FIXED}\}}?[\"']?", value) if before else None
+            if held and name != "MASTER_PORT" and _is_kept(held, job):
+                yield _fixed(line.number_at(place), held, name if name in ports else None)
+
+
+def _is_kept(match: re.Match[str], job: Job) -> bool:
+    """Whether the number is what counts: a default does not where the script gives another value."""
+    return match["unless"] is None or job.variables.get(match["unless"], match["port"]).isdigit()
+
+
+def _fixed(number: int, match: re.Match[str], name: str | None) -> Mistake:
+    other = match["unless"] if (match["unless"] or "1")[0].isalpha() else None
+    mend = f"{name or other or 'export MASTER_PORT'}=$((20000 + SLURM_JOB_ID % 12000))"
+    return Mistake(
+        number,
+        f"port {match['port']} is fixed: two jobs on one node meet there",
+        f"let the port depend on the job: {mend}{'' if name or other else ', and $MASTER_PORT here'}",
+    )
+
+
+def _names_of_ports(job: Job) -> tuple[set[str], set[str]]:
+    """Variables that come to stand where a port is due, and where an endpoint is, also by way of others."""
+    texts = [line.text for line in job.script.lines]
+    ports = {match[1] for text in texts for match in _PORT_VARIABLE.finditer(text)} | {"MASTER_PORT"}
+    endpoints = {match[1] for text in texts for match in _ENDPOINT_VARIABLE.finditer(text)}
+    given = [(name, value) for line in job.script.lines for name, value, _ in assignments(line)]
+    for name, value in reversed(given):  # a variable is set before it is used
+        if name in ports and (match := _REFERENCE.fullmatch(value)):
+            ports.add(match[1])
+        if name in endpoints and (match := re.fullmatch(r".*:\$\{?([A-Za-z_]\w*)\}?[\"']?", value)):
+            ports.add(match[1])
+    return ports, endpoints
+
+
+_OWN_PORT = re.compile(
+    r"--standalone|--master[-_]port|--rdzv[-_]endpoint|PET_MASTER_PORT=|PET_RDZV_ENDPOINT="
+)
+
+
+def shared_default_port(job: Job) -> Iterator[Mistake]:
+    """torchruns beside each other; those of different nodes do not see each other's ports."""
+    launchers = {
+        (one.line.number, one.command.offset): one for one in job.launchers if _is_at_default_port(one, job)
+    }
+    script = [(line.number, command) for line in job.script.lines for command in commands(line.text)]
+    is_any_running = False
+    for (number, command), is_repeated in zip(script, _repeated([one for _, one in script]), strict=True):
+        if "wait" in command.words:
+            is_any_running = False
+        launch = launchers.get((number, command.offset))
+        if launch is None:
+            continue
+        is_left_running = command.ended_by == "&"
+        if is_any_running or (is_left_running and is_repeated):
+            yield Mistake(
+                launch.number,
+                "another torchrun at the same time on the node, both at the default port 29500 "
+                "(only new versions take a free one)",
+                "torchrun --standalone, which takes a free port",
+            )
+        is_any_running = is_any_running or is_left_running
+
+
+def _is_at_default_port(launch: Launch, job: Job) -> bool:
+    if launch.started.program != "torchrun" or (launch.started.step is not None and job.nodes > 1):
+        return False
+    return not _OWN_PORT.search(f"{launch.command.text} {launch.started.arguments}")
+
+
+def _repeated(script: list[Command]) -> list[bool]:
+    """For each command, whether a loop comes back to it without a wait."""
+    repeated = []
+    comes_to_end_of_loop = False
+    for command in reversed(script):
+        repeated.append(comes_to_end_of_loop)
+        if command.words[0] in {"do", "done"} or "wait" in command.words:
+            comes_to_end_of_loop = command.words[0] == "done"
+    return repeated[::-1]
+
+
+_UNQUOTED_RANK = re.compile(
+    r"--(?P<flag>node|machine)(?P<dash>[-_])rank(?:=|\s+)[\"']?\$\{?(?P<name>SLURM_(?:NODE|PROC)ID)\b"
+)
+
+
+def rank_of_the_first_node(job: Job) -> Iterator[Mistake]:
+    """`$SLURM_NODEID` in srun's command line: the batch script's shell puts in its own, which is 0."""
+    if job.nodes < 2 or not any(one.started.step is not None for one in job.launchers):
+        return
+    for line in job.script.lines:
+        seen = re.sub(rf"{DOUBLE}|\\.|({SINGLE})", _without_single_quoted, line.text, flags=re.DOTALL)
+        for match in _UNQUOTED_RANK.finditer(seen):
+            flag = f"--{match['flag']}{match['dash']}rank=${match['name']}"
+            yield Mistake(
+                line.number_at(match.start()),
+                f"${match['name']} is put in before srun starts anything: it is 0 for every node",
+                f"let each node put it in: srun bash -c '... {flag} ...' (other variables exported)",
+            )
+
+
+def _without_single_quoted(match: re.Match[str]) -> str:
+    return re.sub(r"\S", " ", match[0]) if match[1] else match[0]
+
+
+OTHER_NODES = re.compile(r"\b(?:srun|ssh|pdsh|clush|mpirun|mpiexec|parallel|blaunch)\b")
+
+
+def one_node_of_several(job: Job) -> Iterator[Mistake]:
+    if job.nodes < 2 or any(OTHER_NODES.search(line.text) for line in job.script.lines):
+        return
+    for launch in job.launchers:
+        nodes = re.search(r"--nnodes(?:=|\s+)(\S+)", launch.started.arguments)
+        if launch.started.program == "torchrun" and nodes and nodes[1] != "1":
+            yield Mistake(
+                launch.number,
+                "torchrun for several nodes without srun: a job script runs on the first node only",
+                "start it on all of them: srun torchrun",
+            )

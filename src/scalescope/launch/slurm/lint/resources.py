@@ -1,0 +1,163 @@
+"""Mistakes in what is asked of a node: tasks, GPUs, cores, threads."""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from scalescope.launch.slurm.lint.facts import (
+    Job,
+    Mistake,
+    Tasks,
+    places,
+    slurm_options,
+    tasks_of,
+)
+from scalescope.launch.slurm.lint.launches import Launch
+from scalescope.launch.slurm.lint.script import Line
+
+_RANKS_FLAG = {"torchrun": "--nproc_per_node", "accelerate": "--num_processes", "deepspeed": "--num_gpus"}
+_RANKS = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)(?:=|\s+)[\"']?([0-9]+)(?![\w$])")
+_GPUS = re.compile(r"(?P<kind>(?:[A-Za-z][\w.-]*:)?)(?P<number>[0-9]+)")
+_GPU_GRES = re.compile(
+    r"(?P<kind>gpu(?::[A-Za-z][\w.-]*)?(?::(?=[0-9]+(?:\(|$)))?)(?P<number>[0-9]*)(?:\(.*\))?"
+)
+
+
+def several_launchers(job: Job) -> Iterator[Mistake]:
+    for launch in job.launchers:
+        step = slurm_options(launch.started.step or "")
+        tasks = tasks_of(step, job)
+        if launch.started.step is None or tasks.per_node is None or tasks.per_node < 2:
+            continue
+        what = f"{tasks.per_node} tasks a node together with {launch.started.program}: "
+        if not tasks.is_of_step and step.get("ntasks-per-node") == "1":
+            what += "srun ignores --ntasks-per-node where the job has more tasks"
+            yield Mistake(launch.number, what, "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1")
+            continue
+        yield Mistake(
+            launch.number if tasks.is_of_step else _line_of(tasks.option, job),
+            what + "each starts a launcher with ranks of its own",
+            _one_task_a_node(tasks, launch.started.program),
+        )
+
+
+def _one_task_a_node(tasks: Tasks, program: str) -> str:
+    instead = " instead of --ntasks" if tasks.option == "ntasks" else ""
+    ranks = f"{program}'s {_RANKS_FLAG[program]} for the ranks"
+    return f"one task for each node (--ntasks-per-node=1{instead}) and {ranks}"
+
+
+def _line_of(option: str | None, job: Job) -> int:
+    """The last one counts, as for sbatch; a comment only where there is no other."""
+    having = [one for one in job.script.directives if option in slurm_options(one.text)]
+    return max(having, key=lambda one: (not one.is_comment, one.number)).number
+
+
+def pmix(job: Job) -> Iterator[Mistake]:
+    for place in places(job):
+        if match := re.search(r"--mpi[=\s]\s*[\"']?pmix", place.text):
+            yield Mistake(
+                place.number_at(match.start()) if isinstance(place, Line) else place.number,
+                "--mpi=pmix fails where SLURM was built without PMIx, and torch does not use it",
+                "leave it out, or --mpi=none",
+            )
+
+
+def gpus_per_task(job: Job) -> Iterator[Mistake]:
+    """A task that has all GPUs of its node is as good as a node that has them."""
+    for launch in job.launchers:
+        step = slurm_options(launch.started.step or "")
+        gpus = step.get("gpus-per-task", job.options.get("gpus-per-task"))
+        if gpus is None or not _is_short_of_gpus(launch, gpus, tasks_of(step, job).per_node or 1):
+            continue
+        program = launch.started.program
+        yield Mistake(
+            launch.number if "gpus-per-task" in step else _line_of("gpus-per-task", job),
+            f"GPUs for each task together with {program}: {program} is one task, whose ranks share them",
+            "ask for the GPUs of a node: --gpus-per-node=N",
+        )
+
+
+def _is_short_of_gpus(launch: Launch, gpus: str, tasks: int) -> bool:
+    """Under srun a task sees its own; a script that starts the launcher itself sees those of all tasks."""
+    of_task = re.search(r"[0-9]+$", gpus)
+    ranks = _RANKS.search(launch.started.arguments)
+    seen = int(of_task[0]) * (tasks if launch.started.step is None else 1) if of_task else math.inf
+    is_one_of_several = launch.started.step is not None and tasks > 1
+    return is_one_of_several or (ranks is not None and seen < int(ranks[1]))
+
+
+def more_ranks_than_gpus(job: Job) -> Iterator[Mistake]:
+    if job.has_whole_nodes:  # with all their GPUs
+        return
+    for launch in job.launchers:
+        gpus = _gpus_of_node(slurm_options(launch.started.step or "")) or _gpus_of_node(job.options)
+        ranks = _RANKS.search(launch.started.arguments)
+        if gpus is None or ranks is None or int(ranks[1]) <= gpus.number:
+            continue
+        flag = _RANKS_FLAG[launch.started.program]
+        yield Mistake(
+            _line_of_ranks(launch),
+            f"{ranks[1]} ranks on a node that is asked for {gpus.number} GPU{'s'[: gpus.number > 1]}",
+            f"{flag}={gpus.number}, or {gpus.option}{ranks[1]} instead of {gpus.option}{gpus.number}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    """GPUs of a node, and the option that asks for them up to its number."""
+
+    number: int
+    option: str
+
+
+def _gpus_of_node(options: dict[str, str]) -> _Gpus | None:
+    """None where no number is asked for, or none at all: then the ranks need none."""
+    for name, text in (("gpus-per-node", options.get("gpus-per-node")), ("gres", options.get("gres"))):
+        match = (_GPUS if name == "gpus-per-node" else _GPU_GRES).fullmatch(text or "")
+        if match and int(match["number"] or 1) > 0:
+            kind = match["kind"]
+            before = kind if match["number"] or not kind else f"{kind}:"
+            return _Gpus(int(match["number"] or 1), f"--{name}={before}")
+    return None
+
+
+def _line_of_ranks(launch: Launch) -> int:
+    """Of the number where the command has it, else (in a variable) of the command."""
+    match = _RANKS.search(launch.command.text)
+    return launch.line.number_at(launch.command.offset + match.start()) if match else launch.number
+
+
+def no_cores(job: Job) -> Iterator[Mistake]:
+    steps = [slurm_options(one.started.step or "") for one in job.launches]
+    asked = {"cpus-per-task", "cpus-per-gpu"}
+    if any(not asked.isdisjoint(options) for options in [job.options, *steps]) or _has_cores_anyway(job):
+        return
+    yield Mistake(
+        max((one.number for one in job.script.directives), default=1),
+        "no --cpus-per-task: a task gets one core, for the ranks and their data loaders together",
+        "#SBATCH --cpus-per-task=N, and the same for srun, which does not take it over since SLURM 22.05",
+    )
+
+
+def _has_cores_anyway(job: Job) -> bool:
+    """Whole nodes; or the cores of several tasks for what the script starts itself, without srun."""
+    uses_srun = any(one.started.step is not None for one in job.launches)
+    return job.has_whole_nodes or (not uses_srun and (tasks_of({}, job).per_node or 1) > 1)
+
+
+def no_thread_count(job: Job) -> Iterator[Mistake]:
+    ranks = job.ranks
+    told = [one.text for one in places(job)] + list(job.script.documents)
+    if ranks and not any(re.search(r"OMP_NUM_THREADS=|--num[-_]cpu[-_]threads", text) for text in told):
+        cores = (
+            "$SLURM_CPUS_PER_GPU"
+            if "cpus-per-gpu" in job.options
+            else "$SLURM_CPUS_PER_TASK, divided by the ranks of a task"
+        )
+        yield Mistake(
+            ranks[0].number,
+            "OMP_NUM_THREADS is not set: torchrun makes it 1, and without it every rank takes all cores",
+            f"export OMP_NUM_THREADS={cores}",
+        )

@@ -1,0 +1,142 @@
+"""Material: everything a report is made of, from one run folder or many."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
+from scalescope.analysis.trace.profile import Profile, profiles
+from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.finding import Diagnosis
+from scalescope.report.training.sections import surroundings
+from scalescope.results.run import Run
+from scalescope.results.run_folder import EXPERIMENT
+
+_WELL = 0.9  # of the ideal: less is worth a word
+
+
+@dataclass(frozen=True)
+class Story:
+    """One run, and what analysis makes of it; each thing is computed once."""
+
+    run: Run
+    label: str = ""  # where the folder's own name is another run's as well
+
+    @property
+    def name(self) -> str:
+        return self.label or self.run.path.name
+
+    @functools.cached_property
+    def measured(self) -> tuple[Configuration, ...]:
+        return configurations(self.run.results)
+
+    @functools.cached_property
+    def rows(self) -> tuple[ScalingRow, ...]:
+        return scaling_rows(self.measured)
+
+    @functools.cached_property
+    def diagnosis(self) -> Diagnosis:
+        return diagnose(self.run)
+
+    @functools.cached_property
+    def collectives(self) -> tuple[CollectiveRow, ...]:
+        return collective_rows(self.run.results)
+
+    @functools.cached_property
+    def profiles(self) -> tuple[Profile, ...]:
+        return profiles(self.run)
+
+    @property
+    def scales(self) -> bool:
+        """Whether several numbers of ranks were compared."""
+        return any(not row.is_baseline for row in self.rows)
+
+    @property
+    def loses(self) -> bool:
+        """Whether more ranks deliver clearly less than their share."""
+        return any(not row.is_baseline and row.efficiency.value < _WELL for row in self.rows)
+
+    @functools.cached_property
+    def command(self) -> str:
+        """The command that repeats it, from the first line of its request."""
+        try:
+            with (self.run.path / EXPERIMENT).open(encoding="utf-8", errors="replace") as stream:
+                first = stream.readline(10_000)
+        except OSError:
+            return ""
+        words = first.removeprefix("#").partition(" FILE repeats")[0].strip()
+        return f"{words} {self.run.path / EXPERIMENT}" if words.startswith("scalescope ") else ""
+
+
+@dataclass(frozen=True)
+class Material:
+    """All runs of a report, oldest first, and how they are to be shown."""
+
+    stories: tuple[Story, ...]
+    title: str
+    datasets: tuple[str, ...] = ()  # only these; all where empty
+    skip_epochs: int = 0
+    by: str | None = None  # a setting whose values are overlaid
+
+    @functools.cached_property
+    def _by_machine(self) -> tuple[tuple[Configuration, ...], ...]:
+        """Of every machine its configurations; of two runs of one trial the newer one's."""
+        found: dict[str, dict[str, Configuration]] = {}
+        for story in self.stories:
+            machines = {one.trial_id: one.environment_id for one in story.run.results}
+            for one in story.measured:
+                own = found.setdefault(machines[one.trial.trial_id], {})
+                own.pop(one.trial.trial_id, None)  # the newer one comes later
+                own[one.trial.trial_id] = one
+        return tuple(tuple(own.values()) for own in found.values())
+
+    @functools.cached_property
+    def measured(self) -> tuple[Configuration, ...]:
+        """Every configuration that was asked for."""
+        everything = (one for own in self._by_machine for one in own)
+        return tuple(one for one in everything if one.trial.settings["ablation"] == "none")
+
+    @functools.cached_property
+    def rows(self) -> tuple[ScalingRow, ...]:
+        """Scaling over all runs of a machine: one rank may have been measured in another run than two."""
+        if len(self.stories) == len(self._by_machine) == 1:
+            return self.stories[0].rows
+        return tuple(row for own in self._by_machine for row in scaling_rows(own))
+
+    def row_of(self, one: Configuration) -> ScalingRow | None:
+        """How a configuration scales; None where it is no row of its own."""
+        return self._rows_by_configuration.get(id(one))
+
+    @functools.cached_property
+    def _rows_by_configuration(self) -> dict[int, ScalingRow]:
+        return {id(row.configuration): row for row in self.rows}
+
+    def of_dataset(self, name: str) -> tuple[Configuration, ...]:
+        return tuple(one for one in self.measured if dataset_of(one) == name)
+
+    @functools.cached_property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Data sets in the report, in the order in which they appear."""
+        found = dict.fromkeys(dataset_of(one) for one in self.measured)
+        return tuple(name for name in found if not self.datasets or name in self.datasets)
+
+    @property
+    def scaling_stories(self) -> tuple[Story, ...]:
+        """Runs that compare several numbers of ranks, the newest first."""
+        return tuple(story for story in reversed(self.stories) if story.scales)
+
+
+def dataset_of(one: Configuration) -> str:
+    """The data a configuration trained on; made-up samples go by the workload's name."""
+    data = str(one.trial.settings.get("data", "synthetic"))
+    if data not in ("synthetic", "own"):
+        return data
+    return Path(str(one.trial.settings["workload"]).partition(":")[0]).stem
+
+
+def notes_of(measured: Sequence[Configuration]) -> tuple[str, ...]:
+    """What must stand beside every figure: shaped links, split GPUs, stand-ins."""
+    return tuple(dict.fromkeys(note for one in measured for note in surroundings(one.trial)))

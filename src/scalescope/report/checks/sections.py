@@ -1,0 +1,108 @@
+"""The screen of `check`: of one host line by line, of several a row each."""
+
+from collections.abc import Sequence
+
+from scalescope.analysis.checks.host import Check
+from scalescope.analysis.checks.nodes import HostChecks
+from scalescope.experiment.nodes import gpu_names
+from scalescope.report.numbers import counted, data_size
+from scalescope.report.section import Section, Table
+
+
+def check_sections(checks: tuple[Check, ...], matrix: list[str]) -> tuple[Section, ...]:
+    """A sentence first, then one line for each thing looked at, then the link matrix."""
+    rows = tuple((check.level, check.subject, check.text) for check in checks)
+    advice = tuple(f"{check.level}: {check.subject}: {check.advice}." for check in checks if check.advice)
+    columns = ("", "what", "seen")
+    return (
+        Section(lines=(_verdict(checks, "This machine looks ready."),)),
+        Section(table=Table(columns=columns, rows=rows, left=frozenset(columns)), lines=advice),
+        Section(title="Links", lines=tuple(matrix)),
+    )
+
+
+def _verdict(checks: Sequence[Check], good: str) -> str:
+    bad = [check for check in checks if check.level == "fail"]
+    doubtful = [check for check in checks if check.level == "warn"]
+    if bad:
+        return f"A run here would be meaningless: {bad[0].subject}: {bad[0].text}."
+    return f"A run here is possible; {len(doubtful)} thing(s) may spoil it." if doubtful else good
+
+
+def host_sections(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> tuple[Section, ...]:
+    """A sentence, a row for each host, then each doubt once with the hosts that raise it."""
+    said = _by_doubt(hosts, between)
+    columns = ("host", "ranks", "GPUs", "cores", "memory", "network", "torch", "state")
+    table = Table(
+        columns=columns,
+        rows=tuple(_row(one) for one in hosts),
+        left=frozenset(columns) - {"cores", "memory"},
+        optional=("network", "memory"),
+    )
+    lines = [f"{one.level}: {where}{one.subject}: {one.text}. {_sentence(one.advice)}" for one, where in said]
+    details = [
+        f"{one.host}: {check.level}: {check.subject}: {check.text}" for one in hosts for check in one.checks
+    ]
+    good = f"All {len(hosts)} hosts look ready, and they are alike."
+    return (
+        Section(lines=(_verdict([one for one, _ in said], good),)),
+        Section(table=table, lines=tuple(line.rstrip() for line in lines), details=tuple(details)),
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _by_doubt(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> list[tuple[Check, str]]:
+    """Every doubt once, and before it which hosts raise it; what makes a run meaningless first."""
+    raised: dict[Check, list[str]] = {}
+    for one in hosts:
+        for check in one.doubts:
+            raised.setdefault(check, []).append(one.host)
+    found = [(check, "") for check in between]
+    found += [
+        (check, "all hosts: " if len(names) == len(hosts) else f"{', '.join(dict.fromkeys(names))}: ")
+        for check, names in raised.items()
+    ]
+    return sorted(found, key=lambda one: one[0].level != "fail")
+
+
+def _row(one: HostChecks) -> tuple[str, ...]:
+    memory = one.machine.memory_bytes
+    return (
+        one.host,
+        _numbers(one.ranks),
+        gpu_names(one.machine),
+        str(one.machine.cores),
+        "unknown" if memory is None else data_size(memory),
+        _network(one),
+        one.machine.torch_version,
+        _state(one.doubts),
+    )
+
+
+def _numbers(ranks: tuple[int, ...]) -> str:
+    """`0-3` where they follow each other, otherwise one by one."""
+    if len(ranks) > 2 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def _network(one: HostChecks) -> str:
+    """The InfiniBand ports that are up, or the fastest interface."""
+    ports = [port for port in one.system.get("infiniband", ()) if "ACTIVE" in (port["state"] or "")]
+    if ports:
+        return f"{len(ports)} × {ports[0]['rate'] or 'InfiniBand'}"
+    up = [card for card in one.system.get("interfaces", ()) if card["state"] == "up" and card["speed_mbit"]]
+    if not up:
+        return "unknown"
+    best = max(up, key=lambda card: int(card["speed_mbit"]))
+    return f"{best['name']} {best['speed_mbit']} Mbit/s"
+
+
+def _state(doubts: tuple[Check, ...]) -> str:
+    bad = sum(one.level == "fail" for one in doubts)
+    if bad:
+        return f"{bad} fail"
+    return counted(len(doubts), "warning") if doubts else "ok"

@@ -1,0 +1,159 @@
+"""Several runs side by side: one row for each run, world size and batch; no verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.analysis.comparison.environments import Difference
+from scalescope.analysis.comparison.side_by_side import Beside, Group
+from scalescope.analysis.statistics import Estimate
+from scalescope.report.comparison.two_runs import SCHEMA_VERSION, differences_json
+from scalescope.report.numbers import (
+    MISSING,
+    counted,
+    milliseconds,
+    percent,
+    percent_with_interval,
+    significant,
+)
+from scalescope.report.section import Section, Table
+from scalescope.report.varied import shown_value, varied_settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """The matched rows of several runs; `differences` are each run's to the first."""
+
+    runs: tuple[str, ...]
+    groups: tuple[Group, ...]
+    differences: tuple[tuple[Difference, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def other_machines(self) -> bool:
+        return any(one.kind == "hardware" for found in self.differences for one in found)
+
+
+def side_by_side_sections(sides: SideBySide) -> tuple[Section, ...]:
+    """The largest world size in a sentence, then all rows, then what differs."""
+    machines = "The hardware differs" if sides.other_machines else "The hardware is the same"
+    no_verdict = f"{machines}; this only shows runs beside each other and gates nothing."
+    return (
+        Section(lines=(_sentence(sides), no_verdict, *sides.notes)),
+        _table(sides),
+        *_differing(sides),
+    )
+
+
+def _sentence(sides: SideBySide) -> str:
+    """Efficiencies where most ranks work, at the largest batch, and what the last one's gap is made of."""
+    group = max(sides.groups, key=lambda one: (one.first.ranks, one.first.batch))
+    first = group.first
+    shares = ", ".join(
+        f"{percent(one.row.efficiency.value)} in {sides.runs[one.run]}" for one in group.members
+    )
+    where = f"{counted(first.ranks, 'rank')}, batch {first.batch:,}"
+    if first.ranks == 1:
+        rates = [f"{_rate(one)} in {sides.runs[one.run]}" for one in group.members]
+        return f"{where}: samples/s {', '.join(rates)}."
+    worst = max(group.members, key=lambda one: one.behind or 0.0)
+    if worst.behind is None or worst.behind <= 0.0:
+        return f"{where}: efficiency {shares}."
+    gap = f"{sides.runs[worst.run]} delivers {worst.behind:.2f} ranks' worth less than {sides.runs[0]}"
+    if worst.behind_by_exposed is None:
+        return f"{where}: efficiency {shares}; {gap}, of what is not known."
+    return f"{where}: efficiency {shares}; {gap}, {worst.behind_by_exposed:.2f} of it exposed communication."
+
+
+def _table(sides: SideBySide) -> Section:
+    trials = [one.row.trial for group in sides.groups for one in group.members]
+    left_out = ("strategy", "lr", "epochs", "steps_per_epoch", "warmup_steps")
+    varied = [name for name in varied_settings(trials) if name not in left_out]
+    cells = [_cells(sides, one, varied) for group in sides.groups for one in group.members]
+    return Section(
+        table=Table(
+            columns=tuple(cells[0]),
+            rows=tuple(tuple(row.values()) for row in cells),
+            left=frozenset(("run",)),
+            optional=tuple(varied),
+        ),
+        lines=(
+            "behind: ranks' worth of speed less than the first run, and how much of that is communication "
+            "that compute does not hide; the rest is another term of the waterfall (explain shows it).",
+        ),
+    )
+
+
+def _cells(sides: SideBySide, one: Beside, varied: Sequence[str]) -> dict[str, str]:
+    row = one.row
+    return {
+        "ranks": f"{row.ranks}",
+        "batch": f"{row.batch:,}",
+        "run": sides.runs[one.run],
+        **{name: shown_value(row.trial, name) for name in varied},
+        "samples/s": _rate(one),
+        "speedup": f"{row.speedup.value:.2f}×",
+        "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
+        "exposed comm": _exposed(one),
+        "behind": MISSING if one.behind is None else f"{one.behind:+.2f}",
+        "of it exposed": MISSING if one.behind_by_exposed is None else f"{one.behind_by_exposed:+.2f}",
+    }
+
+
+def _rate(one: Beside) -> str:
+    return significant(one.row.configuration.samples_per_s.value, 4)
+
+
+def _exposed(one: Beside) -> str:
+    exposed = one.row.exposed_comm_s
+    if exposed is None or one.row.exposed_fraction is None:
+        return MISSING if one.row.ranks == 1 else "unknown"
+    if exposed.value <= 0.0:
+        return "~0 ms"
+    return f"{milliseconds(exposed.value)} ms ({percent(one.row.exposed_fraction)})"
+
+
+def _differing(sides: SideBySide) -> tuple[Section, ...]:
+    lines = tuple(
+        f"{run}: {one.kind} {one.name}: {one.after}, in {sides.runs[0]} {one.before}"
+        for run, found in zip(sides.runs, sides.differences, strict=True)
+        for one in found
+    )
+    return (Section(title="What differs", lines=lines),) if lines else ()
+
+
+def side_by_side_json(sides: SideBySide) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "runs": list(sides.runs),
+        "rows": [_row_json(sides, one) for group in sides.groups for one in group.members],
+        "differences": [
+            {"run": run, "differs": differences_json(found)}
+            for run, found in zip(sides.runs, sides.differences, strict=True)
+        ],
+        "notes": list(sides.notes),
+    }
+
+
+def _row_json(sides: SideBySide, one: Beside) -> dict[str, Any]:
+    row = one.row
+    return {
+        "run": sides.runs[one.run],
+        "trial_id": row.trial.trial_id,
+        "world_size": row.ranks,
+        "batch_size": row.batch,
+        "mode": row.trial.mode,
+        "samples_per_s": row.configuration.samples_per_s.value,
+        "speedup": row.speedup.value,
+        "ci95_speedup": _interval(row.speedup),
+        "efficiency": row.efficiency.value,
+        "ci95_efficiency": _interval(row.efficiency),
+        "exposed_comm_s": None if row.exposed_comm_s is None else row.exposed_comm_s.value,
+        "behind_first_ranks": one.behind,
+        "behind_first_by_exposed_ranks": one.behind_by_exposed,
+    }
+
+
+def _interval(estimate: Estimate) -> list[float | None] | None:
+    return [estimate.low, estimate.high] if estimate.has_interval else None

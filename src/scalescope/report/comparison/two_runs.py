@@ -1,0 +1,319 @@
+"""Two runs compared: the sentence, the table, what differs, and the same as plain data."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.comparison.environments import Difference
+from scalescope.analysis.comparison.runs import Alone, CollectivePair, Comparison, Judged
+from scalescope.analysis.statistics import Estimate
+from scalescope.experiment.trial import Trial
+from scalescope.report.numbers import MISSING, counted, data_size, is_useful, shortened, significant
+from scalescope.report.section import Section, Table
+from scalescope.report.varied import shown_value, varied_settings
+
+SCHEMA_VERSION = "1.0"
+_MACHINE_CHANGED = 0.02
+_WINDOW_DIFFERS = 1.5  # times as long
+_SHOWN_ALONE = 5  # of each side; -v and the JSON have all
+_IN_THE_LABEL = ("strategy", "benchmark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A comparison with the names of its runs and what differs around them."""
+
+    base: str
+    new: str
+    comparison: Comparison
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...] = ()
+
+
+def comparison_sections(compared: Compared) -> tuple[Section, ...]:
+    """The sentence first, then the table, then what differs."""
+    comparison = compared.comparison
+    first = Section(lines=(verdict(comparison), *compared.notes, *_doubts(comparison)))
+    tables = [_table(compared)] if comparison.judged else []
+    return (first, *tables, *_failures(comparison), *_collectives(comparison), *_differing(compared))
+
+
+def verdict(comparison: Comparison) -> str:
+    """What became slower; else that nothing did, as far as can be told."""
+    total, least = len(comparison.judged), _share(comparison.threshold)
+    failed = len(comparison.failed)
+    broken = f" {counted(failed, 'configuration')} that worked before failed." if failed else ""
+    if not total:
+        return broken.strip() or "Collectives are shown and not judged; no training was measured in both."
+    faster = _faster(comparison)
+    if comparison.regressions:
+        slow = len(comparison.regressions)
+        most = _share(-min(one.change for one in comparison.regressions))
+        are = "is" if slow == 1 else "are"
+        said = (
+            f"{slow} of {counted(total, 'configuration')} {are} slower by more than {least}, by up to {most}"
+        )
+        return f"{said}{_unsure(comparison)}.{faster}{broken}"
+    if len(comparison.with_verdict("inconclusive")) == total:
+        return f"Nothing can be told about {least}{_unsure(comparison)}.{broken}"
+    return f"Nothing got slower by more than {least}{_unsure(comparison)}.{faster}{broken}"
+
+
+def _unsure(comparison: Comparison) -> str:
+    """What the sentence does not cover."""
+    total = len(comparison.judged)
+    inconclusive = comparison.with_verdict("inconclusive")
+    few = sum(one.too_few for one in inconclusive)
+    noisy = len(inconclusive) - few
+    said = f"; {noisy} of {total} {'is' if noisy == 1 else 'are'} too noisy to tell" if noisy else ""
+    if few:
+        said += f"; {few} of {total} {'has' if few == 1 else 'have'} fewer than two launches a side"
+    return said
+
+
+def _faster(comparison: Comparison) -> str:
+    found = comparison.with_verdict("faster")
+    if not found:
+        return ""
+    most = _share(max(one.change for one in found))
+    are = "is" if len(found) == 1 else "are"
+    return f" {len(found)} of {len(comparison.judged)} {are} faster, by up to {most}."
+
+
+def _doubts(comparison: Comparison) -> tuple[str, ...]:
+    """What besides the code may make a difference."""
+    return (*_windows_differ(comparison), *_machine_changed(comparison))
+
+
+def _windows_differ(comparison: Comparison) -> tuple[str, ...]:
+    """How long launches measured, where that is not the same in both runs."""
+    differing = [pair for judged in comparison.judged if _is_longer(*(pair := judged.windows_s))]
+    if not differing:
+        return ()
+    before, after = (statistics.median(side) for side in zip(*differing, strict=True))
+    return (
+        f"Launches measured for {significant(before)} s before and {significant(after)} s after "
+        f"({len(differing)} of {counted(len(comparison.judged), 'configuration')}).",
+    )
+
+
+def _is_longer(before_s: float, after_s: float) -> bool:
+    return max(before_s, after_s) > _WINDOW_DIFFERS * min(before_s, after_s)
+
+
+def _machine_changed(comparison: Comparison) -> tuple[str, ...]:
+    """Whether the machine itself ran at another speed: then it may not be the code."""
+    changes = [one.machine_change for one in comparison.judged if one.machine_change is not None]
+    if not changes or abs(change := statistics.median(changes)) <= _MACHINE_CHANGED:
+        return ()
+    return (
+        f"A bare matrix product ran {_share(abs(change))} {'faster' if change > 0 else 'slower'} in the new "
+        "run: the machine itself changed speed, and differences may be its own.",
+    )
+
+
+def _table(compared: Compared) -> Section:
+    judged = compared.comparison.judged
+    name = names_of([one.trial for one in judged])
+    rows = tuple(_row(name(one.trial), one) for one in judged)
+    return Section(
+        title=f"samples/s before ({compared.base}) and after ({compared.new}), 95 % intervals in brackets",
+        table=Table(
+            columns=("configuration", "before", "after", "change", "verdict", "launches", "smallest seen"),
+            rows=rows,
+            left=frozenset(("configuration", "verdict")),
+            optional=("smallest seen", "launches"),
+        ),
+        details=("smallest seen: the difference that four of five such comparisons would find.",),
+    )
+
+
+def _row(name: str, one: Judged) -> tuple[str, ...]:
+    before, after = one.launches
+    return (
+        name,
+        significant(one.before.samples_per_s.value, 4),
+        significant(one.after.samples_per_s.value, 4),
+        signed(one.speedup),
+        f"{one.verdict} (regression)" if one.regressed else one.verdict,
+        f"{before} + {after}",
+        MISSING if one.smallest_seen is None else _share(one.smallest_seen),
+    )
+
+
+def names_of(trials: Sequence[Trial]) -> Callable[[Trial], str]:
+    """A function that names each of the trials, with the settings in which they differ."""
+    varied = [name for name in varied_settings(trials) if name not in _IN_THE_LABEL]
+
+    def name(trial: Trial) -> str:
+        others = [f"{one} {shown_value(trial, one)}" for one in varied if one in trial.settings]
+        return ", ".join((trial.label, *others))
+
+    return name
+
+
+def signed(ratio: Estimate) -> str:
+    """`-8.1 % [-9.0, -7.2]` of a ratio."""
+    value = f"{(ratio.value - 1.0) * 100:+.1f} %"
+    if ratio.low is None or ratio.high is None:
+        return value
+    if not is_useful(ratio):
+        return f"{value} [wide]"
+    return f"{value} [{(ratio.low - 1.0) * 100:+.1f}, {(ratio.high - 1.0) * 100:+.1f}]"
+
+
+def _share(share: float) -> str:
+    """A share with as many digits as a threshold of a few percent needs."""
+    text = f"{share * 100:.1f}"
+    return f"{text.removesuffix('.0')} %"
+
+
+def _failures(comparison: Comparison) -> tuple[Section, ...]:
+    lines = tuple(f"{one.trial.label}: {one.reason}" for one in comparison.failed)
+    return (Section(title="Worked before, failed now", lines=lines),) if lines else ()
+
+
+def _collectives(comparison: Comparison) -> tuple[Section, ...]:
+    """Beside training in a line each; alone in full."""
+    pairs = comparison.collectives
+    if not pairs:
+        return ()
+    if not comparison.judged:
+        return (_collective_table(pairs),)
+    groups: dict[str, list[CollectivePair]] = {}
+    for pair in pairs:
+        row = pair.after
+        name = f"{row.collective} over {counted(row.ranks, 'rank')}{row.where}"
+        groups.setdefault(name, []).append(pair)
+    lines = []
+    for name, members in groups.items():
+        changes = sorted(pair.change for pair in members)
+        spread = f"{changes[0] * 100:+.0f} to {changes[-1] * 100:+.0f} %"
+        middle = f"{statistics.median(changes) * 100:+.0f} %"
+        lines.append(
+            f"{name}: bus bandwidth {middle} ({spread} over {counted(len(changes), 'size')}), not judged"
+        )
+    return (Section(title="Collectives", lines=tuple(lines)),)
+
+
+def _collective_table(pairs: Sequence[CollectivePair]) -> Section:
+    rows = tuple(_collective_cells(pair) for pair in pairs)
+    columns = ("collective", "type", "ranks", "size", "before GB/s", "after GB/s", "change")
+    return Section(
+        title="Bus bandwidth at the median time; not judged",
+        table=Table(columns=columns, rows=rows, left=frozenset(("collective", "type"))),
+    )
+
+
+def _collective_cells(pair: CollectivePair) -> tuple[str, ...]:
+    row = pair.after
+    where = "in place" if row.in_place else "out of place"
+    return (
+        f"{row.collective}, {where}{row.where}",
+        row.dtype,
+        f"{row.ranks}",
+        data_size(row.size_bytes),
+        significant(median_busbw(pair.before) / 1e9),
+        significant(median_busbw(pair.after) / 1e9),
+        f"{pair.change * 100:+.1f} %",
+    )
+
+
+def median_busbw(row: CollectiveRow) -> float:
+    """Bus bandwidth by the median iteration, in bytes per second."""
+    return row.busbw_bytes_per_s * row.time_s / row.median_s
+
+
+def _differing(compared: Compared) -> tuple[Section, ...]:
+    """What is not the same around the two runs, and what found no partner."""
+    comparison = compared.comparison
+    lines = [f"{one.kind} {one.name}: {one.before} → {one.after}" for one in compared.differences]
+    sides = (("before", comparison.only_before), ("after", comparison.only_after))
+    details = []
+    for side, alone in sides:
+        found = [f"only {side}: {_alone(one)}" for one in alone]
+        lines += found[:_SHOWN_ALONE]
+        details += found[_SHOWN_ALONE:]
+        if len(found) > _SHOWN_ALONE:
+            lines.append(f"only {side}: {len(found) - _SHOWN_ALONE} more; -v shows them")
+    if not lines:
+        lines = ["Nothing that is recorded of machine, versions, variables and code differs."]
+    return (Section(title="What differs", lines=tuple(lines), details=tuple(details)),)
+
+
+def _alone(one: Alone) -> str:
+    return f"{one.trial.label}{nearest_words(one)}"
+
+
+def nearest_words(one: Alone) -> str:
+    """How the nearest configuration of the other run differs, in brackets."""
+    if not one.nearest:
+        return ""
+    words = [f"{name} {here} and not {there}" for name, here, there in one.nearest]
+    return f" ({shortened('; '.join(words), 100)})"
+
+
+def comparison_json(compared: Compared) -> dict[str, Any]:
+    """The same as plain data."""
+    comparison = compared.comparison
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "base": compared.base,
+        "new": compared.new,
+        "threshold": comparison.threshold,
+        "verdict": verdict(comparison),
+        "gate_missed": comparison.gate_missed,
+        "trials": [_trial_json(one) for one in comparison.judged],
+        "failed": [{"trial_id": one.trial.trial_id, "reason": one.reason} for one in comparison.failed],
+        "collectives": [_collective_json(one) for one in comparison.collectives],
+        "only_base": [_alone_json(one) for one in comparison.only_before],
+        "only_new": [_alone_json(one) for one in comparison.only_after],
+        "differences": differences_json(compared.differences),
+        "notes": [*compared.notes, *_doubts(comparison)],
+    }
+
+
+def differences_json(differences: Sequence[Difference]) -> list[dict[str, str]]:
+    return [{"kind": one.kind, "name": one.name, "base": one.before, "new": one.after} for one in differences]
+
+
+def _trial_json(one: Judged) -> dict[str, Any]:
+    speedup = one.speedup
+    return {
+        "trial_id": one.trial.trial_id,
+        "configuration": one.trial.label,
+        "base_samples_per_s": one.before.samples_per_s.value,
+        "new_samples_per_s": one.after.samples_per_s.value,
+        "change": one.change,
+        "ci95_change": [speedup.low - 1.0, speedup.high - 1.0]
+        if speedup.low is not None and speedup.high is not None
+        else None,
+        "p_value": one.p_value,
+        "smallest_effect_seen": one.smallest_seen,
+        "verdict": one.verdict,
+        "regression": one.regressed,
+        "base_launches": one.launches[0],
+        "new_launches": one.launches[1],
+        "settings": dict(one.trial.settings),
+    }
+
+
+def _alone_json(one: Alone) -> dict[str, Any]:
+    nearest = [{"setting": name, "here": here, "there": there} for name, here, there in one.nearest]
+    return {"trial_id": one.trial.trial_id, "configuration": one.trial.label, "nearest_differs_by": nearest}
+
+
+def _collective_json(pair: CollectivePair) -> dict[str, Any]:
+    row = pair.after
+    return {
+        "collective": row.collective,
+        "dtype": row.dtype,
+        "ranks": row.ranks,
+        "in_place": row.in_place,
+        "size_bytes": row.size_bytes,
+        "base_busbw_bytes_per_s": median_busbw(pair.before),
+        "new_busbw_bytes_per_s": median_busbw(pair.after),
+        "change": pair.change,
+    }

@@ -1,0 +1,174 @@
+"""The sections of `memory`: a sentence, measured bytes beside the forecast, savings, and their limits."""
+
+import dataclasses
+
+from scalescope.analysis.memory.forecast import Saving
+from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
+from scalescope.analysis.memory.rows import MemoryRow
+from scalescope.report.memory.verdict import name_of, verdicts
+from scalescope.report.numbers import MISSING, data_size, percent
+from scalescope.report.section import Section, Table
+from scalescope.report.training.sections import surroundings
+from scalescope.report.varied import shown_value, varied_settings
+from scalescope.results.run import Run
+
+CATEGORIES = ("parameters", "buffers", "gradients", "optimizer", "activations")
+_CHANGES = {
+    "fsdp": "FSDP (at least)",  # its forecast is an upper bound
+    "zero1": "ZeRO-1",
+    "bf16": "bf16 (autocast)",
+    "checkpointing": "activation checkpointing",
+}
+_ENDED = {"oom": "out of memory"}
+_OTHERS = ("inputs", "library")  # of no step, but in its peak
+_UPPER_BOUNDS = ("fsdp",)
+
+
+def memory_sections(run: Run) -> tuple[Section, ...]:
+    """Verdict first, then the table, then what other ways to train would save, and what to doubt."""
+    groups = memory_groups(run)
+    if not groups:
+        return (Section(lines=("Nothing was measured that could be shown.",)),)
+    savings = [_savings_section(group, len(groups) > 1) for group in groups]
+    return (
+        Section(lines=verdicts(groups)),
+        _table_section(groups),
+        *(section for section in savings if section is not None),
+        Section(lines=limits_of(groups)),
+    )
+
+
+def memory_brief(run: Run) -> tuple[Section, ...]:
+    """The sentences for the main job."""
+    groups = memory_groups(run)
+    return (Section(lines=verdicts(groups)),) if groups else ()
+
+
+def _table_section(groups: tuple[MemoryGroup, ...]) -> Section:
+    rows = [row for group in groups for row in group.rows]
+    varied = tuple(name for name in varied_settings([row.trial for row in rows]) if name != "strategy")
+    others = tuple(name for name in _OTHERS if any(row.measured(name) is not None for row in rows))
+    cells = [_cells(row, varied, others) for row in rows]
+    first = rows[0].trial
+    made = "".join(f" · {one}" for one in surroundings(first))
+    title = f"memory of a rank · {first.settings['workload']} on {first.device}{made}"
+    return Section(
+        title=title,
+        table=Table(
+            columns=tuple(cells[0]),
+            rows=tuple(tuple(row.values()) for row in cells),
+            left=frozenset(("strategy",)),
+            optional=("buffers", "temporary", *_OTHERS, "strategy", "ranks"),
+        ),
+        details=tuple(line for row in rows for line in _details(row)),
+    )
+
+
+def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> dict[str, str]:
+    sizes = {name: _size(row.measured(name)) for name in CATEGORIES}
+    shown_peak = _size(row.peak) if row.status == "ok" else _ENDED.get(row.status, row.status)
+    return {
+        "batch": f"{row.batch:,}" + ("" if row.all_samples is None else f" ({row.all_samples:,} samples)"),
+        "strategy": str(row.trial.settings["strategy"]),
+        "ranks": f"{row.trial.world_size}",
+        **{name: shown_value(row.trial, name) for name in varied},
+        **{("params" if name == "parameters" else name): text for name, text in sizes.items()},
+        "temporary": _size(row.at_peak("temporary")),
+        **{name: _size(row.measured(name)) for name in others},
+        "peak": shown_peak,
+        "forecast": _forecast(row),
+        "difference": MISSING if row.difference is None else f"{row.difference * 100:+.1f} %",
+    }
+
+
+def _forecast(row: MemoryRow) -> str:
+    if row.forecast is None:
+        return MISSING
+    bound = "at most " if row.trial.settings["strategy"] in _UPPER_BOUNDS else ""
+    return bound + data_size(row.forecast.peak)
+
+
+def _size(size: int | None) -> str:
+    return MISSING if size is None else data_size(size)
+
+
+def _details(row: MemoryRow) -> list[str]:
+    """What -v adds: what lived at the peak, the same of the forecast, and why something is missing."""
+    name = f"batch {row.batch:,}, {row.trial.settings['strategy']}"
+    lines = []
+    parts = {part: row.at_peak(part) for part in ("activations", "gradients", "temporary")}
+    if all(size is not None for size in parts.values()):
+        text = ", ".join(f"{part} {_size(size)}" for part, size in parts.items())
+        lines.append(f"{name}: at the peak {text}, before the step {_size(row.measured('before_step'))}")
+    if row.forecast is not None:
+        sizes = dataclasses.asdict(row.forecast).items()
+        lines.append(
+            f"{name}: forecast at the peak " + ", ".join(f"{part} {data_size(size)}" for part, size in sizes)
+        )
+    if row.no_forecast is not None:
+        lines.append(f"{name}: no forecast: {row.no_forecast}")
+    if (problem := row.counters.get("trace/problem")) is not None:
+        lines.append(f"{name}: no trace of the allocator: {problem}")
+    return lines
+
+
+def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
+    found = group.savings
+    if found is None:
+        return None
+    whole = data_size(found.peak)
+    title = f"what would save memory at batch {found.batch:,} · forecast, each by itself, of {whole}"
+    if several:
+        title += f" · {name_of(group.trial, ()).removesuffix(': ')}"
+    rows = tuple((_change(one), *_saved(one, found.peak)) for one in found.changes)
+    stateless = not found.has_state and group.trial.settings["strategy"] != "zero1"
+    return Section(
+        title=title,
+        table=Table(columns=("change", "saves", "of the peak"), rows=rows, left=frozenset(("change",))),
+        lines=("The optimizer keeps no state: ZeRO-1 saves nothing.",) if stateless else (),
+        details=tuple(
+            f"{_change(one)}: unknown: {one.reason}" for one in found.changes if one.saved_bytes is None
+        ),
+    )
+
+
+def _change(one: Saving) -> str:
+    return _CHANGES[one.name] + ("" if one.ranks is None else f" over {one.ranks} ranks")
+
+
+def _saved(one: Saving, whole: int) -> tuple[str, str]:
+    if one.saved_bytes is None:
+        return "unknown", MISSING
+    if one.saved_bytes < 0:
+        return f"costs {data_size(-one.saved_bytes)}", percent(one.saved_bytes / whole)
+    return data_size(one.saved_bytes), percent(one.saved_bytes / whole)
+
+
+def limits_of(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
+    """What the figures do not say."""
+    devices = {group.trial.device for group in groups}
+    rows = [row for group in groups for row in group.rows if row.status == "ok"]
+    lines = []
+    if any(_adds_up_to_more(row) for row in rows):
+        lines.append(
+            "Every column is at its own highest, and not everything lives at once: they add up to more than "
+            "the peak."
+        )
+    if any(row.at_peak("temporary") is not None for row in rows):
+        lines.append("Temporary is what else the step had taken at the moment of the peak.")
+    if "cpu" in devices:
+        lines.append(
+            "On the CPU the peak is resident memory: whole pages, with what libraries take, and with freed "
+            "memory that the allocator keeps. Differences of a few MiB say nothing."
+        )
+    if "cuda" in devices:
+        lines.append(
+            "On a GPU the peak is what torch's allocator had handed out; the driver's context, NCCL's "
+            "buffers and gaps between blocks come on top."
+        )
+    return tuple(lines)
+
+
+def _adds_up_to_more(row: MemoryRow) -> bool:
+    parts = [row.measured(name) for name in (*CATEGORIES, *_OTHERS)] + [row.at_peak("temporary")]
+    return row.peak is not None and sum(part or 0 for part in parts) > row.peak

@@ -1,0 +1,180 @@
+"""Draws figures with matplotlib: for paper (PNG, SVG, PDF), and for the page in colours of its theme."""
+
+import contextlib
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from scalescope.errors import CannotRun
+from scalescope.report.render.figure import Figure
+from scalescope.report.render.painting import (
+    COLOURS,
+    FAINT,
+    GRID,
+    INK,
+    PAINTERS,
+    PAPER,
+    fits_below,
+    height_of,
+)
+
+WIDTHS_IN = {"column": 3.5, "page": 7.2}
+_MOST_LEGEND = 12
+_FEW_NAMES, _SHORT_NAME = 6, 24  # of lines, where their names stand beside them
+FORMATS = ("png", "svg", "pdf")
+_VARIABLES = {
+    **{colour: f"var(--c{number}, {colour})" for number, colour in enumerate(COLOURS, start=1)},
+    INK: f"var(--ink, {INK})",
+    FAINT: f"var(--faint, {FAINT})",
+    GRID: f"var(--line, {GRID})",
+    PAPER: "var(--paper, #ffffff)",
+}
+
+
+def save(figure: Figure, folder: Path, width: str = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write the figure in every format."""
+    paths = [folder / f"{figure.name}.{one}" for one in formats]
+    with _drawn(figure, width) as drawn:
+        for one, path in zip(formats, paths, strict=True):
+            # No date inside: the same data makes the same file.
+            metadata = {"Date": None} if one == "svg" else {"CreationDate": None} if one == "pdf" else {}
+            drawn.savefig(path, format=one, dpi=200, metadata=metadata)
+    return paths
+
+
+def svg_for_page(figure: Figure) -> str:
+    """The figure as SVG that takes its colours from the page around it."""
+    stream = io.StringIO()
+    with _drawn(figure, "page", titled=False) as drawn:
+        drawn.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    # Names inside a page must differ from figure to figure; what stands between tags is a reader's text.
+    prefix = "".join(
+        one if one.isascii() and (one.isalnum() or one in "-_") else f"{ord(one):x}" for one in figure.name
+    )
+    return re.sub(r"<[^>]*>", lambda tag: _for_page(tag[0], prefix), text)
+
+
+def _for_page(tag: str, prefix: str) -> str:
+    named = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}-", tag)
+    return re.sub(r"#[0-9a-f]{6}\b", lambda found: _VARIABLES.get(found[0], found[0]), named)
+
+
+@contextlib.contextmanager
+def _drawn(figure: Figure, width: str, *, titled: bool = True) -> Iterator[Any]:
+    """A matplotlib figure with its places settled; what it is saved as depends on the style as well."""
+    new_figure, in_style = _matplotlib()
+    with in_style(_style()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a name may have letters that the font has not
+        drawn = _draw(new_figure, figure, width, titled=titled)
+        drawn.draw_without_rendering()
+        drawn.set_layout_engine(None)  # or every format would settle them again
+        yield drawn
+
+
+def _draw(new_figure: Any, figure: Figure, width: str, *, titled: bool) -> Any:
+    """One panel beside the other on a page, one below the other in a column."""
+    count = len(figure.panels)
+    beside = width == "page" and count > 1
+    rows, columns = (1, count) if beside else (count, 1)
+    room_in = WIDTHS_IN[width] / columns
+    title_lines = _wrapped([figure.title, *figure.notes], 95 if width == "page" else 46) if titled else []
+    drawn = new_figure(layout="constrained")
+    if title_lines:
+        drawn.suptitle("\n".join(title_lines), fontsize=8.5, color=INK, ha="left", x=0.01)
+    for place, panel in enumerate(figure.panels, start=1):
+        axes = drawn.add_subplot(rows, columns, place)
+        PAINTERS[panel.kind](axes, panel, room_in)
+        lies = panel.kind == "bars" and not fits_below(panel, room_in)
+        axes.set_xlabel(panel.y_label if lies else panel.x_label)
+        axes.set_ylabel(panel.x_label if lies else panel.y_label)
+        if panel.title:
+            axes.set_title(panel.title, loc="left")
+    legend_in = _legends(drawn, figure, WIDTHS_IN[width])
+    height_in = max(height_of(panel, room_in) for panel in figure.panels) * rows
+    drawn.set_size_inches(WIDTHS_IN[width], height_in + 0.17 * len(title_lines) + legend_in)
+    return drawn
+
+
+def _legends(drawn: Any, figure: Figure, width_in: float) -> float:
+    """Names beside their lines where there is room, else below all panels; returns the height below."""
+    below: dict[str, Any] = {}
+    found = [axes.get_legend_handles_labels() for axes in drawn.axes]
+    same = len(found) > 1 and all(labels == found[0][1] for _, labels in found)
+    for axes, panel, (handles, labels) in zip(drawn.axes, figure.panels, found, strict=True):
+        crowded = len(labels) > _FEW_NAMES or any(len(label) > _SHORT_NAME for label in labels)
+        if panel.kind in ("stacked", "timeline", "forest") or same or crowded:
+            below |= dict(zip(labels, handles, strict=True))
+        elif len(labels) > 1:
+            axes.legend(handles, labels)
+    if not below or len(below) > _MOST_LEGEND:
+        return 0.0
+    columns = max(1, int(width_in / (0.6 + 0.062 * max(map(len, below)))))
+    drawn.legend(below.values(), below.keys(), loc="outside lower center", ncols=columns)
+    return 0.17 * -(-len(below) // columns)
+
+
+def check_drawing() -> None:
+    """Refuse to begin where nothing can be drawn."""
+    _matplotlib()
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    """Its figure and its context of styles, loaded when something is drawn; pyplot would keep figures."""
+    try:
+        import matplotlib as library
+        from matplotlib.figure import Figure as Drawn
+    except ImportError:
+        raise CannotRun(
+            "figures need matplotlib: pip install 'scalescope[report]', or --format csv,tex,txt without them"
+        ) from None
+    return Drawn, library.rc_context
+
+
+def _style() -> dict[str, Any]:
+    return {
+        "font.size": 8,
+        "font.family": "sans-serif",
+        "axes.edgecolor": FAINT,
+        "axes.labelcolor": INK,
+        "axes.titlesize": 8,
+        "axes.titlecolor": INK,
+        "axes.linewidth": 0.6,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": GRID,
+        "grid.linewidth": 0.5,
+        "text.color": INK,
+        "xtick.color": FAINT,
+        "ytick.color": FAINT,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "legend.frameon": False,
+        "legend.fontsize": 7,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "scalescope",
+        "pdf.fonttype": 42,
+        "hatch.linewidth": 0.4,
+        "axes.axisbelow": True,
+        "text.parse_math": False,  # names may hold a dollar sign
+    }
+
+
+def _wrapped(lines: Sequence[str], most: int) -> list[str]:
+    found: list[str] = []
+    for line in lines:
+        words, row = line.split(), ""
+        for word in words:
+            if row and len(row) + len(word) + 1 > most:
+                found.append(row)
+                row = word
+            else:
+                row = f"{row} {word}".strip()
+        found += [row] if row else []
+    return found

@@ -1,0 +1,38 @@
+"""Sections as Markdown for a pull request; names from elsewhere cannot become markup."""
+
+import html
+from collections.abc import Iterable
+
+from scalescope.report.render.terminal import printable
+from scalescope.report.section import Section, Table
+
+_MARKUP = str.maketrans({one: f"\\{one}" for one in "\\`*_[]|~#$"})
+
+
+def escaped(text: str) -> str:
+    """The text as it reads, in one line: no table cell, tag, link, emphasis or mention comes of it."""
+    return html.escape(printable(" ".join(text.split())).translate(_MARKUP), quote=False).replace(
+        "@", "&#64;"
+    )
+
+
+def markdown(sections: Iterable[Section]) -> str:
+    """Titles as headings, tables as tables, lines as a list where there are several."""
+    parts = []
+    for section in sections:
+        if section.title:
+            parts.append(f"### {escaped(section.title)}")
+        if section.table is not None:
+            parts.append(table_text(section.table))
+        mark = "- " if len(section.lines) > 1 else ""
+        if section.lines:
+            parts.append("\n".join(f"{mark}{escaped(line)}" for line in section.lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def table_text(table: Table) -> str:
+    """A table as GitHub and others read it."""
+    rules = [":---" if name in table.left else "---:" for name in table.columns]
+    rows = [table.columns, *table.rows]
+    head, *body = [f"| {' | '.join(map(escaped, row))} |" for row in rows]
+    return "\n".join((head, f"| {' | '.join(rules)} |", *body))

@@ -1,0 +1,39 @@
+"""The page: one self-contained HTML file of a report's chapters."""
+
+from importlib import resources
+from typing import Any
+
+from scalescope.errors import CannotRun
+from scalescope.report.chapter import Chapter
+from scalescope.report.numbers import counted
+from scalescope.report.render.drawing import svg_for_page
+from scalescope.version import __version__
+
+
+def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
+    """The whole page; everything that comes from runs is escaped, and nothing is loaded from elsewhere."""
+    environment, safe = _jinja()
+    template = environment.from_string(
+        resources.files("scalescope.report.render").joinpath("page.html.j2").read_text(encoding="utf-8")
+    )
+    # Drawn by us from numbers and escaped names, so it may stand as it is.
+    pictures = {figure.name: safe(svg_for_page(figure)) for one in chapters for figure in one.figures}
+    text: str = template.render(
+        title=title,
+        chapters=chapters,
+        pictures=pictures,
+        runs=counted(runs, "run"),
+        version=__version__,
+    )
+    return text
+
+
+def _jinja() -> tuple[Any, Any]:
+    try:
+        import jinja2
+        import markupsafe
+    except ImportError:
+        raise CannotRun(
+            "the page needs jinja2: pip install 'scalescope[report]', or --format csv,tex,txt without it"
+        ) from None
+    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined), markupsafe.Markup

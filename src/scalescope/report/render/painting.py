@@ -1,0 +1,269 @@
+"""Paints the panels of figures: lines, bars, stacks, intervals, distributions and timelines."""
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from scalescope.report.numbers import data_size, shortened, significant
+from scalescope.report.render.figure import BYTES, Panel, Series
+
+# Told apart by colour-blind eyes (Okabe and Ito 2008) and by their grey; markers and dashes differ as well.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6e6e2a")
+INK, FAINT, GRID, PAPER = "#1b1f24", "#6b727b", "#d9dde2", "#ffffff"
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)))
+_HATCHES = ("", "///", "\\\\\\", "xxx", "---", "|||", "++", "//")  # of lines alone: dots make large files
+_PANEL_HEIGHT_IN = 2.9
+_ROW_IN = 0.24
+_FEW_SIZES, _FEW_COLUMNS = 5, 4
+_FEW_PLACES = 8  # on an axis, each of which is named
+
+
+def height_of(panel: Panel, room_in: float) -> float:
+    rows = len(panel.names)
+    if panel.kind == "timeline":
+        return 1.0 + 0.3 * max(1, rows)
+    if panel.kind in ("forest", "stacked") or (panel.kind == "bars" and not fits_below(panel, room_in)):
+        return max(1.6, 1.1 + _ROW_IN * rows)
+    if panel.kind == "distribution":
+        return max(1.6, 0.9 + _ROW_IN * len(panel.series))
+    return _PANEL_HEIGHT_IN
+
+
+def _lines(axes: Any, panel: Panel, room_in: float) -> None:
+    for number, one in enumerate(panel.series):
+        style = _style_of(one, number)
+        errors = _errors(one)
+        label = _clean(one.label)
+        if errors is not None:
+            axes.errorbar(one.x, one.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style)
+        else:
+            axes.plot(*(_between(one) if one.role == "ideal" else (one.x, one.y)), label=label, **style)
+    _scale_x(axes, panel)
+    _scale_y(axes, panel)
+    if panel.names:
+        _name_columns(axes, panel)
+
+
+def _between(one: Series) -> tuple[list[float], list[float]]:
+    """Points along a straight line, which is none where an axis is logarithmic."""
+    xs, ys = list(one.x[:1]), list(one.y[:1])
+    for (x, y), (next_x, next_y) in pairwise(zip(one.x, one.y, strict=True)):
+        xs += [x + (next_x - x) * part / 8 for part in range(1, 9)]
+        ys += [y + (next_y - y) * part / 8 for part in range(1, 9)]
+    return xs, ys
+
+
+def _scale_x(axes: Any, panel: Panel) -> None:
+    """Few places on a logarithmic axis are named one by one."""
+    places = sorted({x for one in panel.series for x in one.x})
+    if panel.x_log and places:
+        axes.set_xscale("log", base=2)
+        if panel.x_label == BYTES:
+            axes.set_xticks(_doublings(places[0], places[-1]))
+        elif len(places) <= _FEW_PLACES:
+            axes.set_xticks(places)
+        axes.minorticks_off()
+    elif all(x == int(x) for x in places):
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    if panel.x_label == BYTES:
+        axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+ ", " ", data_size(value)))
+    else:
+        axes.xaxis.set_major_formatter(_plain)
+
+
+def _doublings(least: float, most: float) -> list[float]:
+    """A few sizes from the least on, each the same number of doublings after the one before."""
+    count = max(0, round(math.log2(most / least)))
+    step = max(1, -(-count // _FEW_SIZES))
+    return [least * 2.0**power for power in range(0, count + 1, step)]
+
+
+def _scale_y(axes: Any, panel: Panel) -> None:
+    """Logarithmic where asked and where values are far apart; else from zero."""
+    values = [y for one in panel.series for y in one.y]
+    if panel.y_log and min(values, default=0.0) > 0.0 and max(values) >= 2.0 * min(values):
+        _log_ticks(axes, axes.yaxis, "y", max(values) / min(values))
+    elif values and min(values) >= 0.0:
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.05 * max(values)) or None)
+    axes.yaxis.set_major_formatter(_plain)
+
+
+def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
+    """Ticks of 10, with some between where the values leave few."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    getattr(axes, f"set_{which}scale")("log")
+    between = tuple(range(1, 10)) if ratio < 5.0 else (1, 2, 3, 5) if ratio < 100.0 else (1,)
+    axis.set_major_locator(LogLocator(base=10, subs=between))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(_plain)
+
+
+def _plain(value: float, place: object = None) -> str:
+    """A tick's number without powers of ten."""
+    return significant(value, 12) if abs(value) < 1.0 else f"{value:,.12g}"
+
+
+def _bars(axes: Any, panel: Panel, room_in: float) -> None:
+    """Columns, or rows where the names below columns would touch."""
+    upright = fits_below(panel, room_in)
+    wide = 0.8 / max(1, len(panel.series))
+    for number, one in enumerate(panel.series):
+        places = [x - 0.4 + wide * (number + 0.5) for x in one.x]
+        (axes.bar if upright else axes.barh)(
+            places, one.y, wide * 0.92, label=_clean(one.label), color=_colour(number), capsize=2,
+            hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.4,
+            error_kw={"elinewidth": 0.9, "ecolor": INK}, **{"yerr" if upright else "xerr": _errors(one)},
+        )  # fmt: skip
+    if upright:
+        _name_columns(axes, panel)
+        beside = max(0.6, (_FEW_COLUMNS - len(panel.names)) / 2)  # or one column would fill the picture
+        axes.set_xlim(-beside, len(panel.names) - 1 + beside)
+        axes.grid(visible=False, axis="x")
+        _scale_y(axes, panel)
+    else:
+        _name_rows(axes, panel.names, room_in)
+        axes.xaxis.set_major_formatter(_plain)
+
+
+def fits_below(panel: Panel, room_in: float) -> bool:
+    """Whether names stand below their columns without touching."""
+    longest = max((len(line) for name in panel.names for line in name.splitlines()), default=0)
+    return 0.075 * longest * len(panel.names) < room_in - 0.6
+
+
+def _name_columns(axes: Any, panel: Panel) -> None:
+    names = ["\n".join(_clean(line) for line in name.splitlines()) for name in panel.names]
+    axes.set_xticks(range(len(names)), names)
+
+
+def _name_rows(axes: Any, names: Sequence[str], room_in: float) -> None:
+    """Names left of their rows, the first on top; they leave more than half of the room to the picture."""
+    names = [name.replace("\n", ", ") for name in names]
+    most = int(room_in * 0.45 / 0.075)
+    if all(len(name) <= most for name in names):
+        axes.set_yticks(range(len(names)), [_clean(name) for name in names])
+    else:
+        most = int(most * 1.2)
+        folded = [textwrap.wrap(_clean(name, 2 * most), most, max_lines=2, placeholder="…") for name in names]
+        axes.set_yticks(range(len(names)), ["\n".join(lines) for lines in folded], fontsize=6.5)
+    axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+
+
+def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
+    """Rows from left to right; a part below zero has no length, and its figure stands in the table."""
+    ends = [0.0] * len(panel.names)
+    for place, one in enumerate(panel.series):
+        number = place if one.colour is None else one.colour
+        rows = [int(x) for x in one.x]
+        lengths = [max(0.0, y) for y in one.y]
+        axes.barh(
+            rows, lengths, left=[ends[row] for row in rows], height=0.62, color=_colour(number),
+            hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.5,
+            label=_clean(one.label),
+        )  # fmt: skip
+        for row, length in zip(rows, lengths, strict=True):
+            ends[row] += length
+    _name_rows(axes, panel.names, room_in)
+    axes.xaxis.set_major_formatter(_plain)
+
+
+def _forest(axes: Any, panel: Panel, room_in: float) -> None:
+    for number, one in enumerate(panel.series):
+        for place, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
+            interval = one.interval(place)
+            if interval is not None:
+                axes.plot(interval, (y, y), color=_colour(number), linewidth=1.4)
+            axes.plot(
+                x, y, _MARKERS[number % len(_MARKERS)], color=_colour(number), markersize=5,
+                label=_clean(one.label) if place == 0 else None,
+            )  # fmt: skip
+    axes.axvline(1.0, color=FAINT, linewidth=0.8, linestyle="--")
+    _name_rows(axes, panel.names, room_in)
+    if panel.x_log:
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+    axes.xaxis.set_major_formatter(_plain)
+
+
+def _distribution(axes: Any, panel: Panel, room_in: float) -> None:
+    """From the first to the last share a thin line, the middle half thick, the median a mark."""
+    for row, one in enumerate(panel.series):
+        lowest, lower, middle, upper, highest = one.y
+        axes.plot((lowest, highest), (row, row), color=COLOURS[0], linewidth=0.9)
+        axes.plot((lower, upper), (row, row), color=COLOURS[0], linewidth=4.5, solid_capstyle="butt")
+        axes.plot(middle, row, "|", color=INK, markersize=10, markeredgewidth=1.4)
+    _name_rows(axes, [one.label for one in panel.series], room_in)
+    values = [y for one in panel.series for y in one.y]
+    if panel.x_log and min(values, default=0.0) > 0.0:
+        _log_ticks(axes, axes.xaxis, "x", max(values) / min(values))
+    axes.xaxis.set_major_formatter(_plain)
+
+
+def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
+    kinds = {one.label.partition(" · ")[2] or one.label: None for one in panel.series}
+    colours = {kind: number for number, kind in enumerate(kinds)}
+    named: set[str] = set()
+    for one in panel.series:
+        row, _, kind = one.label.partition(" · ")
+        kind = kind or row
+        spans = [(start, end - start) for start, end in zip(one.x, one.y, strict=True)]
+        number = colours[kind]
+        axes.broken_barh(
+            spans, (panel.names.index(row) - 0.32, 0.64), facecolors=_colour(number),
+            hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.2,
+            label=None if kind in named else _clean(kind),
+        )  # fmt: skip
+        named.add(kind)
+    _name_rows(axes, panel.names, room_in)
+    axes.xaxis.set_major_formatter(_plain)
+
+
+def _clean(text: str, most: int = 60) -> str:
+    """A name in one line of letters that can be drawn, cut where it is too long."""
+    line = " ".join(text.split())
+    return shortened("".join(one if one.isprintable() else "?" for one in line), most)
+
+
+def _style_of(one: Series, number: int) -> dict[str, Any]:
+    if one.role == "ideal":
+        return {"color": FAINT, "linestyle": "--", "linewidth": 1.0, "marker": ""}
+    if one.role == "reference":
+        return {"color": FAINT, "linestyle": ":", "linewidth": 1.0, "marker": ""}
+    return {
+        "color": _colour(number),
+        "linestyle": _DASHES[number % len(_DASHES)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "markersize": 4,
+        "linewidth": 1.3,
+    }
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def _errors(one: Series) -> list[list[float]] | None:
+    if not one.low or not any(one.interval(place) for place in range(len(one.y))):
+        return None
+    below, above = [], []
+    for place, value in enumerate(one.y):
+        interval = one.interval(place) or (math.nan, math.nan)  # nothing is drawn of it
+        below.append(max(value - interval[0], 0.0))  # in this order NaN stays NaN
+        above.append(max(interval[1] - value, 0.0))
+    return [below, above]
+
+
+PAINTERS: dict[str, Callable[[Any, Panel, float], None]] = {
+    "lines": _lines,
+    "bars": _bars,
+    "stacked": _stacked,
+    "forest": _forest,
+    "distribution": _distribution,
+    "timeline": _timeline,
+}

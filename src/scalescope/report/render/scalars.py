@@ -1,0 +1,56 @@
+"""Scalars for TensorBoard: losses, step times and accuracies of every configuration."""
+
+from pathlib import Path
+from typing import Any
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.errors import CannotRun
+from scalescope.report.analyzed_run import Material
+
+
+def write_scalars(material: Material, folder: Path) -> int:
+    """One TensorBoard run for each configuration; returns how many scalars were written."""
+    writer_of = _writer()
+    written = 0
+    for one in material.measured:
+        writer = writer_of(str(folder / _name(one)))
+        try:
+            written += _write(writer, one)
+        finally:
+            writer.close()
+    return written
+
+
+def _name(one: Configuration) -> str:
+    words = one.trial.label.replace(", ", "-").replace(" ", "_")
+    return f"{words}-{one.trial.trial_id}"
+
+
+def _write(writer: Any, one: Configuration) -> int:
+    """Step by step of the first launch, epoch by epoch, and the figures over all launches."""
+    first = one.launches[0]
+    count = 0
+    for name, values in (("step_time_s", first.step_times_s), ("loss", first.losses)):
+        for step, value in enumerate(values):
+            writer.add_scalar(f"training/{name}", value, step)
+            count += 1
+    for epoch in one.epochs:
+        found = {
+            "time_s": epoch.time_s,
+            "train_accuracy": epoch.train_accuracy,
+            "validation_accuracy": epoch.validation_accuracy,
+        }
+        for name, measured in found.items():
+            if measured is not None:
+                writer.add_scalar(f"epochs/{name}", measured, epoch.number)
+                count += 1
+    writer.add_scalar("summary/samples_per_s", one.samples_per_s.value, 0)
+    return count + 1
+
+
+def _writer() -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise CannotRun("--tensorboard needs tensorboardX: pip install 'scalescope[track]'") from None
+    return SummaryWriter

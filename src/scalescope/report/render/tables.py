@@ -1,0 +1,191 @@
+"""Tables for papers and spreadsheets: every configuration as CSV, TeX and Markdown; before and after."""
+
+import csv
+import io
+import unicodedata
+from typing import Any
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.scaling.rows import ScalingRow
+from scalescope.analysis.statistics import Estimate, ratio_of_logs
+from scalescope.experiment.trial import identity
+from scalescope.report.analyzed_run import Material, dataset_of
+from scalescope.report.numbers import MISSING, milliseconds, percent_with_interval, significant
+from scalescope.report.render.markdown import table_text
+from scalescope.report.section import Table
+from scalescope.report.varied import shown_value, varied_settings
+
+_TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "[": "{[}", "*": "{*}",  # after a line's end these two would be its arguments
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': "''",
+    "×": r"$\times$", "÷": r"$\div$", "→": r"$\to$", "—": "--", "–": "--", "−": "$-$", "±": r"$\pm$",
+    "µ": r"$\mu$", "·": r"$\cdot$", "…": r"\ldots{}", "°": r"$^\circ$",
+    "ß": r"\ss{}", "ø": r"\o{}", "Ø": r"\O{}", "æ": r"\ae{}", "Æ": r"\AE{}", "ł": r"\l{}", "Ł": r"\L{}",
+    "œ": r"\oe{}", "Œ": r"\OE{}",
+}  # fmt: skip
+_TEX_ACCENTS = {
+    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u030c": "v",
+    "\u0304": "=", "\u0306": "u", "\u0307": ".", "\u030b": "H", "\u0327": "c",
+}  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\n")  # what a spreadsheet would run
+
+
+def tables(material: Material) -> dict[str, str]:
+    """File name → text."""
+    summary = summary_table(material)
+    found = {
+        "comprehensive_summary.csv": comprehensive_csv(material),
+        "summary_table.tex": to_tex(summary),
+        "summary_table.md": table_text(summary) + "\n",
+    }
+    if (compared := before_after(material)) is not None:
+        found |= {"before_after.tex": to_tex(compared), "before_after.md": table_text(compared) + "\n"}
+    return found
+
+
+def summary_table(material: Material) -> Table:
+    """One row for each configuration, with what differs between them."""
+    measured = [one for one in material.measured if dataset_of(one) in material.dataset_names]
+    names = tuple(n for n in varied_settings([one.trial for one in measured]) if n not in ("batch_size",))[:4]
+    columns = ("data", "strategy", "ranks", "batch", *names, "step ms", "samples/s", "speedup", "efficiency")
+    cells = []
+    for one in sorted(
+        measured, key=lambda one: (dataset_of(one), one.trial.rank_batch_size, one.trial.world_size)
+    ):
+        row = material.row_of(one)
+        cells.append(
+            (
+                dataset_of(one),
+                str(one.trial.settings["strategy"]),
+                str(one.trial.world_size),
+                f"{one.trial.rank_batch_size:,}",
+                *(shown_value(one.trial, name) for name in names),
+                milliseconds(one.step_time_s.value),
+                significant(one.samples_per_s.value, 4),
+                *_scaling_cells(row),
+            )
+        )
+    return Table(columns=columns, rows=tuple(cells), left=frozenset(("data", "strategy", *names)))
+
+
+def _scaling_cells(row: ScalingRow | None) -> tuple[str, str]:
+    if row is None or row.is_baseline:
+        return MISSING, MISSING
+    return f"{row.speedup.value:.2f}×", percent_with_interval(row.efficiency)
+
+
+def before_after(material: Material) -> Table | None:
+    """Two configurations of one job on the same ranks: the later one against the earlier one."""
+    groups: dict[tuple[object, ...], list[Configuration]] = {}
+    for one in material.measured:
+        if dataset_of(one) in material.dataset_names:
+            job = (dataset_of(one), one.trial.settings["workload"], one.device)
+            groups.setdefault((*job, one.trial.world_size, one.trial.rank_batch_size), []).append(one)
+    pairs = [found for found in groups.values() if len(found) == 2]
+    different = [pair for pair in pairs if varied_settings([one.trial for one in pair])]
+    rows = tuple(_change(before, after) for before, after in different)
+    columns = ("workload", "ranks", "what changed", "before, samples/s", "after, samples/s", "after ÷ before")
+    left = frozenset(("workload", "what changed"))
+    return Table(columns=columns, rows=rows, left=left) if rows else None
+
+
+def _change(before: Configuration, after: Configuration) -> tuple[str, ...]:
+    changed = varied_settings([before.trial, after.trial])
+    words = [f"{n} {shown_value(before.trial, n)} → {shown_value(after.trial, n)}" for n in changed]
+    ratio = ratio_of_logs(after.log_rates, before.log_rates)
+    return (
+        str(before.trial.settings["workload"]),
+        str(before.trial.world_size),
+        "; ".join(words) or MISSING,
+        significant(before.samples_per_s.value, 4),
+        significant(after.samples_per_s.value, 4),
+        _times(ratio),
+    )
+
+
+def _times(ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f}×"
+    return f"{ratio.value:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def comprehensive_csv(material: Material) -> str:
+    """Everything about every configuration: figures in SI units, then all settings."""
+    chosen = [one for one in material.measured if dataset_of(one) in material.dataset_names]
+    records = [_record(one, material.row_of(one)) for one in chosen]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, fieldnames=names, lineterminator="\n", restval="")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({name: _csv_cell(value) for name, value in record.items()})
+    return stream.getvalue()
+
+
+def _record(one: Configuration, row: ScalingRow | None) -> dict[str, Any]:
+    rate, step = one.samples_per_s, one.step_time_s
+    scaled = row is not None and not row.is_baseline
+    exposed = row.exposed_comm_s if row is not None else None
+    epochs = one.epochs
+    return {
+        "trial_id": one.trial.trial_id,
+        "dataset": dataset_of(one),
+        "device": one.device,
+        "launches": len(one.launches),
+        "mode": one.trial.mode,
+        "global_batch": one.global_batch,
+        "samples_per_s": rate.value,
+        "samples_per_s_low": rate.low,
+        "samples_per_s_high": rate.high,
+        "step_time_s": step.value,
+        "median_step_time_s": one.median_step_s,
+        "speedup": row.speedup.value if scaled and row else None,
+        "efficiency": row.efficiency.value if scaled and row else None,
+        "exposed_comm_s": None if exposed is None else exposed.value,
+        "epoch_time_s": epochs[-1].time_s if epochs else None,
+        "validation_accuracy": epochs[-1].validation_accuracy if epochs else None,
+        "mfu": one.mfu,
+        **{f"setting_{name}": value for name, value in sorted(identity(one.trial.settings).items())},
+    }
+
+
+def _csv_cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula is marked as text; a bare \\r would end the line."""
+    if isinstance(value, str):
+        text = value.replace("\r\n", "\n").replace("\r", "\n")
+        return f"'{text}" if text.startswith(_FORMULA) else text
+    return "" if value is None else value
+
+
+def to_tex(table: Table) -> str:
+    """A tabular with the rules of booktabs; everything in it is escaped."""
+    kinds = "".join("l" if column in table.left else "r" for column in table.columns)
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{{kinds}}}",
+        r"\toprule",
+        " & ".join(map(tex, table.columns)) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(tex, row)) + r" \\" for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def tex(text: str) -> str:
+    """Text as any TeX prints it, in one line; letters that it does not know become a question mark."""
+    return "".join(map(_tex_letter, " ".join(text.split())))
+
+
+def _tex_letter(letter: str) -> str:
+    if letter in _TEX:
+        return _TEX[letter]
+    if letter.isascii() and letter.isprintable():
+        return letter
+    parts = unicodedata.normalize("NFD", letter)
+    if len(parts) == 2 and parts[1] in _TEX_ACCENTS and parts[0].isascii() and parts[0].isalpha():
+        return f"\\{_TEX_ACCENTS[parts[1]]}{{{parts[0]}}}"
+    return "?"

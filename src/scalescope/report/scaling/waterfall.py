@@ -1,0 +1,137 @@
+"""The loss waterfall in words, as bars of text, and as plain data."""
+
+from typing import Any
+
+from scalescope.analysis.scaling.rows import ScalingRow
+from scalescope.analysis.scaling.waterfall import EXPOSED, Term, Waterfall
+from scalescope.analysis.statistics import Estimate
+from scalescope.experiment.ablations import silent_twin
+from scalescope.report.numbers import milliseconds
+from scalescope.report.section import Section, Table
+
+_BAR_WIDTH = 30
+_WORTH_A_WORD = 0.02  # of the ranks; smaller terms are in the table alone
+
+
+def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
+    """Where the speed goes at the largest world size: the worst batch in full, others in a sentence."""
+    most = max((row.ranks for row in rows), default=1)
+    there = [row.waterfall for row in rows if row.ranks == most and row.waterfall is not None]
+    shown = [one for one in there if _is_measured(one)]
+    if not shown:
+        return ()
+    worst = max(shown, key=lambda one: one.lost)
+    others = tuple(sentence(one) for one in shown if one is not worst)
+    return (_section(worst), *((Section(lines=others),) if others else ()))
+
+
+def _is_measured(one: Waterfall) -> bool:
+    """Whether what it takes was measured, as far as the strategy allows."""
+    exposed = one.term(EXPOSED)
+    return silent_twin(one.trial) is None or (exposed is not None and exposed.time_s is not None)
+
+
+def sentence(one: Waterfall) -> str:
+    """`4 ranks deliver 1.83× (weak); lost 2.17: 1.60 exposed communication, 0.30 input.`"""
+    what = f"{one.trial.mode}, batch {one.trial.rank_batch_size:,} a rank"
+    said = f"{one.ranks} ranks deliver {one.delivered:.2f}× ({what})"
+    if one.lost <= 0.0:
+        return f"{said}: nothing is lost."
+    costs = sorted(
+        ((term.lost.value, term.name) for term in one.terms if term.lost is not None), reverse=True
+    )
+    told = [(lost, name) for lost, name in costs if abs(lost) > _WORTH_A_WORD * one.ranks]
+    words = [f"{lost:.2f} {name}".replace("-", "−", 1) for lost, name in told]
+    unknown = [term.name for term in one.terms if term.time_s is None]
+    if unknown:
+        rest = one.unexplained_s * one.ranks / one.step_s
+        words.append(f"{rest:.2f} {' and '.join(unknown)}, not told apart")
+    return f"{said}; lost {one.lost:.2f}: {', '.join(words) or 'in small parts'}."
+
+
+def _section(one: Waterfall) -> Section:
+    bar, ideal = _bar(one.delivered, one.ranks), f"{milliseconds(one.ideal_s)} ms"
+    rows = [("delivered", bar, f"{one.delivered:.2f}", ideal, ""), *(_row(term, one) for term in one.terms)]
+    table = Table(
+        columns=("where the speed goes", "", "ranks", "of a step", "95 % of that"),
+        rows=tuple(rows),
+        left=frozenset(("where the speed goes", "")),
+        optional=("95 % of that", ""),
+    )
+    return Section(title=sentence(one), table=table, details=(_simple_reading(one), *_late(one)))
+
+
+def _row(term: Term, one: Waterfall) -> tuple[str, ...]:
+    if term.time_s is None or term.lost is None:
+        return (term.name, "", "unknown", "unknown", term.reason or "")
+    return (
+        term.name,
+        _bar(term.lost.value, one.ranks),
+        f"{round(term.lost.value, 2) + 0.0:.2f}".replace("-", "−"),
+        f"{_signed_ms(term.time_s.value)} ms",
+        _interval(term.time_s),
+    )
+
+
+def _bar(share: float, ranks: int) -> str:
+    return "█" * max(0, round(_BAR_WIDTH * share / ranks))
+
+
+def _signed_ms(seconds: float) -> str:
+    return f"−{milliseconds(-seconds)}" if seconds < 0 else milliseconds(seconds)
+
+
+def _interval(time_s: Estimate) -> str:
+    if time_s.low is None or time_s.high is None:
+        return "one launch: no interval"
+    return f"{_signed_ms(time_s.low)} to {_signed_ms(time_s.high)} ms"
+
+
+def _simple_reading(one: Waterfall) -> str:
+    exposed = one.term(EXPOSED)
+    beside = ""
+    if exposed is not None and exposed.time_s is not None:
+        beside = f", against {_signed_ms(exposed.time_s.value)} ms exposed"
+    return (
+        f"T_multi − T_single is {_signed_ms(one.simple_comm_s.value)} ms{beside}: it also holds the wrapper, "
+        "what ranks take from each other, and waiting for the last; what compute hides is in neither."
+    )
+
+
+def _late(one: Waterfall) -> tuple[str, ...]:
+    late = one.straggler
+    if late is None:
+        return ()
+    often = "in every launch" if late.persistent else "most often, but not always"
+    return (f"Rank {late.rank} was the slowest {often}, by {_signed_ms(late.time_s)} ms a step.",)
+
+
+def waterfall_json(one: Waterfall) -> dict[str, Any]:
+    """The same as plain data: times of a step and ranks' worth of speed."""
+    late = one.straggler
+    return {
+        "delivered": one.delivered,
+        "lost": one.lost,
+        "step_time_s": one.step_s,
+        "ideal_step_time_s": one.ideal_s,
+        "terms": [
+            {
+                "name": term.name,
+                "time_s": None if term.time_s is None else term.time_s.value,
+                "ci95_time_s": _pair(term.time_s),
+                "lost": None if term.lost is None else term.lost.value,
+                "ci95_lost": _pair(term.lost),
+                "unknown_because": term.reason if term.time_s is None else None,
+            }
+            for term in one.terms
+        ],
+        "unexplained_s": one.unexplained_s,
+        "simple_comm_s": one.simple_comm_s.value,
+        "slowest_rank": None
+        if late is None
+        else {"rank": late.rank, "time_s": late.time_s, "persistent": late.persistent},
+    }
+
+
+def _pair(estimate: Estimate | None) -> list[float | None] | None:
+    return [estimate.low, estimate.high] if estimate is not None and estimate.has_interval else None

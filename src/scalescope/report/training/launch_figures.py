@@ -1,0 +1,62 @@
+"""What a launch says in a few words, for tables that fill up while a run goes on."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.launches import summarise
+from scalescope.report.numbers import data_rate, data_size, milliseconds, significant
+from scalescope.results.result import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFigures:
+    """The main figures of one launch; None for what its benchmark does not measure."""
+
+    step_s: float | None = None
+    samples_per_s: float | None = None
+    busbw_bytes_per_s: float | None = None  # the best of all sizes
+    peak_bytes: float | None = None  # of the rank that takes most
+
+
+def figures_of(result: Result) -> LaunchFigures | None:
+    """The figures of a launch that ended well; None for others."""
+    if result.status != "ok" or not result.ranks:
+        return None
+    benchmark = result.settings["benchmark"]
+    if benchmark == "train":
+        launch = summarise(result)
+        return LaunchFigures(
+            step_s=statistics.median(launch.step_times_s), samples_per_s=launch.samples_per_s
+        )
+    if benchmark == "comm":
+        rates = [row.busbw_bytes_per_s for row in collective_rows([result]) if row.size_bytes]
+        return LaunchFigures(busbw_bytes_per_s=max(rates, default=None))
+    if benchmark == "memory":
+        peaks = [record.counters.get("measured/peak") for record in result.ranks]
+        return LaunchFigures(peak_bytes=max((float(peak) for peak in peaks if peak), default=None))
+    return LaunchFigures()
+
+
+def main_figure(launches: Sequence[LaunchFigures]) -> str | None:
+    """The median over launches of what the benchmark is about: time per step, bus bandwidth or memory."""
+    step_s = _median(launch.step_s for launch in launches)
+    busbw = _median(launch.busbw_bytes_per_s for launch in launches)
+    peak = _median(launch.peak_bytes for launch in launches)
+    if step_s is not None:
+        return f"{milliseconds(step_s)} ms"
+    if busbw is not None:
+        return data_rate(busbw)
+    return None if peak is None else data_size(peak)
+
+
+def sample_rate(launches: Sequence[LaunchFigures]) -> str | None:
+    """The median over launches of the samples per second."""
+    rate = _median(launch.samples_per_s for launch in launches)
+    return None if rate is None else significant(rate)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

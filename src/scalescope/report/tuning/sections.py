@@ -1,0 +1,233 @@
+"""What `tune` found: the sentence, what was tried, what adds up, and the line that runs it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning.search import Attempt
+from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, Comparison
+from scalescope.experiment.trial import Trial
+from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
+from scalescope.report.section import Section, Table
+from scalescope.report.tuning.plan import left_out_section
+
+NOW = ""  # the baseline's name among jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """All that a tuning run can say."""
+
+    levers: tuple[tuple[str, str, str], ...]  # (setting and value, trial id, what it changes)
+    inapplicable: tuple[tuple[str, str], ...]
+    baseline: Trial
+    singles: tuple[Comparison, ...]
+    dropped: frozenset[str]
+    failed: dict[str, str]
+    scaling: dict[str, Estimate]  # over one rank, by lever and value: of other jobs, and of NOW
+    first: str | None  # the lever that others were added to
+    attempts: tuple[Attempt, ...]
+    winner: frozenset[str]
+    final: Comparison | None
+    threshold: float
+    finished: bool
+    one_launch_each: bool = False  # by ranks that stay the same processes: nothing can be proven
+
+    @property
+    def recommended(self) -> bool:
+        """Whether new launches confirmed the winner and its loss; nothing else is worth running."""
+        return self.final is not None and self.final.verdict == "faster" and not self.final.loss_differs
+
+
+_SCALING = "all ranks ÷ one"
+_ORDER = {"faster": 0, "no difference": 1, "inconclusive": 2, "slower": 3, "failed": 4, MISSING: 5}
+
+
+def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
+    """Verdict first, then the table of everything tried, then the combinations and what does not apply."""
+    found = [Section(lines=(verdict(tuning), *_of_other_jobs(tuning))), _tried(tuning)]
+    if tuning.attempts:
+        found.append(_combined(tuning))
+    return (*found, *left_out_section(tuning.inapplicable))
+
+
+def verdict(tuning: Tuning) -> str:
+    """One sentence: what to change and what it gives, or that nothing is known to help."""
+    ended = "" if tuning.finished else " The search ended early; --resume goes on."
+    if tuning.final is not None and tuning.recommended:
+        return f"{_names(tuning.winner)} is {_times(tuning.final)} as fast as it is now.{ended}"
+    if tuning.final is not None and tuning.final.verdict == "faster":
+        change = f"{tuning.final.loss_change or 0.0:+.0%}"
+        return (
+            f"{_names(tuning.winner)} is {_times(tuning.final)} as fast, but its loss differs ({change}): "
+            f"not recommended.{ended}"
+        )
+    if tuning.final is not None:
+        return (
+            f"{_names(tuning.winner)} looked fastest, but new launches did not confirm it "
+            f"({_times(tuning.final)}).{ended}"
+        )
+    if tuning.winner:
+        state = "new launches of it failed" if tuning.finished else "that is not confirmed yet"
+        return f"{_names(tuning.winner)} looked fastest, but {state}.{ended}"
+    if tuning.baseline.trial_id in tuning.failed:
+        return f"What it is now could not be measured: {tuning.failed[tuning.baseline.trial_id]}"
+    if not tuning.singles:
+        return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
+    if tuning.one_launch_each:
+        return f"{_of_single_launches(tuning)}{ended}"
+    once = sum(len(one.candidate.launches) < 2 for one in tuning.singles)
+    unsure = sum(one.verdict == "inconclusive" for one in tuning.singles) - once
+    doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
+    if once:
+        doubt += (
+            f" {counted(once, 'try')} had one launch, which is no verdict: a larger --budget allows more."
+        )
+    return f"No lever is known to help.{doubt}{ended}"
+
+
+def _of_single_launches(tuning: Tuning) -> str:
+    """What looked fastest, that this proves nothing, and what would."""
+    best = looks_fastest(tuning)
+    looked = "No lever looked faster" if best is None else f"{best[0]} looked fastest ({best[1]:.2f}×)"
+    return (
+        f"{looked}, but nothing is proven: ranks of torchrun or srun make one launch of each, and one launch "
+        "is no verdict. To know, launch anew: scalescope tune on one machine without torchrun or srun, or "
+        "scalescope train --repeats 5 --launcher slurm with and without the lever."
+    )
+
+
+def looks_fastest(tuning: Tuning) -> tuple[str, float] | None:
+    """The lever with the highest speed that does the same job; None where none is above the baseline's."""
+    same_job = {trial: text for text, trial, changes in tuning.levers if changes != "the job"}
+    speeds = {
+        same_job[one.candidate.trial.trial_id]: one.speedup.value
+        for one in tuning.singles
+        if one.candidate.trial.trial_id in same_job and not one.loss_differs
+    }
+    best = max(speeds.items(), key=lambda pair: pair[1], default=None)
+    return best if best is not None and best[1] > 1.0 + LEAST_EFFECT else None
+
+
+def _of_other_jobs(tuning: Tuning) -> list[str]:
+    """How the job scales, and which other one scales best; nothing where none was asked for."""
+    others = {name: one for name, one in tuning.scaling.items() if name != NOW}
+    if NOW not in tuning.scaling or not others:
+        return []
+    ranks = tuning.baseline.world_size
+    now = tuning.scaling[NOW]
+    negative = " (slower than one)" if now.high is not None and now.high < 1.0 else ""
+    best = max(others, key=lambda name: others[name].value)
+    once = " (one launch of each)" if tuning.one_launch_each else ""
+    said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}{once}."]
+    least, most = others[best].low, now.high
+    if least is not None and most is not None and least > most:
+        said.append(
+            f"Of the other jobs tried, {best} scales best: {_estimate(others[best])} of one. "
+            "That is the work itself changed, not this job made faster."
+        )
+    return said
+
+
+def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
+    """The one line that runs what was found."""
+    if tuning.recommended:
+        return f"scalescope train {file}"
+    if any(one.verdict == "inconclusive" and len(one.candidate.launches) > 1 for one in tuning.singles):
+        return "--repeats 10 and more --steps-per-epoch see smaller differences."
+    return None
+
+
+def _tried(tuning: Tuning) -> Section:
+    judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
+    rows = [
+        {"lever": text, **_cells(tuning, text, trial, changes, judged.get(trial))}
+        for text, trial, changes in tuning.levers
+    ]
+    speeds = {text: -judged[trial].speedup.value for text, trial, _ in tuning.levers if trial in judged}
+    rows.sort(
+        key=lambda row: (row["lever"] not in speeds, _ORDER[row["verdict"]], speeds.get(row["lever"], 0.0))
+    )
+    scaling = (_SCALING,) if tuning.scaling else ()
+    seen = () if tuning.one_launch_each else ("smallest seen",)
+    columns = ("lever", "verdict", "speed", *scaling, *seen, "memory", "GPU busy", "loss", "remark")
+    shown = "one launch each: no intervals" if tuning.one_launch_each else "95 % intervals in brackets"
+    return Section(
+        title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, {shown}",
+        table=Table(
+            columns=columns,
+            rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
+            left=frozenset(("lever", "verdict", "remark")),
+            optional=("memory", "GPU busy", "loss", *seen),
+        ),
+    )
+
+
+def _cells(tuning: Tuning, text: str, trial_id: str, changes: str, one: Comparison | None) -> dict[str, str]:
+    """What is known of a lever, by column."""
+    if one is None:
+        tried = any(attempt.text == text and attempt.launches for attempt in tuning.attempts)
+        left = "starts slowly: only tried with others" if tried else "not measured: no time was left"
+        reason = shortened(tuning.failed.get(trial_id, left if tuning.attempts else "not measured"))
+        return {"verdict": "failed" if trial_id in tuning.failed else MISSING, "remark": reason}
+    memory, busy = one.candidate.peak_memory_bytes, one.candidate.seen.gpu_utilization
+    return {
+        "verdict": one.verdict if len(one.candidate.launches) > 1 else MISSING,
+        "speed": _times(one),
+        _SCALING: _estimate(tuning.scaling[text]) if text in tuning.scaling else MISSING,
+        "smallest seen": MISSING if one.smallest_seen is None else percent(one.smallest_seen),
+        "memory": MISSING if memory is None else data_size(memory),
+        "GPU busy": MISSING if busy is None else percent(busy),
+        "loss": MISSING if one.loss_change is None else f"{one.loss_change:+.1%}",
+        "remark": "; ".join(_remarks(tuning, trial_id, changes, one)),
+    }
+
+
+def _remarks(tuning: Tuning, trial_id: str, changes: str, one: Comparison) -> list[str]:
+    launches = len(one.candidate.launches)
+    found = [] if launches > 1 else ["one launch: no verdict"]
+    if changes == "the job":
+        found.append("another job: compared by sample")
+    elif one.loss_differs:
+        found.append("the loss differs")
+    if trial_id in tuning.dropped:
+        found.append(f"dropped after {counted(launches, 'launch')}")
+    return found
+
+
+def _combined(tuning: Tuning) -> Section:
+    rows = [_first_step(tuning), *map(_step, tuning.attempts)]
+    columns = ("combination", "against the step before", "pairs of launches", "")
+    table = Table(columns=columns, rows=tuple(rows), left=frozenset(("combination", "")))
+    return Section(title="Together: levers added one by one, then each taken out again", table=table)
+
+
+def _first_step(tuning: Tuning) -> tuple[str, ...]:
+    """The lever that the others were added to."""
+    trial = next(trial for text, trial, _ in tuning.levers if text == tuning.first)
+    best = next(one for one in tuning.singles if one.candidate.trial.trial_id == trial)
+    launches = len(best.candidate.launches)
+    return f"with {tuning.first}", f"{best.speedup.value:.2f}×", f"{launches}", "fastest alone"
+
+
+def _step(one: Attempt) -> tuple[str, ...]:
+    name = f"{'with' if one.adds else 'without'} {one.text}"
+    if one.speedup is None:
+        return name, MISSING, "0", "no time left: left out" if one.adds else "no time left: kept"
+    ratio = one.speedup if one.adds else 1.0 / one.speedup
+    why = ": the loss differs" if one.loss_differs and not one.kept else ""
+    return name, f"{ratio:.2f}×", f"{one.launches}", "kept" if one.kept else f"left out{why}"
+
+
+def _names(winner: frozenset[str]) -> str:
+    return " + ".join(sorted(winner))
+
+
+def _times(one: Comparison) -> str:
+    return _estimate(one.speedup)
+
+
+def _estimate(speedup: Estimate) -> str:
+    if speedup.low is None or speedup.high is None or not is_useful(speedup):
+        return f"{speedup.value:.2f}×"
+    return f"{speedup.value:.2f}× [{speedup.low:.2f}, {speedup.high:.2f}]"

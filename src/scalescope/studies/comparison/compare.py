@@ -1,0 +1,135 @@
+"""`compare`: whether a run is slower than an earlier one, or how several runs lie beside each other."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalescope.analysis.comparison.environments import Difference, differences, other_hardware
+from scalescope.analysis.comparison.runs import Comparison, compare_runs
+from scalescope.analysis.comparison.side_by_side import side_by_side
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.scaling.rows import scaling_rows
+from scalescope.errors import BadInput, CannotRun, ExitCode
+from scalescope.report.comparison.side_by_side import SideBySide, side_by_side_json, side_by_side_sections
+from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections
+from scalescope.report.section import Section
+from scalescope.results.run import Run, load_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonReport:
+    """What to show, what to write, and the exit code."""
+
+    sections: tuple[Section, ...]
+    data: dict[str, Any]
+    exit_code: int = ExitCode.OK
+
+
+# Measures the new run further: (base, new) -> (the new run as it is then, what must be said about it).
+Extend = Callable[[Run, Run], tuple[Run, tuple[str, ...]]]
+
+
+def compare(
+    base: Path,
+    new: Path,
+    threshold: float = 0.03,
+    *,
+    any_hardware: bool = False,
+    extend: Extend | None = None,
+) -> ComparisonReport:
+    """Judge every configuration that both runs have; a regression misses the gate."""
+    before, after = _load(base), _load(new)
+    differing = differences(before.environment, after.environment)
+    _check_hardware(before, after, differing, any_hardware=any_hardware)
+    found = compare_runs(before.results, after.results, threshold, any_hardware=any_hardware)
+    _check_common(before, after, found)
+    notes: tuple[str, ...] = ()
+    if extend is not None:
+        after, notes = extend(before, after)
+        found = compare_runs(before.results, after.results, threshold, any_hardware=any_hardware)
+    names = _names((before, after))
+    compared = Compared(
+        base=names[0],
+        new=names[1],
+        comparison=found,
+        differences=differing,
+        notes=(*notes, *_unrecorded((before, after)), *before.warnings, *after.warnings),
+    )
+    return ComparisonReport(
+        sections=comparison_sections(compared),
+        data=comparison_json(compared),
+        exit_code=ExitCode.GATE_MISSED if found.gate_missed else ExitCode.OK,
+    )
+
+
+def lay_side_by_side(paths: Sequence[Path]) -> ComparisonReport:
+    """Show how runs scale beside each other, on whatever machines they were made."""
+    runs = tuple(_load(path) for path in paths)
+    rows = [scaling_rows(configurations(run.results)) for run in runs]
+    for run, found in zip(runs, rows, strict=True):
+        if not found:
+            raise BadInput(f"compare: {run.path} holds no training that could be laid beside another")
+    groups = side_by_side(rows)
+    if not groups:
+        raise BadInput(
+            f"compare: no other run has a job of {runs[0].path} on as many ranks; "
+            f"{_what_differs(runs[0], runs[1])}"
+        )
+    sides = SideBySide(
+        runs=_names(runs),
+        groups=groups,
+        differences=tuple(differences(runs[0].environment, run.environment) for run in runs),
+        notes=(*_unrecorded(runs), *(warning for run in runs for warning in run.warnings)),
+    )
+    return ComparisonReport(sections=side_by_side_sections(sides), data=side_by_side_json(sides))
+
+
+def _load(path: Path) -> Run:
+    if not path.exists() and path.name == "latest":
+        raise BadInput(f"compare: {path}: there is no run yet; name a run folder")
+    run = load_run(path)
+    if not run.of_status("ok"):
+        raise BadInput(f"compare: {path} holds no launch that ended well")
+    return run
+
+
+def _check_hardware(
+    before: Run, after: Run, differing: tuple[Difference, ...], *, any_hardware: bool
+) -> None:
+    found = other_hardware(differing)
+    if found and not any_hardware:
+        words = "; ".join(f"{one.name}: {one.before} and {one.after}" for one in found)
+        raise CannotRun(
+            f"compare: {before.path} and {after.path} were measured on different hardware ({words}); "
+            "--any-hardware compares them all the same"
+        )
+
+
+def _check_common(before: Run, after: Run, found: Comparison) -> None:
+    if found.has_nothing_in_common:
+        raise BadInput(
+            f"compare: {before.path} and {after.path} have no configuration in common; "
+            f"{_what_differs(before, after)}"
+        )
+
+
+def _what_differs(before: Run, after: Run) -> str:
+    """The settings in which the two nearest configurations differ."""
+    alone = compare_runs(before.results, after.results, threshold=0.03)
+    nearest = min((one.nearest for one in alone.only_before if one.nearest), key=len, default=())
+    if not nearest:
+        return "they measured different things"
+    words = [f"{name} ({here} / {there})" for name, here, there in nearest]
+    return f"the nearest two differ in {', '.join(words)}"
+
+
+def _unrecorded(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Runs that do not say where they were made."""
+    return tuple(f"The machine of {run.path} is not recorded." for run in runs if not run.environment)
+
+
+def _names(runs: Sequence[Run]) -> tuple[str, ...]:
+    """The folders' own names where they tell the runs apart, else the paths as given."""
+    short = [run.path.resolve().name for run in runs]
+    return tuple(short) if len(set(short)) == len(short) else tuple(str(run.path) for run in runs)

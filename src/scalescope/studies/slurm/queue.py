@@ -1,0 +1,110 @@
+"""Follows a job through SLURM's queue, and ends it when the person wants that."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scalescope.errors import CannotRun, ScalescopeError
+from scalescope.experiment.trial import Trial
+from scalescope.launch.slurm import queue as slurm
+from scalescope.results.run import load_run
+from scalescope.results.run_folder import ENVIRONMENT, TRIALS
+from scalescope.results.schema import parse_result
+from scalescope.studies.campaign import KEPT, CampaignWatcher
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
+_PATIENCE_S = 600.0  # with a controller that does not answer
+_CANCEL_LIMIT_S = 60.0
+
+
+Planned = Callable[[], Sequence[tuple[Trial, int]] | None]
+
+
+def follow(
+    number: str, path: Path, watcher: CampaignWatcher, planned: Planned = lambda: None
+) -> slurm.JobState:
+    """Tell how the job goes on until it is over; `planned` has the launches once the machine is recorded."""
+    told, heard, line = "", _Trials(path / TRIALS), _Line(number, watcher)
+    wait_s, counted = _FIRST_WAIT_S, False
+    while True:
+        state = line.ask()
+        heard.tell(watcher)
+        if not counted and (path / ENVIRONMENT).is_file():
+            counted = True
+            launches = planned()
+            if launches is not None:
+                watcher.began(launches, load_run(path).of_status(*KEPT), budget_s=None)
+        if state is not None and state.is_over:
+            return state
+        if state is not None and str(state) != told:
+            told = str(state)
+            watcher.noted(f"Job {number} is {told}.")
+        time.sleep(wait_s)
+        wait_s = min(_LONGEST_WAIT_S, wait_s * 1.3)
+
+
+class _Line:
+    """The line to SLURM's controller, which may be restarted while a job runs."""
+
+    def __init__(self, number: str, watcher: CampaignWatcher) -> None:
+        self._number = number
+        self._watcher = watcher
+        self._answered = time.monotonic()
+        self._complained = False
+
+    def ask(self) -> slurm.JobState | None:
+        """How the job stands; None where nobody answers: then it stands as it did, for all we know."""
+        try:
+            state = slurm.state_of(self._number)
+        except slurm.Unanswered as error:
+            if time.monotonic() - self._answered > _PATIENCE_S:
+                raise CannotRun(
+                    f"{error}; job {self._number} may go on, and --resume follows it again"
+                ) from None
+            if not self._complained:
+                self._watcher.noted(f"SLURM does not answer ({error}); asking again.")
+            self._complained = True
+            return None
+        self._answered, self._complained = time.monotonic(), False
+        return state
+
+
+class _Trials:
+    """The lines of a run's results that came since last time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = path.stat().st_size if path.exists() else 0
+
+    def tell(self, watcher: CampaignWatcher) -> None:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as stream:
+            stream.seek(self._read)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return  # the rest is being written
+                self._read += len(line)
+                try:
+                    result = parse_result(line)
+                except ValueError:
+                    continue  # said when the run is read as a whole
+                watcher.launching(Trial(settings=result.settings), result.launch)
+                watcher.ended(result)
+
+
+def cancel(number: str, watcher: CampaignWatcher) -> bool:
+    """End the job and wait until its ranks are gone, for they write what they have; says whether it heard."""
+    try:
+        slurm.cancel(number)
+    except ScalescopeError as error:
+        watcher.noted(f"Job {number} could not be cancelled: {error}")
+        return False
+    deadline = time.monotonic() + _CANCEL_LIMIT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(slurm.Unanswered):  # asked again: the job was cancelled all the same
+            if slurm.state_of(number).is_over:
+                break
+        time.sleep(_FIRST_WAIT_S)
+    return True

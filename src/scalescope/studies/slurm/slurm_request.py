@@ -1,0 +1,202 @@
+"""What is asked of a SLURM job: its settings and its request, where it writes, and the script to submit."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scalescope.catalog.setting import Scalar, parse_value, settings_of
+from scalescope.catalog.slurm import Slurm
+from scalescope.errors import BadInput
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.given import Entries, Given
+from scalescope.experiment.record import neutral_lines, to_yaml
+from scalescope.launch.slurm.script import TEMPLATE, SlurmJob, sbatch_script
+from scalescope.results.run_folder import DEFAULT_ROOT, new_run_path, read_json
+from scalescope.studies.request import Request
+from scalescope.studies.study import check_same_request
+
+FOLDER = "slurm"  # of the run folder: what was submitted, and what the job said
+REQUEST, SCRIPT, JOB = "request.yaml", "job.sh", "job.json"
+_LARGEST_TEMPLATE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmRun:
+    """A run that is ready to be submitted."""
+
+    request: Request
+    path: Path
+    job: SlurmJob
+    script: str
+    yaml: str
+    asked: dict[str, Any]  # what --resume needs to submit it again
+
+
+def is_slurm_run(request: Request) -> bool:
+    """Whether --resume would continue a run of this verb that SLURM began."""
+    if not request.resume:
+        return False
+    stored = _resumed_path(request) / FOLDER / REQUEST
+    try:
+        with stored.open(encoding="utf-8", errors="replace") as stream:
+            return stream.readline().startswith(f"# scalescope {request.verb} ")
+    except OSError:
+        return False
+
+
+def prepare(
+    request: Request, flags: Entries, setup: tuple[str, ...], defaults: Mapping[str, Any]
+) -> SlurmRun:
+    """Check everything that can be checked here; `flags` are those of the job."""
+    path = (_resumed_path(request) if request.resume else _new_path(request)).absolute()
+    before = _record_of(path) if request.resume else {}
+    template = before.get("template") if "slurm_template" not in flags else None
+    flags = {**_entries(before.get("flags")), **flags}
+    setup = setup or _texts(before.get("setup"))
+    directory = Path(str(before.get("directory", Path.cwd())))  # files of the request are named from there
+    if request.resume:
+        request = _as_begun(request, path)
+    asked = slurm_from(flags)
+    experiment = request.experiment(defaults)
+    template = template if isinstance(template, str) else _template(asked)
+    tasks_per_node = _tasks_per_node(asked, experiment)
+    _check_ranks(experiment, asked.nodes * tasks_per_node)
+    job = SlurmJob(
+        name=experiment.measuring.name or f"scalescope-{request.verb}",
+        nodes=asked.nodes,
+        tasks_per_node=tasks_per_node,
+        cpus_per_task=asked.cpus_per_task or (4 if asked.gpus_per_node else 1),
+        gpus_per_node=asked.gpus_per_node,
+        partition=asked.partition,
+        account=asked.account,
+        time=asked.time,
+        setup=setup,
+        run_folder=path,
+        output=path / FOLDER,
+        directory=directory,
+        command=_command(request, path, experiment),
+        launches=experiment.measuring.repeats,
+    )
+    return SlurmRun(
+        request=request,
+        path=path,
+        job=job,
+        script=sbatch_script(job, TEMPLATE if template is None else template),
+        yaml=to_yaml(experiment, request.words),
+        asked={
+            "flags": {name: values[0].text for name, values in flags.items()},
+            "setup": list(setup),
+            "directory": str(directory),
+            "template": template,
+        },
+    )
+
+
+def slurm_from(flags: Entries) -> Slurm:
+    """The job's settings, checked."""
+    values: dict[str, Scalar] = {}
+    for one in settings_of(Slurm):
+        given = flags.get(one.name)
+        default = one.default
+        assert default is None or isinstance(default, int | str)
+        if given and len(given) > 1:
+            raise BadInput(f"{given[0].origin}: takes one value, not a list")
+        values[one.name] = parse_value(one, given[0].text, given[0].origin) if given else default
+    return Slurm(**values)  # type: ignore[arg-type]
+
+
+def job_id_of(path: Path) -> str | None:
+    """The number of a run's job; None where it was never submitted."""
+    number = str(_record_of(path).get("job_id", ""))
+    return number if number.isdecimal() else None
+
+
+def _record_of(path: Path) -> dict[str, Any]:
+    """What was asked for when a run was submitted, or tried to be."""
+    record = read_json(path / FOLDER / JOB)
+    return record if isinstance(record, dict) else {}
+
+
+def _entries(stored: object) -> Entries:
+    """What was asked for when the run began."""
+    if not isinstance(stored, dict):
+        return {}
+    return {str(name): (Given(str(text), f"{JOB}: {name}"),) for name, text in stored.items()}
+
+
+def _texts(stored: Any) -> tuple[str, ...]:
+    """A list of texts as it was stored; anything else is none."""
+    return tuple(one for one in stored if isinstance(one, str)) if isinstance(stored, list) else ()
+
+
+def _new_path(request: Request) -> Path:
+    given = request.experiment({}).measuring.output_dir
+    return Path(given) if given else new_run_path(request.verb)
+
+
+def _resumed_path(request: Request) -> Path:
+    given = request.experiment({}).measuring.output_dir
+    return Path(given) if given else (DEFAULT_ROOT / "latest").resolve()
+
+
+def _as_begun(request: Request, path: Path) -> Request:
+    """The request that began the run, or one that asks for the same."""
+    stored = path / FOLDER / REQUEST
+    if not stored.is_file():
+        raise BadInput(f"--resume: {path} holds no run that SLURM began")
+    if request.file is None and not set(request.flags) - {"output_dir"}:
+        request = dataclasses.replace(request, file=stored)
+    wanted = to_yaml(request.experiment({}), request.words)
+    check_same_request(stored, wanted, neutral_lines(request.benchmark))
+    return request
+
+
+def _tasks_per_node(asked: Slurm, experiment: Experiment) -> int:
+    if asked.gpus_per_node and asked.tasks_per_node:
+        raise BadInput(
+            "--gpus-per-node starts a rank for each GPU; --tasks-per-node is for the CPU: give one"
+        )
+    if "cuda" in experiment.settings.get("device", ()) and not asked.gpus_per_node:
+        raise BadInput("--device cuda needs --gpus-per-node, or the job gets no GPU")
+    return asked.gpus_per_node or asked.tasks_per_node or 1
+
+
+def _check_ranks(experiment: Experiment, tasks: int) -> None:
+    settings = experiment.settings
+    most = max(settings.get("world_size", (1,)))
+    if most > tasks > 1:  # a step of one task starts ranks of its own, as on any machine
+        raise BadInput(f"--world-size: {most} ranks do not fit a job of {tasks}; ask for more nodes")
+    if any(settings.get("env", ())):
+        raise BadInput("--env cannot change the ranks of a job; put 'export NAME=VALUE' into --setup")
+    if any(settings.get("link", ())) or any(settings.get("split_gpu", ())):
+        raise BadInput("--link and --split-gpu need ranks of our own; use --launcher local")
+
+
+def _command(request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:
+    """What a step runs; a job that SLURM sends back to the queue keeps its budget, a new one gets its own."""
+    start = (sys.executable, "-m", "scalescope", request.verb, str(path / FOLDER / REQUEST))
+    words = [*start, *request.words, f"--output-dir={path}", *(("--yes",) if request.yes else ())]
+    if experiment.measuring.budget is not None:
+        words.append(f"--budget-since={datetime.now(UTC).isoformat(timespec='milliseconds')}")
+    return tuple(words)
+
+
+def _template(asked: Slurm) -> str | None:
+    """The site's own script, where one is named."""
+    if asked.slurm_template is None:
+        return None
+    path = Path(asked.slurm_template)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_TEMPLATE_BYTES + 1)
+        if len(content) > _LARGEST_TEMPLATE_BYTES:
+            raise BadInput(f"--slurm-template: {path} is too large for a script")
+        return content.decode("utf-8")
+    except OSError as error:
+        raise BadInput(f"--slurm-template: {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"--slurm-template: {path} is no text") from None

@@ -1,0 +1,239 @@
+"""Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from scalescope.catalog import cards
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_value, settings_of
+from scalescope.errors import BadInput, ScalescopeError
+from scalescope.experiment.ablations import plain_twin
+from scalescope.experiment.emulation import emulated_in, emulation_text
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import Experiment, check_variable
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial, Value
+from scalescope.report.tuning.sections import NOW
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One setting at one other value."""
+
+    name: str
+    value: Value
+    trial: Trial
+    changes: Change
+    starts_slowly: bool = False
+
+    @property
+    def text(self) -> str:
+        return shown(self.name, self.value)
+
+
+def shown(name: str, value: Value) -> str:
+    """A setting at a value, as a person reads it."""
+    if isinstance(value, Mapping):
+        return f"{name} {' '.join(f'{one}={text}' for one, text in value.items())}"
+    return f"{name} {'none' if value is None else value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inapplicable:
+    """A lever, or one value of it, that does nothing or cannot run here."""
+
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """What will be tried, and what will not be and why."""
+
+    baseline: Trial
+    candidates: tuple[Candidate, ...]
+    inapplicable: tuple[Inapplicable, ...]
+
+
+def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) -> Levers:
+    """The candidates of `asked` names (or name=value, or all) around the one trial of `experiment`."""
+    trials = expand(experiment, machine).trials
+    if len(trials) != 1:
+        raise BadInput(f"tune starts from one configuration, these settings make {len(trials)}")
+    baseline = trials[0]
+    candidates: dict[str, Candidate] = {}
+    inapplicable: list[Inapplicable] = []
+    for setting, values, left_out in _wanted(baseline, asked):
+        typed = left_out is None  # a value given by name is tried, unless it cannot run at all
+        reason = why_not(setting, baseline) if setting.lever and not typed else None
+        if reason is not None:
+            inapplicable.append(Inapplicable(text=setting.name, reason=reason))
+            continue
+        if not values and not left_out:
+            inapplicable.append(Inapplicable(text=setting.name, reason="has no other value worth trying"))
+        for value, why in (left_out or {}).items():
+            hint = f"{why}; --levers {setting.name}{'' if value is True else f'={value}'} tries it"
+            inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=hint))
+        for value in values:
+            try:
+                candidate = _candidate(experiment, machine, baseline, setting, value)
+            except ScalescopeError as error:
+                inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=str(error)))
+                continue
+            reason = _why_not_worth_trying(candidate, baseline, machine, typed=typed)
+            if reason is not None:
+                inapplicable.append(Inapplicable(text=candidate.text, reason=reason))
+            else:
+                candidates.setdefault(candidate.trial.trial_id, candidate)
+    tried = {one.text for one in candidates.values()}
+    return Levers(
+        baseline=baseline,
+        candidates=tuple(candidates.values()),
+        inapplicable=tuple(one for one in inapplicable if one.text not in tried),
+    )
+
+
+def _why_not_worth_trying(
+    candidate: Candidate, baseline: Trial, machine: Machine, *, typed: bool
+) -> str | None:
+    """Why a candidate that could run is left out: it is nothing new, or slow for a reason that is known."""
+    if candidate.trial.trial_id == baseline.trial_id:
+        return "is what the baseline does"
+    already = emulated_in(baseline, machine)
+    emulated = [support for support in emulated_in(candidate.trial, machine) if support not in already]
+    if typed or not emulated:
+        return None
+    reasons = "; ".join(emulation_text(support, candidate.trial.device) for support in emulated)
+    return f"{reasons}; --levers {candidate.name}={candidate.value} tries it"
+
+
+def _wanted(
+    baseline: Trial, asked: Sequence[str]
+) -> Iterator[tuple[Setting, tuple[Value, ...], Mapping[Value, str] | None]]:
+    """(setting, values to try, values left out with the reason) of what was asked for; None: it was typed."""
+    known = settings_of_trial(baseline)
+    for word in asked:
+        name, separator, text = word.partition("=")
+        if word == ALL:
+            for setting in known.values():
+                if setting.lever is not None and setting.lever.changes != "the job":
+                    values = tried_values(setting, baseline)
+                    left_out = {one: why for one, why in setting.lever.on_request.items() if one in values}
+                    yield setting, tuple(one for one in values if one not in list(left_out)), left_out
+        elif name not in known:
+            levers = [one for one, setting in known.items() if setting.lever]
+            raise BadInput(
+                f"--levers: this configuration has no setting {name!r}; levers here: "
+                f"{', '.join(sorted(levers))}{nearest(name, known)}"
+            )
+        elif separator:
+            yield known[name], (_read(known[name], text, baseline),), None
+        elif known[name].lever is None:
+            raise BadInput(f"--levers {name}: it lists no values worth trying; give one: {name}=VALUE")
+        else:
+            yield known[name], tried_values(known[name], baseline), {}
+
+
+def _read(setting: Setting, text: str, baseline: Trial) -> Value:
+    """A value as typed after --levers NAME=."""
+    if setting.kind != "env":
+        return parse_value(setting, text, f"--levers {setting.name}")
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise BadInput(f"--levers env: expected env=NAME=VALUE, got {text!r}")
+    check_variable(name, value, "--levers env")
+    return _with_variable(baseline, name, value)
+
+
+def _with_variable(baseline: Trial, name: str, value: str) -> dict[str, str]:
+    """The baseline's environment with one variable more, or other."""
+    return {**(baseline.settings["env"] or {}), name: value}
+
+
+def settings_of_trial(trial: Trial) -> dict[str, Setting]:
+    """All settings a person can give of the cards that make up a trial, by name."""
+    selection = {
+        kind: str(trial.settings[name])
+        for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy"))
+    }
+    owners = cards.cards_of_trial(str(trial.settings["benchmark"]), selection)
+    found = {one.name: one for owner in owners for one in settings_of(owner)}
+    return {name: one for name, one in found.items() if not one.internal}
+
+
+def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
+    """The values of a lever that differ from the baseline's; multiples are of the baseline's own."""
+    assert setting.lever is not None
+    now = baseline.settings[setting.name]
+    multiples = tuple(now * times for times in setting.lever.multiples) if now else ()
+    tries: tuple[Value, ...] = setting.lever.tries_on(baseline.device)
+    if setting.kind == "env":
+        tries = tuple(_with_variable(baseline, *str(one).split("=", 1)) for one in tries)
+    return tuple(value for value in (*tries, *multiples) if value != now)
+
+
+def with_values(experiment: Experiment, values: Mapping[str, Value]) -> Experiment:
+    """The request with settings moved; another strategy leaves behind what belongs to the one before.
+
+    The file of a run spells out every setting, also those that only the strategy it had knows.
+    """
+    kept = experiment.settings
+    known = {
+        name: {one.name for one in settings_of(cards.card("strategies", name))}
+        for name in cards.names("strategies")
+    }
+    if values.get("strategy") in known:
+        foreign = set().union(*known.values()) - known[values["strategy"]]
+        kept = {name: found for name, found in kept.items() if name not in foreign}
+    moved = {name: (value,) for name, value in values.items()}
+    return dataclasses.replace(experiment, settings={**kept, **moved})
+
+
+def _candidate(
+    experiment: Experiment, machine: Machine, baseline: Trial, setting: Setting, value: Value
+) -> Candidate:
+    (trial,) = expand(with_values(experiment, {setting.name: value}), machine).trials
+    changes = _changes(setting, baseline)
+    if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
+        changes = "the job"
+    slow = setting.lever is not None and setting.lever.starts_slowly and value != setting.neutral
+    return Candidate(name=setting.name, value=value, trial=trial, changes=changes, starts_slowly=slow)
+
+
+def _changes(setting: Setting, baseline: Trial) -> Change:
+    """What a setting does to results; one that is no lever and no matter of ranks is another job."""
+    if setting.lever is not None:
+        return setting.lever.changes
+    strategy = cards.card("strategies", str(baseline.settings["strategy"]))
+    return "rounding" if setting.card in (Placement.__name__, strategy.__name__) else "the job"
+
+
+def why_not(setting: Setting, trial: Trial) -> str | None:
+    """Why a lever does nothing in this trial; None where it may."""
+    assert setting.lever is not None
+    workload = cards.card("workloads", str(trial.settings["workload"]))
+    loader = trial.settings["data"] != "synthetic" or trial.settings["num_workers"] is not None
+    facts: dict[Need, tuple[bool, str]] = {
+        "cpu": (trial.device == "cpu", "is about ranks on the CPU"),
+        "cuda": (trial.device == "cuda", "needs a CUDA GPU"),
+        "nccl": (trial.settings["backend"] == "nccl", "the variables worth trying are NCCL's"),
+        "ranks": (trial.world_size > 1, "needs more than one rank"),
+        "convolutions": (workload.has_convolutions, "the model has no convolutions"),
+        "attention": (workload.has_attention, "the model has no attention of ours"),
+        "loader": (loader, "synthetic batches wait on the device; --num-workers 0 makes a loader"),
+        "workers": (bool(trial.settings["num_workers"]), "the loader has no processes; --num-workers 2"),
+    }
+    return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)
+
+
+def other_jobs(levers: Levers, failed: Collection[str] = ()) -> dict[str, tuple[Trial, Trial]]:
+    """The baseline and every other job on all ranks and on one: how they scale is what compares them."""
+    jobs = [one for one in levers.candidates if one.changes == "the job"]
+    wanted = {one.text: one.trial for one in jobs if one.trial.trial_id not in failed}
+    if levers.baseline.world_size == 1 or not wanted:
+        return {}
+    wanted[NOW] = levers.baseline
+    return {name: (trial, plain_twin(trial)) for name, trial in wanted.items()}

@@ -1,0 +1,254 @@
+"""The search of `tune`: reads the results so far as far as they go, and says what to launch next."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning.ledger import MOST_LAUNCHES, Laboratory, Needs
+from scalescope.analysis.tuning.search import (
+    ALONE,
+    BEFORE_COMBINING,
+    SCALING_STAGE,
+    Attempt,
+    Combining,
+    confirmed,
+    explore,
+    scaling_of,
+)
+from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, Comparison, compare_all, fastest
+from scalescope.errors import ScalescopeError
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.record import to_yaml
+from scalescope.experiment.trial import Trial
+from scalescope.report.tuning.as_json import tuning_json
+from scalescope.report.tuning.sections import Tuning
+from scalescope.results.files import to_text
+from scalescope.results.result import Result
+from scalescope.results.run import Run
+from scalescope.results.run_folder import TUNING
+from scalescope.studies.campaign import CampaignWatcher
+from scalescope.studies.tuning.levers import (
+    Candidate,
+    Levers,
+    other_jobs,
+    settings_of_trial,
+    shown,
+    with_values,
+)
+
+TUNED = "tuned.yaml"
+_SCALING_LAUNCHES = 3
+
+
+class Search:
+    """Reads the results so far as far as they go; what is missing is what to launch next."""
+
+    def __init__(
+        self, experiment: Experiment, machine: Machine, levers: Levers, *, threshold: float, combine: bool
+    ) -> None:
+        self._experiment = experiment
+        self._machine = machine
+        self._threshold = threshold
+        self._combine = combine
+        self.levers = levers
+        self._by_text = {one.text: one for one in self.levers.candidates}
+        self._slow = {
+            name: one.neutral
+            for name, one in settings_of_trial(self.levers.baseline).items()
+            if one.lever is not None and one.lever.starts_slowly
+        }
+        self._earlier: int | None = None
+
+    def heard(self, watcher: CampaignWatcher) -> Callable[[Result], None]:
+        """What to do with each result as it comes: say what is fastest so far, when that changes."""
+        seen: list[Result] = []
+        told = ""
+        other_jobs = {one.trial.trial_id for one in self.levers.candidates if one.changes == "the job"}
+
+        def hear(result: Result) -> None:
+            nonlocal told
+            if result.launch < SCALING_STAGE * MOST_LAUNCHES and result.trial_id not in other_jobs:
+                seen.append(result)
+            best = fastest(configurations(seen), self.levers.baseline)
+            if best is not None:
+                name = self._name_of(best[0])
+                if name != told:
+                    told = name
+                    watcher.verdict(f"the fastest is {name} with {best[1]:.2f}×")
+
+        return hear
+
+    def _name_of(self, trial: Trial) -> str:
+        moved = [
+            shown(name, value)
+            for name, value in trial.settings.items()
+            if value != self.levers.baseline.settings.get(name)
+        ]
+        return " + ".join(moved)
+
+    def more(self, run: Run) -> tuple[tuple[Trial, int], ...]:
+        """The launches without which the search cannot go on; none when it is done."""
+        if self._earlier is None:
+            self._earlier = len(run.results)
+        try:
+            self._follow(run, _Progress())
+        except Needs as needed:
+            return needed.launches
+        return ()
+
+    def read(self, run: Run) -> Tuning:
+        """All that can be said from the results there are, also where the budget ended the search."""
+        progress = _Progress()
+        finished = True
+        try:
+            self._follow(run, progress)
+        except Needs:
+            finished = False
+            progress.singles = progress.singles or self._so_far(run)
+        return Tuning(
+            levers=tuple((one.text, one.trial.trial_id, one.changes) for one in self.levers.candidates),
+            inapplicable=tuple((one.text, one.reason) for one in self.levers.inapplicable),
+            baseline=self.levers.baseline,
+            singles=progress.singles,
+            dropped=progress.dropped,
+            failed=progress.failed,
+            scaling=progress.scaling,
+            first=progress.first,
+            attempts=progress.attempts,
+            winner=progress.winner,
+            final=progress.final,
+            threshold=self._threshold,
+            finished=finished,
+        )
+
+    def _so_far(self, run: Run) -> tuple[Comparison, ...]:
+        """What the launches there are say, where the budget ended before every lever had its turn."""
+        found = {one.trial.trial_id: one for one in configurations(run.results)}
+        baseline = found.get(self.levers.baseline.trial_id)
+        if baseline is None:
+            return ()
+        there = [one.trial.trial_id for one in self.levers.candidates if one.trial.trial_id in found]
+        return compare_all(baseline, [found[one] for one in there], self._threshold)
+
+    def files(self, run: Run) -> dict[str, str]:
+        tuning = self.read(run)
+        found = {TUNING: to_text(tuning_json(tuning))}
+        if tuning.recommended:
+            found[TUNED] = to_yaml(dataclasses.replace(self._with(tuning.winner), verb="train"))
+        return found
+
+    def _follow(self, run: Run, progress: "_Progress") -> None:
+        repeats = self._experiment.measuring.repeats
+        baseline, seed = self.levers.baseline, self._experiment.measuring.order_seed
+        laboratory = Laboratory(
+            results=run.results,
+            seed=seed,
+            baseline=baseline.trial_id,
+            budget_s=self._experiment.measuring.budget,
+            earlier=self._earlier or 0,
+            is_slow=self._is_slow,
+        )
+        progress.failed = laboratory.failed
+        trials = [one.trial for one in self.levers.candidates]
+        shares = BEFORE_COMBINING if self._combine else ALONE
+        progress.singles, progress.dropped = explore(
+            laboratory, baseline, trials, repeats, self._threshold, shares
+        )
+        if not progress.singles:
+            return
+        ranked = self._ranked(progress)
+        if ranked:
+            self._choose(laboratory, ranked, progress)
+        pairs = other_jobs(self.levers, progress.failed)
+        progress.scaling = scaling_of(laboratory, pairs, min(repeats, _SCALING_LAUNCHES))
+
+    def _choose(self, laboratory: Laboratory, ranked: list[Candidate], progress: "_Progress") -> None:
+        """The best lever, or what helps together with it, confirmed."""
+        repeats = self._experiment.measuring.repeats
+        progress.first = ranked[0].text
+        progress.winner = frozenset((progress.first,))
+        if self._combine:
+            combining = Combining(laboratory=laboratory, build=self._trial_with, confirmations=repeats)
+            others = [one.text for one in ranked[1:]]
+            progress.winner, progress.attempts = combining.search(ranked[0].text, others)
+        winner = self._trial_with(progress.winner)
+        assert winner is not None  # it was measured
+        progress.final = confirmed(laboratory, self.levers.baseline, winner, repeats, self._threshold)
+
+    def _ranked(self, progress: "_Progress") -> list[Candidate]:
+        """The best value of every lever: the fastest first; what starts slowly before what did nothing alone.
+
+        Another job is no better version of this one, so levers that change it take no part. A lever that is
+        slower alone may help others: channels_last does nothing good without matrix units that want it.
+        """
+        effects = {one.candidate.trial.trial_id: one for one in progress.singles}
+
+        def place(one: Candidate) -> tuple[bool, float]:
+            judged = effects.get(one.trial.trial_id)
+            known = judged is not None and judged.verdict == "faster"
+            return not known, 0.0 if judged is None else -judged.speedup.value
+
+        candidates = [one for one in self.levers.candidates if one.trial.trial_id not in progress.failed]
+        fit = [one for one in candidates if _is_fit(one, effects.get(one.trial.trial_id))]
+        best: dict[str, Candidate] = {}
+        for one in sorted(fit, key=place):
+            best.setdefault(one.name, one)
+        ranked = list(best.values())
+        first = effects.get(ranked[0].trial.trial_id) if ranked else None
+        if first is None or not self._may_win(first):
+            return []
+
+        def turn(one: Candidate) -> int:
+            judged = effects.get(one.trial.trial_id)
+            promising = judged is not None and judged.speedup.value > 1.0 + self._threshold
+            return 0 if promising and not one.starts_slowly else 1 if one.starts_slowly else 2
+
+        return [ranked[0], *sorted(ranked[1:], key=turn)]
+
+    def _may_win(self, one: Comparison) -> bool:
+        """What is known to be faster, or looks so where the budget allowed too few launches to know."""
+        if self._combine or len(one.candidate.launches) < self._experiment.measuring.repeats:
+            return one.verdict != "slower" and one.speedup.value > 1.0 + LEAST_EFFECT
+        return one.verdict == "faster"
+
+    def _is_slow(self, trial: Trial) -> bool:
+        return any(trial.settings[name] != usual for name, usual in self._slow.items())
+
+    def _with(self, texts: frozenset[str]) -> Experiment:
+        chosen = [self._by_text[text] for text in sorted(texts)]
+        return with_values(self._experiment, {one.name: one.value for one in chosen})
+
+    def _trial_with(self, texts: frozenset[str]) -> Trial | None:
+        """The trial with all these levers; None where it cannot be run, or two move the same setting."""
+        if len({self._by_text[text].name for text in texts}) < len(texts):
+            return None
+        try:
+            (trial,) = expand(self._with(texts), self._machine).trials
+        except ScalescopeError:
+            return None
+        return trial
+
+
+def _is_fit(one: Candidate, judged: Comparison | None) -> bool:
+    """Whether a candidate may become part of what is recommended."""
+    if one.changes == "the job":
+        return False
+    return one.starts_slowly if judged is None else not judged.loss_differs
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a reading of the results came."""
+
+    singles: tuple[Comparison, ...] = ()
+    dropped: frozenset[str] = frozenset()
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    scaling: dict[str, Estimate] = dataclasses.field(default_factory=dict)
+    first: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    winner: frozenset[str] = frozenset()
+    final: Comparison | None = None

@@ -1,0 +1,192 @@
+"""Forecast: the memory of a training step counted on tensors without data, before it is run.
+
+The one place that knows torch's private MemTracker. Where it or fake tensors do not work, for instance
+with a model that looks at its own numbers, the reason is said instead.
+"""
+
+import dataclasses
+import gc
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalescope.experiment.trial import Trial
+from scalescope.worker.memory.blocks import blocks_of, checkpoint_blocks, gathered_bytes
+from scalescope.worker.memory.fake_copy import empty_like, fake_copy
+from scalescope.worker.memory.tensor_bytes import state_of, tensors_in
+from scalescope.worker.training.assembly import build_step
+from scalescope.worker.training.step import Batch, Step, Workload, batch_size_of
+
+_STEPS = 2  # the optimizer makes its state in the first
+# Far above small batches, whose peak may lie where nothing depends on the batch.
+_LEAST_TIMES = 256
+_LEAST_LARGE = 2048
+_LONGEST_REASON = 300
+_CATEGORIES = {
+    "Parameter": "parameters",
+    "Buffer": "buffers",
+    "Gradient": "gradients",
+    "Activation": "activations",
+    "Temp": "temporary",
+    "Optstate": "optimizer",
+    "Other": "inputs",
+}
+_WHOLE = "Total"
+Counters = dict[str, float | int | str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained on one rank; `batches` as large as `batch` wait on the device."""
+
+    trial: Trial
+    workload: Workload
+    batch: Batch
+    batches: int
+    device: torch.device
+
+    @property
+    def size(self) -> int:
+        return batch_size_of(self.batch)
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether every tensor of a batch has a row for each sample."""
+        return all(len(one.shape) > 0 and len(one) == self.size for one in tensors_in(self.batch))
+
+
+def forecast(job: Job, room: int | None) -> Counters:
+    """Bytes by category at the peak of a step on one rank, for as many ways to train as the purpose needs.
+
+    `room` is about how much a rank may take. Gradients that stay in DDP's buckets stay here too.
+    """
+    purpose = job.trial.settings["purpose"]
+    found: Counters = {"forecast/gathered": gathered_bytes(job.workload.model)}
+    found |= _told("as_asked", partial(_track, job))
+    if purpose != "compare" and job.can_grow:
+        times = max(_LEAST_TIMES, -(-_LEAST_LARGE // job.size))
+        for one in (times, 2 * times):
+            found |= _told(f"at/{job.size * one}", partial(_track, job, times=one))
+    if purpose == "measure":
+        found |= _other_ways(job, _times_that_fit(found, job, room))
+    gc.collect()
+    return found
+
+
+def _other_ways(job: Job, times: int) -> Counters:
+    """The same batch trained otherwise; so large a batch that it matters."""
+    trial, blocks = job.trial, blocks_of(job.workload.model)
+    found: Counters = {"forecast/other_ways_batch": job.size * times}
+    found |= _told("now", partial(_track, job, times=times))
+    if trial.settings["strategy"] == "single":  # ZeRO-1 would keep gradients in the buckets of DDP
+        found |= _told("kept", partial(_track, job, times=times, kept=True))
+    if trial.settings["precision"] in ("fp32", "tf32"):
+        in_bf16 = dataclasses.replace(job, trial=trial.replace(precision="bf16"))
+        found |= _told("bf16", partial(_track, in_bf16, times=times))
+    if blocks:
+        found |= _told("checkpointing", partial(_track, job, times=times, checkpointed=True))
+    return found
+
+
+def _times_that_fit(found: Counters, job: Job, room: int | None) -> int:
+    """How many times the batch fits the room, by the line through the large batches; 1 where unknown."""
+    wholes: Counter[int] = Counter()
+    for name, size in found.items():
+        _, kind, *rest = name.split("/")
+        if kind == "at" and isinstance(size, int):
+            wholes[int(rest[0])] += size
+    if len(wholes) < 2 or room is None:
+        return 1
+    (small, less), (large, more) = sorted(wholes.items())
+    slope = (more - less) / (large - small)
+    fitting = small + (room - less) / slope if slope > 0 else 0.0
+    return max(1, min(large, int(fitting)) // job.size)
+
+
+def _told(name: str, track: Callable[[], dict[str, int]]) -> Counters:
+    try:
+        return {f"forecast/{name}/{category}": size for category, size in track().items()}
+    except Exception as error:  # somebody's model, and a private interface: the measurement goes on
+        reason = (str(error).splitlines() or [""])[0]
+        return {f"forecast/{name}/problem": f"{type(error).__name__}: {reason}"[:_LONGEST_REASON]}
+
+
+def _track(job: Job, *, times: int = 1, checkpointed: bool = False, kept: bool = False) -> dict[str, int]:
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    device, batches = job.device, job.batches
+    mode, workload = fake_copy(job.workload)
+    model = workload.model
+    if checkpointed:
+        checkpoint_blocks(model)
+    with mode:
+        waiting = [empty_like(job.batch, device, times) for _ in range(batches)]
+        step = _step_alone(job.trial, workload, device, kept=kept or keeps_gradients(job.trial))
+        tracker = MemTracker()
+        tracker.track_external(model, step.optimizer, *_tensors(waiting))
+        with tracker:
+            for number in range(_STEPS):
+                _run(step, waiting[number % batches], tracker)
+        own = sum(one.untyped_storage().nbytes() for one in state_of(step.optimizer))
+    return _categories(tracker.get_tracker_snapshot("peak"), device, own)
+
+
+def _step_alone(trial: Trial, workload: Workload, device: torch.device, *, kept: bool) -> Step:
+    """The step on one rank, with gradients kept from step to step or dropped."""
+    precision = trial.settings["precision"]
+    # Scaling looks at numbers, which fake tensors have none of; both formats take as much memory.
+    alone = trial.replace(
+        strategy="single", world_size=1, precision="bf16" if precision == "fp16" else precision
+    )
+    step = build_step(alone, workload, device)
+    optimizer = step.optimizer
+    for group in optimizer.param_groups:
+        # Torch decides by the type of the parameters, which is another one here.
+        if group.get("foreach", False) is None and not group.get("fused"):
+            group["foreach"] = device.type == "cuda"
+    if kept:
+        step = dataclasses.replace(step, clear=lambda: optimizer.zero_grad(set_to_none=False))
+    return step
+
+
+def keeps_gradients(trial: Trial) -> bool:
+    """Whether gradients stay from step to step, in the buckets of the strategy."""
+    if trial.settings["strategy"] == "scratch_ddp":
+        return True
+    return bool(trial.settings.get("gradient_as_bucket_view", False))
+
+
+def _run(step: Step, batch: Batch, tracker: Any) -> None:
+    for remaining in range(step.accumulation_steps, 0, -1):
+        with nullcontext() if remaining == 1 else step.no_sync():
+            loss = step.forward(batch)
+            step.backward(loss)
+        tracker.reset_mod_stats()  # it knows of one forward pass of a module at a time
+    step.apply()
+    step.clear()
+
+
+def _categories(
+    snapshot: Mapping[Any, Mapping[Any, int]], device: torch.device, state: int
+) -> dict[str, int]:
+    """The tracker's figures by our names; what the optimizer takes beyond its state is temporary."""
+    found = dict.fromkeys(_CATEGORIES.values(), 0)
+    for place, sizes in snapshot.items():
+        if torch.device(place).type == device.type:
+            for kind, size in sizes.items():
+                name = str(getattr(kind, "value", kind))
+                if name != _WHOLE:
+                    found[_CATEGORIES[name]] += int(size)
+    passing = max(0, found["optimizer"] - state)
+    return found | {"optimizer": found["optimizer"] - passing, "temporary": found["temporary"] + passing}
+
+
+def _tensors(batches: list[Batch]) -> list[Tensor]:
+    return list(itertools.chain.from_iterable(tensors_in(batch) for batch in batches))

@@ -1,0 +1,173 @@
+"""Memory of a rank on the CPU: what the system holds in RAM for it, and how to hold it to a limit."""
+
+import contextlib
+import re
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
+from scalescope.worker.process.libraries import use_libraries
+from scalescope.worker.training.step import Step
+
+_STATUS = Path("/proc/self/status")
+_MEMORY = Path("/proc/meminfo")
+_GROUP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_FORGET_PEAK = Path("/proc/self/clear_refs")
+_SAMPLE_S = 0.002
+
+
+def status_bytes(name: str) -> int | None:
+    """A figure of /proc/self/status (VmRSS, VmHWM, VmData); None where the system has none."""
+    with contextlib.suppress(OSError):
+        match = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+        return int(match[1]) * 1024 if match else None
+    return None
+
+
+def available_bytes() -> int | None:
+    """What this process may still take: of the host's memory, and of what its control groups allow."""
+    found = [_allowed_bytes(group) for group in _groups()]
+    with contextlib.suppress(OSError):
+        match = re.search(r"^MemAvailable:\s+(\d+) kB$", _MEMORY.read_text(), re.MULTILINE)
+        found.append(int(match[1]) * 1024 if match else None)
+    return min((size for size in found if size is not None), default=None)
+
+
+def _groups() -> list[Path]:
+    """This process's control group and all above it; in a container it may see only the root of its own."""
+    with contextlib.suppress(OSError):
+        match = re.search(r"^0::/(.*)$", _GROUP.read_text(), re.MULTILINE)
+        own = _GROUPS / (match[1] if match else "")
+        return [own, *(one for one in own.parents if one.is_relative_to(_GROUPS))]
+    return []
+
+
+def _allowed_bytes(group: Path) -> int | None:
+    """A group's limit less what it holds; pages of files do not count, they give way."""
+    try:
+        limit, held = int((group / "memory.max").read_text()), int((group / "memory.current").read_text())
+        match = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
+    return max(0, limit - held + (int(match[1]) if match else 0))
+
+
+class ResidentPeak:
+    """The most that was resident since the beginning: the system's own figure, or samples of it."""
+
+    def __init__(self) -> None:
+        self._highest = status_bytes("VmRSS")
+        self._ended = threading.Event()
+        self._sampler: threading.Thread | None = None
+        try:
+            _FORGET_PEAK.write_text("5")
+        except OSError:
+            self._sampler = threading.Thread(target=self._sample, daemon=True)
+            self._sampler.start()
+
+    def _sample(self) -> None:
+        while not self._ended.wait(_SAMPLE_S):
+            self._highest = max(self._highest or 0, status_bytes("VmRSS") or 0) or None
+
+    def end(self) -> int | None:
+        """The peak so far; sampling stops."""
+        if self._sampler is None:
+            return status_bytes("VmHWM")
+        self._ended.set()
+        self._sampler.join()
+        return self._highest
+
+
+class ResidentGauge:
+    """Watches resident memory around the model and through the steps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: dict[str, int | None] = {}
+        self._peak: ResidentPeak | None = None
+        self._available: int | None = None
+
+    def before_model(self) -> None:
+        use_libraries(self._device)  # their buffers and threads are not the model's
+        self._marks["before_model"] = status_bytes("VmRSS")
+        self._available = available_bytes()
+
+    def room(self) -> int | None:
+        """What the host had for all ranks on it before there was a model."""
+        return self._available
+
+    def after_model(self) -> None:
+        self._marks["after_model"] = status_bytes("VmRSS")
+
+    def before_steps(self) -> None:
+        """What came between the model and the steps is ours, and is left out of the sum."""
+        self._marks["before_steps"] = status_bytes("VmRSS")
+        self._peak = ResidentPeak()
+
+    def begin_step(self) -> None:
+        pass
+
+    def begin_phase(self, name: str) -> None:
+        """Only the first forward pass takes new memory; later ones get what the allocator has kept."""
+        mark = {FORWARD: "before_forward", BACKWARD: "after_forward"}.get(name)
+        if mark is not None:
+            self._marks.setdefault(mark, status_bytes("VmRSS"))
+
+    def end_backward(self, step: Step) -> None:
+        pass
+
+    def end_step(self) -> None:
+        pass
+
+    def counters(self) -> dict[str, float | int | str | None]:
+        """Bytes by name; a difference that is none says nothing and is left out."""
+        highest = self._peak.end() if self._peak is not None else None
+        model = _difference(self._marks, "after_model", "before_model")
+        before = self._marks.get("before_steps")
+        known = model is not None and highest is not None and before is not None
+        return {
+            "measured/peak": (model or 0) + (highest or 0) - (before or 0) if known else None,
+            "measured/activations": _difference(self._marks, "after_forward", "before_forward"),
+            "device/available": self._available,
+        }
+
+
+def _difference(marks: dict[str, int | None], later: str, earlier: str) -> int | None:
+    after, before = marks.get(later), marks.get(earlier)
+    if after is None or before is None or after <= before:
+        return None
+    return after - before
+
+
+class DataLimit:
+    """Holds this process to so many bytes more than it has now, but for our own work."""
+
+    def __init__(self, limit: int) -> None:
+        self._allowed = (status_bytes("VmData") or 0) + limit
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within this, allocations beyond the limit fail."""
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (self._allowed, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Within this, anything goes, and what it leaves behind does not count."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        before = status_bytes("VmData") or 0
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        try:
+            yield
+        finally:
+            grown = max(0, (status_bytes("VmData") or 0) - before)
+            resource.setrlimit(resource.RLIMIT_DATA, (soft + grown, hard))

@@ -1,0 +1,94 @@
+"""Capabilities: the number formats of the processor and the GPUs, asked of the system and measured."""
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from scalescope.errors import BadInput
+from scalescope.experiment.machine import Precisions, PrecisionSupport
+
+WITHOUT = "SCALESCOPE_PROBE_WITHOUT"  # for tests: formats to take for not native, separated by commas
+_FORMATS = ("tf32", "bf16", "fp16", "fp8")
+_CPU_FORMATS = ("bf16", "fp16")
+# Where Linux lists the instruction sets of a processor, and which of them make products in a format native.
+_INSTRUCTIONS: Mapping[str, tuple[str, Mapping[str, frozenset[str]]]] = {
+    "x86_64": (
+        "flags",
+        {
+            "bf16": frozenset({"avx512_bf16", "amx_bf16"}),
+            "fp16": frozenset({"avx512_fp16", "amx_fp16"}),
+        },
+    ),
+    "aarch64": (
+        "Features",
+        {"bf16": frozenset({"bf16", "svebf16"}), "fp16": frozenset({"asimdhp"})},
+    ),
+}
+# The first NVIDIA GPUs whose matrix units compute in a format.
+_FIRST_CAPABILITY = {"fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
+_SIZES = (16, 32, 64, 128, 256)
+_LONGEST_PRODUCT_S = 0.01  # with all smaller ones, some tens of milliseconds for a format
+_TRIES_FP32 = 3
+
+
+def cpu_precisions() -> Precisions:
+    """What the processor does natively, and how long a product takes against fp32."""
+    off = switched_off(os.environ)
+    return tuple(
+        PrecisionSupport(name=name, native=False)
+        if name in off
+        else PrecisionSupport(name=name, native=cpu_native(name), slowdown=_slowdown(name))
+        for name in _CPU_FORMATS
+    )
+
+
+def gpu_precisions(capability: tuple[int, int] | None) -> Precisions:
+    """What a GPU of that compute capability does natively; nothing is known without one."""
+    if capability is None:
+        return ()
+    off = switched_off(os.environ)
+    return tuple(
+        PrecisionSupport(name=name, native=capability >= _FIRST_CAPABILITY[name] and name not in off)
+        for name in _FORMATS
+    )
+
+
+def switched_off(environment: Mapping[str, str]) -> frozenset[str]:
+    """The formats that a test wants to be without."""
+    names = frozenset(name.strip() for name in environment.get(WITHOUT, "").split(",") if name.strip())
+    if unknown := names - set(_FORMATS):
+        raise BadInput(f"{WITHOUT}: {', '.join(sorted(unknown))} is not one of {', '.join(_FORMATS)}")
+    return names
+
+
+def cpu_native(
+    precision: str, architecture: str | None = None, cpuinfo: Path = Path("/proc/cpuinfo")
+) -> bool | None:
+    """Whether the processor has instructions for a format; None where the system does not say."""
+    heading, wanted = _INSTRUCTIONS.get(architecture or platform.machine(), ("", {}))
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return None
+    listed = next((line for line in lines if heading and line.partition(":")[0].strip() == heading), None)
+    if listed is None:
+        return None
+    return not wanted[precision].isdisjoint(listed.partition(":")[2].split())
+
+
+def _slowdown(precision: str) -> float | None:
+    """Time of a matrix product divided by that in fp32; None where torch has no such product."""
+    import torch
+
+    from scalescope.worker.process.matmul import DTYPES, choose_size, one_thread, product_times_s
+
+    def best_of(size: int, tries: int, dtype: torch.dtype = DTYPES[precision]) -> float:
+        return min(product_times_s(torch.device("cpu"), dtype, size, tries))
+
+    try:
+        with one_thread():
+            size, seconds = choose_size(best_of, _SIZES, _LONGEST_PRODUCT_S)
+            return seconds / best_of(size, _TRIES_FP32, torch.float32)
+    except RuntimeError:
+        return None

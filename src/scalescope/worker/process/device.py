@@ -1,0 +1,42 @@
+"""Which device a rank computes on, and how that is told to a person."""
+
+import os
+import socket
+
+import torch
+
+from scalescope.worker.process.probe import cpu_model
+
+
+def choose_device(kind: str, local_rank: int) -> torch.device:
+    """The rank's device: GPUs are dealt out in order of the local rank, round again if they are fewer."""
+    if kind != "cuda":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+
+
+def device_identity(device: torch.device) -> str | None:
+    """What no two ranks may share: host and GPU; None on a CPU, whose cores are dealt out instead."""
+    if device.type != "cuda":
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", device.index)
+    return f"GPU {uuid} of {socket.gethostname()}"
+
+
+def describe_placement(rank: int, local_rank: int, device: torch.device, cpus: list[int]) -> str:
+    """The placement line of a rank."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
+    line = (
+        f"[Rank {rank}] CUDA_VISIBLE_DEVICES={visible}, LOCAL_RANK={local_rank}, "
+        f"current_device={device}, name={device_name(device)}"
+    )
+    if device.type == "cpu":
+        cores = ",".join(map(str, cpus)) if cpus else "any"
+        line += f", cores={cores}, threads={torch.get_num_threads()}"
+    return line

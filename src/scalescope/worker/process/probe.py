@@ -1,0 +1,141 @@
+"""Probe: what torch and this host can do. It may touch the GPU, so it runs in a process of its own."""
+
+import dataclasses
+import json
+import os
+import platform
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from scalescope.cores import usable_cores
+from scalescope.worker.process.capabilities import cpu_precisions, gpu_precisions
+
+
+def probe() -> dict[str, Any]:
+    """All facts of `Machine`."""
+    import torch
+    import torch.distributed as dist
+
+    gpus, problem = _find_gpus(torch)
+    backends = []
+    if dist.is_available():
+        backends = [
+            name
+            for name, there in (
+                ("gloo", dist.is_gloo_available()),
+                ("nccl", bool(gpus) and dist.is_nccl_available()),
+            )
+            if there
+        ]
+    return {
+        "host": socket.gethostname(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cpu_model": cpu_model(),
+        "cores": usable_cores(),
+        "memory_bytes": _memory_bytes(),
+        "python_version": platform.python_version(),
+        "torch_version": str(torch.__version__),
+        "cuda_version": torch.version.cuda,
+        "nccl_version": _nccl_version(torch) if gpus else None,
+        "driver_version": _driver_version(),
+        "backends": backends,
+        "gpus": gpus,
+        "gpu_problem": problem,
+        "precisions": [dataclasses.asdict(support) for support in cpu_precisions()],
+    }
+
+
+def own_gpu(local_rank: int) -> dict[str, Any] | None:
+    """The one GPU that a rank will use: looking at the others would take memory on each of them."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    index = local_rank % torch.cuda.device_count()
+    return _describe_gpu(torch, index)
+
+
+def _describe_gpu(torch: Any, index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    # AMD's GPUs have numbers of their own, which say nothing about these formats.
+    capability = None if torch.version.hip else (properties.major, properties.minor)
+    return {
+        "index": index,
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "uuid": str(getattr(properties, "uuid", index)),
+        "compute_capability": capability,
+        "precisions": [dataclasses.asdict(support) for support in gpu_precisions(capability)],
+    }
+
+
+def _find_gpus(torch: Any) -> tuple[list[dict[str, Any]], str | None]:
+    """Usable GPUs, or the reason why those that are there cannot be used."""
+    if not torch.cuda.is_available():
+        return [], _why_no_gpu(torch) if gpu_hardware_present() else None
+    gpus = []
+    try:
+        for index in range(torch.cuda.device_count()):
+            torch.ones(1, device=f"cuda:{index}").add_(1).item()
+            gpus.append(_describe_gpu(torch, index))
+    except RuntimeError as error:
+        return [], str(error).splitlines()[0]
+    return gpus, None
+
+
+def gpu_hardware_present(root: Path = Path("/")) -> bool:
+    """Whether the system shows an NVIDIA GPU that nobody chose to hide."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
+        return False
+    return any((root / "dev").glob("nvidia[0-9]*")) or any((root / "proc/driver/nvidia/gpus").glob("*"))
+
+
+def _why_no_gpu(torch: Any) -> str:
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return "torch.cuda.is_available() says no"
+
+
+def _nccl_version(torch: Any) -> str | None:
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()))
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _driver_version() -> str | None:
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+    except OSError:
+        return None
+    numbers = [word for word in words if word[0].isdigit() and "." in word]
+    return numbers[0] if numbers else None
+
+
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith(("model name", "hardware")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+if __name__ == "__main__":
+    json.dump(probe(), sys.stdout)

@@ -1,0 +1,129 @@
+"""One rank's life: take its place, join, measure, write its file, leave."""
+
+import ctypes
+import importlib
+import json
+import os
+import socket
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from scalescope.errors import BadInput
+from scalescope.experiment.trial import Trial
+from scalescope.results.files import write_atomically
+from scalescope.results.heartbeat import Stage
+from scalescope.results.rank_job import RankJob
+from scalescope.results.trace import trace_name
+from scalescope.worker.memory.out_of_memory import is_out_of_memory
+from scalescope.worker.process.position import Position
+
+_CLONE_NEWNET = 0x40000000
+
+
+def run_rank(job: RankJob) -> int:
+    """Do the job and write the rank file, also on failure; returns the exit code."""
+    position = Position(Path(job.heartbeat_file), job.rank, job.world_size)
+    record: dict[str, Any] = {"rank": job.rank, "host": socket.gethostname(), "state": "running"}
+
+    def write() -> None:
+        write_atomically(Path(job.rank_file), json.dumps(record, allow_nan=False))
+
+    try:
+        leave = perform(job, None, position, record, write)
+    except BaseException as error:
+        record.update(state="failed", error=describe_error(error))
+        write()
+        traceback.print_exc()
+        return 1
+    leave()
+    position.enter(Stage.DONE)
+    return 0
+
+
+def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any], write: Any) -> Any:
+    """Measure as the job says, filling and writing `record`; returns how to leave the group.
+
+    The record is complete and on disk before leaving: a hang in teardown must not cost the result.
+    """
+    enter_network(job.namespace)
+    pin_to(job.cpus)
+    import torch
+    import torch.distributed as dist
+
+    from scalescope.worker.process.device import choose_device, describe_placement, device_identity
+    from scalescope.worker.process.faults import fault_of
+    from scalescope.worker.process.group import Group, join, shared_device
+
+    trial = Trial(settings=job.settings)
+    fault = fault_of(job.rank)
+    if "OMP_NUM_THREADS" not in (job.settings["env"] or {}):
+        torch.set_num_threads(job.settings["threads_per_rank"])
+    device = choose_device(job.settings["device"], job.local_rank)
+    record["device"] = str(device)
+    record["placement"] = describe_placement(job.rank, job.local_rank, device, job.cpus)
+    if fault is not None:
+        fault.at_stage("init")
+    position.enter(Stage.JOINING)
+    group = Group(rank=job.rank, world_size=job.world_size, joined=False)
+    if job.settings.get("strategy") != "single":
+        store = store or dist.FileStore(job.store_file, job.world_size)
+        identity = device_identity(device)
+        clash = identity and shared_device(store, job.rank, job.world_size, identity)
+        if clash and not (job.settings["oversubscribe"] or job.settings["split_gpu"]):
+            raise RuntimeError(f"{clash}; --oversubscribe runs that all the same")
+        group = join(
+            store,
+            backend=job.settings["backend"],
+            rank=job.rank,
+            world_size=job.world_size,
+            device=device,
+            timeout_s=job.group_timeout_s,
+        )
+    write()
+    benchmark = importlib.import_module(f"scalescope.worker.benchmarks.{job.settings['benchmark']}")
+    found = benchmark.measure(trial, group, device, position, fault)
+    if found.write_trace is not None:
+        name = trace_name(trial.trial_id, job.launch, job.rank)
+        found.counters |= {"trace": name, **found.write_trace(Path(job.folder) / name)}
+    record.update(state="done", samples=found.samples, counters=found.counters)
+    write()
+    position.enter(Stage.TEARDOWN)
+
+    def leave() -> None:
+        if fault is not None:
+            fault.at_stage("teardown")
+        group.leave()
+
+    return leave
+
+
+def enter_network(namespace: str) -> None:
+    """Move this rank into the network namespace of that file; the empty name is the host's own."""
+    if namespace:
+        with Path(namespace).open("rb") as place:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(place.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
+
+
+def pin_to(cpus: list[int]) -> None:
+    """Keep this rank on its own cores, where the system can do that."""
+    if cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """What went wrong, in a form the launcher can weigh against the other ranks' errors."""
+    lines = traceback.format_exception_only(type(error), error)
+    text = lines[-1].strip() if lines else repr(error)
+    if isinstance(error, BadInput):
+        text = str(error)
+    return {
+        "message": text.splitlines()[0][:500],
+        "out_of_memory": is_out_of_memory(error),
+        "bad_input": isinstance(error, BadInput),
+        "at_monotonic_s": time.monotonic(),
+        "at_wall_s": time.time(),
+    }

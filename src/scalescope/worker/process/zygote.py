@@ -1,0 +1,127 @@
+"""Zygote: a process that has torch imported and forks ranks, so that a launch costs no import.
+
+It never touches CUDA and runs no thread of its own, or its children could not. It reads one JSON request a
+line from standard input and answers on the pipe that was standard output:
+  {"fork": RANKJOB, "env": {...}, "log": PATH} -> {"pid": N}, later {"exited": N, "status": S}
+  {"probe": true} -> {"machine": {...}} or {"error": "..."}
+"""
+
+import gc
+import json
+import os
+import select
+import sys
+from typing import Any
+
+from scalescope.parent_death import die_with_parent
+from scalescope.results.rank_job import RankJob
+from scalescope.worker.process.main import enable_stack_dumps
+
+
+def main() -> None:
+    die_with_parent(int(sys.argv[1]))
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what an import prints must not break the protocol
+    try:
+        preload()
+    except Exception as error:  # a broken install raises whatever it likes
+        _answer(
+            answers, {"error": f"torch cannot be imported ({error}); install 2.6 or newer: pip install torch"}
+        )
+        return
+    _answer(answers, {"ready": True})
+    serve(0, answers)
+
+
+def preload() -> None:
+    """Import what every rank needs. DDP's constructor imports torch._dynamo: 1.7 s a launch otherwise."""
+    import torch
+    import torch._dynamo
+    import torch.distributed
+
+    import scalescope.worker.benchmarks.train
+    import scalescope.worker.process.rank
+    import scalescope.worker.strategies.ddp  # noqa: F401
+
+    assert not torch.cuda.is_initialized()
+    gc.collect()
+    gc.freeze()  # keeps the collector from touching, and so copying, the shared pages
+
+
+def serve(requests: int, answers: int) -> None:
+    """Answer requests until the launcher closes the pipe."""
+    children: dict[int, int] = {}  # pidfd -> pid
+    buffer = b""
+    while True:
+        ready, _, _ = select.select([requests, *children], [], [])
+        for descriptor in ready:
+            if descriptor in children:
+                pid = children.pop(descriptor)
+                os.close(descriptor)
+                _, status = os.waitpid(pid, 0)
+                _answer(answers, {"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+                continue
+            received = os.read(requests, 1 << 16)
+            if not received:
+                return
+            *lines, buffer = (buffer + received).split(b"\n")
+            for line in lines:
+                _handle(json.loads(line), answers, children)
+
+
+def _handle(request: dict[str, Any], answers: int, children: dict[int, int]) -> None:
+    zygote = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        _answer(answers, {"error": f"a rank could not be started: {error.strerror}"})
+        return
+    if pid == 0:
+        code = 1
+        try:
+            os.setsid()
+            die_with_parent(zygote)
+            code = _probe(answers) if "probe" in request else _become_rank(request, answers)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    if "probe" in request:
+        _, status = os.waitpid(pid, 0)
+        if status:
+            _answer(answers, {"error": "looking at the machine crashed torch"})
+        return
+    children[os.pidfd_open(pid)] = pid
+    _answer(answers, {"pid": pid})
+
+
+def _become_rank(request: dict[str, Any], answers: int) -> int:
+    os.close(answers)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)  # before the log is opened: were 0 free, the log would become it
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(request["env"])
+    enable_stack_dumps()
+    from scalescope.worker.process.rank import run_rank
+
+    return run_rank(RankJob(**request["fork"]))
+
+
+def _probe(answers: int) -> int:
+    from scalescope.worker.process.probe import probe
+
+    try:
+        _answer(answers, {"machine": probe()})
+    except Exception as error:
+        _answer(answers, {"error": f"{type(error).__name__}: {error}"})
+    return 0
+
+
+def _answer(descriptor: int, answer: dict[str, Any]) -> None:
+    os.write(descriptor, json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

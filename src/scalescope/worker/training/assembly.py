@@ -1,0 +1,117 @@
+"""Assembly: puts workload, strategy and levers of a trial together."""
+
+import hashlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from scalescope.catalog import cards
+from scalescope.catalog.levers.copying import Copying
+from scalescope.catalog.levers.input import Input
+from scalescope.catalog.training import Training
+from scalescope.errors import BadInput
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, takes_away
+from scalescope.experiment.trial import Trial
+from scalescope.worker.process.group import Group
+from scalescope.worker.training.feeding import Feed, Handling, Shard, feed, preloaded
+from scalescope.worker.training.step import OptimizerFactory, Step, Surroundings, Workload
+
+
+def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload:
+    """The trial's model, data and loss, the same on every rank."""
+    name, source = str(trial.settings["workload"]), str(trial.settings.get("data", "synthetic"))
+    card = cards.card("workloads", name)
+    module = importlib.import_module(card.__module__.replace(".catalog.", ".worker."))
+    torch.manual_seed(trial.settings["seed"])
+    shard = shard_of(trial, group)
+    surroundings = Surroundings(
+        reference=name,
+        rank=shard.index,
+        world_size=shard.count,
+        batch_size=trial.micro_batch_size,
+        corpus=_corpus(trial, source),
+    )
+    workload: Workload = module.build(trial.options(card), device, surroundings)
+    _check_same_on_all_ranks(workload.model, group)
+    return workload
+
+
+def _corpus(trial: Trial, source: str) -> Any:
+    """Text to read, for data that is some."""
+    if source in ("synthetic", "own"):
+        return None
+    module = importlib.import_module(f"scalescope.worker.data.{source}")
+    return module.load(trial.options(cards.card("data", source)))
+
+
+def _check_same_on_all_ranks(model: nn.Module, group: Group) -> None:
+    """Averaging gradients of different models would hang or train nonsense."""
+    shapes = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.named_parameters()]
+    digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
+    total = sum(parameter.numel() for parameter in model.parameters())
+    own = f"{len(shapes)} parameters of {total:,} elements"
+    for other, said in group.others("model", f"{digest} {own}").items():
+        if said.partition(" ")[0] != digest:
+            raise BadInput(
+                f"the model differs between ranks: rank {group.rank} has {own}, "
+                f"rank {other} has {said.partition(' ')[2]}"
+            )
+
+
+def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
+    """The training step the trial describes: workload, then strategy, then levers."""
+    name = trial.settings["strategy"]
+    for module, options in _levers(trial):
+        if hasattr(module, "prepare"):
+            workload = module.prepare(workload, options, device)
+    strategy = importlib.import_module(f"scalescope.worker.strategies.{name}")
+    step: Step = strategy.wrap(
+        workload,
+        trial.options(cards.card("strategies", name)),
+        device,
+        NO_COMM if takes_away(trial, NO_COMM) else "none",
+        workload.make_optimizer or optimizer_factory(trial.options(Training)),
+    )
+    return with_levers(trial, step, device)
+
+
+def with_levers(trial: Trial, step: Step, device: torch.device) -> Step:
+    """The step as the trial's levers change it."""
+    for module, options in _levers(trial):
+        if hasattr(module, "apply"):
+            step = module.apply(step, options, device)
+    return step
+
+
+def _levers(trial: Trial) -> Iterator[tuple[Any, Any]]:
+    """(implementation, options) of every lever: `prepare` changes the workload, `apply` the step."""
+    for name in cards.names("levers"):
+        module = importlib.import_module(f"scalescope.worker.levers.{name}")
+        yield module, trial.options(cards.card("levers", name))
+
+
+def optimizer_factory(options: Training) -> OptimizerFactory:
+    """Makes the trial's optimizer once a strategy knows which parameters it owns."""
+
+    def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+        kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.SGD
+        return kind(parameters, lr=options.lr, fused=options.fused_optimizer or None)
+
+    return make
+
+
+def build_feed(trial: Trial, workload: Workload, group: Group, device: torch.device) -> Feed:
+    """The stream of batches this rank trains on."""
+    seed = int(trial.settings["seed"])
+    shard = shard_of(trial, group)
+    how = Handling(loader=trial.options(Input), copying=trial.options(Copying))
+    found = feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
+    return preloaded(found) if takes_away(trial, PRELOADED) else found
+
+
+def shard_of(trial: Trial, group: Group) -> Shard:
+    """This rank's part of the samples; the ranks of a pipeline have the same."""
+    return Shard(index=group.rank % trial.replicas, count=trial.replicas)

@@ -1,0 +1,46 @@
+"""Floating-point operations of a model that nobody has a formula for, counted without computing them."""
+
+import re
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from scalescope.worker.memory.fake_copy import empty_like, fake_copy
+from scalescope.worker.training.step import Batch, Workload, batch_size_of
+
+# Operations that hold products inside. Those that the counter does not know would make the count too small.
+_COSTLY = re.compile(r"attention|_rnn|lstm|\bgru|convolution|\b(mm|addmm|bmm|baddbmm|linear|matmul|einsum)\b")
+
+
+def count_flops_per_sample(workload: Workload, batch: Batch, device: torch.device) -> float | None:
+    """Operations of forward and backward for a sample of this batch; None where they cannot be counted.
+
+    A model that looks at its own numbers, or leaves PyTorch, cannot be run on tensors without data; a count
+    that misses a costly operation is worse than none.
+    """
+    seen = _Unknown()
+    try:
+        mode, copied = fake_copy(workload)
+        with mode, seen, FlopCounterMode(display=False) as counter:
+            copied.loss_of(copied.model, empty_like(batch, device)).backward()
+    except Exception:
+        return None
+    if seen.names:
+        return None
+    return counter.get_total_flops() / batch_size_of(batch) or None  # none at all: they were not seen
+
+
+class _Unknown(TorchDispatchMode):
+    """Notes costly operations that nobody counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = func._overloadpacket
+        if packet not in flop_registry and _COSTLY.search(str(packet)):
+            self.names.add(str(packet))
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,201 @@
+"""Step: one optimizer step in parts that strategies and levers can replace one by one."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scalescope.errors import BadInput
+from scalescope.results.heartbeat import Phase
+from scalescope.worker.process.faults import Fault
+from scalescope.worker.process.position import Position
+from scalescope.worker.training.ddp_logging import DdpWatch
+from scalescope.worker.training.timing import Clock
+
+_LOOK_AGAIN_S = 0.0005  # shorter than a step, so that looking never adds to the window's end
+# (inputs, targets), or a mapping of the model's own arguments.
+Batch = Any
+Batches = Iterator[Batch]
+OptimizerFactory = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What a workload is fed: samples made up on demand, a map-style data set, or an iterable."""
+
+    synthesize: Callable[[int, torch.Generator], Batch] | None = None
+    samples: Any = None
+    validation: Any = None
+    collate: Callable[[list[Any]], Batch] | None = None
+    # What the owner's own loader does, unless asked otherwise.
+    num_workers: int = 0
+    drop_last: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A model, its data and its loss on one device; knows nothing of ranks."""
+
+    model: nn.Module
+    data: Data
+    loss: Callable[[Any, Any], Tensor]
+    make_optimizer: OptimizerFactory | None = None  # own workloads may bring one
+
+    def loss_of(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The loss of a batch under `model`, which is this workload's model or a wrapper of it."""
+        if isinstance(batch, Mapping):
+            return self.loss(model(**batch), batch)
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise BadInput(
+                f"a batch is {_described(batch)}; expected (inputs, targets) or a mapping of names"
+            )
+        inputs, targets = batch
+        return self.loss(model(inputs), targets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a workload may be built for: its name as given, the part of the samples it is to read, and text.
+
+    The ranks of a pipeline are one reader, so `rank` and `world_size` count readers.
+    """
+
+    reference: str
+    rank: int
+    world_size: int
+    batch_size: int
+    corpus: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Forward, backward, applying and clearing gradients; `module` holds the trained parameters.
+
+    One step works on `accumulation_steps` batches; all but the last run inside `no_sync`.
+    """
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    forward: Callable[[Batch], Tensor]
+    backward: Callable[[Tensor], None]
+    apply: Callable[[], None]
+    clear: Callable[[], None]
+    no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
+    accumulation_steps: int = 1
+    counters: Callable[[], dict[str, float | int | str | None]] = dict  # what it can say of itself afterwards
+    watch: DdpWatch | None = None  # where it is DDP's
+
+
+def plain_step(
+    workload: Workload,
+    wrapped: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    no_sync: Callable[[], AbstractContextManager[None]] = nullcontext,
+    keep_gradients: bool = False,
+) -> Step:
+    """The ordinary training step around `wrapped`.
+
+    `keep_gradients` clears gradients in place: setting them to None would take them out of DDP's buckets
+    and cost a copy every step.
+    """
+
+    def forward(batch: Batch) -> Tensor:
+        return workload.loss_of(wrapped, batch)
+
+    def backward(loss: Tensor) -> None:
+        loss.backward()
+
+    def apply() -> None:
+        optimizer.step()
+
+    def clear() -> None:
+        optimizer.zero_grad(set_to_none=not keep_gradients)
+
+    return Step(
+        module=workload.model,
+        optimizer=optimizer,
+        forward=forward,
+        backward=backward,
+        apply=apply,
+        clear=clear,
+        no_sync=no_sync,
+    )
+
+
+@dataclass(kw_only=True)
+class Stretch:
+    """What a stretch of steps left behind: losses, still on the device, and how many samples went in."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    samples: int = 0
+
+
+def run_steps(
+    step: Step,
+    batches: Batches,
+    count: int,
+    clock: Clock,
+    position: Position,
+    fault: Fault | None = None,
+    parts_of: Callable[[int], int] | None = None,
+) -> Stretch:
+    """Run `count` steps under the clock; `parts_of` says how many batches the step of a number takes."""
+    done = Stretch()
+    before = position.completed
+    clock.start()
+    for _ in range(count):
+        position.begin_step()
+        if fault is not None:
+            fault.at_step(position.begun - 1)
+        parts = step.accumulation_steps if parts_of is None else parts_of(position.begun - 1)
+        for remaining in range(parts, 0, -1):
+            with nullcontext() if remaining == 1 else step.no_sync():
+                batch = next(batches)
+                position.mark(Phase.FORWARD)
+                loss = step.forward(batch)
+                position.mark(Phase.BACKWARD)
+                step.backward(loss if parts == 1 else loss / parts)  # so that the sum is their mean
+            done.samples += batch_size_of(batch)
+        position.mark(Phase.OPTIMIZER)
+        step.apply()
+        step.clear()
+        done.losses.append(loss.detach())
+        position.completed = before + clock.tick()
+    while (finished := clock.finished()) < count - 1:  # a GPU may be far behind; its silence is no hang
+        position.completed = before + finished
+        position.mark(Phase.OPTIMIZER)
+        time.sleep(_LOOK_AGAIN_S)
+    clock.finish()
+    position.completed = before + count
+    return done
+
+
+def map_tensors(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    """The batch with every tensor in it changed."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {name: map_tensors(change, part) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(map_tensors(change, part) for part in batch)
+    return batch
+
+
+def batch_size_of(batch: Batch) -> int:
+    """Samples in a batch: the length of the first tensor found in it."""
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.ndim else 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    return next(
+        (batch_size_of(part) for part in parts if isinstance(part, Tensor | Mapping | tuple | list)), 1
+    )
+
+
+def _described(batch: Batch) -> str:
+    kind = type(batch).__name__
+    return f"a {kind} of {len(batch)}" if isinstance(batch, tuple | list) else f"a {kind}"

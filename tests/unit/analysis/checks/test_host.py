@@ -1,0 +1,328 @@
+"""Every rule of `check`: when it is content, when it warns, and when a run would be meaningless."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.checks.host import Check, all_checks, links_of
+from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
+from scalescope.launch.fake import TWO_CORES
+
+GPUS = tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30, uuid=f"GPU-{n}") for n in range(2))
+WITH_GPUS = dataclasses.replace(TWO_CORES, gpus=GPUS, backends=("gloo", "nccl"), cuda_version="13.0")
+FACTS = {
+    "index": "0",
+    "name": "NVIDIA H200",
+    "memory.total": "143771",
+    "memory.used": "1",
+    "driver_version": "580.65",
+    "clocks.sm": "1980",
+    "clocks.max.sm": "1980",
+    "clocks_event_reasons.active": "0x0000000000000000",
+    "ecc.mode.current": "Enabled",
+    "mig.mode.current": "Disabled",
+    "pcie.link.gen.current": "5",
+    "pcie.link.gen.max": "5",
+    "pcie.link.width.current": "16",
+    "pcie.link.width.max": "16",
+    "power.limit": "700.00",
+    "temperature.gpu": "31",
+}
+CALM: dict[str, Any] = {
+    "gpus": [],
+    "topology": None,
+    "gpu_processes": [],
+    "interfaces": [],
+    "infiniband": [],
+    "numa_nodes": 2,
+    "governor": "performance",
+    "shared_memory_bytes": 64 << 30,
+    "open_files_limit": 1 << 20,
+    "cgroup_cpus": None,
+    "load_average": 0.1,
+}
+
+NVSWITCH = (
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV18\tNV18\tNV18\tPIX\tSYS\t0-47,96-143\t0\t\tN/A\n"
+    "GPU1\tNV18\t X \tNV18\tNV18\tPXB\tSYS\t0-47,96-143\t0\t\tN/A\n"
+    "GPU2\tNV18\tNV18\t X \tNV18\tSYS\tPIX\t48-95,144-191\t1\t\tN/A\n"
+    "GPU3\tNV18\tNV18\tNV18\t X \tSYS\tPXB\t48-95,144-191\t1\t\tN/A\n"
+    "NIC0\tPIX\tPXB\tSYS\tSYS\t X \tSYS\t\t\t\t\n"
+    "NIC1\tSYS\tSYS\tPIX\tPXB\tSYS\t X \t\t\t\t\n"
+    "\n"
+    "Legend:\n"
+    "\n"
+    "  X    = Self\n"
+    "  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes\n"
+    "  NV#  = Connection traversing a bonded set of # NVLinks\n"
+    "\n"
+    "NIC Legend:\n"
+    "\n"
+    "  NIC0: mlx5_0\n"
+    "  NIC1: mlx5_1\n"
+)
+TWO_CARDS = (
+    "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    "GPU0\t X \t{link}\t0-15\t0\t\tN/A\n"
+    "GPU1\t{link}\t X \t0-15\t0\t\tN/A\n"
+)
+PARTLY = (
+    "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\n"
+    "GPU0\t X \tNV4\tPHB\t0-15\t0\n"
+    "GPU1\tNV4\t X \tPHB\t0-15\t0\n"
+    "GPU2\tPHB\tPHB\t X \t0-15\t0\n"
+)
+
+
+def checks(
+    machine: Machine = TWO_CORES, world_size: int = 1, variables: dict[str, str] | None = None, **system: Any
+) -> tuple[Check, ...]:
+    return all_checks(machine, {**CALM, **system}, variables or {}, world_size)
+
+
+def about(subject: str, found: tuple[Check, ...]) -> list[Check]:
+    return [check for check in found if check.subject == subject]
+
+
+def test_a_calm_machine_is_ok_throughout() -> None:
+    found = checks(world_size=2)
+    assert {check.level for check in found} == {"ok"}
+    limits = ["governor", "load", "shared memory", "ulimit", "container", "CPU formats"]
+    assert [check.subject for check in found] == ["torch", "backends", "GPU", "host", *limits, "ranks"]
+    assert all(check.advice == "" for check in found)
+    (host,) = about("host", found)
+    assert host.text == "fake processor, 2 cores, 16 GiB, NUMA nodes 2"
+
+
+def test_what_is_not_ok_says_what_to_do() -> None:
+    found = checks(
+        variables={"CUDA_LAUNCH_BLOCKING": "1"}, governor="powersave", load_average=9.0, world_size=3
+    )
+    bad = [check for check in found if check.level != "ok"]
+    assert len(bad) == 4
+    assert all(check.advice for check in bad)
+
+
+def test_number_formats_are_named_and_never_a_doubt() -> None:
+    bf16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
+    fp8 = PrecisionSupport(name="fp8", native=True)
+    gpus = tuple(dataclasses.replace(gpu, compute_capability=(9, 0), precisions=(fp8,)) for gpu in GPUS)
+    lines = checks(dataclasses.replace(WITH_GPUS, gpus=gpus, precisions=(bf16,)))
+    (processor,) = about("CPU formats", lines)
+    assert (processor.level, processor.text) == ("ok", "bf16 emulated (96 times as long as fp32)")
+    (gpu,) = about("GPU formats", lines)  # both are alike
+    assert gpu.text == "NVIDIA H200, compute capability 9.0: fp8 native"
+    (unknown,) = about("CPU formats", checks())
+    assert unknown.text == "unknown"
+
+
+def test_versions_are_named() -> None:
+    (torch,) = about("torch", checks())
+    assert torch.text == "2.13.0, CUDA none, NCCL none, Python 3.11.0"
+
+
+def test_a_torch_without_backends_fails() -> None:
+    (backends,) = about("backends", checks(dataclasses.replace(TWO_CORES, backends=())))
+    assert backends.level == "fail"
+    (backends,) = about("backends", checks(WITH_GPUS))
+    assert (backends.level, backends.text) == ("ok", "gloo, nccl")
+
+
+def test_gpus_that_torch_cannot_use_fail() -> None:
+    (gpu,) = about("GPU", checks(dataclasses.replace(TWO_CORES, gpu_problem="the driver is too old")))
+    assert (gpu.level, gpu.text) == ("fail", "the driver is too old")
+    (gpu,) = about("GPU", checks())
+    assert (gpu.level, gpu.text) == ("ok", "none: runs measure the CPU")
+    (gpu,) = about("GPU", checks(WITH_GPUS, gpus=[]))
+    assert (gpu.level, gpu.text) == ("warn", "nvidia-smi could not be read: clocks, PCIe and MIG are unknown")
+
+
+def test_a_healthy_gpu_is_one_line() -> None:
+    (gpu,) = about("GPU 0", checks(WITH_GPUS, gpus=[FACTS]))
+    assert gpu.level == "ok"
+    assert gpu.text == (
+        "NVIDIA H200, 143771 MiB, driver 580.65, SM clock 1980 of 1980 MHz, 700.00 W, 31 °C, "
+        "ECC Enabled, MIG Disabled"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"clocks_event_reasons.active": "0x0000000000000004"}, "clocks are held down (reasons 0x4)"),
+        ({"clocks_event_reasons.active": "0x0000000000000021"}, "clocks are held down (reasons 0x21)"),
+        ({"mig.mode.current": "Enabled"}, "MIG is on"),
+        ({"pcie.link.width.current": "8"}, "PCIe ×8 of ×16"),
+        ({"pcie.link.gen.current": "4"}, "PCIe generation 4 of 5"),
+        ({"pcie.link.gen.current": "4", "clocks_event_reasons.active": "[N/A]"}, "PCIe generation 4 of 5"),
+    ],
+)
+def test_a_gpu_held_back_warns(changes: dict[str, str], text: str) -> None:
+    _, warning = about("GPU 0", checks(WITH_GPUS, gpus=[{**FACTS, **changes}]))
+    assert (warning.level, warning.text) == ("warn", text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clocks_event_reasons.active": "0x0000000000000001"},
+        {"clocks_event_reasons.active": "[N/A]"},
+        {"clocks_event_reasons.active": "0x1", "pcie.link.gen.current": "1"},  # idle: the link sleeps
+        {"pcie.link.gen.max": "[N/A]", "pcie.link.width.max": "[N/A]"},
+        {"pcie.link.gen.current": "5", "pcie.link.gen.max": "[N/A]"},
+        {"mig.mode.current": "[N/A]"},
+    ],
+)
+def test_what_is_idle_or_unknown_is_no_warning(changes: dict[str, str]) -> None:
+    (gpu,) = about("GPU 0", checks(WITH_GPUS, gpus=[{**FACTS, **changes}]))
+    assert gpu.level == "ok"
+
+
+def test_others_on_the_gpu_warn() -> None:
+    (process,) = about("GPU process", checks(WITH_GPUS, gpu_processes=["4711, python, 512 MiB"]))
+    assert (process.level, process.text) == ("warn", "4711, python, 512 MiB")
+
+
+def test_links_are_those_between_gpus_and_not_to_network_cards() -> None:
+    links = links_of(NVSWITCH)
+    assert set(links) == {(a, b) for a in range(4) for b in range(4) if a != b}
+    assert set(links.values()) == {"NV18"}
+
+
+def test_links_are_read_from_a_table_without_tabs_too() -> None:
+    assert links_of(PARTLY.expandtabs(8)) == links_of(PARTLY)
+    assert links_of(PARTLY)[0, 2] == "PHB"
+    assert links_of(PARTLY)[1, 0] == "NV4"
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found\n", "\tGPU0\tCPU Affinity\nGPU0\t X \t0-15\n"])
+def test_without_pairs_there_are_no_links(text: str) -> None:
+    assert links_of(text) == {}
+    assert about("links", checks(topology=text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "reading"),
+    [
+        (NVSWITCH, "ok", "every pair of GPUs is joined by NVLink (NV18)"),
+        (PARTLY, "warn", "some pairs have NVLink and some do not (NV4, PHB)"),
+        (TWO_CARDS.format(link="PIX"), "ok", "no NVLink: pairs are joined by PIX"),
+        (TWO_CARDS.format(link="SYS"), "warn", "no NVLink: pairs are joined by SYS"),
+    ],
+)
+def test_the_link_matrix_is_read_in_one_line(text: str, level: str, reading: str) -> None:
+    (links,) = about("links", checks(WITH_GPUS, topology=text))
+    assert (links.level, links.text) == (level, reading)
+    assert ("crosses CPU sockets" in links.advice) == ("SYS" in reading)
+
+
+@pytest.mark.parametrize(
+    ("subject", "good", "bad", "text"),
+    [
+        ("governor", {"governor": None}, {"governor": "powersave"}, "CPU frequency governor powersave"),
+        (
+            "shared memory",
+            {"shared_memory_bytes": 1 << 30},
+            {"shared_memory_bytes": 64 << 20},
+            "64 MiB in /dev/shm",
+        ),
+        ("shared memory", {"shared_memory_bytes": None}, {"shared_memory_bytes": 0}, "0 MiB in /dev/shm"),
+        ("ulimit", {"open_files_limit": 4096}, {"open_files_limit": 1024}, "1024 open files"),
+        ("ulimit", {"open_files_limit": -1}, {"open_files_limit": 4095}, "4095 open files"),
+        ("load", {"load_average": 1.5}, {"load_average": 1.6}, "load average 1.6 on 2 cores"),
+    ],
+)
+def test_a_host_that_disturbs_warns(
+    subject: str, good: dict[str, Any], bad: dict[str, Any], text: str
+) -> None:
+    (fine,) = about(subject, checks(**good))
+    assert (fine.level, fine.advice) == ("ok", "")
+    (warning,) = about(subject, checks(**bad))
+    assert (warning.level, warning.text) == ("warn", text)
+
+
+def test_a_containers_limit_is_shown() -> None:
+    (limit,) = about("container", checks(cgroup_cpus=2.5))
+    assert (limit.level, limit.text) == ("ok", "limited to 2.5 CPUs")
+
+
+def test_interfaces_are_one_line() -> None:
+    found = checks(
+        interfaces=[
+            {"name": "eth0", "state": "up", "speed_mbit": 10000},
+            {"name": "lo", "state": "unknown", "speed_mbit": None},
+        ]
+    )
+    (network,) = about("network", found)
+    assert (network.level, network.text) == ("ok", "eth0 up 10000 Mbit/s, lo unknown")
+
+
+def test_a_port_that_is_down_warns() -> None:
+    up, down = about(
+        "InfiniBand",
+        checks(
+            infiniband=[
+                {"name": "mlx5_0", "state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)"},
+                {"name": "mlx5_1", "state": "1: DOWN", "rate": "10 Gb/sec (4X SDR)"},
+            ]
+        ),
+    )
+    assert (up.level, up.text) == ("ok", "mlx5_0 4: ACTIVE 400 Gb/sec (4X NDR)")
+    assert (down.level, down.text) == ("warn", "mlx5_1 1: DOWN 10 Gb/sec (4X SDR)")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level"),
+    [
+        ("NCCL_ALGO", "Ring", "warn"),
+        ("NCCL_PROTO", "LL", "warn"),
+        ("NCCL_P2P_DISABLE", "1", "warn"),
+        ("NCCL_SHM_DISABLE", "1", "warn"),
+        ("NCCL_IB_DISABLE", "1", "warn"),
+        ("NCCL_DEBUG", "INFO", "warn"),
+        ("NCCL_DEBUG", "info", "warn"),
+        ("NCCL_DEBUG", "TRACE", "warn"),
+        ("CUDA_LAUNCH_BLOCKING", "1", "fail"),
+        ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "warn"),
+        ("TORCH_NCCL_BLOCKING_WAIT", "1", "warn"),
+        ("NCCL_SOCKET_IFNAME", "eth0", "ok"),
+        ("OMP_NUM_THREADS", "2", "ok"),
+        ("CUDA_VISIBLE_DEVICES", "0,1", "ok"),
+    ],
+)
+def test_variables_in_force_are_explained(name: str, value: str, level: str) -> None:
+    (variable,) = about(name, checks(variables={name: value}))
+    assert variable.level == level
+    assert variable.text.startswith(f"{value}: ")
+    assert variable.advice == ("" if level == "ok" else f"unset {name} unless it is meant")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("NCCL_P2P_DISABLE", "0"), ("NCCL_DEBUG", "WARN"), ("CUDA_LAUNCH_BLOCKING", "0"), ("HOME", "/root")],
+)
+def test_variables_that_do_no_harm_are_not_mentioned(name: str, value: str) -> None:
+    assert about(name, checks(variables={name: value})) == []
+
+
+def test_ranks_on_cores() -> None:
+    (fits,) = about("ranks", checks(world_size=2))
+    assert (fits.level, fits.text) == ("ok", "2 on 2 cores")
+    (crowd,) = about("ranks", checks(world_size=3))
+    assert (crowd.level, crowd.advice) == ("warn", "ranks will compete for cores")
+
+
+def test_every_rank_is_shown_on_its_gpu() -> None:
+    found = checks(WITH_GPUS, world_size=2)
+    assert [check.text for check in found if check.subject.startswith("rank ")] == [
+        "cuda:0 NVIDIA H200",
+        "cuda:1 NVIDIA H200",
+    ]
+    assert about("ranks", found) == []
+
+
+def test_more_ranks_than_gpus_fail() -> None:
+    (crowd,) = about("ranks", checks(WITH_GPUS, world_size=3))
+    assert (crowd.level, crowd.text) == ("fail", "3 ranks on 2 GPU(s)")

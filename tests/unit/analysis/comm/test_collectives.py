@@ -1,0 +1,170 @@
+"""Rows of collectives from what every rank measured, and the slow ranks and pairs among them."""
+
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
+from scalescope.results.result import RankRecord, Result, Status
+
+KEY = "all_reduce/out/1024"
+
+
+def make_result(
+    *samples: dict[str, list[float]],
+    wrong: tuple[int, ...] = (),
+    trial_id: str = "one",
+    launch: int = 0,
+    status: Status = "ok",
+    world_size: int | None = None,
+    **settings: Any,
+) -> Result:
+    """One launch from the samples of every rank; `wrong` are the wrong elements of KEY on each."""
+    counts = wrong or (0,) * len(samples)
+    ranks = len(samples) if world_size is None else world_size
+    return Result(
+        trial_id=trial_id,
+        launch=launch,
+        order=launch,
+        status=status,
+        settings={"benchmark": "comm", "world_size": ranks, "dtype": "float32", **settings},
+        started_at="2026-01-15T10:30:00+00:00",
+        duration_s=1.0,
+        environment_id="made-up",
+        ranks=[
+            RankRecord(
+                rank=rank,
+                host="here",
+                device="cpu",
+                placement=f"[Rank {rank}]",
+                samples=own,
+                counters={f"{KEY}/wrong": count},
+            )
+            for rank, (own, count) in enumerate(zip(samples, counts, strict=True))
+        ],
+    )
+
+
+def only_row(*results: Result) -> CollectiveRow:
+    (row,) = collective_rows(results)
+    return row
+
+
+def make_row(collective: str, ranks: int, size: int, time_s: float, dtype: str = "float32") -> CollectiveRow:
+    return CollectiveRow(
+        collective=collective,
+        dtype=dtype,
+        ranks=ranks,
+        in_place=False,
+        size_bytes=size,
+        times_s=(time_s,),
+        transfers_s=(time_s,),
+        last_rank=None,
+        wrong=0,
+    )
+
+
+def test_an_iteration_takes_as_long_as_its_slowest_rank_and_transfers_as_long_as_its_fastest() -> None:
+    row = only_row(make_result({KEY: [3.0, 5.0, 4.0]}, {KEY: [1.0, 6.0, 2.0]}, {KEY: [2.0, 5.5, 1.0]}))
+    assert (row.collective, row.dtype, row.ranks, row.in_place) == ("all_reduce", "float32", 3, False)
+    assert row.size_bytes == 1024
+    assert row.times_s == (3.0, 6.0, 4.0)
+    assert row.transfers_s == (1.0, 5.0, 1.0)
+
+
+def test_times_are_summarised() -> None:
+    row = only_row(make_result({KEY: [1.0, 2.0, 6.0]}, {KEY: [1.0, 2.0, 6.0]}))
+    assert row.time_s == 3.0
+    assert row.median_s == 2.0
+    assert row.variation == pytest.approx(7**0.5 / 3)
+    assert only_row(make_result({KEY: [1.0]}, {KEY: [1.0]})).variation is None
+
+
+def test_quantiles_are_of_the_measured_times() -> None:
+    times = [float(n) for n in range(100, 0, -1)]
+    row = only_row(make_result({KEY: times}, {KEY: times}))
+    assert (row.quantile_s(0.0), row.quantile_s(0.95), row.quantile_s(0.99)) == (1.0, 96.0, 100.0)
+    assert row.quantile_s(1.0) == 100.0
+
+
+def test_waiting_is_what_the_rank_that_comes_last_does_not_do() -> None:
+    row = only_row(make_result({KEY: [5.0, 5.0, 7.0]}, {KEY: [2.0, 2.0, 2.0]}))
+    assert row.transfer_s == 2.0
+    assert row.wait_s == 3.0
+    assert row.last_rank == 1
+
+
+def test_a_rank_is_last_only_if_it_is_so_in_most_iterations() -> None:
+    first, second = [1.0, 1.0, 1.0, 2.0], [2.0, 2.0, 2.0, 1.0]
+    assert only_row(make_result({KEY: first}, {KEY: second})).last_rank == 0  # 3 of 4
+    assert only_row(make_result({KEY: [1.0, 2.0]}, {KEY: [2.0, 1.0]})).last_rank is None
+
+
+def test_of_one_record_nobody_can_say_who_was_last() -> None:
+    assert only_row(make_result({KEY: [1.0, 1.0]}, world_size=8)).last_rank is None
+
+
+def test_wrong_elements_of_all_ranks_and_launches_are_added() -> None:
+    times = {KEY: [1.0]}
+    row = only_row(make_result(times, times, wrong=(1, 2)), make_result(times, times, wrong=(0, 4), launch=1))
+    assert row.wrong == 7
+
+
+def test_launches_of_a_trial_are_taken_together_and_others_apart() -> None:
+    rows = collective_rows(
+        [
+            make_result({KEY: [1.0]}, {KEY: [2.0]}),
+            make_result({KEY: [4.0]}, {KEY: [3.0]}, launch=1),
+            make_result({KEY: [9.0]}, {KEY: [9.0]}, trial_id="two", dtype="float16"),
+        ]
+    )
+    assert [(row.dtype, row.times_s) for row in rows] == [("float32", (2.0, 4.0)), ("float16", (9.0,))]
+
+
+def test_only_good_results_of_this_benchmark_and_no_pairs_make_rows() -> None:
+    pair = {"pair/0-1/1024": [1.0]}
+    assert (
+        collective_rows(
+            [
+                make_result({KEY: [1.0]}, {KEY: [1.0]}, status="invalid"),
+                make_result({KEY: [1.0]}, {KEY: [1.0]}, benchmark="train"),
+                make_result(pair, pair),
+            ]
+        )
+        == ()
+    )
+
+
+def test_places_and_sizes_are_rows_of_their_own() -> None:
+    samples = {"all_gather/in/64": [1.0], "all_gather/out/64": [2.0], "barrier/out/0": [3.0]}
+    rows = collective_rows([make_result(samples, samples)])
+    assert [(row.collective, row.in_place, row.size_bytes, row.time_s) for row in rows] == [
+        ("all_gather", True, 64, 1.0),
+        ("all_gather", False, 64, 2.0),
+        ("barrier", False, 0, 3.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("collective", "bus"),
+    [("all_reduce", 1.5e9), ("all_gather", 0.75e9), ("broadcast", 1e9), ("barrier", 0.0)],
+)
+def test_bus_bandwidth_is_algorithm_bandwidth_times_the_factor(collective: str, bus: float) -> None:
+    row = make_row(collective, ranks=4, size=1_000_000, time_s=1e-3)
+    assert row.algbw_bytes_per_s == pytest.approx(1e9)
+    assert row.busbw_bytes_per_s == pytest.approx(bus)
+
+
+@pytest.mark.parametrize(
+    ("collective", "dtype", "count"),
+    [
+        ("all_reduce", "float32", 256),
+        ("all_reduce", "bfloat16", 512),
+        ("broadcast", "int64", 128),
+        ("all_gather", "float32", 64),
+        ("reduce_scatter", "uint8", 256),
+        ("all_to_all", "float32", 64),
+    ],
+)
+def test_elements_are_counted_as_nccl_tests_counts_them(collective: str, dtype: str, count: int) -> None:
+    assert make_row(collective, ranks=4, size=1024, time_s=1.0, dtype=dtype).count == count

@@ -1,0 +1,88 @@
+"""NCCL's own words: what it chose is read from its INFO lines."""
+
+import pytest
+
+from scalescope.analysis.comm.nccl_log import read_choices
+
+NVLINK = """\
+node1:4711:4711 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>
+node1:4711:4711 [0] NCCL INFO cudaDriverVersion 12080
+NCCL version 2.26.2+cuda12.8
+node1:4711:4790 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>
+node1:4711:4790 [0] NCCL INFO Using network IB
+node1:4711:4790 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)
+node1:4711:4790 [0] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7
+node1:4711:4790 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+node1:4711:4790 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM
+node1:4711:4790 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
+node1:4711:4790 [0] NCCL INFO 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels
+node1:4711:4711 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}
+node1:4711:4711 [0] NCCL INFO AllReduce: 2048 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}
+node1:4711:4711 [0] NCCL INFO AllReduce: 67108864 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
+"""
+
+SOCKETS = """\
+node1:11:11 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>
+node1:11:11 [0] NCCL INFO Using network Socket
+node1:11:11 [0] NCCL INFO NVLS multicast support is not available on dev 0
+node1:11:11 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0
+node1:11:11 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/Socket/1
+node1:11:11 [0] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels
+"""
+
+
+def test_an_nvswitch_machine() -> None:
+    found = read_choices(NVLINK.splitlines())
+    assert found.transports == ("P2P/CUMEM",)
+    assert found.network == "IB"
+    assert found.channels == 24
+    assert found.algorithms == ("AllReduce TREE/LL", "AllReduce NVLS/SIMPLE")
+    assert found.nvls is True
+    assert not found.uses_sockets
+
+
+def test_a_fall_back_to_sockets_has_evidence() -> None:
+    found = read_choices(SOCKETS.splitlines())
+    assert found.transports == ("NET/Socket",)
+    assert found.network == "Socket"
+    assert found.channels == 2
+    assert found.algorithms == ()
+    assert found.nvls is False
+    assert found.uses_sockets
+
+
+@pytest.mark.parametrize(
+    ("words", "transport"),
+    [
+        ("via SHM/direct/direct", "SHM/direct/direct"),
+        ("via P2P/IPC/read", "P2P/IPC/read"),
+        ("[send] via NET/IB/3", "NET/IB"),
+        ("[receive] via NET/IB/7/GDRDMA", "NET/IB/GDRDMA"),
+        ("[send] via NET/IB/7(6)/GDRDMA", "NET/IB"),
+    ],
+)
+def test_transports_are_named_without_the_number_of_the_card(words: str, transport: str) -> None:
+    found = read_choices([f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] {words}"])
+    assert found.transports == (transport,)
+
+
+def test_the_lines_of_all_ranks_count_once_each_in_order() -> None:
+    lines = [
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct",
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA",
+        "h:2:2 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct",
+        "h:2:2 [1] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/1/GDRDMA",
+    ]
+    assert read_choices(lines).transports == ("SHM/direct/direct", "NET/IB/GDRDMA")
+
+
+def test_a_plugins_name_may_hold_a_blank() -> None:
+    assert read_choices(["h:1:1 [0] NCCL INFO Using network AWS Libfabric"]).network == "AWS Libfabric"
+
+
+def test_what_others_print_is_left_alone() -> None:
+    found = read_choices(
+        ["connected via ETH/0", "Using network Socket", "7 coll channels", "", "NCCL WARN via NET/Socket/0"]
+    )
+    assert (found.transports, found.network, found.channels) == ((), None, None)
+    assert (found.algorithms, found.nvls, found.uses_sockets) == ((), None, False)

@@ -1,0 +1,146 @@
+"""Pairs of ranks and of nodes: what each carries, and which link stands out."""
+
+import dataclasses
+
+from scalescope.analysis.comm.pairs import (
+    PairRow,
+    node_rates,
+    pair_rows,
+    slow_ends,
+    slow_links,
+    slow_meetings,
+)
+from scalescope.results.result import Result
+
+from .test_collectives import KEY, make_result
+
+FOUR = {(0, 1): 100.0, (0, 2): 100.0, (0, 3): 100.0, (1, 2): 100.0, (1, 3): 100.0, (2, 3): 100.0}
+
+
+def pairs_of(rates: dict[tuple[int, int], float], layout: str = "") -> tuple[PairRow, ...]:
+    """Pairs with these rates; the layout has a letter, its node, for every rank."""
+    return tuple(
+        PairRow(
+            low=low,
+            high=high,
+            size_bytes=1000,
+            time_s=1000 / rate,
+            nodes=(layout[low], layout[high]) if layout else ("", ""),
+        )
+        for (low, high), rate in rates.items()
+    )
+
+
+def named(rates: dict[tuple[int, int], float], layout: str = "") -> list[str]:
+    return [one.name for one in slow_links(pairs_of(rates, layout))]
+
+
+def test_a_pair_is_its_largest_size_and_its_slower_end() -> None:
+    rows = pair_rows(
+        [
+            make_result(
+                {"pair/0-1/64": [9.0], "pair/0-1/1024": [1.0, 2.0, 30.0]},
+                {"pair/0-1/64": [9.0], "pair/0-1/1024": [4.0, 4.0, 1.0], "pair/1-2/1024": [8.0]},
+                {"pair/1-2/1024": [6.0], "pair/0-2/1024": []},
+            )
+        ]
+    )
+    here = ("here", "here")
+    assert rows == (
+        PairRow(low=0, high=1, size_bytes=1024, time_s=4.0, nodes=here),
+        PairRow(low=1, high=2, size_bytes=1024, time_s=8.0, nodes=here),
+    )
+    assert rows[0].bytes_per_s == 256.0
+
+
+def test_without_pairs_there_are_no_pair_rows() -> None:
+    assert pair_rows([make_result({KEY: [1.0]}, {KEY: [1.0]})]) == ()
+    failed = make_result({"pair/0-1/64": [9.0]}, {"pair/0-1/64": [9.0]}, status="failed")
+    assert pair_rows([failed]) == ()
+
+
+def test_a_rank_that_is_slow_to_all_others_is_named() -> None:
+    (link,) = slow_links(pairs_of({**FOUR, (0, 2): 10.0, (1, 2): 10.0, (2, 3): 11.0}))
+    assert link.name == "rank 2's link"
+    assert (round(link.bytes_per_s), round(link.usual_bytes_per_s)) == (11, 100)
+
+
+def test_a_pair_that_no_slow_rank_explains_is_named() -> None:
+    assert named({**FOUR, (0, 3): 10.0}) == ["the link between ranks 0 and 3"]
+
+
+def test_what_is_half_as_fast_does_not_stand_out() -> None:
+    rates = {(0, 1): 100.0, (0, 2): 50.0, (1, 2): 50.0}
+    assert slow_ends(rates) == () and slow_meetings(rates) == ()
+    assert slow_ends({**rates, (0, 2): 49.0, (1, 2): 49.0}) == (2,)
+
+
+def test_of_two_ranks_nobody_can_say_whose_link_it_is() -> None:
+    assert named({(0, 1): 1.0}) == []
+
+
+def test_nodes_exchange_what_their_ranks_exchange_together() -> None:
+    pairs = pairs_of({(0, 1): 500.0, (0, 2): 30.0, (1, 3): 40.0, (2, 3): 500.0}, "aabb")
+    assert node_rates(pairs) == {("a", "b"): 70.0}
+
+
+def test_slower_between_nodes_than_inside_them_is_as_it_should_be() -> None:
+    between = dict.fromkeys(((0, 2), (1, 3), (0, 4), (1, 5), (2, 4), (3, 5)), 10.0)
+    assert named({(0, 1): 500.0, (2, 3): 500.0, (4, 5): 500.0, **between}, "aabbcc") == []
+
+
+def test_a_node_that_is_slow_to_all_other_nodes_is_named_and_not_its_ranks() -> None:
+    rates = {(0, 1): 100.0, (0, 2): 10.0, (1, 2): 10.0, (0, 3): 100.0, (1, 3): 100.0, (2, 3): 10.0}
+    assert named(rates, "abcd") == ["node c's link"]
+
+
+def test_two_nodes_that_are_slow_to_each_other_only_are_named() -> None:
+    assert named({**FOUR, (1, 3): 10.0}, "abcd") == ["the link between nodes b and d"]
+
+
+def test_one_card_of_two_nodes_is_the_pair_of_ranks_behind_it() -> None:
+    rates = {(0, 4): 100.0, (1, 5): 100.0, (2, 6): 10.0, (3, 7): 100.0}
+    assert named(rates, "aaaabbbb") == ["the link between ranks 2 and 6"]
+
+
+def test_one_card_of_a_node_is_its_rank_s_link() -> None:
+    first = {(0, 2): 100.0, (0, 4): 100.0, (2, 4): 100.0, (0, 6): 100.0, (2, 6): 100.0, (4, 6): 100.0}
+    second = {(1, 3): 10.0, (1, 5): 10.0, (3, 5): 100.0, (1, 7): 10.0, (3, 7): 100.0, (5, 7): 100.0}
+    assert named({**first, **second}, "aabbccdd") == ["rank 1's link"]
+
+
+def test_a_slow_pair_inside_a_node_is_held_against_pairs_inside_nodes() -> None:
+    inside = {(0, 1): 500.0, (2, 3): 500.0, (4, 5): 50.0}
+    between = {(0, 2): 20.0, (1, 3): 20.0, (0, 4): 20.0, (1, 5): 20.0, (2, 4): 20.0, (3, 5): 20.0}
+    assert named({**inside, **between}, "aabbcc") == ["the link between ranks 4 and 5"]
+
+
+def test_nodes_with_fewer_ranks_are_held_against_others_pair_by_pair() -> None:
+    layout = "aabbccd"
+    rates = {(0, 2): 100.0, (1, 3): 100.0, (0, 4): 100.0, (1, 5): 100.0, (2, 4): 100.0, (3, 5): 100.0}
+    fewer = {(0, 6): 100.0, (2, 6): 100.0, (4, 6): 100.0}
+    assert named({**rates, **fewer}, layout) == []
+    assert node_rates(pairs_of({**rates, **fewer}, layout))["a", "d"] == 100.0
+
+
+def test_two_nodes_are_one_pair_whichever_has_the_lower_rank() -> None:
+    pairs = pairs_of({(0, 1): 30.0, (2, 3): 40.0}, "abba")
+    assert node_rates(pairs) == {("a", "b"): 70.0}
+
+
+def placed(hosts: str, slow: int | None = None) -> Result:
+    """A launch on these hosts in which the pairs of one rank are slow."""
+    samples: list[dict[str, list[float]]] = [{} for _ in hosts]
+    for low, high in ((0, 1), (0, 2), (1, 2)):
+        for rank in (low, high):
+            samples[rank][f"pair/{low}-{high}/1000"] = [10.0 if slow in (low, high) else 1.0]
+    result = make_result(*samples)
+    result.ranks[:] = [dataclasses.replace(one, host=hosts[one.rank]) for one in result.ranks]
+    return result
+
+
+def test_launches_on_other_nodes_are_not_mixed() -> None:
+    before, after = placed("abc", slow=2), placed("def")
+    assert slow_links(pair_rows([before, after])) == ()
+    (link,) = slow_links(pair_rows([after, before]))
+    assert link.name == "node c's link"

@@ -1,0 +1,276 @@
+"""Two runs compared: what is matched, what is claimed, and what more launches could tell."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.comparison.environments import differences, other_hardware
+from scalescope.analysis.comparison.runs import (
+    Comparison,
+    compare_runs,
+    more_would_tell,
+    setting_differences,
+)
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import RankRecord, Result
+
+from ..made_results import make_result, make_trial
+
+CALM = (0.0100, 0.0101, 0.0099, 0.0100, 0.0100)
+NOISY = (0.0100, 0.0125, 0.0085, 0.0110, 0.0095)
+TRIAL = make_trial(batch_size=10)
+
+
+def launches(trial: Trial, steps_s: Sequence[float], factor: float = 1.0) -> list[Result]:
+    """One launch for each step time."""
+    return [
+        make_result(trial, [[factor * step] * 10] * trial.world_size, launch=number)
+        for number, step in enumerate(steps_s)
+    ]
+
+
+def compared(before: Sequence[float], after: Sequence[float], factor: float = 1.0) -> Comparison:
+    return compare_runs(launches(TRIAL, before), launches(TRIAL, after, factor), 0.03)
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "regressed"),
+    [
+        (1.0, "same", False),
+        (1.005, "same", False),
+        (0.90, "faster", False),
+        (1.08, "slower", True),
+        (1.02, "slower", False),  # surely, but by less than the threshold
+    ],
+)
+def test_verdicts_of_calm_launches(factor: float, verdict: str, regressed: bool) -> None:
+    found = compared(CALM, CALM, factor)
+    (one,) = found.judged
+    assert (one.verdict, one.regressed, found.gate_missed) == (verdict, regressed, regressed)
+    assert one.speedup.value == pytest.approx(1.0 / factor)
+    assert one.change == pytest.approx(1.0 / factor - 1.0)
+
+
+def test_noise_is_no_regression_and_no_proof_of_the_contrary() -> None:
+    found = compared(NOISY, NOISY, 1.08)
+    assert found.judged[0].verdict == "inconclusive"
+    assert not found.gate_missed
+
+
+@pytest.mark.parametrize(("before", "after"), [(CALM, CALM[:1]), (CALM[:1], CALM)])
+def test_one_launch_a_side_decides_nothing(before: Sequence[float], after: Sequence[float]) -> None:
+    found = compared(before, after, 2.0)
+    (one,) = found.judged
+    assert (one.verdict, one.too_few, one.regressed) == ("inconclusive", True, False)
+
+
+def test_a_claim_must_survive_the_number_of_configurations() -> None:
+    wide = (0.01060, 0.01020, 0.01055, 0.01010, 0.01050)
+    alone = compare_runs(launches(TRIAL, CALM), launches(TRIAL, wide), 0.03)
+    others = [make_trial(batch_size=10, seed=number) for number in range(1, 40)]
+    calm = [one for trial in others for one in launches(trial, CALM)]
+    among = compare_runs(launches(TRIAL, CALM) + calm, launches(TRIAL, wide) + calm, 0.03)
+    (one,) = [one for one in among.judged if one.trial.trial_id == TRIAL.trial_id]
+    assert alone.judged[0].regressed
+    assert one.p_value == alone.judged[0].p_value
+    assert one.verdict == "inconclusive"
+
+
+def test_what_only_explains_is_not_compared() -> None:
+    silent = make_trial(batch_size=10, world_size=2, ablation="noop_comm")
+    both = launches(TRIAL, CALM) + launches(silent, CALM)
+    assert [one.trial.trial_id for one in compare_runs(both, both, 0.03).judged] == [TRIAL.trial_id]
+
+
+def test_a_setting_that_an_old_run_does_not_know_is_neutral() -> None:
+    """Settings added later declare what every run before them did."""
+    known_now = TRIAL.settings["fused_optimizer"]
+    assert known_now is False
+    old = Trial(settings={n: v for n, v in TRIAL.settings.items() if n not in ("fused_optimizer", "eval")})
+    found = compare_runs(launches(old, CALM), launches(TRIAL, CALM), 0.03)
+    assert [one.verdict for one in found.judged] == ["same"]
+    other = TRIAL.replace(fused_optimizer=True)
+    assert compare_runs(launches(old, CALM), launches(other, CALM), 0.03).has_nothing_in_common
+
+
+def test_what_found_no_partner_says_how_the_nearest_differs() -> None:
+    other = make_trial(batch_size=20)
+    found = compare_runs(launches(TRIAL, CALM), launches(TRIAL, CALM) + launches(other, CALM), threshold=0.03)
+    assert found.only_before == ()
+    (alone,) = found.only_after
+    assert alone.nearest == (("batch_size", 20, 10),)
+
+
+def test_settings_at_their_neutral_value_do_not_differ() -> None:
+    old = Trial(settings={n: v for n, v in TRIAL.settings.items() if n != "eval"})
+    assert setting_differences(TRIAL, old) == ()
+    assert setting_differences(TRIAL, TRIAL.replace(seed=3)) == (("seed", 0, 3),)
+
+
+def test_what_worked_before_and_fails_now_misses_the_gate() -> None:
+    broken = [
+        dataclasses.replace(one, status="failed", reason="rank 0 died", ranks=[])
+        for one in launches(TRIAL, CALM)
+    ]
+    found = compare_runs(launches(TRIAL, CALM), broken, 0.03)
+    assert [(one.trial.trial_id, one.reason) for one in found.failed] == [(TRIAL.trial_id, "rank 0 died")]
+    assert found.gate_missed and not found.has_nothing_in_common
+    assert found.only_before == ()
+    # One launch of several that failed is noise of another kind; what is left is judged.
+    some = [broken[0], *launches(TRIAL, CALM)[1:]]
+    assert compare_runs(launches(TRIAL, CALM), some, 0.03).failed == ()
+
+
+def test_other_machines_may_have_other_threads() -> None:
+    there = TRIAL.replace(threads_per_rank=8)
+    strict = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03)
+    loose = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03, any_hardware=True)
+    assert strict.has_nothing_in_common
+    assert [one.verdict for one in loose.judged] == ["same"]
+    assert loose.only_before == loose.only_after == ()
+
+
+def test_what_could_be_either_of_two_is_not_matched() -> None:
+    two = launches(TRIAL.replace(threads_per_rank=8), CALM) + launches(
+        TRIAL.replace(threads_per_rank=4), CALM
+    )
+    found = compare_runs(launches(TRIAL, CALM), two, 0.03, any_hardware=True)
+    assert found.has_nothing_in_common
+
+
+def communication(times_s: Sequence[float], size: int = 1 << 20) -> Result:
+    settings: dict[str, Any] = {
+        "benchmark": "comm",
+        "world_size": 2,
+        "dtype": "float32",
+        "backend": "gloo",
+        "device": "cpu",
+    }
+    key = f"all_reduce/in/{size}"
+    rank = RankRecord(rank=0, host="h", device="cpu", placement="", samples={key: list(times_s)})
+    return Result(
+        trial_id="comm",
+        launch=0,
+        order=0,
+        status="ok",
+        settings=settings,
+        started_at="2026-01-15T10:30:00+00:00",
+        duration_s=1.0,
+        environment_id="made-up",
+        ranks=[rank, dataclasses.replace(rank, rank=1)],
+    )
+
+
+def test_collectives_are_matched_by_size_and_shown_by_their_medians() -> None:
+    before, after = communication([0.001, 0.001, 0.050]), communication([0.002, 0.002, 0.002])
+    found = compare_runs([before], [after], 0.03)
+    (pair,) = found.collectives
+    assert pair.change == pytest.approx(-0.5)
+    assert not found.gate_missed and not found.has_nothing_in_common
+    assert compare_runs([before], [communication([0.001], size=1 << 21)], 0.03).has_nothing_in_common
+
+
+def test_more_launches_help_where_the_old_run_allows_it() -> None:
+    middling = (0.0100, 0.0103, 0.0097, 0.0101, 0.0099)
+    (open_one,) = compared(middling, middling).judged
+    assert open_one.verdict == "inconclusive"
+    assert more_would_tell(open_one)
+    (hopeless,) = compared(NOISY, NOISY).judged
+    assert not more_would_tell(hopeless)  # five launches that differ so much stay what they are
+    (no_base,) = compared(CALM[:1], CALM).judged
+    assert not more_would_tell(no_base)
+    (one_new,) = compared(CALM, CALM[:1]).judged
+    assert more_would_tell(one_new)
+    (settled,) = compared(CALM, CALM).judged
+    assert not more_would_tell(settled)
+
+
+MACHINE: dict[str, Any] = {
+    "cpu_model": "A",
+    "cores": 2,
+    "memory_bytes": 1 << 34,
+    "torch_version": "2.6",
+    "cuda_version": None,
+    "gpus": [],
+}
+
+
+def environment(**changes: Any) -> dict[str, Any]:
+    outside = {name: changes.pop(name) for name in ("variables", "git") if name in changes}
+    return {"machine": {**MACHINE, **changes}, "scalescope_version": "1", **outside}
+
+
+@pytest.mark.parametrize(
+    ("changes", "hardware"),
+    [
+        ({"cpu_model": "B"}, True),
+        ({"cores": 4}, True),
+        ({"gpus": [{"name": "H200"}]}, True),
+        ({"torch_version": "2.7"}, False),
+        ({"cuda_version": "12.4"}, False),
+        ({"memory_bytes": 1 << 35}, False),
+        ({"variables": {"OMP_NUM_THREADS": "1"}}, False),
+        ({"git": {"commit": "b" * 40}}, False),
+    ],
+)
+def test_every_difference_is_said_and_only_hardware_refuses(changes: dict[str, Any], hardware: bool) -> None:
+    before = environment(git={"commit": "a" * 40})
+    after = environment(**{"git": {"commit": "a" * 40}, **changes})
+    (found,) = differences(before, after)
+    assert bool(other_hardware((found,))) is hardware
+
+
+def test_the_same_environment_differs_in_nothing() -> None:
+    other = environment(memory_bytes=(1 << 34) + 4096)  # a kernel keeps a little more or less
+    assert differences(environment(), other) == ()
+
+
+def test_gpus_are_told_by_name_and_number() -> None:
+    one, two = ({"gpus": [{"name": "H200"}] * count} for count in (1, 2))
+    (found,) = differences(environment(**one), environment(**two))
+    assert (found.before, found.after) == ("1 × H200", "2 × H200")
+
+
+def test_a_machine_that_nobody_recorded_is_not_called_different() -> None:
+    found = differences({}, environment())
+    assert other_hardware(found) == ()
+    assert {one.before for one in found if one.kind == "hardware"} == {"unknown"}
+
+
+@pytest.mark.parametrize("nonsense", [{"machine": 3}, {"machine": {"gpus": "x"}, "git": [], "variables": 1}])
+def test_an_environment_of_nonsense_is_unknown(nonsense: dict[str, Any]) -> None:
+    assert other_hardware(differences(nonsense, environment())) == ()
+
+
+def test_changes_that_are_not_committed_are_said() -> None:
+    clean, dirty = ({"git": {"commit": "a" * 40, "changed": changed}} for changed in (False, True))
+    (found,) = differences(environment(**clean), environment(**dirty))
+    assert (found.before, found.after) == ("a" * 12, f"{'a' * 12} with changes")
+
+
+def test_the_same_job_is_matched_however_long_it_measured() -> None:
+    counted, timed = make_trial(), make_trial(steps_per_epoch="auto", window=2.0)
+    assert counted.trial_id != timed.trial_id
+    found = compare_runs(launches(counted, CALM), launches(timed, CALM, 1.08), 0.03)
+    (judged,) = found.judged
+    assert judged.regressed
+    assert not found.only_before and not found.only_after
+
+
+def test_what_fails_now_is_missed_however_long_it_measured() -> None:
+    timed = make_trial(steps_per_epoch="auto", window=2.0)
+    broken = [
+        dataclasses.replace(result, status="failed", reason="killed") for result in launches(timed, CALM)
+    ]
+    found = compare_runs(launches(make_trial(), CALM), broken, 0.03)
+    assert [failed.reason for failed in found.failed] == ["killed"]
+
+
+def test_lengths_that_were_swept_are_not_mixed_up() -> None:
+    lengths = [make_trial(steps_per_epoch=steps) for steps in (13, 23)]
+    before = [result for trial in lengths for result in launches(trial, CALM)]
+    found = compare_runs(before, launches(make_trial(steps_per_epoch="auto"), CALM), 0.03)
+    assert found.judged == ()
+    assert (len(found.only_before), len(found.only_after)) == (2, 1)

@@ -1,0 +1,110 @@
+"""What strategies make of one rank's forecast, and what changes would save."""
+
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.memory.forecast import (
+    Forecast,
+    forecast_of,
+    forecast_points,
+    savings_of,
+    with_strategy,
+)
+
+SIZES = {
+    "parameters": 400,
+    "buffers": 10,
+    "gradients": 300,
+    "optimizer": 800,
+    "activations": 1000,
+    "temporary": 50,
+    "inputs": 20,
+}
+COUNTERS: dict[str, Any] = {
+    **{f"forecast/as_asked/{name}": size for name, size in SIZES.items()},
+    **{f"forecast/bf16/{name}": size for name, size in {**SIZES, "activations": 600}.items()},
+    **{f"forecast/now/{name}": size for name, size in SIZES.items()},
+    **{f"forecast/kept/{name}": size for name, size in {**SIZES, "gradients": 400}.items()},
+    "forecast/gathered": 100,
+    "forecast/other_ways_batch": 64,
+    "measured/library": 7,
+}
+ALONE = Forecast(**SIZES, library=7)
+
+
+def settings(strategy: str, ranks: int = 4, **changes: Any) -> dict[str, Any]:
+    return {"strategy": strategy, "world_size": ranks, "precision": "fp32", **changes}
+
+
+def test_one_rank_is_read_back_with_the_libraries() -> None:
+    assert forecast_of(COUNTERS) == ALONE
+    assert ALONE.peak == sum(SIZES.values()) + 7
+    assert forecast_of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "change"),
+    [
+        (settings("single", 1), 0),
+        (settings("scratch_ddp"), 0),
+        (settings("ddp", gradient_as_bucket_view=True), 0),
+        (settings("ddp", gradient_as_bucket_view=False), 400),
+        (settings("zero1", gradient_as_bucket_view=True), -600),
+        (settings("fsdp"), 100 - 300 - 225 - 600),
+        (settings("fsdp", fsdp_param_dtype="bf16"), 50 - 300 - 225 - 600),
+        (settings("fsdp", reshard_after_forward=False), 400 - 300 - 225 - 600),
+    ],
+)
+def test_arithmetic_by_strategy(asked: dict[str, Any], change: int) -> None:
+    found, reason = with_strategy(ALONE, asked, 100)
+    assert found is not None and reason is None
+    assert found.peak == ALONE.peak + change
+
+
+def test_an_unknown_strategy_has_a_reason() -> None:
+    assert with_strategy(ALONE, settings("pipeline"), 100) == (
+        None,
+        "nobody has written down how pipeline changes memory",
+    )
+    assert with_strategy(ALONE, settings("fsdp"), None)[0] is None
+
+
+def test_savings_one_by_one() -> None:
+    found = savings_of(COUNTERS, settings("single", 1))
+    assert found is not None and (found.batch, found.peak, found.has_state) == (64, ALONE.peak, True)
+    saved = {(one.name, one.ranks): one.saved_bytes for one in found.changes}
+    assert saved["fsdp", 2] == 200 + 150 + 400 - 100
+    assert saved["zero1", 8] == 700 - 100  # the buckets keep what a single rank had dropped by then
+    assert saved["bf16", None] == 400
+    assert saved["checkpointing", None] is None
+
+
+def test_what_is_in_use_already_saves_nothing_more() -> None:
+    found = savings_of(COUNTERS, settings("fsdp", precision="bf16"))
+    assert found is not None and {one.name for one in found.changes} == {"checkpointing"}
+    assert savings_of({}, settings("single", 1)) is None
+    assert savings_of(COUNTERS, settings("pipeline")) is None
+
+
+def test_zero1_saves_ddp_its_share_of_the_state_and_nothing_where_there_is_none() -> None:
+    within = savings_of(COUNTERS, settings("ddp", gradient_as_bucket_view=True))
+    assert within is not None
+    assert [one.saved_bytes for one in within.changes if one.name == "zero1"] == [400, 600, 700]
+    bare = savings_of({**COUNTERS, "forecast/now/optimizer": 0}, settings("single", 1))
+    assert bare is not None and not bare.has_state
+    assert "zero1" not in {one.name for one in bare.changes}
+
+
+def test_zero1_without_its_forecast_is_unknown() -> None:
+    known = {name: size for name, size in COUNTERS.items() if "/kept/" not in name}
+    found = savings_of({**known, "forecast/kept/problem": "E: no"}, settings("single", 1))
+    assert found is not None
+    assert {(one.saved_bytes, one.reason) for one in found.changes if one.name == "zero1"} == {
+        (None, "E: no")
+    }
+
+
+def test_larger_batches_of_the_forecast_are_points_of_a_line() -> None:
+    large = {f"forecast/at/512/{name}": size for name, size in {**SIZES, "activations": 9000}.items()}
+    assert forecast_points({**COUNTERS, **large}, settings("single", 1)) == [(512, ALONE.peak + 8000)]

@@ -1,0 +1,213 @@
+"""Rows and jobs from made-up results: ranks, failures, capacity, and which line is believed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
+from scalescope.analysis.memory.rows import memory_rows
+from scalescope.results.result import RankRecord, Result
+from scalescope.results.run import Run
+
+MIB = 1 << 20
+
+
+def made(
+    batch: int,
+    *ranks: dict[str, Any],
+    status: Any = "ok",
+    purpose: str = "measure",
+    launch: int = 0,
+    **changes: Any,
+) -> Result:
+    settings = {
+        "benchmark": "memory",
+        "workload": "mlp",
+        "strategy": "single",
+        "world_size": 1,
+        "device": "cpu",
+        "batch_size": batch,
+        "global_batch_size": None,
+        "memory_limit": None,
+        "search": True,
+        "purpose": purpose,
+        **changes,
+    }
+    records = [
+        RankRecord(rank=n, host="h", device="d", placement="p", counters=one) for n, one in enumerate(ranks)
+    ]
+    return Result(
+        trial_id=f"{batch}/{purpose}/{settings['strategy']}",
+        launch=launch,
+        order=0,
+        status=status,
+        reason=None if status == "ok" else "why",
+        settings=settings,
+        started_at="2026-01-01T00:00:00+00:00",
+        duration_s=1.0,
+        environment_id="e",
+        ranks=records,
+    )
+
+
+def groups_of(*results: Result, host_bytes: int | None = 1 << 30) -> tuple[MemoryGroup, ...]:
+    machine = {"machine": {"memory_bytes": host_bytes}}
+    return memory_groups(Run(path=Path("x"), environment=machine, results=results, warnings=()))
+
+
+def peak(size: int) -> dict[str, Any]:
+    return {"measured/peak": size}
+
+
+def test_the_rank_that_takes_most_and_the_forecast_of_rank_zero_count() -> None:
+    forecast = {
+        f"forecast/as_asked/{name}": 10 * MIB
+        for name in (
+            "parameters", "buffers", "gradients", "optimizer", "activations", "temporary", "inputs"
+        )
+    }  # fmt: skip
+    (row,) = memory_rows([made(4, {**peak(60 * MIB), **forecast}, peak(70 * MIB))])
+    assert row.peak == 70 * MIB
+    assert row.forecast is not None and row.forecast.peak == 70 * MIB
+    assert row.difference == pytest.approx(0)
+    assert row.measured("temporary") is None
+
+
+def test_what_no_rank_could_say_is_unknown() -> None:
+    (row,) = memory_rows([made(4, {"measured/peak": None, "forecast/as_asked/problem": "E: no"})])
+    assert row.peak is None and row.difference is None
+    assert row.no_forecast == "E: no"
+
+
+def test_failures_are_rows_and_bound_the_bracket() -> None:
+    (group,) = groups_of(made(1, peak(20)), made(2, peak(30)), made(4, status="oom"), memory_limit_of := made(
+        3, peak(40), purpose="search"
+    ))  # fmt: skip
+    assert memory_limit_of.status == "ok"
+    assert [row.status for row in group.rows] == ["ok", "ok", "oom"]
+    assert (group.bracket.fits, group.bracket.fails, group.tries) == (3, 4, 1)
+    assert group.bracket.is_closed
+
+
+def test_a_batch_above_one_that_failed_is_not_said_to_fit() -> None:
+    (group,) = groups_of(made(1, peak(20)), made(9, status="oom"), made(10, peak(40)))
+    assert (group.bracket.fits, group.bracket.fails) == (1, 9)
+
+
+def test_the_host_is_shared_out_and_never_filled() -> None:
+    (group,) = groups_of(made(1, peak(110 * MIB)), made(2, peak(210 * MIB)), made(4, peak(410 * MIB)))
+    assert group.capacity == 1 << 30
+    assert group.calculated_batch == 10
+    assert not group.is_searched and group.next_try() is None
+
+
+def test_a_limit_is_searched() -> None:
+    limited = {"memory_limit": 500 * MIB}
+    (group,) = groups_of(made(1, peak(110 * MIB), **limited), made(2, peak(210 * MIB), **limited))
+    trial = group.next_try()
+    assert trial is not None
+    assert (trial.settings["purpose"], trial.settings["batch_size"]) == ("search", 4)
+
+
+def test_a_gpu_offers_what_is_free_and_what_torch_has_already() -> None:
+    counters = {
+        **peak(100),
+        "measured/library": 32,
+        "measured/reserved": 200,
+        "device/free": 800,
+        "device/total": 1200,
+    }
+    (group,) = groups_of(made(1, counters, device="cuda"))
+    assert group.capacity == 1000
+    (limited,) = groups_of(made(1, counters, device="cuda", memory_limit=500))
+    assert limited.capacity == 532
+
+
+def test_small_batches_whose_peak_does_not_grow_leave_the_word_to_the_forecast() -> None:
+    sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "temporary", "inputs"), 0)
+    large = {
+        f"forecast/at/{batch}/{name}": size
+        for batch in (256, 512)
+        for name, size in {**sizes, "activations": batch * MIB}.items()
+    }
+    flat = [made(batch, {**peak(500 * MIB + batch), **large}) for batch in (1, 2, 4)]
+    (group,) = groups_of(*flat)
+    assert group.line_is_forecast
+    assert group.line is not None and group.line.slope == MIB
+    (group,) = groups_of(*flat, made(600, peak(1500 * MIB), purpose="search"))
+    assert not group.line_is_forecast
+
+
+def test_jobs_are_kept_apart_and_a_pipeline_is_not_searched() -> None:
+    found = groups_of(
+        made(2, peak(20), device="cuda"),
+        made(2, peak(20), device="cuda", strategy="pipeline", world_size=2),
+    )
+    assert [group.is_searched for group in found] == [True, False]
+
+
+def test_nothing_measured_is_no_job() -> None:
+    assert groups_of() == ()
+
+
+def test_a_batch_above_all_samples_is_no_point_and_ends_the_search() -> None:
+    limited = {"memory_limit": 500 * MIB}
+    few = made(5000, {**peak(30 * MIB), "data/samples": 2000}, purpose="search", **limited)
+    (group,) = groups_of(made(1, peak(20 * MIB), **limited), made(2, peak(30 * MIB), **limited), few)
+    assert (group.bracket.fits, group.bracket.most, group.bracket.is_all) == (2000, 2000, True)
+    assert group.line is not None and group.line.slope == 10 * MIB
+    assert group.next_try() is None
+
+
+def test_all_samples_do_not_fit_where_fewer_did_not() -> None:
+    few = made(5000, {**peak(30 * MIB), "data/samples": 2000}, purpose="search", device="cuda")
+    (group,) = groups_of(made(1, peak(20), device="cuda"), made(1500, status="oom", device="cuda"), few)
+    assert (group.bracket.fits, group.bracket.is_all) == (1, False)
+
+
+def test_a_page_more_is_no_growth_on_the_cpu() -> None:
+    (group,) = groups_of(made(1, peak(4_591_616)), made(2, peak(4_595_712)))
+    assert group.line is None and group.calculated_batch is None
+    (group,) = groups_of(made(1, peak(4_591_616), device="cuda"), made(2, peak(4_595_712), device="cuda"))
+    assert group.line is not None and group.line.slope == 4096
+
+
+def test_what_goes_up_and_down_on_the_cpu_is_no_growth() -> None:
+    sizes = {2: 48.7, 4: 62.2, 8: 54.6, 16: 59.0}
+    (group,) = groups_of(*(made(batch, peak(int(size * MIB))) for batch, size in sizes.items()))
+    assert group.line is None
+
+
+def test_a_line_that_begins_below_nothing_is_not_believed() -> None:
+    sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "temporary", "inputs"), 0)
+    large = {
+        f"forecast/at/{batch}/{name}": size
+        for batch in (256, 512)
+        for name, size in {**sizes, "activations": batch * MIB}.items()
+    }
+    (group,) = groups_of(made(1, peak(1 * MIB)), made(2, {**peak(20 * MIB), **large}))
+    assert group.line_is_forecast
+
+
+def gpu(free: int, reserved: int, identity: str) -> dict[str, Any]:
+    return {
+        **peak(100),
+        "measured/reserved": reserved,
+        "device/free": free,
+        "device/identity": identity,
+    }
+
+
+def test_ranks_on_one_gpu_share_it() -> None:
+    two = {"device": "cuda", "world_size": 2, "strategy": "ddp"}
+    (shared,) = groups_of(made(1, gpu(800, 100, "a"), gpu(820, 80, "a"), **two))
+    assert shared.capacity == (800 + 180) // 2
+    (apart,) = groups_of(made(1, gpu(800, 100, "a"), gpu(820, 90, "b"), **two))
+    assert apart.capacity == 900
+
+
+def test_a_host_offers_what_is_available_and_not_all_it_has() -> None:
+    found = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
+    (group,) = groups_of(made(1, *found, world_size=2, strategy="ddp"))
+    assert group.capacity == 350 * MIB  # the second rank found the first one's batch

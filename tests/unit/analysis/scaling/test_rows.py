@@ -1,0 +1,318 @@
+"""Scaling: speedup, efficiency, baselines, exposed communication, Amdahl and the words for them."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.scaling.rows import (
+    ScalingRow,
+    next_world_sizes,
+    scaling_rows,
+    smallest_batch_reaching,
+)
+from scalescope.analysis.statistics import Estimate
+from scalescope.experiment.trial import Trial
+
+from ..made_results import make_configuration, make_trial
+
+ONE = (0.0100, 0.0101, 0.0099, 0.0102, 0.0098)
+FOUR = (0.0120, 0.0123, 0.0118, 0.0121, 0.0119)
+
+
+def plain(**settings: Any) -> Trial:
+    return make_trial(world_size=1, **settings)
+
+
+def ddp(ranks: int, *, ablation: str = "none", **settings: Any) -> Trial:
+    return make_trial(world_size=ranks, strategy="ddp", ablation=ablation, **settings)
+
+
+def rows_of(*pairs: tuple[Trial, float]) -> tuple[ScalingRow, ...]:
+    """Rows of trials measured without any noise."""
+    return scaling_rows([make_configuration(trial, *[step] * 3) for trial, step in pairs])
+
+
+def row_with(efficiency: float, ranks: int = 4, batch: int = 10, low: float | None = None) -> ScalingRow:
+    """A row against one rank whose efficiency is given."""
+    configuration = make_configuration(ddp(ranks, batch_size=batch), 0.01)
+    interval = (None, None) if low is None else (low, 2 * efficiency - low)
+    return ScalingRow(
+        configuration=configuration,
+        baseline_ranks=1,
+        speedup=Estimate(efficiency * ranks),
+        efficiency=Estimate(efficiency, *interval),
+        wrapped=None,
+        efficiency_of_wrapped=None,
+        exposed_comm_s=None,
+    )
+
+
+def test_weak_scaling_is_exact_without_noise() -> None:
+    baseline, row = rows_of((plain(), 0.010), (ddp(4), 0.0125))
+    assert (baseline.speedup, baseline.efficiency) == (Estimate(1.0), Estimate(1.0))
+    assert (row.trial.mode, row.ranks, row.batch, row.baseline_ranks) == ("weak", 4, 10, 1)
+    assert row.speedup.value == pytest.approx(4 * 0.010 / 0.0125)
+    assert row.efficiency.value == pytest.approx(0.8)
+    assert row.efficiency.low == pytest.approx(0.8)
+    assert row.efficiency.high == pytest.approx(0.8)
+
+
+def test_strong_scaling_counts_the_global_batch() -> None:
+    _, row = rows_of(
+        (plain(global_batch_size=64), 0.040),
+        (ddp(4, global_batch_size=64), 0.016),
+    )
+    assert (row.trial.mode, row.batch) == ("strong", 64)
+    assert row.speedup.value == pytest.approx(2.5)
+    assert row.efficiency.value == pytest.approx(0.625)
+
+
+def test_the_interval_is_welchs_on_the_logs_of_rates() -> None:
+    one = make_configuration(plain(), *ONE)
+    four = make_configuration(ddp(4), *FOUR)
+    _, row = scaling_rows([one, four])
+    logs_one = [math.log(10 / step) for step in ONE]
+    logs_four = [math.log(40 / step) for step in FOUR]
+    interval = stats.ttest_ind(logs_four, logs_one, equal_var=False).confidence_interval(0.95)
+    mean = sum(logs_four) / 5 - sum(logs_one) / 5
+    assert row.speedup.value == pytest.approx(math.exp(mean))
+    assert row.speedup.low == pytest.approx(math.exp(interval.low))
+    assert row.speedup.high == pytest.approx(math.exp(interval.high))
+    assert row.efficiency.value == pytest.approx(math.exp(mean) / 4)
+    assert row.efficiency.low == pytest.approx(math.exp(interval.low) / 4)
+    assert row.efficiency.high == pytest.approx(math.exp(interval.high) / 4)
+
+
+def test_the_plain_run_is_the_baseline_before_the_wrapped_one() -> None:
+    for order in (1, -1):
+        pairs = [(plain(), 0.010), (ddp(1), 0.011), (ddp(2), 0.0125)][::order]
+        baseline, row = rows_of(*pairs)
+        assert baseline.trial.settings["strategy"] == "single"
+        assert row.efficiency.value == pytest.approx(0.8)
+        assert baseline.wrapped is not None
+        assert baseline.wrapped.step_time_s.value == pytest.approx(0.011)
+        assert baseline.efficiency_of_wrapped is None
+        assert row.efficiency_of_wrapped is not None
+        assert row.efficiency_of_wrapped.value == pytest.approx(0.88)
+
+
+def test_without_a_plain_run_ddp_on_one_rank_is_the_baseline() -> None:
+    baseline, row = rows_of((ddp(1), 0.011), (ddp(2), 0.0125))
+    assert baseline.is_baseline and baseline.ranks == 1
+    assert baseline.efficiency_of_wrapped is None
+    assert row.efficiency.value == pytest.approx(0.88)
+
+
+def test_without_one_rank_the_smallest_world_is_the_baseline() -> None:
+    baseline, row = rows_of((ddp(2), 0.010), (ddp(4), 0.0125))
+    assert (baseline.ranks, baseline.is_baseline, baseline.reading) == (2, True, "baseline")
+    assert row.baseline_ranks == 2
+    assert row.speedup.value == pytest.approx(1.6)
+    assert row.efficiency.value == pytest.approx(0.8)
+    assert row.serial_fraction is None
+    assert row.allowed_speedup(8) is None
+
+
+def test_every_batch_has_a_baseline_of_its_own() -> None:
+    rows = rows_of(
+        (plain(batch_size=100), 0.100),
+        (plain(batch_size=10), 0.010),
+        (ddp(2, batch_size=100), 0.100),
+        (ddp(2, batch_size=10), 0.040),
+    )
+    assert [(row.batch, row.ranks) for row in rows] == [(10, 1), (10, 2), (100, 1), (100, 2)]
+    assert [row.efficiency.value for row in rows] == pytest.approx([1.0, 0.25, 1.0, 1.0])
+
+
+def test_runs_that_differ_in_the_job_itself_are_not_compared() -> None:
+    rows = rows_of((plain(), 0.010), (ddp(2, hidden_dim=64), 0.020))
+    assert [row.is_baseline for row in rows] == [True, True]
+    assert {row.baseline_ranks for row in rows} == {1, 2}
+
+
+def test_two_bucket_sizes_share_the_plain_baseline() -> None:
+    rows = rows_of((plain(), 0.010), (ddp(2, bucket_cap_mb=1), 0.020), (ddp(2, bucket_cap_mb=25), 0.0125))
+    assert sorted(row.efficiency.value for row in rows) == pytest.approx([0.5, 0.8, 1.0])
+
+
+def test_two_bucket_sizes_without_a_plain_run_keep_to_their_own_kind() -> None:
+    rows = rows_of(
+        (ddp(2, bucket_cap_mb=1), 0.020),
+        (ddp(2, bucket_cap_mb=25), 0.010),
+        (ddp(4, bucket_cap_mb=1), 0.020),
+        (ddp(4, bucket_cap_mb=25), 0.010),
+    )
+    assert [row.efficiency.value for row in rows] == pytest.approx([1.0, 1.0, 1.0, 1.0])
+
+
+def test_exposed_communication_is_the_step_minus_the_silent_step() -> None:
+    full = make_configuration(ddp(4), *FOUR)
+    silent = make_configuration(ddp(4, ablation="noop_comm"), *ONE)
+    (row,) = scaling_rows([full, silent])
+    interval = stats.ttest_ind(FOUR, ONE, equal_var=False).confidence_interval(0.95)
+    assert row.exposed_comm_s is not None
+    assert row.exposed_comm_s.value == pytest.approx(sum(FOUR) / 5 - sum(ONE) / 5)
+    assert row.exposed_comm_s.low == pytest.approx(float(interval.low))
+    assert row.exposed_comm_s.high == pytest.approx(float(interval.high))
+    expected = row.exposed_comm_s.value / full.step_time_s.value
+    assert row.exposed_fraction == pytest.approx(expected)
+
+
+def test_exposed_communication_is_unknown_without_the_silent_run_of_the_same_ranks() -> None:
+    _, row = rows_of((ddp(2), 0.010), (ddp(4), 0.012), (ddp(2, ablation="noop_comm"), 0.009))
+    assert row.exposed_comm_s is None
+    assert row.exposed_fraction is None
+
+
+def test_runs_without_communication_are_no_rows() -> None:
+    assert rows_of((ddp(2, ablation="noop_comm"), 0.010)) == ()
+    assert scaling_rows([]) == ()
+
+
+def strong(strategy: str, ranks: int) -> Trial:
+    """Fixed work in all: 40 samples a step, however many ranks share them."""
+    return make_trial(strategy=strategy, world_size=ranks, global_batch_size=40)
+
+
+def test_strong_scaling_has_karp_and_flatts_serial_fraction_and_amdahl_inverts_it() -> None:
+    serial = 0.1
+    step = 0.010 * (serial + (1 - serial) / 4)
+    baseline, row = rows_of((strong("single", 1), 0.010), (strong("ddp", 4), step))
+    assert baseline.serial_fraction is None
+    assert row.serial_fraction == pytest.approx(serial)
+    assert row.amdahl_fraction == row.serial_fraction
+    assert row.allowed_speedup(4) == pytest.approx(row.speedup.value)
+    assert row.allowed_speedup(8) == pytest.approx(1 / (0.1 + 0.9 / 8))
+    assert row.allowed_speedup(10**9) == pytest.approx(10, rel=1e-6)
+
+
+def test_weak_scaling_has_gustafsons_serial_fraction_and_his_law_inverts_it() -> None:
+    serial = 0.1
+    speedup = 4 - serial * 3
+    baseline, row = rows_of((plain(), 0.010), (ddp(4), 0.010 * 4 / speedup))
+    assert baseline.serial_fraction is None
+    assert row.speedup.value == pytest.approx(speedup)
+    assert row.serial_fraction == pytest.approx(serial)
+    assert row.allowed_speedup(4) == pytest.approx(speedup)
+    assert row.allowed_speedup(8) == pytest.approx(8 - 0.1 * 7)
+    assert row.allowed_speedup(1001) == pytest.approx(901)  # grows with the work: no ceiling
+
+
+def test_amdahls_fraction_of_weak_scaling_is_karp_and_flatts_all_the_same() -> None:
+    serial = 0.1
+    baseline, row = rows_of((plain(), 0.010), (ddp(4), 0.010 * 4 * (serial + (1 - serial) / 4)))
+    assert baseline.amdahl_fraction is None
+    assert row.amdahl_fraction == pytest.approx(serial)
+    assert row.serial_fraction == pytest.approx((4 - 1 / 0.325) / 3)
+
+
+def test_without_one_rank_no_law_has_a_serial_fraction() -> None:
+    for rows in (
+        rows_of((ddp(2), 0.010), (ddp(4), 0.012)),
+        rows_of((strong("ddp", 2), 0.010), (strong("ddp", 4), 0.008)),
+    ):
+        assert len(rows) == 2
+        assert {(row.amdahl_fraction, row.serial_fraction, row.allowed_speedup(8)) for row in rows} == {
+            (None, None, None)
+        }
+
+
+@pytest.mark.parametrize(
+    ("baseline", "scaled", "step"),
+    [(plain, ddp, 0.009), (partial(strong, "single", 1), partial(strong, "ddp"), 0.002)],
+    ids=["weak", "strong"],
+)
+def test_more_than_linear_leaves_the_laws_nothing_to_say(
+    baseline: Callable[[], Trial], scaled: Callable[[int], Trial], step: float
+) -> None:
+    _, row = rows_of((baseline(), 0.010), (scaled(4), step))
+    assert row.serial_fraction is not None and row.serial_fraction < 0
+    assert row.allowed_speedup(8) is None
+
+
+@pytest.mark.parametrize(
+    ("baseline", "scaled", "step"),
+    [(plain, ddp, 0.021), (partial(strong, "single", 1), partial(strong, "ddp"), 0.0105)],
+    ids=["weak", "strong"],
+)
+def test_slower_than_one_rank_is_covered_by_no_law(
+    baseline: Callable[[], Trial], scaled: Callable[[int], Trial], step: float
+) -> None:
+    _, row = rows_of((baseline(), 0.010), (scaled(2), step))
+    assert row.serial_fraction is not None and row.serial_fraction > 1
+    assert row.allowed_speedup(8) is None
+    assert row.reading == "negative scaling"
+
+
+def test_ranks_that_share_a_gpu_are_compared_but_not_judged() -> None:
+    shared = ddp(2).replace(oversubscribe=True)
+    baseline, row = rows_of((plain(), 0.010), (ddp(1), 0.011), (shared, 0.0105))
+    assert baseline.ranks == 1
+    assert row.efficiency.value == pytest.approx(0.010 / 0.0105)
+    assert row.efficiency_of_wrapped is not None
+    assert row.reading == "shared GPU"
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "ranks", "word"),
+    [
+        (1.10, 4, "excellent"),
+        (0.901, 4, "excellent"),
+        (0.90, 4, "good"),
+        (0.801, 4, "good"),
+        (0.80, 4, "fair"),
+        (0.501, 4, "fair"),
+        (0.50, 4, "poor"),
+        (0.26, 4, "poor"),
+        (0.24, 4, "negative scaling"),
+        (0.49, 2, "negative scaling"),
+    ],
+)
+def test_readings(efficiency: float, ranks: int, word: str) -> None:
+    assert row_with(efficiency, ranks).reading == word
+
+
+def test_the_smallest_batch_that_reaches_a_share_of_the_largest_world() -> None:
+    rows = [
+        row_with(0.99, ranks=2, batch=1),
+        row_with(0.95, batch=300, low=0.93),
+        row_with(0.60, batch=100, low=0.5),
+        row_with(0.85, batch=200, low=0.79),
+    ]
+    reach = smallest_batch_reaching(rows, 0.8)
+    assert (reach.batch, reach.certain) == (200, False)
+    reach = smallest_batch_reaching(rows, 0.9)
+    assert (reach.batch, reach.certain) == (300, True)
+    reach = smallest_batch_reaching(rows, 0.96)
+    assert (reach.batch, reach.certain) == (None, False)
+
+
+def test_a_share_without_an_interval_is_not_certain() -> None:
+    reach = smallest_batch_reaching([row_with(0.99)], 0.8)
+    assert (reach.batch, reach.certain) == (10, False)
+
+
+def test_no_batch_is_named_where_only_baselines_were_measured() -> None:
+    assert smallest_batch_reaching(rows_of((plain(), 0.010)), 0.8).batch is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"), [(1, (2, 4)), (2, (4, 8)), (3, (4, 8)), (4, (8, 16)), (6, (8, 16))]
+)
+def test_the_next_world_sizes_are_doublings(measured: int, expected: tuple[int, int]) -> None:
+    assert next_world_sizes([row_with(0.9, ranks=measured)]) == expected
+
+
+def test_one_launch_gives_numbers_without_intervals() -> None:
+    configurations: list[Configuration] = [
+        make_configuration(plain(), 0.010),
+        make_configuration(ddp(2), 0.0125),
+    ]
+    _, row = scaling_rows(configurations)
+    assert row.efficiency.value == pytest.approx(0.8)
+    assert not row.efficiency.has_interval

@@ -1,0 +1,78 @@
+"""Intervals: what is common and what is left make up the whole, and nothing is counted twice."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalescope.analysis.trace.intervals import Interval, common, hull, merged, total, within, without
+
+MOMENTS = st.integers(0, 60).map(float)  # whole numbers: sums are exact
+INTERVALS = st.lists(st.tuples(MOMENTS, MOMENTS), max_size=12)
+
+
+def covered(intervals: list[Interval]) -> set[int]:
+    """The unit stretches that lie inside any of them."""
+    return {moment for start, end in intervals for moment in range(int(start), int(end))}
+
+
+@given(INTERVALS)
+def test_merging_keeps_the_time_and_leaves_gaps_between(intervals: list[Interval]) -> None:
+    found = merged(intervals)
+    assert covered(found) == covered(intervals)
+    assert all(start < end for start, end in found)
+    assert all(left[1] < right[0] for left, right in itertools.pairwise(found))
+    assert merged(found) == found
+
+
+@given(INTERVALS, INTERVALS)
+def test_what_is_common_and_what_is_left_make_up_the_whole(
+    left: list[Interval], right: list[Interval]
+) -> None:
+    assert total(common(left, right)) + total(without(left, right)) == total(left)
+    assert total(left) + total(without(right, left)) == total([*left, *right])
+
+
+@given(INTERVALS, INTERVALS)
+def test_common_and_without_are_those_of_sets(left: list[Interval], right: list[Interval]) -> None:
+    assert covered(common(left, right)) == covered(left) & covered(right)
+    assert covered(without(left, right)) == covered(left) - covered(right)
+    assert common(left, right) == common(right, left)
+    assert common(without(left, right), right) == []
+
+
+@given(INTERVALS, st.tuples(MOMENTS, MOMENTS))
+def test_a_window_cuts_as_an_interval_does(intervals: list[Interval], window: Interval) -> None:
+    assert merged(within(intervals, window)) == common(intervals, [window])
+
+
+@given(INTERVALS.filter(bool))
+def test_a_hull_holds_everything_and_touches_both_ends(intervals: list[Interval]) -> None:
+    found = hull(intervals)
+    assert found is not None
+    assert found[0] in {start for start, _ in intervals} and found[1] in {end for _, end in intervals}
+    assert covered(intervals) <= covered([found])
+
+
+@pytest.mark.parametrize("function", [common, without])
+def test_nothing_and_nothing_is_nothing(function: Callable[..., list[Interval]]) -> None:
+    assert function([], []) == []
+    assert function([], [(1.0, 2.0)]) == []
+    assert (merged([]), total([]), within([], (0.0, 1.0)), hull([])) == ([], 0, [], None)
+
+
+def test_intervals_that_touch_are_one() -> None:
+    assert merged([(2.0, 3.0), (1.0, 2.0)]) == [(1.0, 3.0)]
+    assert common([(1.0, 2.0)], [(2.0, 3.0)]) == []
+
+
+def test_an_interval_that_ends_before_it_begins_counts_for_nothing() -> None:
+    assert merged([(3.0, 1.0), (2.0, 2.0)]) == []
+    assert total([(3.0, 1.0), (0.0, 4.0)]) == 4.0
+
+
+def test_several_holes_are_cut_into_one_interval() -> None:
+    holes = [(0.0, 1.0), (2.0, 3.0), (5.0, 9.0)]
+    assert without([(0.0, 6.0), (8.0, 10.0)], holes) == [(1.0, 2.0), (3.0, 5.0), (9.0, 10.0)]

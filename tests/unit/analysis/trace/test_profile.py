@@ -1,0 +1,229 @@
+"""The traces of all ranks together: transfer against wait, and what DDP itself says."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from scalescope.analysis.trace.profile import Profile, profiles, timed_twin
+from scalescope.results.run import Run
+from scalescope.results.trace import trace_name
+
+from ..made_results import make_result, make_trial
+from ..made_traces import Event, cpu_step, cuda_step, moved, profile_result, recorded, steps_of, traced_run
+
+TRIAL = make_trial(world_size=2)
+ON_GPUS = TRIAL.replace(device="cuda", backend="nccl")
+EARLY = steps_of(cpu_step([(50, 90)]))
+LATE = steps_of(cpu_step([(70, 90)]))
+
+
+def only_profile(run: Run) -> Profile:
+    (found,) = profiles(run)
+    return found
+
+
+def test_what_the_early_rank_takes_longer_is_waiting(tmp_path: Path) -> None:
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}))
+    assert found.transfer_s == pytest.approx(0.020)
+    assert found.waiting_s(0) == pytest.approx(0.020)
+    assert found.waiting_s(1) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_ranks_that_take_turns_in_being_late_all_wait(tmp_path: Path) -> None:
+    early, late = cpu_step([(50, 90)]), cpu_step([(70, 90)])
+    first = [*early, *moved(early, 100), *moved(late, 200)]
+    second = [*early, *moved(late, 100), *moved(early, 200)]
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: first, 1: second}))
+    assert found.transfer_s == pytest.approx(0.020)
+    assert [found.waiting_s(0), found.waiting_s(1)] == pytest.approx([0.010, 0.010])
+
+
+def test_every_exchange_of_a_step_is_averaged_over_steps_and_ranks(tmp_path: Path) -> None:
+    traces = {0: steps_of(cpu_step([(40, 50), (60, 90)])), 1: steps_of(cpu_step([(45, 50), (60, 90)]))}
+    first, second = only_profile(traced_run(tmp_path, TRIAL, traces)).buckets
+    assert (first.number, second.number) == (1, 2)
+    assert (first.name, first.size_bytes) == ("all_reduce", 4000)
+    assert (first.time_s, first.exposed_s, first.transfer_s) == pytest.approx((0.0075, 0.0, 0.005))
+    assert (second.time_s, second.exposed_s, second.transfer_s) == pytest.approx((0.030, 0.020, 0.030))
+
+
+def renamed(events: list[Event], name: str) -> list[Event]:
+    """The same steps with another exchange."""
+    return [{**one, "name": name} if one["name"] == "gloo:all_reduce" else one for one in events]
+
+
+def test_exchanges_that_overlap_cannot_be_added_up(tmp_path: Path) -> None:
+    both = steps_of(cpu_step([(40, 60), (50, 90)]))
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: both, 1: both}))
+    assert [one.transfer_s for one in found.buckets] == pytest.approx([0.020, 0.040])
+    assert (found.transfer_s, found.waiting_s(0), found.waiting_s(1)) == (None, None, None)
+
+
+def test_exchanges_that_overlap_on_one_rank_cannot_be_added_up_either(tmp_path: Path) -> None:
+    in_turn, overlapping = (steps_of(cpu_step([(40, end), (60, 90)])) for end in (59, 61))
+    alike = only_profile(traced_run(tmp_path / "alike", TRIAL, {0: in_turn, 1: in_turn}))
+    assert alike.transfer_s == pytest.approx(0.049)
+    found = only_profile(traced_run(tmp_path / "one", TRIAL, {0: in_turn, 1: overlapping}))
+    assert (found.transfer_s, found.waiting_s(0)) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["broadcast", "send", "recv", "reduce", "gather", "scatter"])
+def test_an_exchange_with_a_root_tells_nothing_of_transfer(tmp_path: Path, name: str) -> None:
+    rooted = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
+    found = only_profile(traced_run(tmp_path, TRIAL, rooted))
+    assert [(one.name, one.transfer_s) for one in found.buckets] == [(name, None)]
+    assert (found.transfer_s, found.waiting_s(0)) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_an_exchange_of_equals_tells_transfer_from_wait(tmp_path: Path, name: str) -> None:
+    equals = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
+    assert only_profile(traced_run(tmp_path, TRIAL, equals)).transfer_s == pytest.approx(0.020)
+
+
+def test_exchanges_that_ranks_name_differently_are_not_compared(tmp_path: Path) -> None:
+    traces = {0: EARLY, 1: renamed(LATE, "gloo:all_gather")}
+    found = only_profile(traced_run(tmp_path, TRIAL, traces))
+    assert (found.transfer_s, found.waiting_s(0), found.waiting_s(1)) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        steps_of(cpu_step([(50, 60), (60, 90)])),
+        [*EARLY[: len(EARLY) // 3], *moved(steps_of(cpu_step(())), 100)],
+    ],
+    ids=["ranks", "steps"],
+)
+def test_exchanges_that_do_not_match_are_not_compared(tmp_path: Path, other: list[Event]) -> None:
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: other}))
+    assert found.buckets == ()
+    assert (found.transfer_s, found.waiting_s(0), found.waiting_s(1)) == (None, None, None)
+    assert found.overlap is not None
+
+
+def test_one_rank_alone_cannot_tell_transfer_from_wait(tmp_path: Path) -> None:
+    found = only_profile(traced_run(tmp_path, TRIAL, {1: LATE}))
+    assert list(found.ranks) == [1]
+    assert (found.transfer_s, found.waiting_s(1)) == (None, None)
+    assert [one.transfer_s for one in found.buckets] == [None]
+
+
+def test_overlap_is_of_all_communication_and_by_ddps_definition_of_each_span(tmp_path: Path) -> None:
+    traces = {0: steps_of(cpu_step([(40, 50), (60, 90)])), 1: steps_of(cpu_step([(75, 90)]))}
+    found = only_profile(traced_run(tmp_path, TRIAL, traces))
+    assert found.overlap == pytest.approx(20 / 55)
+    assert found.span_overlap == pytest.approx((30 / 50 + 0.0) / 2)
+
+
+def test_a_trace_without_communication_has_no_overlap(tmp_path: Path) -> None:
+    silent = steps_of(cpu_step(()))
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: silent, 1: silent}, ddp=(0.1, 0.05)))
+    assert (found.overlap, found.span_overlap, found.disagreement) == (None, None, None)
+    assert (found.buckets, found.transfer_s, found.waiting_s(0)) == ((), None, None)
+
+
+def test_ddps_counters_are_held_against_the_trace(tmp_path: Path) -> None:
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=(0.040, 0.032)))
+    assert found.span_overlap == pytest.approx(0.5)
+    assert found.ddp_overlap == pytest.approx(0.8)
+    assert found.disagreement == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("ddp", [None, (0.0, 0.0)])
+def test_where_ddp_says_nothing_there_is_no_disagreement(
+    tmp_path: Path, ddp: tuple[float, float] | None
+) -> None:
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=ddp))
+    assert (found.ddp_overlap, found.disagreement) == (None, None)
+
+
+def test_the_sizes_of_ddps_buckets_are_read_back(tmp_path: Path) -> None:
+    told = {"bucket_bytes": "4000,16"}
+    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY}, counters=told)).bucket_bytes == (4000, 16)
+    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY})).bucket_bytes is None
+
+
+def test_recorded_steps_stand_beside_those_that_nobody_watched(tmp_path: Path) -> None:
+    timed = [make_result(TRIAL, [[step] * 10] * 2, launch=n) for n, step in enumerate([0.04, 0.09])]
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, *timed))
+    assert found.untraced_step_s == pytest.approx(0.06)
+    assert found.traced_step_s == pytest.approx(0.12)  # without the first
+
+
+def test_another_configuration_is_not_what_nobody_watched(tmp_path: Path) -> None:
+    other = make_result(make_trial(world_size=2, batch_size=20), [[0.04] * 10] * 2)
+    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY}, other)).untraced_step_s is None
+
+
+def test_the_timed_twin_of_a_recorded_trial_is_the_trial_itself() -> None:
+    assert timed_twin(recorded(TRIAL)).trial_id == TRIAL.trial_id
+    assert recorded(TRIAL).trial_id != TRIAL.trial_id
+
+
+def test_idle_time_and_kernels_are_those_of_the_ranks(tmp_path: Path) -> None:
+    on_gpu = [one for number in range(3) for one in cuda_step(number)]
+    found = only_profile(traced_run(tmp_path, ON_GPUS, {0: on_gpu, 1: on_gpu}))
+    assert found.idle_s == pytest.approx({"data": 0.002, "host": 0.005, "queued": 0.010})
+    name, time_s, count = found.kernels[0]
+    assert (name, count) == ("backward_gemm", 2)
+    assert time_s == pytest.approx(0.060)
+    assert found.mean(1, lambda step: step.compute_s) == pytest.approx(0.060)
+    assert len(found.steps) == 4
+
+
+def test_a_trace_that_is_not_here_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: None}))
+    name = trace_name(recorded(TRIAL).trial_id, 0, 1)
+    assert found.unread == {1: f"{name} is not here: another machine wrote it, or it was moved"}
+    assert list(found.ranks) == [0]
+    assert found.files[1] == name
+    assert found.transfer_s is None
+
+
+WHOLE = gzip.compress(json.dumps({"traceEvents": EARLY}).encode())
+BROKEN = {
+    "not compressed": b"{}",
+    "not JSON": gzip.compress(b"{"),
+    "no trace": gzip.compress(b'{"a": 1}'),
+    "events without a start": gzip.compress(
+        b'[{"ph": "X", "cat": "user_annotation", "name": "gloo:send", "dur": 1}]'
+    ),
+    "a start that is no number": gzip.compress(b'[{"ph": "X", "cat": "cpu_op", "ts": [], "dur": 1}]'),
+    "cut off": WHOLE[: len(WHOLE) // 2],
+    "damaged": WHOLE[:100] + bytes(100) + WHOLE[200:],
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_trace_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, content: bytes) -> None:
+    run = traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY})
+    name = trace_name(recorded(TRIAL).trial_id, 0, 1)
+    (tmp_path / name).write_bytes(content)
+    found = only_profile(run)
+    assert list(found.ranks) == [0]
+    assert found.unread[1].startswith(f"{name} cannot be read: ")
+
+
+def test_a_trace_without_a_whole_step_is_named(tmp_path: Path) -> None:
+    found = only_profile(traced_run(tmp_path, TRIAL, {0: steps_of(cpu_step(), 1), 1: []}))
+    assert (found.ranks, found.steps, found.buckets) == ({}, (), ())
+    assert all(reason.endswith(" holds no complete step") for reason in found.unread.values())
+    assert sorted(found.unread) == [0, 1]
+
+
+def test_a_trace_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
+    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY})).overlap == pytest.approx(0.5)
+    run = traced_run(tmp_path, TRIAL, {0: LATE})
+    os.utime(tmp_path / trace_name(recorded(TRIAL).trial_id, 0, 0), (1, 1))  # clocks of files are coarse
+    assert only_profile(run).overlap == pytest.approx(0.0)
+
+
+def test_runs_without_traces_have_no_profile(tmp_path: Path) -> None:
+    timed = make_result(TRIAL, [[0.04] * 10] * 2)
+    for_another_profiler = profile_result(recorded(TRIAL).replace(profile_with="nvtx"), ())
+    run = Run(path=tmp_path, environment={}, results=(timed, for_another_profiler), warnings=())
+    assert profiles(run) == ()

@@ -1,0 +1,79 @@
+"""Ranks that are there already: which of them take part, what they keep, and who is to blame."""
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.trial import Trial
+from scalescope.launch.attached import launcher as attached
+from scalescope.launch.attached.launcher import AttachedLauncher, members_of
+from scalescope.launch.attached.rank_context import Membership
+
+NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may deal them out
+
+
+@pytest.mark.parametrize(
+    ("among", "ranks", "members"),
+    [
+        ("all", 3, [0, 1, 2]),
+        ("all", 8, list(range(8))),
+        ("one node", 3, [0, 2, 4]),  # rank 0's node, where it has enough
+        ("one node", 4, [1, 3, 5, 7]),
+        ("one a node", 3, [0, 1, 6]),
+        ("one a node", 2, [0, 1]),
+    ],
+)
+def test_members(among: str, ranks: int, members: list[int]) -> None:
+    assert members_of(Trial(settings={"world_size": ranks, "among": among}), NODES) == members
+
+
+def test_older_trials_are_among_all() -> None:
+    assert members_of(Trial(settings={"world_size": 2}), NODES) == [0, 1]
+
+
+def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: None)
+    launcher = AttachedLauncher(Membership(0, 4))
+    fixed = {"env": None, "link": None, "split_gpu": None, "pin_cores": "auto", "threads_per_rank": 1}
+    launcher.check(Trial(settings={"world_size": 2, **fixed}))
+    launcher.check(Trial(settings={"world_size": 4, **fixed}))
+    with pytest.raises(BadInput, match="--pin-cores: threads of ranks that run already keep their cores"):
+        launcher.check(Trial(settings={"world_size": 4, **fixed, "pin_cores": "no"}))
+    with pytest.raises(BadInput, match="--threads-per-rank"):
+        launcher.check(Trial(settings={"world_size": 4, **fixed, "threads_per_rank": 2}))
+
+
+@pytest.mark.parametrize(
+    ("records", "culprit"),
+    [
+        ([(0, "Connection reset by peer", 1.0), (1, "ValueError: mine", 5.0)], 1),
+        ([(0, "ValueError: mine", 5.0), (1, "ValueError: mine too", 4.0)], 1),
+        ([(0, "Connection closed by peer", 9.0), (1, "lost", 0.0)], 1),
+        ([(0, "Wait timeout", 9.0), (1, "lost", 0.0)], 1),
+        ([(0, "torch.OutOfMemoryError: CUDA out of memory", 9.0), (1, "lost", 0.0)], 0),
+    ],
+)
+def test_clocks_of_several_hosts_do_not_decide_who_failed_first(
+    records: list[tuple[int, str, float]], culprit: int
+) -> None:
+    failed = [
+        {"rank": n, "error": {"message": text, "at_wall_s": at, "lost": text == "lost"}}
+        for n, text, at in records
+    ]
+    assert min(failed, key=attached._suspicion)["rank"] == culprit
+
+
+def test_a_follower_does_not_wait_for_ever_for_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: subprocess.Popen(sleeping))
+    monkeypatch.setattr(attached, "_LOOK_S", 0.01)
+    monkeypatch.setattr(attached, "_APPEAR_S", 0.05)
+    monkeypatch.setattr(attached, "shared_directory", lambda name: contextlib.nullcontext(tmp_path))
+    with pytest.raises(CannotRun, match="rank 0 did not appear"):
+        attached.follow(Membership(1, 2, directory="77.0.0"))

@@ -1,0 +1,144 @@
+"""Whether the environment makes us a rank, or only looks like it."""
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.launch.attached.rank_context import Membership, membership, port_of, stray_variables
+
+_TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_a_complete_set_makes_a_rank() -> None:
+    assert membership({**_TORCHRUN, "HOME": "/"}) == Membership(1, 4)
+    assert stray_variables(_TORCHRUN) == []
+
+
+def test_nothing_set_is_no_rank() -> None:
+    assert membership({"HOME": "/"}) is None
+    assert stray_variables({"HOME": "/"}) == []
+
+
+@pytest.mark.parametrize("missing", _TORCHRUN)
+def test_an_incomplete_set_is_left_over(missing: str) -> None:
+    kept = {name: value for name, value in _TORCHRUN.items() if name != missing}
+    assert membership(kept) is None
+    assert stray_variables(kept) == list(kept)
+
+
+def test_an_empty_value_does_not_count() -> None:
+    assert membership({**_TORCHRUN, "MASTER_PORT": ""}) is None
+    assert stray_variables({"RANK": ""}) == ["RANK"]
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_words_for_numbers_are_bad_input(name: str) -> None:
+    with pytest.raises(BadInput, match="are no numbers; unset them"):
+        membership({**_TORCHRUN, name: "one"})
+
+
+_STEP = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "2",
+    "SLURM_STEP_NODELIST": "n[3-4]",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1",
+    "SLURM_NTASKS": "3",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "0",
+}
+
+
+def test_a_step_of_srun_makes_a_rank() -> None:
+    place = membership(_STEP)
+    assert place is not None
+    assert (place.rank, place.world_size) == (1, 3)
+    port = port_of("77", 2)
+    assert place.rendezvous == f"n3:{port}"
+    assert place.variables == {
+        "RANK": "1",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "n3",
+        "MASTER_PORT": str(port),
+    }
+    assert stray_variables(_STEP) == []
+
+
+def test_ranks_of_one_host_meet_in_a_directory_and_stay_on_the_loopback() -> None:
+    alone = {**_STEP, "SLURM_STEP_NODELIST": "n3", "SLURM_STEP_TASKS_PER_NODE": "3"}
+    place = membership(alone)
+    assert place is not None
+    assert (place.rendezvous, place.directory) == (None, "77.2.0")
+    assert "MASTER_PORT" not in place.variables
+    assert place.variables["GLOO_SOCKET_IFNAME"] == place.variables["NCCL_SOCKET_IFNAME"] == "lo"
+    chosen = membership({**alone, "NCCL_SOCKET_IFNAME": "ib0", "SLURM_RESTART_COUNT": "2"})
+    assert chosen is not None and "NCCL_SOCKET_IFNAME" not in chosen.variables
+    assert chosen.directory == "77.2.2"  # a job that starts anew counts its steps anew
+
+
+def test_ranks_of_other_nodes_find_the_same_place() -> None:
+    last = membership({**_STEP, "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "1"})
+    first = membership(_STEP)
+    assert first is not None and last is not None
+    assert last.rendezvous == first.rendezvous
+    assert last.variables["LOCAL_WORLD_SIZE"] == "1"
+
+
+def test_steps_and_jobs_have_ports_of_their_own() -> None:
+    ports = {port_of(str(job), step) for job in range(10) for step in range(10)}
+    assert len(ports) > 95
+    assert all(20_000 <= port < 32_000 for port in ports)
+
+
+def test_an_address_that_was_given_is_kept() -> None:
+    place = membership({**_STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242"})
+    assert place is not None
+    assert place.rendezvous == "10.0.0.1:4242"
+    assert stray_variables({**_STEP, "MASTER_ADDR": "10.0.0.1"}) == []
+
+
+def test_torchrun_inside_a_step_decides() -> None:
+    assert membership({**_STEP, **_TORCHRUN}) == Membership(1, 4)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"SLURM_STEP_ID": ""},  # the batch script
+        {"SLURM_STEP_ID": "4294967290"},  # the shell of salloc
+        {"SLURM_STEP_ID": "4294967291"},
+        {"SLURM_PTY_PORT": "41000"},  # srun --pty bash
+        {"SLURM_NTASKS": "1"},  # srun -n1: a place for ranks of our own
+    ],
+)
+def test_a_shell_in_a_job_is_no_rank(change: dict[str, str]) -> None:
+    assert membership({**_STEP, **change}, on_terminal=True) is None
+
+
+def test_a_step_started_from_such_a_shell_has_ranks() -> None:
+    place = membership({**_STEP, "SLURM_PTY_PORT": "41000"}, on_terminal=False)
+    assert place is not None and place.world_size > 1
+
+
+def test_a_single_stray_variable_does_not_hide_a_step() -> None:
+    assert membership({**_STEP, "RANK": "0"}, on_terminal=False) is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"SLURM_PROCID": "one"}, "SLURM_PROCID is 'one', which is no number"),
+        ({"SLURM_STEP_NODELIST": "n[1-"}, "no list of hosts"),
+        ({"SLURM_STEP_NODELIST": ""}, "start them with srun"),
+    ],
+)
+def test_a_broken_step_is_bad_input(change: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        membership({**_STEP, **change})

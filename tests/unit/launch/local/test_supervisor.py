@@ -1,0 +1,151 @@
+"""The supervisor, with ranks that are only played: blame, limits, and an end that always comes."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.setting import settings_of
+from scalescope.launch.local import supervisor as module
+from scalescope.launch.local.supervisor import SupervisedRank, Supervisor
+from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
+
+_NOBODY = 2**22 + 1  # above the largest process number: signals to it reach nothing
+
+
+class _PlayedProcess:
+    """A rank process that ends with a given code, or never."""
+
+    pid = _NOBODY
+
+    def __init__(self, code: int | None) -> None:
+        self._code = code
+
+    def poll(self) -> int | None:
+        return self._code
+
+
+class _Silent:
+    """A watcher that does nothing."""
+
+    def placed(self, lines: list[str], hosts: list[str]) -> None:
+        pass
+
+    def advanced(self, fraction: float) -> None:
+        pass
+
+
+class _Stage:
+    """Ranks in the positions a test gives them."""
+
+    def __init__(self, directory: Path, codes: list[int | None]) -> None:
+        self.directory = directory
+        self.beats = Heartbeats(directory / "beats", len(codes), create=True)
+        self.ranks = [
+            SupervisedRank(
+                process=_PlayedProcess(code),
+                rank_file=directory / f"{rank}.json",
+                log=directory / f"{rank}.log",
+            )
+            for rank, code in enumerate(codes)
+        ]
+
+    def at(self, rank: int, stage: Stage, begun: int, phase: Phase = Phase.INPUT) -> None:
+        self.beats.write(rank, Beat(max(0, begun - 1), begun, stage, phase, 0.0))
+
+    def wrote(self, rank: int, message: str | None, at_s: float = 0.0) -> None:
+        record: dict[str, object] = {"rank": rank, "state": "done"}
+        if message is not None:
+            record = {"rank": rank, "state": "failed"}
+            record["error"] = {"message": message, "out_of_memory": False, "at_monotonic_s": at_s}
+        (self.directory / f"{rank}.json").write_text(json.dumps(record))
+
+    def supervisor(self, **limits: float) -> Supervisor:
+        usual = {one.name: one.default for one in settings_of(Measuring)}
+        measuring = Measuring(**{**usual, **limits})
+        return Supervisor(self.ranks, self.beats, measuring, 8, _Silent(), time.sleep)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_SETTLE_S", "_TERM_GRACE_S", "_KILL_LIMIT_S", "_POLL_S"):
+        monkeypatch.setattr(module, name, 0.01)
+
+
+def test_ranks_that_finish_are_ok(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [0, 0])
+    play.wrote(0, None)
+    play.wrote(1, None)
+    outcome = play.supervisor().run()
+    assert outcome.status == "ok"
+    assert [record.rank for record in outcome.records] == [0, 1]
+
+
+def test_a_rank_that_finished_may_end_badly(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [-11])
+    play.wrote(0, None)
+    assert play.supervisor().run().status == "ok"
+
+
+def test_an_echo_of_another_ranks_end_is_not_blamed(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [1, -9])
+    play.at(0, Stage.STEADY, 5)  # behind, and the first to speak
+    play.at(1, Stage.STEADY, 6)
+    play.wrote(0, "RuntimeError: Connection closed by peer [127.0.0.1]:1", at_s=1.0)
+    outcome = play.supervisor().run()
+    assert (outcome.status, outcome.rank, outcome.step) == ("failed", 1, 5)
+    assert outcome.reason == "rank 1 was killed by SIGKILL at step 5"
+
+
+def test_of_two_errors_the_one_with_less_progress_is_blamed(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [1, 1])
+    play.at(0, Stage.STEADY, 6, Phase.BACKWARD)
+    play.at(1, Stage.STEADY, 6, Phase.FORWARD)
+    play.wrote(0, "RuntimeError: shapes", at_s=1.0)
+    play.wrote(1, "ValueError: mine", at_s=2.0)
+    outcome = play.supervisor().run()
+    assert (outcome.rank, outcome.reason) == (1, "rank 1 failed at step 5: ValueError: mine")
+
+
+def test_a_rank_that_leaves_before_its_first_step_is_said_so(tmp_path: Path) -> None:
+    outcome = _Stage(tmp_path, [0]).supervisor().run()
+    assert (outcome.status, outcome.rank, outcome.step) == ("failed", 0, None)
+    assert outcome.reason == "rank 0 left before its first step with exit code 0"
+
+
+def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [None, None, None])
+    play.at(0, Stage.STEADY, 6, Phase.BACKWARD)
+    play.at(1, Stage.STEADY, 6)
+    play.at(2, Stage.STEADY, 6)
+    outcome = play.supervisor(stall_timeout=0.1).run()
+    assert (outcome.status, outcome.rank, outcome.step) == ("hang", None, 5)
+    assert outcome.reason is not None
+    assert outcome.reason.startswith("ranks 1, 2 hang at step 5: no progress for 0 s")
+
+
+def test_a_slow_warm_up_stretches_the_limit_for_silence(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [None])
+    play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 5.0))
+    one = play.ranks[0]
+    supervisor = play.supervisor()
+    one.stage = Stage.STEADY
+    assert supervisor._patience(one) == 100.0
+    play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 0.1))
+    assert supervisor._patience(one) == 30.0
+
+
+def test_ranks_that_outlast_sigkill_do_not_hold_the_launcher(tmp_path: Path) -> None:
+    began = time.monotonic()
+    _Stage(tmp_path, [None, None]).supervisor().end_all()
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_log_is_capped_when_its_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGEST_LOG_BYTES", 100)
+    play = _Stage(tmp_path, [None])
+    play.ranks[0].log.write_bytes(b"x" * 1000)
+    play.supervisor().end_all()
+    assert play.ranks[0].log.stat().st_size == 50

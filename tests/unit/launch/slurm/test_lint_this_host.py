@@ -1,0 +1,80 @@
+"""Ranks of several nodes cannot meet at "this host"; those of one node can."""
+
+import pytest
+
+from scalescope.launch.slurm.lint import lint
+
+_TOP = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+export OMP_NUM_THREADS=8
+port=$((20000 + SLURM_JOB_ID % 12000))
+"""
+_FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+_BAD = [
+    ("export MASTER_ADDR=@\nsrun python train.py", 7),
+    ("export MASTER_ADDR=@ MASTER_PORT=$port\nsrun ./train.sh", 7),
+    ("MASTER_ADDR=@ srun python train.py", 7),
+    ('export MASTER_ADDR="@"\nsrun torchrun --nnodes=2 --master_addr=$MASTER_ADDR train.py', 7),
+    ("export MASTER_ADDR=${MASTER_ADDR:-@}\nsrun python train.py", 7),
+    ("srun torchrun --nnodes=2 \\\n  --rdzv_endpoint=@:$port train.py", 8),
+    ("srun torchrun --nnodes=$SLURM_NNODES --rdzv-endpoint @:$port train.py", 7),
+    ("srun torchrun --nnodes=2 --master_addr=@ --master_port=$port train.py", 7),
+    ("srun bash -c 'torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master-addr @ train.py'", 7),
+    ("srun accelerate launch --num_machines 2 --main_process_ip @ train.py", 7),
+    ("head=@\nsrun torchrun --nnodes=2 --rdzv_endpoint=$head:$port train.py", 7),
+    ("head=@\nat=$head:$port\nsrun torchrun --nnodes=2 --rdzv_endpoint=$at train.py", 7),
+    ("args=(--nnodes=2\n  --rdzv_endpoint=@:$port)\nsrun torchrun ${args[*]} train.py", 8),
+]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
+@pytest.mark.parametrize(("script", "line"), _BAD)
+def test_this_host_is_found_and_mended(script: str, line: int, host: str) -> None:
+    written = f"[{host}]" if host == "::1" and "@:" in script else host
+    found = lint(_TOP + script.replace("@", written) + "\n")
+    assert [one.line for one in found] == [line], found
+    assert "2 nodes are to meet at this host" in found[0].what
+    assert found[0].mend == f"take the first: {_FIRST}"
+    first = f"first={_FIRST}\n" + script.replace("@", "$first") + "\n"
+    assert lint(_TOP + first) == []
+
+
+def test_torchrun_does_not_read_the_variable_so_the_mend_hands_it_over() -> None:
+    (found,) = lint(_TOP + "export MASTER_ADDR=localhost\nsrun torchrun --nnodes=2 train.py\n")
+    assert found.line == 7
+    assert found.mend == f"take the first: {_FIRST}, and torchrun --master_addr=$MASTER_ADDR"
+
+
+@pytest.mark.parametrize(("script", "_line"), _BAD)
+def test_on_one_node_this_host_is_right(script: str, _line: int) -> None:
+    top = _TOP.replace("--nodes=2", "--nodes=1")
+    assert lint(top + script.replace("@", "localhost").replace("=$SLURM_NODEID", "=0") + "\n") == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "export MASTER_ADDR=localhost\nsrun torchrun --standalone train.py",
+        "srun torchrun --standalone --rdzv_endpoint=localhost:0 train.py",
+        "srun torchrun --nnodes=1 --rdzv_endpoint=localhost:0 train.py",
+        "torchrun --rdzv_endpoint=localhost:0 train.py",
+        "srun -N 1 -n 1 torchrun --rdzv_endpoint=localhost:0 train.py",
+        "srun -N1 --ntasks=1 python train.py --master_addr=localhost",
+        "export MASTER_ADDR=localhost\nsrun hostname",
+        "REDIS_HOST=localhost\nsrun python train.py --redis=$REDIS_HOST --url=localhost:80",
+        "export MASTER_ADDR=localhost.example.org\nsrun python train.py",
+        "# MASTER_ADDR=localhost\nsrun python train.py",
+        'echo "MASTER_ADDR=localhost"\nsrun python train.py',
+        f"if ((SLURM_NNODES > 1)); then\n  head={_FIRST}\nelse\n  head=localhost\nfi\n"
+        "srun torchrun --nnodes=$SLURM_NNODES --rdzv_endpoint=$head:$port train.py",
+        f"export MASTER_ADDR=127.0.0.1\nif ((SLURM_NNODES > 1)); then\n  export MASTER_ADDR={_FIRST}\nfi\n"
+        "srun python train.py",
+        f"export MASTER_ADDR=localhost\nhead={_FIRST}\n"
+        "srun torchrun --nnodes=2 --rdzv_endpoint=$head:$port a.py",
+    ],
+)
+def test_what_does_not_meet_across_nodes_is_left_alone(script: str) -> None:
+    assert lint(f"{_TOP}{script}\n") == []

@@ -1,0 +1,258 @@
+"""The sbatch script, word for word, and what it refuses to hold."""
+
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.launch.slurm.lint import lint
+from scalescope.launch.slurm.script import SlurmJob, sbatch_script
+
+_GOLDEN = Path(__file__).parents[3] / "golden/slurm"
+_HOSTILE = [
+    "a;b",
+    "$(touch x)",
+    "`id`",
+    "a\nb",
+    "a'b",
+    'a"b',
+    "a b",
+    "-x",
+    "",
+    "a\\b",
+    "a\0b",
+    "ü",
+    "a&b",
+    "#x",
+]
+_CPU = SlurmJob(
+    name="scalescope-train",
+    nodes=1,
+    tasks_per_node=1,
+    cpus_per_task=1,
+    run_folder=Path("/shared/runs/a"),
+    output=Path("/shared/runs/a/slurm"),
+    directory=Path("/shared/my project"),
+    command=("/opt/python", "-m", "scalescope", "train", "/shared/runs/a/slurm/request.yaml"),
+    launches=1,
+)
+_GPU = dataclasses.replace(
+    _CPU,
+    name="big.run-2",
+    nodes=2,
+    tasks_per_node=4,
+    cpus_per_task=8,
+    gpus_per_node=4,
+    partition="gpu,gpu-long",
+    account="physics_1",
+    time="90m",
+    setup=("module load cuda", "export A='1 2'\nulimit -c 0"),
+    launches=5,
+)
+
+
+@pytest.mark.parametrize(("name", "job"), [("cpu", _CPU), ("gpu", _GPU)])
+def test_scripts_are_as_written_down(name: str, job: SlurmJob) -> None:
+    script = sbatch_script(job)
+    path = _GOLDEN / f"{name}.sbatch"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(script)
+    assert script == path.read_text()
+    assert lint(script) == []
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize("field", ["name", "partition", "account", "time"])
+@pytest.mark.parametrize("value", _HOSTILE)
+def test_hostile_words_are_refused(field: str, value: str) -> None:
+    with pytest.raises(BadInput):
+        sbatch_script(dataclasses.replace(_CPU, **{field: value}))
+
+
+@pytest.mark.parametrize("value", ["/a b", "/a;b", "/$(id)", "/a\nb", "relative", "/a'b", "/a%j"])
+def test_hostile_folders_are_refused(value: str) -> None:
+    with pytest.raises(BadInput, match="--output-dir"):
+        sbatch_script(dataclasses.replace(_CPU, output=Path(value)))
+
+
+def test_everything_else_is_quoted() -> None:
+    words = ("echo", "$(touch x)", "a'b", "; rm -rf", "{setup}")
+    script = sbatch_script(dataclasses.replace(_CPU, command=words, directory=Path("/a $(b)")))
+    assert """echo '$(touch x)' 'a'"'"'b' '; rm -rf' '{setup}' --only-launch="$launch"\n""" in script
+    assert "cd '/a $(b)' || exit 7" in script
+    with pytest.raises(BadInput, match="cannot stand in an sbatch script"):
+        sbatch_script(dataclasses.replace(_CPU, command=("a\nb",)))
+
+
+def test_setup_cannot_hide_directives_or_control_characters() -> None:
+    with pytest.raises(BadInput, match="comes too late for sbatch"):
+        sbatch_script(dataclasses.replace(_CPU, setup=("true\n#SBATCH --partition=x",)))
+    with pytest.raises(BadInput, match="no line of a shell script"):
+        sbatch_script(dataclasses.replace(_CPU, setup=("a\0b",)))
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("300s", "00:05:00"),
+        ("5m", "00:05:00"),
+        ("5:00", "5:00"),
+        ("0-0:05", "0-0:05"),
+        ("90m", "01:30:00"),
+        ("30h", "30:00:00"),
+        ("1-12:00:00", "1-12:00:00"),
+        ("10:00", "10:00"),
+    ],
+)
+def test_times(given: str, written: str) -> None:
+    assert f"#SBATCH --time={written}\n" in sbatch_script(dataclasses.replace(_CPU, time=given))
+
+
+@pytest.mark.parametrize("given", ["0s", "0m", "0h", "0:00", "00:00:00", "0-00:00"])
+def test_no_time_is_no_limit(given: str) -> None:
+    with pytest.raises(BadInput, match=f"--time: {given} is no limit to SLURM"):
+        sbatch_script(dataclasses.replace(_CPU, time=given))
+
+
+@pytest.mark.parametrize("given", ["45s", "4m", "4:59", "0:04:59", "0-0:04", "0-0:04:59"])
+def test_a_time_for_nothing_is_refused(given: str) -> None:
+    with pytest.raises(BadInput, match=f"--time: {given} is too short"):
+        sbatch_script(dataclasses.replace(_CPU, time=given))
+
+
+def test_a_bare_number_is_no_time() -> None:
+    with pytest.raises(BadInput, match="such as 30m, 2h or"):
+        sbatch_script(dataclasses.replace(_CPU, time="30"))
+
+
+_SRUN = """\
+#!/bin/bash
+case "$*" in *--only-launch=0*) {first} ;; *) exit {second} ;; esac
+"""
+
+
+def _run_script(
+    tmp_path: Path, first: str, second: int, *, before: str | None = None, **extra: str
+) -> tuple[int, str]:
+    """Run the script of two launches; `first` is what srun does in the first."""
+    run = tmp_path / "it's a run"
+    run.mkdir()
+    if before is not None:
+        (run / "trials.jsonl").write_text(before)
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    commands = {
+        "srun": _SRUN.format(first=first, second=second),
+        "scontrol": "#!/bin/bash\necho scontrol $*\n",
+    }
+    for name, text in commands.items():
+        (bin_ / name).write_text(text)
+        (bin_ / name).chmod(0o755)
+    script = sbatch_script(dataclasses.replace(_CPU, run_folder=run, directory=tmp_path, launches=2))
+    environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "SLURM_JOB_ID": "5", **extra}
+    done = subprocess.run(
+        ["bash", "-c", f"export BATCH=$$\n{script}"],
+        env={**environment, "RUN": str(run)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+_SIGNAL = "kill -USR1 $BATCH; sleep 0.3"
+_FINISH = """echo '{"launch":0,"status":"ok"}' >>"$RUN/trials.jsonl\""""
+_OLD = '{"launch":0,"status":"ok"}\n'
+
+
+def test_a_job_that_came_on_goes_back_to_the_queue(tmp_path: Path) -> None:
+    code, said = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 4", 0, before=_OLD)
+    assert said == "back to the queue; what is finished is kept\nscontrol requeue 5\n"
+    assert code == 4  # the step's status, not that of a `wait` that the signal ended
+
+
+@pytest.mark.parametrize("before", [None, "", _OLD, '{"launch":0,"status":"failed"}\n'])
+def test_a_job_that_finished_nothing_does_not_go_back(tmp_path: Path, before: str | None) -> None:
+    code, said = _run_script(tmp_path, f"{_SIGNAL}; exit 0", 0, before=before)
+    assert "scalescope: nothing was finished since the start: not back" in said
+    assert "scontrol" not in said
+    assert code == 0
+
+
+def test_a_job_goes_back_twenty_times_only(tmp_path: Path) -> None:
+    _, said = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 0", 0, SLURM_RESTART_COUNT="20")
+    assert "scalescope: started 20 times and not finished: giving up" in said
+    assert "scontrol" not in said
+
+
+def test_a_step_that_ends_while_the_signal_is_handled_keeps_its_status(tmp_path: Path) -> None:
+    code, said = _run_script(tmp_path, f"{_FINISH}; kill -USR1 $BATCH; exit 0", 0)
+    assert "scontrol requeue 5" in said
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"), [(2, 0, 2), (3, 0, 3), (4, 0, 4), (4, 5, 5), (0, 0, 0)]
+)
+def test_a_job_ends_as_its_steps_did(tmp_path: Path, first: int, second: int, status: int) -> None:
+    assert _run_script(tmp_path, f"exit {first}", second) == (status, "")
+
+
+_TEMPLATE = """\
+#!/bin/bash
+#SBATCH --job-name={job_name} --nodes={nodes}
+#SBATCH --qos={partition}
+#SBATCH --constraint=ib
+{setup}
+for launch in {launches}; do ${nodes} {unknown} srun -n {tasks} {command} --only-launch=$launch; done
+"""
+
+
+def test_a_site_s_template_is_filled_in_one_pass() -> None:
+    job: dict[str, Any] = {"setup": ("echo {command} {nodes}",), "command": ("run", "{tasks}")}
+    assert (
+        sbatch_script(dataclasses.replace(_GPU, **job), _TEMPLATE)
+        == """\
+#!/bin/bash
+#SBATCH --job-name=big.run-2 --nodes=2
+#SBATCH --qos=gpu,gpu-long
+#SBATCH --constraint=ib
+echo {command} {nodes}
+for launch in 0 1 2 3 4; do ${nodes} {unknown} srun -n 8 run '{tasks}' --only-launch=$launch; done
+"""
+    )
+
+
+def test_lines_of_a_template_without_their_value_are_left_out() -> None:
+    script = sbatch_script(_CPU, _TEMPLATE)
+    assert "qos" not in script
+    assert "constraint" in script
+
+
+def test_a_line_that_does_more_than_hand_on_a_value_is_not_left_out() -> None:
+    loop = 'for launch in {launches}; do srun -A {account} {command} --only-launch="$launch"; done\n'
+    with pytest.raises(
+        BadInput, match=r"line 2 needs \{account\}, which was not given; give --account, or take it out"
+    ):
+        sbatch_script(_CPU, f"#!/bin/bash\n{loop}")
+    assert "srun -A physics_1 /opt/python" in sbatch_script(_GPU, f"#!/bin/bash\n{loop}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("{command}", "hostname"), r"\{command\} is missing, so the job would run nothing"),
+        (("{launches}", "0 1"), r"\{launches\} is missing, so the job would not make every launch"),
+        (("--only-launch", "--other"), "--only-launch is missing, so steps would not know their launch"),
+        (("srun", "# srun"), r"\{command\} stands in comments only"),
+    ],
+)
+def test_a_template_must_make_every_launch(change: tuple[str, str], message: str) -> None:
+    template = '#!/bin/bash\nfor launch in {launches}; do\nsrun {command} --only-launch="$launch"\ndone\n'
+    assert "srun /opt/python" in sbatch_script(_CPU, template)
+    with pytest.raises(BadInput, match=message):
+        sbatch_script(_CPU, template.replace(*change))

@@ -1,0 +1,238 @@
+"""What a GPU says of itself, asked through a made-up `pynvml`: units, silence, and reasons for it."""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalescope.launch.telemetry.nvml import Nvml, slowdowns
+
+_MASK = 0x4 | 0x20
+_POWER, _UTILIZATION = 0, 1  # NVML_TOTAL_POWER_SAMPLES, NVML_GPU_UTILIZATION_SAMPLES
+
+
+class FakeError(Exception):
+    """What the real module raises for everything it cannot do."""
+
+
+def _silent(*_: Any) -> Any:
+    raise FakeError("Not Supported")
+
+
+class FakeDriver:
+    """A `pynvml` in sys.modules, and what was asked of it; answers can be replaced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found_by: list[str] = []
+        self.clocks: list[int] = []
+        self.sensors: list[int] = []
+        self.sampled: list[tuple[int, int]] = []
+        # What is written down of each kind: microseconds of the wall clock, and a value.
+        self.samples: dict[int, list[tuple[int, int]]] = {
+            _POWER: [(1_700_000_000_020_000, 412_500), (1_700_000_000_040_000, 87_250)],
+            _UTILIZATION: [(1_700_000_000_200_000, 73), (1_700_000_000_400_000, 0)],
+        }
+        self.opened = 0
+        self._module = ModuleType("pynvml")
+        self._module.__dict__["NVMLError"] = FakeError
+        self.answer("nvmlInit", self._open)
+        self.answer("nvmlShutdown", self._close)
+        self.answer("nvmlDeviceGetHandleByUUID", self._find)
+        self.answer("nvmlDeviceGetMemoryInfo", lambda handle: SimpleNamespace(used=5_000, free=1, total=9))
+        self.answer("nvmlDeviceGetClockInfo", self._clock(1_830))
+        self.answer("nvmlDeviceGetTemperature", self._sensor)
+        self.answer("nvmlDeviceGetCurrentClocksThrottleReasons", lambda handle: _MASK)
+        self.answer("nvmlDeviceGetEnforcedPowerLimit", lambda handle: 700_000)
+        self.answer("nvmlDeviceGetMaxClockInfo", self._clock(1_980))
+        self.answer("nvmlDeviceGetSamples", self._written)
+        monkeypatch.setitem(sys.modules, "pynvml", self._module)
+
+    def answer(self, name: str, how: Callable[..., Any]) -> None:
+        self._module.__dict__[name] = how
+
+    def _open(self) -> None:
+        self.opened += 1
+
+    def _close(self) -> None:
+        self.opened -= 1
+
+    def _find(self, uuid: str) -> str:
+        self.found_by.append(uuid)
+        return f"handle of {uuid}"
+
+    def _clock(self, mhz: int) -> Callable[[str, int], int]:
+        def read(handle: str, kind: int) -> int:
+            self.clocks.append(kind)
+            return mhz
+
+        return read
+
+    def _sensor(self, handle: str, kind: int) -> int:
+        self.sensors.append(kind)
+        return 64
+
+    def _written(self, handle: str, kind: int, since: int) -> tuple[int, list[SimpleNamespace]]:
+        self.sampled.append((kind, since))
+        if kind not in self.samples:
+            raise FakeError("Not Supported")
+        return 1, [
+            SimpleNamespace(timeStamp=at_us, sampleValue=SimpleNamespace(uiVal=value))
+            for at_us, value in self.samples[kind]
+        ]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    return FakeDriver(monkeypatch)
+
+
+def test_readings_and_limits_are_in_si_units(driver: FakeDriver) -> None:
+    nvml = Nvml(["GPU-a"])
+    assert nvml.problem is None
+    assert nvml.read("GPU-a") == {
+        "memory_used_bytes": 5_000.0,
+        "sm_clock_hz": 1.83e9,
+        "temperature_c": 64.0,
+        "throttle_mask": float(_MASK),
+    }
+    assert nvml.limits("GPU-a") == {"power_limit_w": 700.0, "sm_clock_limit_hz": 1.98e9}
+
+
+def test_what_the_driver_wrote_down_is_in_si_units_by_the_wall_clock(driver: FakeDriver) -> None:
+    found = Nvml(["GPU-a"]).history("GPU-a")
+    assert found == {
+        "utilization": [(1_700_000_000.2, 0.73), (1_700_000_000.4, 0.0)],
+        "power_w": [(1_700_000_000.02, 412.5), (1_700_000_000.04, 87.25)],
+    }
+    assert sorted(driver.sampled) == [(_POWER, 0), (_UTILIZATION, 0)]  # all that is kept
+
+
+def test_the_state_alone_does_not_ask_for_what_was_written_down(driver: FakeDriver) -> None:
+    Nvml(["GPU-a"]).read("GPU-a")
+    assert driver.sampled == []
+
+
+@pytest.mark.parametrize(("kind", "missing"), [(_POWER, "power_w"), (_UTILIZATION, "utilization")])
+def test_a_kind_that_the_driver_writes_nothing_down_of_is_left_out(
+    driver: FakeDriver, kind: int, missing: str
+) -> None:
+    nvml = Nvml(["GPU-a"])
+    complete = nvml.history("GPU-a")
+    del driver.samples[kind]
+    assert nvml.history("GPU-a") == {name: kept for name, kept in complete.items() if name != missing}
+    driver.samples.clear()
+    assert nvml.history("GPU-a") == {}
+    assert nvml.problem is None
+
+
+def test_clocks_are_those_of_the_multiprocessors_and_the_sensor_is_the_core_s(driver: FakeDriver) -> None:
+    nvml = Nvml(["GPU-a"])
+    nvml.read("GPU-a")
+    nvml.limits("GPU-a")
+    assert driver.clocks == [1, 1]  # NVML_CLOCK_SM
+    assert driver.sensors == [0]  # NVML_TEMPERATURE_GPU
+
+
+@pytest.mark.parametrize(
+    ("question", "missing"),
+    [
+        ("nvmlDeviceGetMemoryInfo", "memory_used_bytes"),
+        ("nvmlDeviceGetClockInfo", "sm_clock_hz"),
+        ("nvmlDeviceGetTemperature", "temperature_c"),
+        ("nvmlDeviceGetCurrentClocksThrottleReasons", "throttle_mask"),
+    ],
+)
+def test_a_question_that_a_gpu_does_not_answer_is_left_out(
+    driver: FakeDriver, question: str, missing: str
+) -> None:
+    nvml = Nvml(["GPU-a"])
+    complete = nvml.read("GPU-a")
+    driver.answer(question, _silent)
+    assert nvml.read("GPU-a") == {name: value for name, value in complete.items() if name != missing}
+    assert nvml.problem is None
+
+
+@pytest.mark.parametrize(
+    ("question", "left"),
+    [
+        ("nvmlDeviceGetEnforcedPowerLimit", {"sm_clock_limit_hz": 1.98e9}),
+        ("nvmlDeviceGetMaxClockInfo", {"power_limit_w": 700.0}),
+    ],
+)
+def test_a_limit_that_is_not_told_is_left_out(
+    driver: FakeDriver, question: str, left: dict[str, float]
+) -> None:
+    driver.answer(question, _silent)
+    assert Nvml(["GPU-a"]).limits("GPU-a") == left
+
+
+def test_a_missing_module_is_a_problem_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it fails then
+    nvml = Nvml(["GPU-a"])
+    assert nvml.problem == "the module pynvml is missing; pip install nvidia-ml-py brings it"
+    assert (nvml.read("GPU-a"), nvml.history("GPU-a"), nvml.limits("GPU-a")) == ({}, {}, {})
+    nvml.close()
+
+
+def test_a_driver_that_does_not_open_is_a_problem_in_its_own_words(driver: FakeDriver) -> None:
+    def refuse() -> None:
+        raise FakeError("Driver Not Loaded")
+
+    driver.answer("nvmlInit", refuse)
+    nvml = Nvml(["GPU-a"])
+    assert nvml.problem == "NVML says Driver Not Loaded"
+    assert (nvml.read("GPU-a"), nvml.history("GPU-a"), nvml.limits("GPU-a")) == ({}, {}, {})
+    nvml.close()
+    assert driver.opened == 0  # what never opened is not closed
+
+
+def test_a_gpu_that_is_not_found_is_a_problem_and_nothing_stays_open(driver: FakeDriver) -> None:
+    driver.answer("nvmlDeviceGetHandleByUUID", _silent)
+    nvml = Nvml(["GPU-a"])
+    assert nvml.problem == "NVML says Not Supported"
+    assert (nvml.read("GPU-a"), nvml.history("GPU-a")) == ({}, {})
+    assert driver.opened == 0
+
+
+def test_without_gpus_nobody_asks_for_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert Nvml([]).problem is None
+
+
+def test_an_id_gets_the_prefix_that_nvml_knows_it_by(driver: FakeDriver) -> None:
+    nvml = Nvml(["1c", "GPU-2d", "MIG-3e"])
+    assert driver.found_by == ["GPU-1c", "GPU-2d", "MIG-3e"]
+    assert nvml.read("1c") and nvml.history("1c")  # by the name it was given
+    assert (nvml.read("GPU-1c"), nvml.history("GPU-1c")) == ({}, {})
+
+
+def test_a_closed_one_says_nothing_more_and_closes_once(driver: FakeDriver) -> None:
+    nvml = Nvml(["GPU-a"])
+    assert driver.opened == 1
+    nvml.close()
+    nvml.close()
+    assert driver.opened == 0
+    assert (nvml.read("GPU-a"), nvml.history("GPU-a"), nvml.limits("GPU-a")) == ({}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("bit", "name"),
+    [
+        (0x04, "power cap"),
+        (0x08, "hardware slowdown"),
+        (0x10, "sync boost"),
+        (0x20, "thermal (software)"),
+        (0x40, "thermal (hardware)"),
+        (0x80, "power brake"),
+    ],
+)
+def test_every_slowdown_has_its_bit(bit: int, name: str) -> None:
+    assert slowdowns(float(bit)) == [name]
+
+
+def test_a_mask_names_all_its_slowdowns_and_nothing_else() -> None:
+    assert slowdowns(0.0) == []
+    assert slowdowns(float(0x01 | 0x02 | 0x100)) == []  # idle, clocks as set, display: no slowdowns
+    assert slowdowns(float(0x01 | 0x04 | 0x40)) == ["power cap", "thermal (hardware)"]

@@ -1,0 +1,166 @@
+"""Drawing: every kind of panel in every shape of data, for paper and for the page."""
+
+import itertools
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from scalescope.report.render.drawing import save, svg_for_page
+from scalescope.report.render.figure import BYTES, Figure, Kind, Panel, Series
+from scalescope.report.render.painting import COLOURS
+from tests.made_runs import HOSTILE
+
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+KINDS: tuple[Kind, ...] = ("lines", "bars", "stacked", "forest", "distribution", "timeline")
+
+
+def figure(
+    *panels: Panel, name: str = "picture", title: str = "A title", notes: tuple[str, ...] = ()
+) -> Figure:
+    return Figure(name=name, title=title, alt="what it shows", panels=panels, notes=notes)
+
+
+def series_of(kind: Kind, count: int, label: str = "a", *, intervals: bool = False) -> Series:
+    places = tuple(map(float, range(count)))
+    if kind == "distribution":
+        return Series(label=label, x=SHARES, y=(1.0, 2.0, 3.0, 4.0, 5.0))
+    if kind == "timeline":
+        return Series(label=f"row 0 · {label}", x=places, y=tuple(place + 0.5 for place in places))
+    values = tuple(place + 1.0 for place in places)
+    x, y = (values, places) if kind == "forest" else (places, values)
+    low = tuple(value * 0.9 for value in values) if intervals else ()
+    high = tuple(value * 1.1 for value in values) if intervals else ()
+    return Series(label=label, x=x, y=y, low=low, high=high)
+
+
+def panel_of(kind: Kind, *series: Series, rows: int = 3) -> Panel:
+    names = tuple(f"row {row}" for row in range(rows)) if kind not in ("lines", "distribution") else ()
+    return Panel(kind=kind, x_label="x", y_label="y", series=series, names=names)
+
+
+def text_of(picture: Figure) -> str:
+    """What a reader of the page's picture sees."""
+    root = ElementTree.fromstring(svg_for_page(picture).replace("xlink:href", "href"))
+    return " ".join("".join(root.itertext()).split())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_every_kind_is_drawn_with_nothing_one_value_or_some(kind: Kind, count: int) -> None:
+    made = panel_of(kind, series_of(kind, count, "first"), series_of(kind, count, "second"))
+    assert svg_for_page(figure(made)).startswith("<svg")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn_without_any_series(kind: Kind) -> None:
+    assert "<svg" in svg_for_page(figure(panel_of(kind, rows=0)))
+
+
+@pytest.mark.parametrize(("kind", "thickness"), [("lines", "0.9"), ("bars", "0.9"), ("forest", "1.4")])
+def test_intervals_are_drawn_where_there_are_some(kind: Kind, thickness: str) -> None:
+    whiskers = f"stroke-width: {thickness}"
+    with_them = svg_for_page(figure(panel_of(kind, series_of(kind, 3, intervals=True))))
+    assert with_them.count(whiskers) >= 3
+    assert whiskers not in svg_for_page(figure(panel_of(kind, series_of(kind, 3))))
+
+
+def test_an_interval_may_be_missing_at_some_places() -> None:
+    some = Series(label="a", x=(1.0, 2.0), y=(1.0, 2.0), low=(None, 1.5), high=(None, 2.5))
+    assert "<svg" in svg_for_page(figure(panel_of("lines", some)))
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+def test_every_format_is_written_and_is_the_same_every_time(tmp_path: Path, width: str) -> None:
+    picture = figure(panel_of("lines", series_of("lines", 3)), notes=("link shaped to 1 Gbit/s",))
+    first = [path.read_bytes() for path in save(picture, tmp_path, width)]
+    paths = save(picture, tmp_path, width)
+    assert [path.name for path in paths] == ["picture.png", "picture.svg", "picture.pdf"]
+    assert [path.read_bytes() for path in paths] == first
+    assert first[0].startswith(b"\x89PNG") and b"<svg" in first[1] and first[2].startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(("kind", "width"), [*zip(KINDS, itertools.cycle(("column", "page")), strict=False)])
+def test_hostile_names_are_drawn_as_text(tmp_path: Path, kind: Kind, width: str) -> None:
+    named = Panel(
+        kind=kind,
+        x_label=HOSTILE,
+        y_label=HOSTILE,
+        series=(series_of(kind, 1, HOSTILE * 4), series_of(kind, 1, "名前\x00\U0001f600")),
+        names=("row 0", HOSTILE * 9),
+        title=HOSTILE,
+    )
+    picture = figure(named, title=HOSTILE * 5)
+    save(picture, tmp_path, width)
+    page = svg_for_page(picture)
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_a_dollar_sign_is_no_formula() -> None:
+    labelled = Panel(kind="lines", x_label="$x_1$", y_label="", series=(series_of("lines", 2),), x_log=False)
+    assert "$x_1$" in text_of(figure(labelled))
+
+
+def test_ticks_of_logarithmic_axes_are_plain_numbers() -> None:
+    line = Series(label="a", x=(1.0, 2.0, 4.0), y=(1500.0, 2500.0, 4200.0))
+    wide = Series(label="a", x=tuple(2.0**power for power in range(12)), y=(1.0,) * 11 + (1e6,))
+    for one in (line, wide):
+        made = Panel(kind="lines", x_label="ranks", y_label="rate", series=(one,), x_log=True, y_log=True)
+        text = text_of(figure(made))
+        assert "mathdefault" not in text and "×" not in text
+
+
+def test_sizes_on_an_axis_are_few_and_have_units() -> None:
+    line = Series(label="a", x=tuple(1024.0 * 4**power for power in range(8)), y=(1.0,) * 8)
+    made = Panel(kind="lines", x_label=BYTES, y_label="rate", series=(line,), x_log=True)
+    assert re.findall(r"\d+ [KM]iB", text_of(figure(made))) == [
+        "1 KiB",
+        "8 KiB",
+        "64 KiB",
+        "512 KiB",
+        "4 MiB",
+    ]
+
+
+def test_colours_on_the_page_are_those_of_its_theme() -> None:
+    page = svg_for_page(figure(panel_of("lines", series_of("lines", 2))))
+    assert f"var(--c1, {COLOURS[0]})" in page
+    assert "var(--ink, " in page
+    assert not re.search(r"(?:fill|stroke): #(?!000000|ffffff)", page)
+
+
+def test_a_name_that_looks_like_a_colour_or_an_id_stays_as_it_is() -> None:
+    made = Panel(kind="lines", x_label='#0072b2 id="x" url(#y)', y_label="", series=())
+    assert '#0072b2 id="x" url(#y)' in text_of(figure(made))
+
+
+def test_ids_differ_between_the_figures_of_a_page() -> None:
+    drawn = panel_of("stacked", series_of("stacked", 3), series_of("stacked", 3, "b"))
+    names = ("data_a", "data-a", "dataa", "dätaa")
+    found = [set(re.findall(r' id="([^"]+)"', svg_for_page(figure(drawn, name=name)))) for name in names]
+    assert all(found)
+    assert sum(map(len, found)) == len(set.union(*found))
+
+
+def test_every_reference_inside_a_figure_has_its_target() -> None:
+    page = svg_for_page(figure(panel_of("bars", series_of("bars", 3), series_of("bars", 3, "b"))))
+    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
+    assert wanted
+    assert wanted <= set(re.findall(r' id="([^"]+)"', page))
+
+
+def test_the_page_s_figure_names_no_address_elsewhere() -> None:
+    page = svg_for_page(figure(panel_of("lines", series_of("lines", 3))))
+    assert set(re.findall(r"https?://[^\"<\s]+", page)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+
+
+def test_long_names_of_lines_stand_below_the_picture() -> None:
+    many = [
+        series_of("lines", 2, f"batch {number}, a setting with a long name {number}") for number in range(5)
+    ]
+    assert "a setting with a long name 4" in text_of(figure(panel_of("lines", *many)))

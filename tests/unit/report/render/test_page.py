@@ -1,0 +1,122 @@
+"""The page: one file, everything from runs escaped, nothing from elsewhere."""
+
+import builtins
+import re
+from html.parser import HTMLParser
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from scalescope.errors import CannotRun
+from scalescope.report.chapter import Chapter
+from scalescope.report.render.figure import Figure, Panel, Series
+from scalescope.report.render.page import page
+from scalescope.report.section import Section, Table
+from tests.made_runs import HOSTILE
+
+EVIL = '</script><script>alert(1)</script>" onmouseover="alert(2)\' &amp; {{ 7 * 7 }}'
+
+
+class Reader(HTMLParser):
+    """Remembers tags with their attributes, and the text of table cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def picture(name: str = "picture", text: str = "text") -> Figure:
+    series = Series(label=text, x=(1.0, 2.0), y=(1.0, 2.0))
+    panel = Panel(kind="lines", x_label=text, y_label=text, series=(series,), title=text)
+    return Figure(name=name, title=text, alt=text, panels=(panel,), command=text, notes=(text,))
+
+
+def chapter(text: str = "text", **others: Any) -> Chapter:
+    table = Table(columns=(text, "number"), rows=((text, "1"),), left=frozenset((text,)))
+    section = Section(title=text, table=table, lines=(text, f"   try: {text}: {text}"), details=(text,))
+    values = {
+        "name": "part",
+        "title": text,
+        "order": 1,
+        "sections": (section,),
+        "figures": (picture(text=text),),
+    }
+    return Chapter(**{**values, **others})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", [EVIL, HOSTILE])
+def test_nothing_from_a_run_becomes_a_tag_or_an_attribute(text: str) -> None:
+    read, harmless = Reader(page((chapter(text),), text, 1)), Reader(page((chapter(),), "text", 1))
+    assert [tag for tag, _ in read.tags if tag == "script"] == ["script"]
+    assert {name for _, attributes in read.tags for name in attributes} == {
+        name for _, attributes in harmless.tags for name in attributes
+    }
+
+
+def test_braces_are_no_template() -> None:
+    assert "{{ 7 * 7 }}" in page((chapter("{{ 7 * 7 }}"),), "t", 1)
+
+
+def test_every_figure_has_words_and_a_table() -> None:
+    read = Reader(page((chapter("a", figures=(picture("one"), picture("two"))),), "t", 1))
+    assert [one["aria-label"] for one in read.all("div") if one.get("role") == "img"] == ["text", "text"]
+    assert len(read.all("table")) == 3
+    assert len(read.all("figure")) == len(read.all("figcaption")) == 2
+
+
+def test_every_chapter_has_a_link() -> None:
+    read = Reader(page((chapter(name="first"), chapter(name="second", figures=())), "t", 1))
+    assert [one["href"] for one in read.all("a")] == ["#first", "#second"]
+    assert [one["id"] for one in read.all("section")] == ["first", "second"]
+
+
+def test_the_page_loads_nothing() -> None:
+    text = page((chapter(),), "t", 1)
+    read = Reader(text)
+    assert not read.all("link") and not read.all("img") and not read.all("iframe")
+    assert "default-src 'none'" in text
+    assert not re.search(r"(?:src|href)=\"(?!#)", text)
+    assert "@import" not in text and "fetch(" not in text
+
+
+def test_ids_are_there_once() -> None:
+    read = Reader(page((chapter(figures=(picture("one"), picture("two"))),), "t", 1))
+    ids = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_speaks_its_language_and_fits_a_telephone() -> None:
+    read = Reader(page((), "A title", 2))
+    assert read.all("html")[0]["lang"] == "en"
+    assert any(one.get("name") == "viewport" for one in read.all("meta"))
+    assert "from 2 runs" in page((), "A title", 2)
+
+
+def test_a_section_of_details_alone_is_folded_under_its_title() -> None:
+    folded = chapter(sections=(Section(title="Evidence", details=("a fact",)),), figures=())
+    assert "<summary>Evidence</summary><p>a fact</p>" in page((folded,), "t", 1)
+
+
+def test_a_missing_jinja_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    _without("jinja2", monkeypatch)
+    with pytest.raises(CannotRun, match=r"the page needs jinja2: pip install 'scalescope\[report\]'"):
+        page((), "t", 1)
+
+
+def _without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def importing(module: str, *others: Any, **named: Any) -> ModuleType:
+        if module.partition(".")[0] == name:
+            raise ImportError(name)
+        return real(module, *others, **named)
+
+    monkeypatch.setattr(builtins, "__import__", importing)

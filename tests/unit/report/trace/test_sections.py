@@ -1,0 +1,179 @@
+"""Traces in words: what is said of ranks, of overlap, of waiting, and of what could not be read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.report.section import Section
+from scalescope.report.trace.sections import profile_json, profile_sections
+from scalescope.results.run import Run
+from tests.unit.analysis.made_results import make_result, make_trial
+from tests.unit.analysis.made_traces import Event, cpu_step, cuda_step, event, steps_of, traced_run
+
+TRIAL = make_trial(world_size=2)
+EARLY = steps_of(cpu_step([(50, 90)]))
+LATE = steps_of(cpu_step([(70, 90)]))
+
+
+def section_of(path: Path, *traces: list[Event] | None, **said: Any) -> Section:
+    (section,) = profile_sections(traced_run(path, TRIAL, dict(enumerate(traces)), **said))
+    return section
+
+
+def line_with(section: Section, part: str) -> str:
+    (line,) = (one for one in section.lines if part in one)
+    return line
+
+
+def test_the_table_has_a_row_for_every_rank(tmp_path: Path) -> None:
+    section = section_of(tmp_path, EARLY, LATE)
+    assert section.title == "Trace · ddp, 2 ranks, batch 10"
+    assert section.table is not None
+    assert section.table.columns[:3] == ("rank", "step ms", "compute")
+    assert section.table.rows == (
+        ("0", "100", "65.0", "40.0", "20.0", "20.0", "0", "15.0"),
+        ("1", "100", "65.0", "20.0", "0", "20.0", "0", "15.0"),
+    )
+
+
+def test_recorded_times_are_not_to_be_taken_for_timed_ones(tmp_path: Path) -> None:
+    timed = make_result(TRIAL, [[0.1] * 10] * 2)
+    (section,) = profile_sections(traced_run(tmp_path, TRIAL, {0: EARLY}, timed))
+    assert section.lines[0] == (
+        "Recorded steps take 120 ms, steps that nobody watches 100 ms: read shares here, times from the "
+        "timed launches."
+    )
+    assert not any("nobody watches" in line for line in section_of(tmp_path, EARLY).lines)
+
+
+def test_overlap_by_the_trace_and_by_ddp_stand_side_by_side(tmp_path: Path) -> None:
+    line = line_with(section_of(tmp_path, EARLY, EARLY, ddp=(0.04, 0.0236)), "hides behind compute")
+    assert line == (
+        "50 % of communication hides behind compute; from the first bucket's start to the last one's end "
+        "backward still computes 50 % of the time, DDP's own counters say 59 %."
+    )
+
+
+def test_what_is_far_apart_is_said_to_be(tmp_path: Path) -> None:
+    line = line_with(section_of(tmp_path, EARLY, EARLY, ddp=(0.04, 0.025)), "hides behind compute")
+    assert line.endswith("DDP's own counters say 62 %, which is far apart: trust neither without a look.")
+
+
+def test_without_ddps_counters_the_trace_speaks_alone(tmp_path: Path) -> None:
+    assert "50 % of communication hides behind compute." in section_of(tmp_path, EARLY, EARLY).lines
+
+
+def test_exchanges_that_begin_after_backward_can_hide_nothing(tmp_path: Path) -> None:
+    said = "No exchange begins before backward has ended: nothing can be hidden."
+    assert said in section_of(tmp_path / "late", LATE, LATE, ddp=(0.02, 0.0)).lines
+    assert said not in section_of(tmp_path / "early", EARLY, EARLY, ddp=(0.02, 0.0)).lines
+
+
+def test_the_most_exposed_exchange_is_named(tmp_path: Path) -> None:
+    both = steps_of(cpu_step([(40, 50), (60, 90)]))
+    assert line_with(section_of(tmp_path, both, both), "Most exposed") == (
+        "Most exposed is exchange 2 of 2 (3.91 KiB): 20.0 of its 30.0 ms hide behind nothing."
+    )
+
+
+def test_a_single_exchange_has_no_number(tmp_path: Path) -> None:
+    assert line_with(section_of(tmp_path, EARLY, EARLY), "Most exposed") == (
+        "Most exposed is the only exchange (3.91 KiB): 20.0 of its 40.0 ms hide behind nothing."
+    )
+
+
+def test_exchanges_that_hide_completely_are_not_called_exposed(tmp_path: Path) -> None:
+    hidden = steps_of(cpu_step([(40, 60)]))
+    assert not any("exposed" in line for line in section_of(tmp_path, hidden, hidden).lines)
+
+
+def test_the_rank_that_comes_last_is_named(tmp_path: Path) -> None:
+    assert line_with(section_of(tmp_path, EARLY, LATE), "are transfer") == (
+        "Of a step's exchanges 20.0 ms are transfer; rank 0 waits 20.0 ms more for a peer, rank 1 the least: "
+        "it comes last."
+    )
+
+
+def test_where_nobody_is_late_that_is_said(tmp_path: Path) -> None:
+    almost = steps_of(cpu_step([(51, 90)]))
+    assert line_with(section_of(tmp_path, EARLY, almost), "are transfer") == (
+        "Of a step's exchanges 39.0 ms are transfer; no rank waits for its peers much longer than the others."
+    )
+
+
+def test_one_rank_only_says_nothing_of_waiting(tmp_path: Path) -> None:
+    (section,) = profile_sections(traced_run(tmp_path, TRIAL, {1: LATE}))
+    assert section.table is not None
+    assert [row[0] for row in section.table.rows] == ["1"]
+    assert not any("transfer" in line or "waits" in line for line in (*section.lines, *section.details))
+
+
+def test_training_that_sends_nothing_has_nothing_to_hide(tmp_path: Path) -> None:
+    silent = steps_of(cpu_step(()))
+    (section,) = profile_sections(traced_run(tmp_path, make_trial(world_size=1), {0: silent}))
+    assert section.lines == ("Idle: 25.0 ms the host had started nothing, 10.0 ms waiting for samples.",)
+
+
+def test_idle_time_is_told_by_its_cause(tmp_path: Path) -> None:
+    on_gpu = [one for number in range(3) for one in cuda_step(number)]
+    trial = TRIAL.replace(device="cuda", backend="nccl")
+    (section,) = profile_sections(traced_run(tmp_path, trial, {0: on_gpu, 1: on_gpu}))
+    line = line_with(section, "Idle")
+    assert "5.00 ms the host had started nothing" in line
+    assert "2.00 ms waiting for samples" in line
+    assert "10.0 ms started, but held back by another stream or on its way" in line
+
+
+def test_details_list_kernels_exchanges_and_files(tmp_path: Path) -> None:
+    details = section_of(tmp_path, EARLY, LATE).details
+    assert details[0] == "62 % of compute: aten::mm (1 a step)"
+    assert "exchange 1: all_reduce, 3.91 KiB, 30.0 ms, transfer 20.0 ms, exposed 20.0 ms" in details
+    assert details[-1].startswith("Traces open in Perfetto (ui.perfetto.dev): traces/")
+    assert details[-1].count(".json.gz") == 2
+
+
+def test_a_size_that_nobody_knows_is_shown_as_missing(tmp_path: Path) -> None:
+    unsized = [event("user_annotation", "gloo:send", (30, 90)), *cpu_step(())]
+    section = section_of(tmp_path, steps_of(unsized), steps_of(unsized))
+    assert line_with(section, "Most exposed").startswith("Most exposed is the only exchange: ")
+    assert any(line.startswith("exchange 1: send, —, ") for line in section.details)
+
+
+def test_a_rank_that_cannot_be_read_is_named_beside_the_others(tmp_path: Path) -> None:
+    section = section_of(tmp_path, EARLY, None)
+    assert section.table is not None and len(section.table.rows) == 1
+    assert section.lines[-1].startswith("Rank 1: traces/")
+    assert section.lines[-1].endswith(" is not here: another machine wrote it, or it was moved.")
+
+
+def test_where_no_rank_can_be_read_only_that_is_said(tmp_path: Path) -> None:
+    section = section_of(tmp_path, None, [])
+    assert section.table is None and section.details == ()
+    assert [line.partition(":")[0] for line in section.lines] == ["Rank 0", "Rank 1"]
+
+
+def test_a_run_without_traces_has_no_section(tmp_path: Path) -> None:
+    run = Run(path=tmp_path, environment={}, results=(make_result(TRIAL, [[0.1] * 10] * 2),), warnings=())
+    assert (profile_sections(run), profile_json(run)) == ((), [])
+
+
+def test_the_summary_holds_the_same_numbers(tmp_path: Path) -> None:
+    (found,) = profile_json(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}, ddp=(0.04, 0.01)))
+    assert json.loads(json.dumps(found)) == found
+    assert (found["world_size"], found["strategy"], found["unread"]) == (2, "ddp", {})
+    assert (found["overlap"], found["span_overlap"]) == pytest.approx((20 / 60, 0.25))
+    assert (found["ddp_overlap"], found["transfer_s"]) == pytest.approx((0.25, 0.020))
+    assert (found["traced_step_s"], found["untraced_step_s"]) == (pytest.approx(0.12), None)
+    assert [one["waiting_s"] for one in found["ranks"]] == pytest.approx([0.020, 0.0], abs=1e-12)
+    assert [len(one["steps"]) for one in found["ranks"]] == [2, 2]
+    assert found["ranks"][0]["steps"][0]["exposed_s"] == pytest.approx(0.020)
+    assert found["buckets"][0]["size_bytes"] == 4000
+    assert found["kernels"][0]["name"] == "aten::mm"
+
+
+def test_the_summary_of_traces_that_lie_elsewhere_says_why(tmp_path: Path) -> None:
+    (found,) = profile_json(traced_run(tmp_path, TRIAL, {0: None, 1: None}))
+    assert set(found["unread"]) == set(found["files"]) == {"0", "1"}
+    assert (found["ranks"], found["buckets"], found["kernels"], found["overlap"]) == ([], [], [], None)

@@ -1,0 +1,78 @@
+"""The summary of texts and epochs, on the screen and in results.json."""
+
+import dataclasses
+from typing import Any
+
+from scalescope.experiment.experiment import build_experiment
+from scalescope.report.results_json import results_json
+from scalescope.report.training.sections import training_sections
+from scalescope.results.run import Run
+from tests.unit.analysis.made_results import make_trial
+
+from ..conftest import Render
+from ..known_runs import make_run, make_trials
+
+
+def run_with(samples: dict[str, list[float]], **settings: Any) -> Run:
+    """One launch on two ranks whose records hold these samples too."""
+    run = make_run(make_trials(world_size=2, batch_size=64, **settings), launches=1)
+    (result,) = run.results
+    ranks = [dataclasses.replace(one, samples={**one.samples, **samples}) for one in result.ranks]
+    return dataclasses.replace(run, results=(dataclasses.replace(result, ranks=ranks),))
+
+
+def training_entry(run: Run) -> dict[str, Any]:
+    experiment = build_experiment("train", "train", {}, {}, {})
+    (found,) = results_json(run, experiment)["results"]["training"]
+    return dict(found)
+
+
+EVALUATED = {
+    "epoch_time_s": [12.0, 10.5],
+    "train_accuracy": [0.7, 0.95],
+    "validation_accuracy": [0.65, 0.8125],
+}
+
+
+def test_epochs_are_a_table_with_the_final_accuracy_below(render: Render) -> None:
+    shown = render(training_sections(run_with(EVALUATED))).splitlines()
+    start = shown.index("Epochs (ddp, 2 ranks, batch 64)")
+    assert shown[start + 1].split("  ")[0] == "Epoch"
+    assert [line.split() for line in shown[start + 3 : start + 5]] == [
+        ["1", "12.00", "0.700", "0.650"],
+        ["2", "10.50", "0.950", "0.812"],
+    ]
+    assert shown[start + 5] == ("Final accuracy: 0.812 on validation data, 0.950 on training data (epoch 2).")
+
+
+def test_epochs_without_an_evaluation_have_times_alone(render: Render) -> None:
+    shown = render(training_sections(run_with({"epoch_time_s": [3.0, 4.0]})))
+    assert "Epoch   Time (s)" in shown
+    assert "accuracy" not in shown
+
+
+def test_a_single_epoch_needs_no_table(render: Render) -> None:
+    assert "Epochs" not in render(training_sections(run_with({"epoch_time_s": [3.0]})))
+
+
+def test_many_epochs_are_shown_from_both_ends(render: Render) -> None:
+    shown = render(training_sections(run_with({"epoch_time_s": [1.0] * 500})))
+    numbers = [line.split()[0] for line in shown.split("Epochs")[1].splitlines()[3:]]
+    assert numbers == [*map(str, range(1, 11)), "…", *map(str, range(491, 501))]
+
+
+def test_results_hold_every_epoch() -> None:
+    assert training_entry(run_with(EVALUATED))["epochs"] == [
+        {"epoch": 1, "time_s": 12.0, "train_accuracy": 0.7, "validation_accuracy": 0.65},
+        {"epoch": 2, "time_s": 10.5, "train_accuracy": 0.95, "validation_accuracy": 0.8125},
+    ]
+    assert "epochs" not in training_entry(run_with({"epoch_time_s": [3.0]}))
+
+
+def test_texts_are_counted_in_tokens_too(render: Render) -> None:
+    run = make_run([make_trial(workload="transformer", max_seq_len=64)], launches=1)
+    entry = training_entry(run)
+    assert entry["tokens_per_s"] == entry["samples_per_s"] * 64
+    throughput = f": {entry['samples_per_s']:,.0f} samples/s, {entry['tokens_per_s']:,.0f} tokens/s\n"
+    assert throughput in render(training_sections(run))
+    assert "tokens_per_s" not in training_entry(run_with({}))

@@ -1,0 +1,230 @@
+"""What `tune` says: its sentence, its tables, its plain data."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning.search import Attempt
+from scalescope.analysis.tuning.verdicts import Comparison, compare_all
+from scalescope.report.tuning.as_json import tuning_json
+from scalescope.report.tuning.sections import NOW, Tuning, next_after_tuning, tuning_sections, verdict
+from tests.unit.analysis.made_results import make_configuration, make_trial
+
+BASELINE = make_trial(seed=0)
+CALM = (0.0100, 0.0101, 0.0099, 0.0100, 0.0100)
+TEXTS = ("fast 1", "same 2", "noisy 3", "slow 4", "broken 5", "unmade 6")
+TRIALS = {text: make_trial(seed=int(text[-1])) for text in TEXTS}
+FILE = Path("run/tuned.yaml")
+
+
+def times(factor: float) -> tuple[float, ...]:
+    return tuple(factor * value for value in CALM)
+
+
+def comparisons() -> tuple[Comparison, ...]:
+    made = {"fast 1": times(0.5), "same 2": CALM, "noisy 3": (0.008, 0.012, 0.01, 0.009, 0.013)}
+    found = [make_configuration(TRIALS[text], *steps) for text, steps in made.items()]
+    slow = make_configuration(TRIALS["slow 4"], 0.02, 0.02)
+    return compare_all(make_configuration(BASELINE, *CALM), [*found, slow], 0.03)
+
+
+SINGLES = comparisons()
+FAST, SAME, NOISY, SLOW = SINGLES
+
+
+def tuning(**changes: Any) -> Tuning:
+    whole = Tuning(
+        levers=tuple((text, trial.trial_id, "nothing") for text, trial in TRIALS.items()),
+        inapplicable=(("pin_memory", "needs a CUDA GPU"),),
+        baseline=BASELINE,
+        singles=SINGLES,
+        dropped=frozenset((SLOW.candidate.trial.trial_id,)),
+        failed={TRIALS["broken 5"].trial_id: "oom: too large"},
+        scaling={},
+        first="fast 1",
+        attempts=(),
+        winner=frozenset(("fast 1",)),
+        final=FAST,
+        threshold=0.03,
+        finished=True,
+    )
+    return dataclasses.replace(whole, **changes)
+
+
+NOTHING: dict[str, Any] = {"winner": frozenset(), "final": None}
+EARLY = " The search ended early; --resume goes on."
+ODD = dataclasses.replace(FAST, loss_differs=True, loss_change=4.0)
+ONCE = dataclasses.replace(
+    NOISY, candidate=dataclasses.replace(NOISY.candidate, launches=NOISY.candidate.launches[:1])
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "fast 1 is 2.00× [1.98, 2.02] as fast as it is now."),
+        ({"winner": frozenset(("b", "a"))}, "a + b is 2.00× [1.98, 2.02] as fast as it is now."),
+        (
+            {"final": SAME},
+            "fast 1 looked fastest, but new launches did not confirm it (1.00× [0.99, 1.01]).",
+        ),
+        ({"final": None}, "fast 1 looked fastest, but new launches of it failed."),
+        (
+            {"final": ODD},
+            "fast 1 is 2.00× [1.98, 2.02] as fast, but its loss differs (+400%): not recommended.",
+        ),
+        (
+            {**NOTHING, "singles": (ONCE, NOISY)},
+            "No lever is known to help. 1 try could not be judged: too noisy here. "
+            "1 try had one launch, which is no verdict: a larger --budget allows more.",
+        ),
+        ({"final": None, "finished": False}, f"fast 1 looked fastest, but that is not confirmed yet.{EARLY}"),
+        (NOTHING, "No lever is known to help. 1 try could not be judged: too noisy here."),
+        (
+            {**NOTHING, "singles": (NOISY, NOISY)},
+            "No lever is known to help. 2 tries could not be judged: too noisy here.",
+        ),
+        ({**NOTHING, "singles": (SAME,)}, "No lever is known to help."),
+        ({**NOTHING, "singles": ()}, "Nothing could be compared."),
+        ({**NOTHING, "singles": (), "finished": False}, f"Nothing could be compared yet.{EARLY}"),
+        (
+            {**NOTHING, "singles": (), "failed": {BASELINE.trial_id: "failed: lost"}},
+            "What it is now could not be measured: failed: lost",
+        ),
+    ],
+)
+def test_the_sentence(changes: dict[str, Any], sentence: str) -> None:
+    assert verdict(tuning(**changes)) == sentence
+    assert tuning_sections(tuning(**changes))[0].lines == (sentence,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "scalescope train run/tuned.yaml"),
+        ({"final": SAME}, "--repeats 10 and more --steps-per-epoch see smaller differences."),
+        (
+            {"final": None, "finished": False},
+            "--repeats 10 and more --steps-per-epoch see smaller differences.",
+        ),
+        ({**NOTHING, "singles": (SAME, SLOW)}, None),
+    ],
+)
+def test_only_what_was_confirmed_is_run_next(changes: dict[str, Any], line: str | None) -> None:
+    assert next_after_tuning(tuning(**changes), FILE) == line
+
+
+def test_the_table_has_a_row_for_everything_the_best_first() -> None:
+    table = tuning_sections(tuning())[1].table
+    assert table is not None
+    assert table.columns == (
+        "lever",
+        "verdict",
+        "speed",
+        "smallest seen",
+        "memory",
+        "GPU busy",
+        "loss",
+        "remark",
+    )
+    assert [row[:2] for row in table.rows] == [
+        ("fast 1", "faster"),
+        ("same 2", "no difference"),
+        ("noisy 3", "inconclusive"),
+        ("slow 4", "slower"),
+        ("broken 5", "failed"),
+        ("unmade 6", "—"),
+    ]
+    by_lever = {row[0]: row for row in table.rows}
+    assert by_lever["fast 1"][2] == "2.00× [1.98, 2.02]"
+    assert by_lever["slow 4"][-1] == "dropped after 2 launches"
+    assert by_lever["broken 5"][2:] == ("—", "—", "—", "—", "—", "oom: too large")
+    assert by_lever["unmade 6"][2:] == ("—", "—", "—", "—", "—", "not measured")
+    assert by_lever["same 2"][3].endswith("%")
+
+
+def test_remarks_say_what_is_no_free_speedup() -> None:
+    other = dataclasses.replace(FAST, loss_change=0.05, loss_differs=True)
+    levers = (("fast 1", TRIALS["fast 1"].trial_id, "the job"),)
+    table = tuning_sections(tuning(levers=levers, singles=(other,)))[1].table
+    assert table is not None
+    assert table.rows[0][-2:] == ("+5.0%", "another job: compared by sample")
+    table = tuning_sections(tuning(singles=(other,)))[1].table
+    assert table is not None
+    assert table.rows[0][-2:] == ("+5.0%", "the loss differs")
+
+
+def test_how_other_jobs_scale_has_a_column_and_a_sentence() -> None:
+    scaling = {NOW: Estimate(value=0.44, low=0.4, high=0.5), "fast 1": Estimate(value=3.1, low=3.0, high=3.2)}
+    baseline = BASELINE.replace(world_size=4)
+    first, tried, *_ = tuning_sections(tuning(scaling=scaling, baseline=baseline))
+    assert first.lines[1:] == (
+        "4 ranks now deliver 0.44× [0.40, 0.50] of one (slower than one).",
+        "Of the other jobs tried, fast 1 scales best: 3.10× [3.00, 3.20] of one. "
+        "That is the work itself changed, not this job made faster.",
+    )
+    assert tried.table is not None
+    place = tried.table.columns.index("all ranks ÷ one")
+    assert [row[place] for row in tried.table.rows[:2]] == ["3.10× [3.00, 3.20]", "—"]
+
+
+def test_combinations_and_what_does_not_apply_have_sections_of_their_own() -> None:
+    attempts = (
+        Attempt(text="b", adds=True, speedup=1.25, kept=True, launches=2),
+        Attempt(text="d", adds=True, speedup=None, kept=False),
+        Attempt(text="a", adds=False, speedup=1.25, kept=True, launches=1),
+        Attempt(text="c", adds=False, speedup=0.8, kept=False, launches=3),
+    )
+    together, left_out = tuning_sections(tuning(attempts=attempts))[2:]
+    assert together.table is not None
+    assert together.table.rows == (
+        ("with fast 1", "2.00×", "5", "fastest alone"),
+        ("with b", "1.25×", "2", "kept"),
+        ("with d", "—", "0", "no time left: left out"),
+        ("without a", "0.80×", "1", "kept"),  # how much slower it is without
+        ("without c", "1.25×", "3", "left out"),
+    )
+    assert left_out.lines == ("pin_memory: needs a CUDA GPU",)
+    assert len(tuning_sections(tuning(inapplicable=()))) == 2
+
+
+def test_one_launch_is_no_verdict() -> None:
+    once = make_configuration(TRIALS["fast 1"], 0.005)
+    (one,) = compare_all(make_configuration(BASELINE, *CALM), [once], 0.03)
+    table = tuning_sections(tuning(singles=(one,)))[1].table
+    assert table is not None
+    row = next(row for row in table.rows if row[0] == "fast 1")
+    assert row[1:3] == ("—", "2.00×")
+    assert row[-1] == "one launch: no verdict"
+
+
+def test_what_was_only_tried_with_others_says_so() -> None:
+    attempts = (Attempt(text="unmade 6", adds=True, speedup=1.3, kept=True, launches=1),)
+    table = tuning_sections(tuning(attempts=attempts))[1].table
+    assert table is not None
+    assert table.rows[-1][-1] == "starts slowly: only tried with others"
+
+
+def test_the_plain_data_says_the_same() -> None:
+    found = json.loads(json.dumps(tuning_json(tuning()), allow_nan=False))
+    by_lever = {one["lever"]: one for one in found["tried"]}
+    assert set(by_lever) == set(TEXTS)
+    fast = by_lever["fast 1"]
+    assert fast["verdict"] == "faster"
+    assert fast["speedup"] == pytest.approx(2.0)
+    assert fast["ci95_speedup"][0] < 2.0 < fast["ci95_speedup"][1]
+    assert fast["launches"] == 5
+    assert fast["loss_differs"] is False
+    assert by_lever["slow 4"]["dropped"] is True
+    assert by_lever["broken 5"]["failed"] == "oom: too large"
+    assert by_lever["broken 5"]["verdict"] is by_lever["unmade 6"]["verdict"] is None
+    assert found["winner"] == ["fast 1"]
+    assert found["recommended"] is True
+    assert found["confirmed"]["verdict"] == "faster"
+    assert found["inapplicable"] == [{"lever": "pin_memory", "reason": "needs a CUDA GPU"}]
+    assert tuning_json(tuning(**NOTHING))["confirmed"] is None
+    assert tuning_json(tuning(final=SAME))["recommended"] is False

@@ -1,0 +1,85 @@
+"""What is measured of the network beside training: how often, between whom, and on which backend."""
+
+from scalescope.experiment.expand import expand
+from scalescope.experiment.machine import Machine
+from scalescope.launch.fake import TWO_CORES
+from scalescope.studies.campaign import Plan
+from scalescope.studies.scaling.network import exchanges, listeners, network_of, pairs
+from tests.unit.experiment.asking import ask, with_gpus
+
+
+def plan(machine: Machine = TWO_CORES, **asked: str) -> Plan:
+    experiment = ask(**{"device": "cpu", "batch_size": "8", **asked})
+    expansion = expand(experiment, machine)
+    return Plan(experiment=expansion.experiment, trials=expansion.trials, machine=machine)
+
+
+def on_gpus(**asked: str) -> Plan:
+    return plan(with_gpus(4), device="cuda", **asked)
+
+
+def test_every_number_of_ranks_exchanges_once() -> None:
+    found = exchanges(plan(world_size="1,2,4", batch_size="8,16"))
+    assert [one.world_size for one in found] == [2, 4]
+    assert {one.settings["benchmark"] for one in found} == {"comm"}
+    assert {one.settings["collective"] for one in found} == {"all_reduce"}
+
+
+def test_an_exchange_ends_where_only_bytes_count() -> None:
+    (found,) = exchanges(plan(world_size="2"))
+    assert found.settings["longest_exchange"] == 0.05
+    assert (found.settings["min_bytes"], found.settings["max_bytes"]) == (1 << 10, 1 << 26)
+
+
+def test_one_rank_has_nobody_to_exchange_with() -> None:
+    alone = plan(world_size="1")
+    assert exchanges(alone) == pairs(alone) == network_of(alone, listen=True) == ()
+
+
+def test_an_exchange_is_placed_as_the_training_ranks_are() -> None:
+    (found,) = exchanges(plan(world_size="2", threads_per_rank="2", link="1gbit"))
+    assert found.settings["threads_per_rank"] == 2
+    assert found.settings["link"] == "1gbit"
+    assert "batch_size" not in found.settings
+
+
+def test_pairs_are_measured_from_three_ranks() -> None:
+    assert pairs(plan(world_size="1,2")) == ()
+    (found,) = pairs(plan(world_size="1,3"))
+    assert (found.world_size, found.settings["pairs"]) == (3, True)
+
+
+def test_pairs_of_many_ranks_would_take_too_long() -> None:
+    (found,) = pairs(plan(world_size="1,8", oversubscribe="true"))
+    assert (found.world_size, found.settings["iters"]) == (8, 2)
+    assert pairs(plan(world_size="1,9", oversubscribe="true")) == ()
+
+
+def test_pairs_are_those_of_the_most_ranks() -> None:
+    assert [one.world_size for one in pairs(plan(world_size="1,2,3,4"))] == [4]
+
+
+def test_only_nccl_is_listened_to() -> None:
+    assert listeners(exchanges(plan(world_size="2"))) == ()
+    (heard,) = listeners(exchanges(on_gpus(world_size="2")))
+    assert (heard.settings["purpose"], heard.settings["dtype"]) == ("listen", "float32")
+    assert heard.settings["env"]["NCCL_DEBUG"] == "INFO"
+
+
+def test_variables_that_were_set_are_kept_while_listening() -> None:
+    (one,) = exchanges(on_gpus(world_size="2"))
+    (heard,) = listeners([one.replace(env={"NCCL_P2P_DISABLE": "1"})])
+    assert {"NCCL_P2P_DISABLE", "NCCL_DEBUG"} <= set(heard.settings["env"])
+
+
+def test_equal_ranks_are_listened_to_once() -> None:
+    (one,) = exchanges(on_gpus(world_size="2"))
+    assert len(listeners([one, one.replace(dtype="float16")])) == 1
+
+
+def test_the_most_ranks_are_listened_to_where_the_launcher_can_set_variables() -> None:
+    asked = on_gpus(world_size="1,2,4")
+    silent, heard = network_of(asked, listen=False), network_of(asked, listen=True)
+    assert len(heard) == len(silent) + 1
+    assert [one.world_size for one in heard if one.settings["purpose"] == "listen"] == [4]
+    assert not any(one.settings["purpose"] == "listen" for one in silent)

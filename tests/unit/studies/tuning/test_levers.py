@@ -1,0 +1,252 @@
+"""Which levers `tune` finds around a configuration, and why it leaves the others."""
+
+import dataclasses
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.experiment.machine import PrecisionSupport
+from scalescope.launch.fake import TWO_CORES
+from scalescope.studies.tuning.levers import Levers, find_levers
+from tests.unit.experiment.asking import ask, with_gpus
+
+RANKS = "needs more than one rank"
+LOADER = "synthetic batches wait on the device; --num-workers 0 makes a loader"
+
+
+def found(*asked: str, gpus: int = 0, **texts: str) -> Levers:
+    machine = with_gpus(gpus) if gpus else TWO_CORES
+    return find_levers(ask(**texts), machine, asked)
+
+
+def tried(levers: Levers) -> list[str]:
+    return [one.text for one in levers.candidates]
+
+
+def reasons(levers: Levers) -> dict[str, str]:
+    return {one.text: one.reason for one in levers.inapplicable}
+
+
+def test_a_lever_brings_the_values_worth_trying_but_the_one_it_has() -> None:
+    levers = found("comm_hook", "bucket_cap_mb", world_size="2", bucket_cap_mb="25", comm_hook="fp16")
+    assert tried(levers) == [
+        "comm_hook bf16",
+        "bucket_cap_mb none",
+        "bucket_cap_mb 1.0",
+        "bucket_cap_mb 5.0",
+        "bucket_cap_mb 100.0",
+    ]
+    assert levers.inapplicable == ()
+    for one in levers.candidates:
+        differing = {
+            name for name, value in one.trial.settings.items() if levers.baseline.settings[name] != value
+        }
+        assert differing == {one.name}
+        assert one.changes == "rounding"
+
+
+def test_one_value_can_be_named() -> None:
+    assert tried(found("bucket_cap_mb=7", "static_graph=no", world_size="2")) == [
+        "bucket_cap_mb 7.0",
+        "static_graph False",
+    ]
+    assert tried(found("threads_per_rank=1", world_size="1")) == ["threads_per_rank 1"]
+
+
+def test_the_value_it_has_is_named_as_such() -> None:
+    levers = found("precision=fp32", "precision=bf16")
+    assert tried(levers) == ["precision bf16"]
+    assert reasons(levers) == {"precision fp32": "is what the baseline does"}
+
+
+def test_a_value_asked_for_twice_is_tried_once() -> None:
+    assert tried(found("precision=bf16", "precision")) == ["precision bf16"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "texts", "reason"),
+    [
+        ("pin_memory", {}, "needs a CUDA GPU"),
+        ("prefetch_stream", {"num_workers": "2"}, "needs a CUDA GPU"),
+        ("cudnn_benchmark", {"workload": "cnn"}, "needs a CUDA GPU"),
+        ("memory_format", {}, "the model has no convolutions"),
+        ("num_workers", {}, LOADER),
+        ("persistent_workers", {"num_workers": "0"}, "the loader has no processes; --num-workers 2"),
+        ("accumulation_steps", {}, RANKS),
+        ("strategy", {}, RANKS),
+        ("jit", {"jit": "true"}, "has no other value worth trying"),
+        ("batch_size", {"global_batch_size": "64"}, "has no other value worth trying"),
+    ],
+)
+def test_what_does_not_apply_says_why(asked: str, texts: dict[str, str], reason: str) -> None:
+    levers = found(asked, **texts)
+    assert levers.candidates == ()
+    assert reasons(levers) == {asked.partition("=")[0]: reason}
+
+
+def test_a_value_that_was_typed_is_tried_unless_it_cannot_run() -> None:
+    assert tried(found("accumulation_steps=4")) == ["accumulation_steps 4"]
+    assert tried(found("env=OMP_NUM_THREADS=1", world_size="2")) == ["env OMP_NUM_THREADS=1"]
+    assert reasons(found("all", "jit")).keys().isdisjoint({"jit True"})
+
+
+def test_a_value_that_is_refused_is_listed_with_the_refusal() -> None:
+    levers = found("precision")
+    assert tried(levers) == ["precision bf16"]
+    assert reasons(levers) == {
+        "precision tf32": "precision tf32 needs a CUDA GPU; bf16 works on the CPU",
+        "precision fp16": "precision fp16 needs a CUDA GPU; bf16 works on the CPU",
+    }
+
+
+WITHOUT_BF16 = dataclasses.replace(
+    TWO_CORES, precisions=(PrecisionSupport(name="bf16", native=False, slowdown=96.0),)
+)
+
+
+@pytest.mark.parametrize("asked", ["precision", "all"])
+def test_an_emulated_precision_is_not_tried_unless_it_is_typed(asked: str) -> None:
+    levers = find_levers(ask(world_size="2"), WITHOUT_BF16, [asked])
+    assert "precision bf16" not in tried(levers)
+    assert reasons(levers)["precision bf16"] == (
+        "bf16 is emulated on this processor: a matrix product takes about 96 times as long as in fp32; "
+        "--levers precision=bf16 tries it"
+    )
+    typed = find_levers(ask(world_size="2"), WITHOUT_BF16, [asked, "precision=bf16"])
+    assert "precision bf16" in tried(typed)
+    assert "precision bf16" not in reasons(typed)
+
+
+def test_what_cannot_run_at_all_is_not_offered_for_its_slowness() -> None:
+    fp16 = PrecisionSupport(name="fp16", native=False)
+    levers = find_levers(ask(), dataclasses.replace(TWO_CORES, precisions=(fp16,)), ["precision"])
+    assert reasons(levers)["precision fp16"] == "precision fp16 needs a CUDA GPU; bf16 works on the CPU"
+
+
+def test_hooks_and_levers_around_an_emulated_baseline_are_tried() -> None:
+    assert tried(find_levers(ask(world_size="2"), WITHOUT_BF16, ["comm_hook"])) == [
+        "comm_hook fp16",
+        "comm_hook bf16",
+    ]
+    levers = find_levers(ask(world_size="2", precision="bf16"), WITHOUT_BF16, ["precision", "comm_hook"])
+    assert tried(levers) == ["comm_hook fp16", "comm_hook bf16"]
+    assert reasons(levers).keys() == {"precision tf32", "precision fp16"}
+
+
+def test_a_gpu_and_a_loader_bring_the_copying_levers() -> None:
+    asked = ("pin_memory", "non_blocking", "prefetch_stream", "attention")
+    levers = found(*asked, gpus=1, num_workers="2")
+    assert tried(levers) == ["pin_memory True", "non_blocking True", "prefetch_stream True"]
+    assert reasons(levers) == {"attention": "the model has no attention of ours"}
+    assert tried(found("attention", gpus=1, workload="transformer")) == [
+        "attention efficient",
+        "attention math",
+    ]
+    assert len(tried(found("attention", gpus=1, workload="transformer", precision="bf16"))) == 4
+
+
+def test_ones_own_model_may_have_anything(tmp_path: object) -> None:
+    own = "tests.unit.studies.test_levers:anything"
+    assert tried(found("memory_format", workload=own, data="own")) == ["memory_format channels_last"]
+
+
+def test_all_leaves_out_what_changes_the_job_and_names_everything_else() -> None:
+    levers = found("all", world_size="2", num_workers="2")
+    names = {one.name for one in levers.candidates}
+    assert {"precision", "compile", "comm_hook", "strategy", "fused_optimizer", "prefetch_factor"} <= names
+    assert not names & {"batch_size", "accumulation_steps"}
+    left_out = set(reasons(levers))
+    assert {"pin_memory", "memory_format", "attention", "cudnn_benchmark"} <= left_out
+    every = {text.split()[0] for text in left_out} | names
+    assert every == {
+        *("strategy", "fused_optimizer", "bucket_cap_mb", "broadcast_buffers", "static_graph"),
+        *("gradient_as_bucket_view", "find_unused_parameters", "comm_hook", "compile", "jit"),
+        *("pin_memory", "non_blocking", "prefetch_stream", "num_workers", "persistent_workers"),
+        *("prefetch_factor", "cudnn_benchmark", "attention", "memory_format", "precision"),
+        *("threads_per_rank", "pin_cores", "env"),
+    }
+
+
+def test_all_names_what_it_leaves_to_those_who_ask() -> None:
+    left_out = reasons(found("all"))
+    assert left_out["compile max-autotune"].endswith("; --levers compile=max-autotune tries it")
+    assert left_out["jit True"].endswith("; --levers jit tries it")
+    assert "compile max-autotune" in tried(found("compile"))
+    assert tried(found("jit")) == ["jit True"]
+
+
+def test_variables_are_a_lever_of_nccl() -> None:
+    assert reasons(found("env", world_size="2")) == {"env": "the variables worth trying are NCCL's"}
+    levers = found("env", world_size="2", gpus=2)
+    assert "env NCCL_ALGO=Ring" in tried(levers)
+    assert levers.candidates[0].trial.settings["env"] == {"NCCL_ALGO": "Ring"}
+
+
+def test_a_variable_can_be_named_with_its_value() -> None:
+    (one,) = found("env=NCCL_PROTO=LL", world_size="2", gpus=2, **{"env.NCCL_DEBUG": "WARN"}).candidates
+    assert one.trial.settings["env"] == {"NCCL_DEBUG": "WARN", "NCCL_PROTO": "LL"}
+    assert one.text == "env NCCL_DEBUG=WARN NCCL_PROTO=LL"
+    with pytest.raises(BadInput, match="RANK is set for every rank by the launcher"):
+        found("env=RANK=1", world_size="2", gpus=2)
+    with pytest.raises(BadInput, match=r"expected env=NAME=VALUE, got 'NCCL_PROTO'"):
+        found("env=NCCL_PROTO", world_size="2", gpus=2)
+
+
+def test_pinning_is_tried_the_other_way_round() -> None:
+    assert tried(found("pin_cores")) == ["pin_cores no"]
+    assert tried(found("pin_cores", gpus=1)) == ["pin_cores yes"]
+
+
+def test_multiples_are_of_the_value_it_has() -> None:
+    levers = found("batch_size", batch_size="6")
+    assert tried(levers) == [f"batch_size {6 * times}" for times in (2, 8, 32, 128)]
+    assert {one.changes for one in levers.candidates} == {"the job"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes"),
+    [("hidden_dim=64", "the job"), ("optimizer=adamw", "the job"), ("threads_per_rank=1", "rounding")],
+)
+def test_a_setting_of_the_model_is_another_job(asked: str, changes: str) -> None:
+    (one,) = found(asked, threads_per_rank="2").candidates
+    assert one.changes == changes
+
+
+def test_a_pipeline_shares_one_batch_and_is_another_job() -> None:
+    weak = {one.value: one.changes for one in found("strategy", world_size="2").candidates}
+    assert weak["pipeline"] == "the job"
+    assert weak["fsdp"] == weak["zero1"] == "nothing"
+    strong = found("strategy", world_size="2", global_batch_size="64").candidates
+    assert {one.changes for one in strong} == {"nothing"}
+
+
+def test_another_strategy_leaves_behind_what_the_first_one_had() -> None:
+    """As the file of a run has it, which spells out every setting."""
+    levers = found("strategy", world_size="2", strategy="ddp", bucket_cap_mb="25", static_graph="true")
+    assert tried(levers) == ["strategy scratch_ddp", "strategy fsdp", "strategy zero1", "strategy pipeline"]
+    trials = {str(one.value): one.trial for one in levers.candidates}
+    assert "static_graph" not in trials["fsdp"].settings
+    assert trials["zero1"].settings["bucket_cap_mb"] == 25.0
+
+
+def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
+    with pytest.raises(BadInput, match=r"^--levers: .* no setting 'precison'; levers here: .*precision"):
+        found("precison")
+    with pytest.raises(BadInput, match=r"; did you mean precision\?$"):
+        found("precison")
+    with pytest.raises(BadInput, match="no setting 'comm_hook'"):  # one rank has no DDP
+        found("comm_hook")
+    with pytest.raises(BadInput, match="no setting 'ablation'"):
+        found("ablation=noop_comm")
+
+
+def test_a_setting_without_values_worth_trying_needs_one() -> None:
+    with pytest.raises(BadInput, match=r"^--levers lr: it lists no values worth trying; give one: lr=VALUE$"):
+        found("lr")
+    with pytest.raises(BadInput, match=r"^--levers precision: 'bf17' is not one of .*did you mean bf16\?$"):
+        found("precision=bf17")
+
+
+def test_a_sweep_is_no_place_to_start_from() -> None:
+    with pytest.raises(BadInput, match="starts from one configuration, these settings make 2"):
+        found("precision", batch_size="4,8")

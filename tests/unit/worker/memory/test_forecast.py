@@ -1,0 +1,167 @@
+"""The forecast on tensors without data: categories that can be counted by hand."""
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalescope.experiment.trial import Trial
+from scalescope.worker.memory.blocks import blocks_of, gathered_bytes
+from scalescope.worker.memory.forecast import Job, forecast
+from scalescope.worker.training.step import Data, Workload
+
+WIDTH = 32
+PARAMETERS = 4 * (WIDTH * WIDTH + WIDTH) * 2
+
+
+class Block(nn.Module):
+    """Two layers: something to checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.second(torch.relu(self.first(inputs)))
+        return hidden
+
+
+class Looks(nn.Module):
+    """A model that decides by its own numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layer(inputs)
+        return outputs if float(outputs.sum()) > 0 else -outputs
+
+
+def counted(model: nn.Module, batch: int = 64, room: int | None = None, **changes: Any) -> dict[str, Any]:
+    settings = {
+        "benchmark": "memory",
+        "workload": "mlp",
+        "strategy": "single",
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "precision": "fp32",
+        "batch_size": batch,
+        "global_batch_size": None,
+        "data": "synthetic",
+        "world_size": 1,
+        "purpose": "measure",
+        **changes,
+    }
+    workload = Workload(model=model, data=Data(), loss=nn.functional.mse_loss)
+    tensors = (torch.zeros(batch, WIDTH), torch.zeros(batch, WIDTH))
+    job = Job(
+        trial=Trial(settings=settings),
+        workload=workload,
+        batch=tensors,
+        batches=2,
+        device=torch.device("cpu"),
+    )
+    return dict(forecast(job, room))
+
+
+def peak(found: dict[str, Any], name: str) -> int:
+    """The whole of a forecast."""
+    return sum(size for key, size in found.items() if key.startswith(f"forecast/{name}/"))
+
+
+@pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("adamw", 2 * PARAMETERS)])
+def test_what_lasts_is_counted_exactly(optimizer: str, state: int) -> None:
+    found = counted(nn.Sequential(Block()), optimizer=optimizer)
+    assert found["forecast/as_asked/parameters"] == PARAMETERS
+    steps = 4 * 4 if optimizer == "adamw" else 0  # a counter for each parameter
+    assert found["forecast/as_asked/optimizer"] == state + steps
+    assert found["forecast/as_asked/inputs"] == 2 * 2 * 64 * WIDTH * 4
+
+
+def test_nothing_of_the_real_model_changes() -> None:
+    model = nn.Sequential(Block())
+    before = [one.clone() for one in model.parameters()]
+    counted(model)
+    gc.collect()
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert all(one.grad is None for one in model.parameters())
+    assert torch.isfinite(model(torch.ones(1, WIDTH))).all()
+
+
+def test_memory_grows_with_the_batch_and_bf16_and_checkpointing_hold_less() -> None:
+    model = nn.Sequential(*(Block() for _ in range(6)))
+    found = counted(model, batch=4096)
+    assert peak(found, "bf16") < peak(found, "now") == peak(found, "as_asked")
+    assert peak(found, "checkpointing") < peak(found, "now")
+    first, second = (peak(found, f"at/{4096 * times}") for times in (256, 512))
+    assert second / first == pytest.approx(2, rel=0.01)
+
+
+def test_gradients_in_buckets_stay() -> None:
+    dropped = counted(nn.Sequential(Block()), batch=4096)
+    kept = counted(nn.Sequential(Block()), batch=4096, gradient_as_bucket_view=True)
+    assert dropped["forecast/as_asked/gradients"] < PARAMETERS
+    assert kept["forecast/as_asked/gradients"] == PARAMETERS
+
+
+def test_a_model_that_looks_at_its_numbers_has_a_reason_instead() -> None:
+    found = counted(Looks())
+    assert "forecast/as_asked/parameters" not in found
+    assert "DataDependent" in found["forecast/as_asked/problem"]
+
+
+def test_lone_layers_are_no_blocks() -> None:
+    assert blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) == []
+    model = nn.Sequential(nn.Embedding(9, WIDTH), Block(), Block(), nn.Linear(WIDTH, 9))
+    assert blocks_of(model) == [model[1], model[2]]
+
+
+def test_a_block_has_others_of_its_kind_however_heavy_a_lone_part_is() -> None:
+    heavy = nn.Sequential(nn.Linear(8 * WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    model = nn.Sequential(heavy, Block(), Block())
+    assert blocks_of(model) == [model[1], model[2]]
+    assert blocks_of(nn.Sequential(Block())) == []
+
+
+def test_fsdp_has_two_blocks_whole_and_what_is_in_none() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(4))
+            self.head = nn.Linear(WIDTH, 1, bias=False)
+
+    assert gathered_bytes(Model()) == 2 * PARAMETERS + 4 * WIDTH
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_accumulating_steps_have_a_forecast_and_keep_gradients(steps: int) -> None:
+    found = counted(nn.Sequential(Block(), Block()), batch=4096, accumulation_steps=steps)
+    assert not [name for name in found if name.endswith("problem")]
+    assert found["forecast/as_asked/gradients"] == 2 * PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("purpose", "kinds"),
+    [
+        ("compare", {"as_asked"}),
+        ("brief", {"as_asked", "at"}),
+        ("measure", {"as_asked", "at", "now", "kept", "bf16", "checkpointing"}),
+    ],
+)
+def test_no_more_is_forecast_than_the_purpose_needs(purpose: str, kinds: set[str]) -> None:
+    found = counted(nn.Sequential(Block(), Block()), batch=2, purpose=purpose)
+    assert {name.split("/")[1] for name in found if name.count("/") > 1} == kinds
+
+
+def test_other_ways_are_compared_near_the_largest_batch_that_fits() -> None:
+    room = 4 << 20
+    found = counted(nn.Sequential(Block(), Block()), batch=2, room=room)
+    batch = found["forecast/other_ways_batch"]
+    assert 64 < batch < 4096
+    assert peak(found, "now") == pytest.approx(room, rel=0.02)
+    assert found["forecast/kept/gradients"] == 2 * PARAMETERS > found["forecast/now/gradients"]
+    assert counted(nn.Sequential(Block()), batch=2)["forecast/other_ways_batch"] == 2

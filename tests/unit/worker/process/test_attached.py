@@ -1,0 +1,83 @@
+"""What rank 0 makes of the answers of ranks that others started, and of those that never come."""
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from scalescope.worker.process import attached
+from scalescope.worker.process.rendezvous import Meeting
+
+
+class Said(dict[str, bytes]):
+    """What ranks said so far."""
+
+    def heard(self, key: str) -> bytes | None:
+        return self.get(key)
+
+
+def answered(**answers: dict[str, Any]) -> Said:
+    return Said({f"answer/3/{rank[1:]}": json.dumps(one).encode() for rank, one in answers.items()})
+
+
+def failed(rank: int, message: str) -> dict[str, Any]:
+    return {"rank": rank, "state": "failed", "error": {"message": message, "at_wall_s": 9.0}}
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "_LOST_LIMIT_S", 0.05)
+    monkeypatch.setattr(attached, "_ANSWER_LIMIT_S", 0.2)
+
+
+def gather(said: Said, ranks: list[int]) -> list[dict[str, Any]]:
+    return attached._gather({"ranks": ranks, "group_timeout_s": 0.0}, cast(Meeting, said), 3)
+
+
+def test_answers_come_in_the_order_of_the_trial_s_ranks() -> None:
+    said = answered(r0={"state": "done", "rank": 1}, r4={"state": "done", "rank": 0})
+    assert [one["rank"] for one in gather(said, [4, 0])] == [0, 1]
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("message", ["RuntimeError: Connection reset by peer", "ValueError: my own mistake"])
+def test_a_rank_that_never_answers_is_lost(message: str) -> None:
+    own, lost = gather(answered(r0=failed(0, message)), [0, 1])
+    assert own["error"]["message"] == message
+    assert lost["rank"] == 1 and lost["error"]["lost"]
+
+
+def test_ranks_that_wait_for_a_failed_one_have_until_the_group_s_limit() -> None:
+    patience = attached._patience_s
+    request = {"group_timeout_s": 300.0}
+    assert patience(request, failed(0, "ValueError: no such file")) == 310.0
+    assert patience(request, failed(0, "Connection closed by peer")) == 10.0
+    assert patience(request, failed(0, "DistStoreError: Wait timeout")) == 10.0
+    assert patience(request, {"state": "done"}) == 600.0
+    assert patience({"probe": True}, {"host": "n1"}) == 120.0
+
+
+def test_a_rank_that_cannot_look_around_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "_seen_here", lambda: [][0])
+    found = attached._look(3)
+    assert (found["rank"], found["state"]) == (3, "failed")
+    assert found["error"]["message"] == "IndexError: list index out of range"
+
+
+@pytest.mark.parametrize(
+    ("variables", "number"),
+    [
+        ({"SLURM_NODEID": "2"}, "2"),
+        ({"SLURM_NODEID": "0", "GROUP_RANK": "1", "TORCHELASTIC_RUN_ID": "x"}, "1"),
+        ({"TORCHELASTIC_RUN_ID": "x"}, None),
+        ({}, None),
+    ],
+)
+def test_torchrun_in_a_step_counts_nodes_by_itself(
+    variables: dict[str, str], number: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_NODEID", "GROUP_RANK", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert attached._node_number() == number

@@ -1,0 +1,113 @@
+"""The bare matrix product beside a window: never long, and the same before and after."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from scalescope.worker.process import matmul
+from scalescope.worker.process.emulation import expect_emulation
+from scalescope.worker.process.matmul import choose_size, product_times_s
+from scalescope.worker.training import calibration
+from scalescope.worker.training.calibration import BareProduct, products_within
+
+CPU = torch.device("cpu")
+SIZES = calibration._SIZES["cpu"]
+LONGEST_S = calibration._TOTAL_S
+
+
+def device_of(flops_per_s: float, overhead_s: float = 0.0) -> tuple[Callable[[int, int], float], list[int]]:
+    """What a product costs on a made-up device, and the sizes that were tried on it."""
+    tried: list[int] = []
+
+    def best_of(size: int, tries: int) -> float:
+        tried.append(size)
+        return overhead_s + 2.0 * size**3 / flops_per_s
+
+    return best_of, tried
+
+
+@pytest.mark.parametrize(
+    ("flops_per_s", "size"),
+    [
+        (1e12, 640),
+        (30e9, 640),  # one core
+        (309e6, 128),  # bf16 on a processor without it
+        (5e6, 32),
+    ],
+)
+def test_the_size_fits_the_speed_of_the_device(flops_per_s: float, size: int) -> None:
+    best_of, tried = device_of(flops_per_s)
+    chosen, seconds = choose_size(best_of, SIZES, LONGEST_S)
+    assert chosen == size
+    assert seconds == 2.0 * size**3 / flops_per_s
+    assert tried == list(SIZES[: SIZES.index(size) + 1])
+
+
+@pytest.mark.parametrize("flops_per_s", [10.0**power for power in range(6, 15)])
+@pytest.mark.parametrize("overhead_s", [0.0, 20e-6, 1e-3])
+def test_no_product_is_longer_than_allowed_but_the_smallest(flops_per_s: float, overhead_s: float) -> None:
+    best_of, _ = device_of(flops_per_s, overhead_s)
+    size, seconds = choose_size(best_of, SIZES, LONGEST_S)
+    assert seconds <= LONGEST_S or size == SIZES[0]
+
+
+@pytest.mark.parametrize(
+    ("product_s", "count"), [(0.01, 5), (0.05, 2), (0.2, 2), (1e-3, 50), (1e-9, 1000), (0.0, 1000)]
+)
+def test_products_are_repeated_until_the_time_is_used(product_s: float, count: int) -> None:
+    assert products_within(0.05, product_s) == count
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_every_precision_has_a_rate(precision: str) -> None:
+    product = BareProduct.sized_for(CPU, precision)
+    assert product.size in SIZES
+    assert product.flops_per_s() > 0.0
+
+
+def test_the_product_after_the_window_is_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def times_s(device: torch.device, dtype: torch.dtype, size: int, count: int) -> list[float]:
+        asked.append((size, count))
+        return [0.001 * len(asked)] * count
+
+    product = BareProduct.sized_for(CPU, "fp32")
+    monkeypatch.setattr(calibration, "product_times_s", times_s)
+    rates = [product.flops_per_s() for _ in range(2)]
+    assert asked[0] == asked[1] == (product.size, product.count)
+    assert rates[0] == 2 * rates[1] == pytest.approx(2.0 * product.size**3 / 0.001)
+
+
+def test_the_models_random_numbers_do_not_depend_on_it() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    product_times_s(CPU, torch.float32, 32, 2)
+    assert torch.equal(torch.rand(4), expected)
+
+
+EMULATED = (
+    "mkldnn_matmul failed, switching to BLAS gemm: mkldnn_matmul: mkldnn_matmul bf16 path needs a cpu with "
+    "bf16 support"
+)
+
+
+def test_a_warning_of_emulation_does_not_stop_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.matmul
+
+    def warning_matmul(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        warnings.warn(EMULATED, UserWarning, stacklevel=1)
+        return plain(left, right, out=out)
+
+    monkeypatch.setattr(matmul.torch, "matmul", warning_matmul)
+    assert len(product_times_s(CPU, torch.bfloat16, 16, 2)) == 2
+
+
+@pytest.mark.parametrize("text", ["mkldnn_matmul failed", "mkldnn is old", "a format is emulated"])
+def test_other_warnings_are_still_given(text: str) -> None:
+    expect_emulation()
+    with pytest.warns(UserWarning, match=text):
+        warnings.warn(text, UserWarning, stacklevel=1)

@@ -1,0 +1,126 @@
+"""What DDP says of its buckets and its times, whichever keys this torch uses."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+
+from scalescope.worker.training.ddp_logging import DdpTimes, DdpWatch, bucket_counters
+
+NAMES = ("backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
+
+
+class Told:
+    """Stands in for a wrapped model."""
+
+    def __init__(self, told: dict[str, Any] | Exception) -> None:
+        self._told = told
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        if isinstance(self._told, Exception):
+            raise self._told
+        return self._told
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ({"bucket_sizes": "10, 20"}, {"bucket_bytes": "10,20"}),
+        ({"bucket_sizes": "30", "rebuilt_bucket_sizes": "10, 20"}, {"bucket_bytes": "10,20"}),
+        ({"bucket_sizes": "30", "rebuilt_bucket_sizes": ""}, {"bucket_bytes": "30"}),
+        ({}, {}),
+        ({"bucket_sizes": "unknown"}, {}),
+        (AttributeError("gone"), {}),
+        (RuntimeError("not ready"), {}),
+    ],
+)
+def test_the_rebuilt_buckets_count_where_there_are_any(told: Any, found: dict[str, str]) -> None:
+    assert bucket_counters(Told(told)) == found  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one rank, which DDP wants."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def wrapped_model() -> DistributedDataParallel:
+    torch.manual_seed(0)
+    return DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+
+
+def gradients_of(model: nn.Module) -> list[torch.Tensor]:
+    model(torch.ones(3, 4)).sum().backward()
+    return [one.grad.clone() for one in model.parameters() if one.grad is not None]
+
+
+def told_times(*nanoseconds: int | None) -> DdpTimes | None:
+    told = Told(dict(zip(NAMES, nanoseconds, strict=False)))
+    return DdpWatch(told, has_hook=False).times()  # type: ignore[arg-type]
+
+
+def test_times_come_in_seconds() -> None:
+    found = told_times(2_000_000_000, 1_500_000_000, 500_000_000)
+    assert found is not None
+    assert (found.backward_s, found.communication_s, found.overlap_s) == pytest.approx((2.0, 1.5, 0.5))
+
+
+def test_no_overlap_is_a_time_like_any_other() -> None:
+    found = told_times(20, 10, 0)
+    assert found is not None and found.overlap_s == 0.0
+
+
+@pytest.mark.parametrize("told", [(), (0, 10, 0), (10, 0, 0), (None, 10, 5), (-1, 10, 5)])
+def test_an_iteration_that_was_not_timed_has_no_times(told: tuple[int | None, ...]) -> None:
+    assert told_times(*told) is None
+
+
+@pytest.mark.parametrize("error", [AttributeError("gone"), RuntimeError("not ready")])
+def test_a_ddp_that_says_nothing_has_no_times(error: Exception) -> None:
+    assert DdpWatch(Told(error), has_hook=False).times() is None  # type: ignore[arg-type]
+
+
+def test_ddp_times_itself_once_it_is_told_to(alone: None) -> None:
+    model = wrapped_model()
+    watch = DdpWatch(model, has_hook=False)
+    for _ in range(11):  # it times its first ten iterations anyway
+        gradients_of(model)
+    watch.begin()
+    for _ in range(3):
+        gradients_of(model)
+    found = watch.times()
+    assert found is not None
+    assert 0.0 <= found.overlap_s <= found.communication_s
+
+
+def test_marked_buckets_leave_gradients_as_they_were(alone: None) -> None:
+    expected = gradients_of(wrapped_model())
+    model = wrapped_model()
+    DdpWatch(model, has_hook=False).mark_buckets()
+    with profile(activities=[ProfilerActivity.CPU]) as recorder:
+        found = gradients_of(model)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert "scalescope.bucket 0" in {one.name for one in recorder.events()}
+
+
+def test_buckets_are_marked_once_and_a_hook_that_is_there_is_kept() -> None:
+    class Hooks:
+        registered = 0
+
+        def register_comm_hook(self, state: object, hook: object) -> None:
+            self.registered += 1
+
+    model = Hooks()
+    watch = DdpWatch(model, has_hook=False)  # type: ignore[arg-type]
+    watch.mark_buckets()
+    watch.mark_buckets()
+    assert model.registered == 1
+    DdpWatch(model, has_hook=True).mark_buckets()  # type: ignore[arg-type]
+    assert model.registered == 1

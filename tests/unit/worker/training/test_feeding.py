@@ -1,0 +1,252 @@
+"""Feeding from data sets: who gets which sample in which epoch, and that loader processes never stay."""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from scalescope.worker.text.encoding import ClassifiedTexts
+from scalescope.worker.training import feeding
+from scalescope.worker.training.feeding import Feed, Handling, Peeked, Shard, Waits, feed, preloaded
+from scalescope.worker.training.step import Data
+
+from ..making import CPU, handling
+
+
+def texts(count: int) -> Data:
+    """Samples whose class is their number."""
+    tokens = torch.arange(count, dtype=torch.int32).view(count, 1)
+    return Data(samples=ClassifiedTexts(tokens, torch.arange(count)), collate=lambda batch: batch)
+
+
+def loader(num_workers: int | None = None, *, persistent: bool = False) -> Handling:
+    return handling(num_workers=num_workers, persistent_workers=persistent)
+
+
+def epoch_of(stream: Feed) -> list[int]:
+    """The samples of the next epoch in their order."""
+    assert stream.epoch_batches is not None
+    batches = [next(stream.batches) for _ in range(stream.epoch_batches)]
+    return [int(label) for _, labels in batches for label in labels]
+
+
+@pytest.mark.parametrize("options", [loader(), loader(2), loader(1, persistent=True)], ids=str)
+def test_two_shards_see_every_sample_once_an_epoch(options: Handling) -> None:
+    shards = [feed(texts(40), 6, options, CPU, Shard(index=index, count=2), 0) for index in (0, 1)]
+    try:
+        epochs = [[epoch_of(stream) for stream in shards] for _ in range(2)]
+    finally:
+        for stream in shards:
+            stream.close()
+    for first, second in epochs:
+        assert len(first) == len(second) == 20
+        assert sorted(first + second) == list(range(40))
+    assert epochs[0][0] != epochs[1][0]
+    assert set(epochs[0][0]) != set(epochs[1][0])
+
+
+def test_shards_are_equally_long_where_samples_do_not_divide() -> None:
+    """Ranks that make unequal numbers of steps would wait for each other for ever."""
+    shards = [feed(texts(41), 4, loader(), CPU, Shard(index=index, count=2), 0) for index in (0, 1)]
+    seen = [epoch_of(stream) for stream in shards]
+    assert [len(one) for one in seen] == [21, 21]
+    assert set(seen[0] + seen[1]) == set(range(41))
+
+
+def test_the_order_is_the_seeds() -> None:
+    def order(seed: int) -> list[int]:
+        return epoch_of(feed(texts(30), 8, loader(), CPU, Shard(index=0, count=1), seed))
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+_RANK = """
+import multiprocessing, time, torch
+from tests.unit.worker.training.test_feeding import CPU, loader, texts
+from scalescope.worker.training.feeding import Shard, feed
+stream = feed(texts(4000), 4, loader(2), CPU, Shard(index=0, count=1), 0)
+next(stream.batches)
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_loader_processes_end_with_their_rank() -> None:
+    root = Path(__file__).parents[4]
+    rank = subprocess.Popen([sys.executable, "-c", _RANK], cwd=root, stdout=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    workers = [int(word) for word in rank.stdout.readline().split()]
+    assert len(workers) == 2
+    assert all(_lives(pid) for pid in workers)
+    os.kill(rank.pid, signal.SIGKILL)
+    rank.wait()
+    rank.stdout.close()
+    deadline = time.monotonic() + 5
+    while any(_lives(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(_lives(pid) for pid in workers)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_batch_is_on_its_device_before_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def make(size: int, generator: torch.Generator) -> torch.Tensor:
+        done.append("made")
+        return torch.zeros(size)
+
+    monkeypatch.setattr(feeding, "to_device", lambda batch, device: done.append("moved"))
+    feed(Data(synthesize=make), 4, loader(), CPU, Shard(index=0, count=1), 0)
+    assert done == ["made", "moved"] * 2
+
+
+def test_a_batch_that_was_looked_at_still_comes_first_and_once() -> None:
+    peeked = Peeked(iter("abcd"))
+    assert (peeked.first, peeked.first) == ("a", "a")
+    assert list(peeked) == ["a", "b", "c", "d"]
+
+
+def test_looking_takes_one_batch_and_no_more() -> None:
+    behind = iter("abcd")
+    peeked = Peeked(behind)
+    assert peeked.first == "a"
+    assert next(behind) == "b"
+    assert next(peeked) == "a"
+    assert next(peeked) == "c"
+
+
+def test_a_batch_that_was_taken_is_not_kept() -> None:
+    peeked = Peeked(torch.ones(2) for _ in itertools.count())
+    kept = weakref.ref(peeked.first)
+    assert kept() is not None
+    next(peeked)
+    assert kept() is None
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_closing_ends_the_batches_behind_those_looked_at(taken: int) -> None:
+    ended: list[str] = []
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            ended.append("once")
+
+    behind = numbers()
+    stream = Feed(batches=Peeked(behind))
+    assert [next(stream.batches) for _ in range(taken)] == list(range(taken))
+    assert ended == []
+    stream.close()
+    stream.close()
+    assert ended == ["once"]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_closing_ends_the_loader_s_processes_also_before_the_first_batch_was_taken(taken: int) -> None:
+    others = set(multiprocessing.active_children())
+    stream = feed(texts(40), 4, loader(2), CPU, Shard(index=0, count=1), 0)
+    peeked = Peeked(stream.batches)
+    for _ in range(taken):
+        next(peeked)
+    assert len(set(multiprocessing.active_children()) - others) == 2
+    Feed(batches=peeked).close()
+    assert set(multiprocessing.active_children()) <= others
+
+
+def test_batches_that_cannot_be_closed_need_not_be() -> None:
+    stream = Feed(batches=Peeked(itertools.cycle("ab")))
+    stream.close()
+    assert next(stream.batches) == "a"
+
+
+def test_waits_are_told_for_a_batch() -> None:
+    waits = Waits(batches=4, loader_s=0.2, copy_s=0.4)
+    assert waits.counters() == pytest.approx({"loader_s": 0.05, "copy_s": 0.1})
+
+
+def test_waits_are_counted_from_where_they_begin() -> None:
+    waits = Waits(batches=4, loader_s=0.2, copy_s=0.4)
+    waits.begin()
+    assert waits == Waits()
+    assert waits.counters() == {}
+
+
+def test_without_batches_there_are_no_waits() -> None:
+    assert Waits().counters() == {}
+
+
+class _Clock:
+    """Goes on by a second whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 1.0
+        return self.now_s
+
+
+@pytest.mark.parametrize("options", [loader(), loader(1)], ids=["no processes", "one process"])
+def test_every_batch_of_a_loader_is_waited_for_and_copied(
+    options: Handling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "perf_counter", _Clock())
+    stream = feed(texts(40), 4, options, CPU, Shard(index=0, count=1), 0)
+    assert stream.waits.counters() == {}
+    for _ in range(3):
+        next(stream.batches)
+    stream.close()
+    assert stream.waits == Waits(batches=3, loader_s=3.0, copy_s=3.0)
+
+
+def test_somebody_else_s_batches_are_waited_for_as_well() -> None:
+    batches = [torch.zeros(4, 1) for _ in range(2)]
+    stream = feed(Data(samples=_Batches(batches)), 4, loader(), CPU, Shard(index=0, count=1), 0)
+    for _ in range(5):
+        next(stream.batches)
+    assert stream.waits.batches == 5
+    assert set(stream.waits.counters()) == {"loader_s", "copy_s"}
+
+
+class _Batches:
+    """Batches that are made already, without numbers."""
+
+    def __init__(self, batches: list[torch.Tensor]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self._batches)
+
+
+def test_batches_that_stay_on_the_device_are_not_waited_for() -> None:
+    made = Data(synthesize=lambda size, generator: torch.zeros(size))
+    stream = feed(made, 4, loader(), CPU, Shard(index=0, count=1), 0)
+    for _ in range(3):
+        next(stream.batches)
+    assert stream.waits.counters() == {}
+
+
+def test_preloaded_batches_are_not_waited_for() -> None:
+    stream = preloaded(feed(texts(40), 4, loader(), CPU, Shard(index=0, count=1), 0))
+    for _ in range(5):
+        next(stream.batches)
+    assert stream.waits.counters() == {}

@@ -1,0 +1,132 @@
+"""Ranges: every part of a step has its name in the trace, and does what it did."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from scalescope.results import trace
+from scalescope.worker.training.feeding import Feed
+from scalescope.worker.training.ranges import named, with_input_range, with_ranges
+from scalescope.worker.training.step import Step
+
+from ..making import CPU
+
+
+def ranges_of(action: Callable[[], object]) -> list[str]:
+    """The names under which something ran, in their order."""
+    with profile(activities=[ProfilerActivity.CPU]) as recorder:
+        action()
+    found = [one for one in recorder.events() if one.name.startswith(trace.PREFIX)]
+    return [one.name for one in sorted(found, key=lambda one: one.time_range.start)]
+
+
+def make_step(done: list[Any], **changes: Any) -> Step:
+    parameter = torch.nn.Parameter(torch.ones(1))
+
+    def forward(batch: Any) -> torch.Tensor:
+        done.append(("forward", batch))
+        return torch.tensor(3.0)
+
+    parts: dict[str, Any] = {
+        "forward": forward,
+        "backward": lambda loss: done.append(("backward", loss.item())),
+        "apply": lambda: done.append("apply"),
+        "clear": lambda: done.append("clear"),
+        **changes,
+    }
+    return Step(module=torch.nn.Module(), optimizer=torch.optim.SGD([parameter], lr=0.1), **parts)
+
+
+class Batches:
+    """Two batches, and whether they were closed."""
+
+    def __init__(self) -> None:
+        self._left = iter(["one", "two"])
+        self.closed = False
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._left)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def run_once(step: Step) -> None:
+    step.backward(step.forward("batch"))
+    step.apply()
+    step.clear()
+
+
+def test_every_part_of_a_step_has_its_name_and_clearing_is_the_last() -> None:
+    step = with_ranges(make_step([]), CPU)
+    assert ranges_of(lambda: run_once(step)) == [
+        trace.FORWARD,
+        trace.BACKWARD,
+        trace.OPTIMIZER,
+        trace.CLEAR,
+    ]
+
+
+def test_a_named_step_does_what_it_did() -> None:
+    done: list[Any] = []
+    plain = make_step(done, accumulation_steps=3, counters=lambda: {"a": 1})
+    marked = with_ranges(plain, CPU)
+    run_once(marked)
+    assert done == [("forward", "batch"), ("backward", 3.0), "apply", "clear"]
+    assert marked.optimizer is plain.optimizer
+    assert (marked.accumulation_steps, marked.counters(), marked.watch) == (3, {"a": 1}, None)
+
+
+def test_the_step_itself_stays_without_names() -> None:
+    plain = make_step([])
+    with_ranges(plain, CPU)
+    assert ranges_of(lambda: run_once(plain)) == []
+
+
+def test_waiting_for_a_batch_has_its_name() -> None:
+    marked = with_input_range(Feed(batches=Batches(), epoch_batches=7), CPU)
+    found: list[str] = []
+    assert ranges_of(lambda: found.extend(marked.batches)) == [trace.INPUT] * 3  # the last finds the end
+    assert found == ["one", "two"]
+    assert marked.epoch_batches == 7
+
+
+def test_closing_a_named_feed_closes_what_stands_behind() -> None:
+    batches = Batches()
+    with_input_range(Feed(batches=batches), CPU).close()
+    assert batches.closed
+
+
+def test_a_feed_that_needs_no_closing_can_be_closed() -> None:
+    with_input_range(Feed(batches=iter([1])), CPU).close()
+
+
+def test_a_range_ends_with_what_fails_in_it() -> None:
+    def fail() -> None:
+        with pytest.raises(ZeroDivisionError), named(trace.COMPUTE, CPU):
+            raise ZeroDivisionError
+        with named(trace.CLEAR, CPU):
+            pass
+
+    with profile(activities=[ProfilerActivity.CPU]) as recorder:
+        fail()
+    failed, after = (
+        next(one for one in recorder.events() if one.name == name) for name in (trace.COMPUTE, trace.CLEAR)
+    )
+    assert failed.time_range.end <= after.time_range.start
+    assert after.cpu_parent is None
+
+
+def test_on_a_gpu_the_same_names_are_pushed_and_popped(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", heard.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: heard.append("end"))
+    with pytest.raises(ZeroDivisionError), named(trace.INPUT, torch.device("cuda")):
+        raise ZeroDivisionError
+    assert heard == [trace.INPUT, "end"]

@@ -1,0 +1,155 @@
+"""Stand-ins: what rank 0 measured becomes the pace of all, in the order in which gradients came."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scalescope.experiment.expand import expand
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import TWO_CORES
+from scalescope.worker.process.group import Group
+from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.pacing import PacedModel, SleepingOptimizer
+from scalescope.worker.training.stand_in import (
+    Facts,
+    TimedStep,
+    gradient_times,
+    paced,
+    stand_in_for,
+    summarise,
+    trained_parameters,
+)
+from scalescope.worker.training.step import Data, Workload
+from tests.unit.experiment.asking import ask
+
+from ..making import CPU
+
+
+class _Backwards(nn.Module):
+    """Registered in another order than used; one parameter is frozen, one never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third = nn.Linear(4, 2, bias=False)
+        self.first = nn.Linear(3, 4, bias=False)
+        self.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
+        self.unused = nn.Parameter(torch.zeros(1))
+        self.second = nn.BatchNorm1d(4)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        found: Tensor = self.third(self.second(self.first(vectors)))
+        return found
+
+
+def _synthesize(count: int, generator: torch.Generator) -> Any:
+    vectors = torch.randn(count, 3, generator=generator)
+    return vectors, torch.zeros(count, dtype=torch.long)
+
+
+def _workload() -> Workload:
+    torch.manual_seed(0)
+    return Workload(model=_Backwards(), data=Data(synthesize=_synthesize), loss=nn.functional.cross_entropy)
+
+
+def _trial(**texts: str) -> Trial:
+    (trial,) = expand(ask(world_size="4", batch_size="8", stand_in="true", **texts), TWO_CORES).trials
+    assert trial.settings["stand_in"] is True
+    return trial
+
+
+def _names(workload: Workload, numbers: list[int]) -> list[str]:
+    names = {id(one): name for name, one in workload.model.named_parameters()}
+    parameters = trained_parameters(workload.model)
+    return [names[id(parameters[number])] for number in numbers]
+
+
+def test_medians_are_taken_and_gradients_sorted_by_their_time() -> None:
+    steps = [
+        TimedStep(forward_s=1.0, optimizer_s=0.5, gradient_ready_s={0: 3.0, 1: 1.0, 2: 2.0}),
+        TimedStep(forward_s=9.0, optimizer_s=0.1, gradient_ready_s={0: 3.5, 1: 9.0, 2: 2.5}),
+        TimedStep(forward_s=2.0, optimizer_s=0.2, gradient_ready_s={0: 4.0, 1: 1.5, 2: 2.0}),
+    ]
+    assert summarise(steps) == Facts(
+        forward_s=2.0, optimizer_s=0.2, ready_order=[1, 2, 0], gradient_ready_s=[1.5, 2.0, 3.5]
+    )
+
+
+def test_a_gradient_that_is_sometimes_missing_is_left_out() -> None:
+    steps = [
+        TimedStep(forward_s=1.0, optimizer_s=1.0, gradient_ready_s={0: 2.0, 1: 1.0}),
+        TimedStep(forward_s=1.0, optimizer_s=1.0, gradient_ready_s={0: 2.0}),
+    ]
+    assert summarise(steps).ready_order == [0]
+
+
+def test_the_moments_of_gradients_are_noted_by_number_and_only_meanwhile() -> None:
+    workload = _workload()
+    batch = _synthesize(8, torch.Generator())
+    with gradient_times(workload.model) as moments:
+        workload.loss_of(workload.model, batch).backward()
+        came = sorted(moments, key=lambda number: moments[number])
+    assert _names(workload, came)[0] == "third.weight"
+    assert _names(workload, came)[-1] == "first.weight"
+    assert len(came) == 4
+    moments.clear()
+    workload.loss_of(workload.model, batch).backward()
+    assert moments == {}
+
+
+def test_gradients_of_the_stand_in_come_in_the_measured_order() -> None:
+    workload = _workload()
+    facts = Facts(
+        forward_s=0.0, optimizer_s=0.0, ready_order=[4, 1, 3, 2], gradient_ready_s=[0.0, 0.0, 0.0, 0.0]
+    )
+    stand_in = paced(workload, facts)
+    came: list[str] = []
+    for name, one in workload.model.named_parameters():
+        if one.requires_grad:
+            one.register_post_accumulate_grad_hook(lambda _, name=name: came.append(name))
+    stand_in.loss_of(stand_in.model, _synthesize(8, torch.Generator())).backward()
+    assert came == _names(workload, [4, 1, 3, 2])
+    assert workload.model.unused.grad is None
+
+
+def test_rank_0_measures_and_leaves_the_model_as_it_was() -> None:
+    workload, untouched = _workload(), _workload()
+    before = torch.get_rng_state()
+    found = Measurements()
+    alone = Group(rank=0, world_size=1, joined=False)
+    stand_in = stand_in_for(workload, _trial(), alone, CPU, found)
+    assert torch.equal(torch.get_rng_state(), before)
+    for name, value in untouched.model.state_dict().items():
+        assert torch.equal(workload.model.state_dict()[name], value), name
+    assert all(one.grad is None for one in workload.model.parameters())
+    assert isinstance(stand_in.model, PacedModel)
+    assert stand_in.make_optimizer is not None
+    assert isinstance(stand_in.make_optimizer(workload.model.parameters()), SleepingOptimizer)
+    assert set(found.counters) == {"stand_in_forward_s", "stand_in_backward_s", "stand_in_optimizer_s"}
+    assert all(float(str(value)) > 0 for value in found.counters.values())
+
+
+def test_the_number_format_of_the_trial_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    formats: list[torch.dtype] = []
+    workload = _workload()
+    workload.model.register_forward_hook(lambda _, __, output: formats.append(output.dtype))
+    alone = Group(rank=0, world_size=1, joined=False)
+    stand_in_for(workload, _trial(precision="bf16"), alone, CPU, Measurements())
+    assert set(formats) == {torch.bfloat16}
+
+
+def test_other_ranks_take_what_rank_0_says() -> None:
+    store = dist.HashStore()
+    said = {"forward_s": 0.25, "optimizer_s": 0.5, "ready_order": [1, 0], "gradient_ready_s": [1.0, 2.0]}
+    store.set("pace/0", json.dumps(json.dumps(said)))
+    found = Measurements()
+    group = Group(rank=1, world_size=2, joined=False, store=store)
+    stand_in_for(_workload(), _trial(), group, CPU, found)
+    assert found.counters == {
+        "stand_in_forward_s": 0.25,
+        "stand_in_backward_s": 2.0,
+        "stand_in_optimizer_s": 0.5,
+    }
