@@ -55,12 +55,12 @@ def plan_of(launcher: LocalLauncher, settings: dict[str, object]) -> Plan:
 def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> Comparison:
     """Compare the plan's configuration with another one as `tune` does."""
     (baseline,) = plan.trials
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
 
     def more(run: Run) -> tuple[tuple[Trial, int], ...]:
         try:
             laboratory = Laboratory(results=run.results, seed=seed, baseline=baseline.trial_id)
-            found[:] = singles(laboratory, baseline, [other], LAUNCHES, THRESHOLD)[0]
+            comparisons[:] = singles(laboratory, baseline, [other], LAUNCHES, THRESHOLD)[0]
         except Needs as needed:
             return needed.launches
         return ()
@@ -70,7 +70,7 @@ def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> Compa
         (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
         run_campaign(plan, launcher, folder, Silence(), more)  # type: ignore[arg-type]
         folder.close()
-    return found[0]
+    return comparisons[0]
 
 
 def steps_for(launcher: LocalLauncher, settings: dict[str, object], seconds: float) -> tuple[int, float]:
@@ -122,7 +122,7 @@ def main() -> None:
         print(f"{asked.delay:.0%} delay, {asked.delays} runs: {dict(Counter(one.verdict for one in found))}")
         seen = sum(one.verdict == "slower" for one in sharp)
         effects = sorted(one.smallest_seen or 0.0 for one in found)
-        print(f"smallest effect they could see: {', '.join(f'{one:.1%}' for one in effects)}")
+        print(f"smallest effect they could see: {', '.join(f'{effect:.1%}' for effect in effects)}")
         print(f"sharp enough to see 5 %: {len(sharp)}, of these slower: {seen}")
     finally:
         launcher.close()

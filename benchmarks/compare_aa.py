@@ -98,7 +98,7 @@ def tell(name: str, found: list[tuple[int, dict[str, Any]]]) -> int:
     print(f"  exit code 8 {missed} times {interval(missed, len(found))}, {verdicts}")
     for label in ("change", "smallest_effect_seen"):
         figures = sorted(trial[label] for _, trial in found)
-        print(f"  {label}: {', '.join(f'{one:+.1%}' for one in figures)}")
+        print(f"  {label}: {', '.join(f'{figure:+.1%}' for figure in figures)}")
     return missed
 
 

@@ -206,7 +206,7 @@ class Verdict:
 
 def judge(case: Case, run: Run) -> Verdict:
     """Blind: the first finding that costs more than 5 %, or none."""
-    found = [(one.rule, one.share) for one in diagnose(run).findings if one.share > 0.0]
+    found = [(finding.rule, finding.share) for finding in diagnose(run).findings if finding.share > 0.0]
     top = found[0][0] if found and found[0][1] > _MATTERS else HEALTHY
     right = top in (case.expected or (HEALTHY,))
     costs = ", ".join(f"{rule} {share:.2f}" for rule, share in found[:3])
@@ -216,18 +216,18 @@ def judge(case: Case, run: Run) -> Verdict:
 
 def show(verdicts: list[Verdict]) -> None:
     """The confusion matrix, and precision and recall of every cause."""
-    right = sum(one.right for one in verdicts)
-    healthy = [one for one in verdicts if one.case.name == HEALTHY]
+    right = sum(verdict.right for verdict in verdicts)
+    healthy = [verdict for verdict in verdicts if verdict.case.name == HEALTHY]
     print(f"\n{right} of {len(verdicts)} right ({right / len(verdicts):.0%}); ", end="")
     print(f"false alarms: {sum(not one.right for one in healthy)} of {len(healthy)} healthy runs\n")
-    confusion = Counter((one.case.name, one.top) for one in verdicts)
+    confusion = Counter((verdict.case.name, verdict.top) for verdict in verdicts)
     for (cause, top), count in sorted(confusion.items()):
         print(f"| {cause} | {top} | {count} |")
     print("\n| cause | cases | recall | precision |\n|---|---|---|---|")
-    for name in dict.fromkeys(one.case.name for one in verdicts):
-        own = [one for one in verdicts if one.case.name == name]
+    for name in dict.fromkeys(verdict.case.name for verdict in verdicts):
+        own = [verdict for verdict in verdicts if verdict.case.name == name]
         names = own[0].case.expected or (HEALTHY,)
-        said = [one for one in verdicts if one.top in names]
+        said = [verdict for verdict in verdicts if verdict.top in names]
         fair = [one for one in said if one.right]  # two causes may have the same name for good reason
         precision = f"{len(fair)} of {len(said)}" if said else "never said"
         print(f"| {name} | {len(own)} | {sum(one.right for one in own)} of {len(own)} | {precision} |")
@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="store the runs there")
     parser.add_argument("--again", type=Path, help="diagnose what --keep stored there; measures nothing")
     asked = parser.parse_args()
-    cases = [one for one in all_cases() if asked.only in (None, one.name)]
+    cases = [case for case in all_cases() if asked.only in (None, case.name)]
     random.Random(asked.seed).shuffle(cases)
     started = time.monotonic()
     if asked.again is not None:

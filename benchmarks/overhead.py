@@ -34,8 +34,8 @@ def trial_for(device: str, width: int) -> Trial:
     settings = {"benchmark": "train", "device": device, "world_size": 1}
     chosen = cards.cards_of_trial("train", {"workloads": "mlp", "data": "synthetic", "strategies": "single"})
     for owner in chosen:
-        for one in settings_of(owner):
-            settings.setdefault(one.name, one.default_for(device))
+        for setting in settings_of(owner):
+            settings.setdefault(setting.name, setting.default_for(device))
     batch = SIZES[device]["batch"]
     settings |= {"strategy": "single", "hidden_dim": width, "input_dim": width, "batch_size": batch}
     return Trial(settings=settings)

@@ -42,7 +42,7 @@ def trial_of(strategy: str, asked: dict[str, Any]) -> Trial:
     """The MLP on two ranks, with every default of the strategy but those asked for."""
     selection = {"workloads": "mlp", "data": "synthetic", "strategies": strategy}
     owners = cards.cards_of_trial("train", selection)
-    known = {one.name: one.default_for("cpu") for owner in owners for one in settings_of(owner)}
+    known = {setting.name: setting.default_for("cpu") for owner in owners for setting in settings_of(owner)}
     return Trial(settings={"benchmark": "train", **known, "strategy": strategy, "world_size": RANKS, **asked})
 
 

@@ -44,10 +44,10 @@ def measured(launcher: LocalLauncher, pairs: int, asked: dict[str, object], dire
             run_campaign(plan, launcher, folder, Silence())  # type: ignore[arg-type]
     results = load_run(folder.path).results
     folder.close()
-    with_looks = configurations([one for one in results if one.launch % 2])
-    without = configurations([one for one in results if one.launch % 2 == 0])
-    seen = [one.telemetry.get("looks") for one in results if one.launch % 2]
-    asking = [one.telemetry.get("asking_gpus_s", 0.0) for one in results if one.launch % 2]
+    with_looks = configurations([result for result in results if result.launch % 2])
+    without = configurations([result for result in results if result.launch % 2 == 0])
+    seen = [result.telemetry.get("looks") for result in results if result.launch % 2]
+    asking = [result.telemetry.get("asking_gpus_s", 0.0) for result in results if result.launch % 2]
     window_s = sum(launch.window_s for launch in with_looks[0].launches)
     cost = ratio_of_logs(without[0].log_rates, with_looks[0].log_rates)
     print(

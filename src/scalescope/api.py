@@ -48,17 +48,17 @@ class StoredRun:
         """What costs speed and what to do first, the most expensive first."""
         return [
             {
-                "rule": one.rule,
-                "severity": one.severity,
-                "claim": one.claim,
-                "about": one.about,
-                "lost_ranks": one.lost,
-                "share": one.share,
-                "certain": one.certain,
-                "advice": one.advice[0].text if one.advice else None,
-                "command": one.advice[0].command if one.advice else None,
+                "rule": finding.rule,
+                "severity": finding.severity,
+                "claim": finding.claim,
+                "about": finding.about,
+                "lost_ranks": finding.lost,
+                "share": finding.share,
+                "certain": finding.certain,
+                "advice": finding.advice[0].text if finding.advice else None,
+                "command": finding.advice[0].command if finding.advice else None,
             }
-            for one in diagnose(self.run).findings
+            for finding in diagnose(self.run).findings
         ]
 
 

@@ -58,7 +58,7 @@ class FinishedRun:
 
     def only(self, **settings: Any) -> dict[str, Any]:
         """The one result with these settings."""
-        (found,) = (one for one in self.results if settings.items() <= one["settings"].items())
+        (found,) = (result for result in self.results if settings.items() <= result["settings"].items())
         return found
 
     def log(self, result: dict[str, Any], rank: int) -> str:

@@ -120,7 +120,9 @@ def test_a_killed_run_is_resumed_without_repeating_what_is_done(start: Start, ru
     resumed = run_here(*arguments, "--resume", folder=str(run.folder))
     assert resumed.returncode == 0
     assert (run.folder / "trials.jsonl").read_bytes().startswith(before)
-    launches = Counter((one["trial_id"], one["launch"]) for one in resumed.results if one["status"] == "ok")
+    launches = Counter(
+        (result["trial_id"], result["launch"]) for result in resumed.results if result["status"] == "ok"
+    )
     assert len(launches) == 6
     assert set(launches.values()) == {1}
     assert [one["launches"] for one in resumed.summary["results"]["training"]] == [3, 3]

@@ -63,7 +63,7 @@ def levers_of(job: str) -> Levers:
 def trials_of(job: str) -> dict[str, tuple[Trial, str]]:
     """What is trained, by its name, with what it may change."""
     levers = levers_of(job)
-    found = {one.text: (one.trial, str(one.changes)) for one in levers.candidates}
+    found = {candidate.text: (candidate.trial, str(candidate.changes)) for candidate in levers.candidates}
     return {"baseline": (levers.baseline, "nothing"), **found}
 
 
@@ -156,7 +156,9 @@ def test_together_they_are_all_levers_there_are() -> None:
     from scalescope.catalog import cards
 
     settings = cards.all_settings("train")
-    levers = {name: one.lever for name, versions in settings.items() for one in versions if one.lever}
+    levers = {
+        name: version.lever for name, versions in settings.items() for version in versions if version.lever
+    }
     # Another width or length is another job, and any of them is like the others.
     every = {name for name, lever in levers.items() if lever.changes != "the job" or name in _JOB}
     trained = {text.split()[0] for _, text, _ in _CASES}

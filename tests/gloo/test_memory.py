@@ -19,14 +19,14 @@ def test_the_largest_batch_within_a_limit_is_found(run_here: RunsHere) -> None:
     done = run_here("memory", *WIDE, "--batch-size=8,16", "--memory-limit=256M")
     assert done.returncode == 0, done.stdout + done.stderr
     *trials, job = done.summary["results"]["memory"]
-    measured = [one for one in trials if one["kind"] == "measure"]
+    measured = [trial for trial in trials if trial["kind"] == "measure"]
     assert [one["batch_size"] for one in measured] == [8, 16]
     parameters = 4 * (65536 * 32 + 32 + 32 * 32 + 32 + 32 * 4 + 4)
     for one in measured:
         assert one["measured_bytes"]["parameters"] == one["measured_bytes"]["gradients"] == parameters
         assert one["forecast_bytes"]["parameters"] == parameters
         assert one["measured_bytes"]["peak"] > 2 * parameters
-    assert {one["status"] for one in trials} == {"ok", "oom"}
+    assert {trial["status"] for trial in trials} == {"ok", "oom"}
     assert job["largest_batch_is"] == "tried" and job["search_finished"]
     # Two batches wait on the device and a third is made: no more than 256 MiB / 256 KiB / 2 can fit.
     assert 32 <= job["largest_batch"] <= 512

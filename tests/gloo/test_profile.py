@@ -32,7 +32,7 @@ def _profile_of(run: FinishedRun) -> dict[str, Any]:
 
 
 def _launches(run: FinishedRun, benchmark: str) -> list[dict[str, Any]]:
-    return [one for one in run.results if one["settings"]["benchmark"] == benchmark]
+    return [result for result in run.results if result["settings"]["benchmark"] == benchmark]
 
 
 def test_two_ranks_leave_two_traces_in_which_every_step_communicates(busy: FinishedRun) -> None:
@@ -48,7 +48,7 @@ def test_two_ranks_leave_two_traces_in_which_every_step_communicates(busy: Finis
         for step in rank.steps:
             assert step.communication_s > 0
             assert step.compute_s > 0
-            assert step.collectives and all(one.size_bytes for one in step.collectives)
+            assert step.collectives and all(collective.size_bytes for collective in step.collectives)
 
 
 def test_the_trace_and_ddps_own_counters_agree(busy: FinishedRun) -> None:

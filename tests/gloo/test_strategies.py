@@ -69,7 +69,9 @@ class Case:
         """The trial with every default of its cards."""
         selection = {"workloads": "mlp", "data": "synthetic", "strategies": self.strategy}
         owners = cards.cards_of_trial("train", selection)
-        known = {one.name: one.default_for("cpu") for owner in owners for one in settings_of(owner)}
+        known = {
+            setting.name: setting.default_for("cpu") for owner in owners for setting in settings_of(owner)
+        }
         ranks = 1 if self.strategy == "single" else RANKS
         asked = {"strategy": self.strategy, "world_size": ranks, "optimizer": self.optimizer, "lr": _LR}
         sizes = {"input_dim": 16, "hidden_dim": 24, "num_layers": 3, "output_dim": 4}

@@ -50,9 +50,9 @@ def _only(run: FinishedRun) -> tuple[dict[str, Any], dict[str, Any]]:
 def _assert_counted(result: dict[str, Any], training: dict[str, Any]) -> None:
     """The operations of the own model, in raw records and as a share of a bare matrix product."""
     counters = [rank["counters"] for rank in result["ranks"]]
-    assert [one["model_flops_per_sample"] for one in counters] == [_OPERATIONS, _OPERATIONS]
+    assert [counter["model_flops_per_sample"] for counter in counters] == [_OPERATIONS, _OPERATIONS]
     assert training["model_flops_per_s"] == pytest.approx(_OPERATIONS * training["samples_per_s"] / 2)
-    products = [one[f"matmul_flops_per_s_{when}"] for one in counters for when in ("before", "after")]
+    products = [counter[f"matmul_flops_per_s_{when}"] for counter in counters for when in ("before", "after")]
     share = training["model_flops_per_s"]
     assert share / max(products) <= training["mfu"] <= share / min(products)
 
@@ -70,7 +70,7 @@ def test_two_ranks_that_compute_are_seen_to(run_here: RunsHere) -> None:
     assert 0.0 < seen["cpu"]["host_utilization"] <= 1.0
     cores = seen["cpu"]["rank_busy_cores"]
     assert len(cores) == 2
-    assert all(one > 0.0 for one in cores)
+    assert all(core > 0.0 for core in cores)
 
     kept = training["telemetry"]
     assert kept["host_utilization"] == seen["cpu"]["host_utilization"]

@@ -61,7 +61,7 @@ def _assert_summary_file(run: FinishedRun, result: dict[str, Any]) -> None:
     assert facts.items() <= training.items()
     assert training["step_time_s"]["ci95"] is None
     times = [rank["samples"]["step_time_s"] for rank in result["ranks"]]
-    longest = max(math.fsum(one) for one in times)
+    longest = max(math.fsum(time) for time in times)
     assert training["samples_per_s"] == pytest.approx(40 / longest)
 
 
@@ -157,9 +157,9 @@ def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None
         if fall is not None:
             assert fall["delivered"] + sum(term["lost"] for term in fall["terms"]) == pytest.approx(2.0)
     assert "where the speed goes" in run.stdout
-    training = [one for one in run.results if one["settings"]["benchmark"] == "train"]
-    exchanges = [one for one in run.results if one["settings"]["benchmark"] == "comm"]
-    assert [one["settings"]["world_size"] for one in exchanges] == [2]
+    training = [result for result in run.results if result["settings"]["benchmark"] == "train"]
+    exchanges = [result for result in run.results if result["settings"]["benchmark"] == "comm"]
+    assert [exchange["settings"]["world_size"] for exchange in exchanges] == [2]
     ablated = [one for one in training if one["settings"]["ablation"] == "noop_comm"]
     assert len(ablated) == 2  # one of each batch
     for one in ablated:
@@ -191,7 +191,7 @@ def test_scale_on_attached_ranks_uses_all_of_them_once(start: Start) -> None:
     assert "Attached ranks make one launch" in finished.stdout
     rows = finished.summary["results"]["scaling"]
     assert [(row["world_size"], row["ci95_efficiency"]) for row in rows] == [(1, None), (2, None)]
-    assert {(one["launch"], one["status"]) for one in finished.results} == {(0, "ok")}
+    assert {(result["launch"], result["status"]) for result in finished.results} == {(0, "ok")}
 
 
 def test_a_rank_that_fails_under_torchrun_is_named(start: Start) -> None:
@@ -213,8 +213,8 @@ def test_precisions_of_the_cpu_with_ddp_on_one_rank(run_here: RunsHere) -> None:
     assert run.returncode == 0
     found = {(one["settings"]["precision"], one["settings"]["optimizer"]) for one in run.results}
     assert found == {(p, o) for p in ("fp32", "bf16") for o in ("sgd", "adamw")}
-    for one in run.results:
-        assert (one["status"], one["settings"]["strategy"], len(one["ranks"])) == ("ok", "ddp", 1)
+    for result in run.results:
+        assert (result["status"], result["settings"]["strategy"], len(result["ranks"])) == ("ok", "ddp", 1)
     losses = {
         one["settings"]["precision"]: one["ranks"][0]["samples"]["loss"]
         for one in run.results
@@ -231,7 +231,7 @@ def test_precisions_of_the_cpu_with_ddp_on_one_rank(run_here: RunsHere) -> None:
 def test_the_same_variable_twice_is_a_sweep(run_here: RunsHere) -> None:
     run = run_here("train", *TINY, "--env=OMP_NUM_THREADS=1", "--env=OMP_NUM_THREADS=2")
     assert run.returncode == 0
-    assert len({one["trial_id"] for one in run.results}) == 2
+    assert len({result["trial_id"] for result in run.results}) == 2
     for threads in (1, 2):
         one = run.only(env={"OMP_NUM_THREADS": str(threads)})
         assert one["status"] == "ok"

@@ -17,8 +17,10 @@ def test_tune_on_attached_ranks_launches_everything_once_and_judges_nothing(star
     assert finished.returncode == 0, finished.stderr
     assert other.finish().returncode == 0
     assert run.leftovers() == other.leftovers() == []
-    assert {(one["launch"], one["status"], len(one["ranks"])) for one in finished.results} == {(0, "ok", 2)}
-    assert len({one["trial_id"] for one in finished.results}) == len(finished.results) == 3
+    assert {(result["launch"], result["status"], len(result["ranks"])) for result in finished.results} == {
+        (0, "ok", 2)
+    }
+    assert len({result["trial_id"] for result in finished.results}) == len(finished.results) == 3
     found = json.loads((finished.folder / "tuning.json").read_text())
     judged = [(one["lever"], one["verdict"], one["ci95_speedup"], one["launches"]) for one in found["tried"]]
     assert judged == [("bucket_cap_mb 1.0", None, None, 1), ("comm_hook fp16", None, None, 1)]

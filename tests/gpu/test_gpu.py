@@ -82,6 +82,6 @@ def test_scale_without_communication_is_measured_over_nccl(cli: Cli, tmp_path: P
     sweep = ["--world-size=1,2", "--oversubscribe", "--repeats=1", "--output-dir=D"]
     output = succeed(cli("scale", *SMALL, *sweep))
     assert "GPU shared by ranks: no scaling measurement" in output
-    training = [one for one in results_of(tmp_path / "D") if one["settings"]["benchmark"] == "train"]
+    training = [result for result in results_of(tmp_path / "D") if result["settings"]["benchmark"] == "train"]
     ablations = {one["settings"]["ablation"] for one in training}
     assert ablations == {"none", "noop_comm"}

@@ -19,7 +19,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def measured(folder: Path) -> list[dict[str, Any]]:
-    return [one for one in entries(folder) if one["kind"] == "measure"]
+    return [entry for entry in entries(folder) if entry["kind"] == "measure"]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -65,7 +65,7 @@ def test_the_trace_adds_up(cli: Cli, tmp_path: Path) -> None:
 def test_the_largest_batch_within_a_limit_is_found(cli: Cli, tmp_path: Path) -> None:
     done = cli("memory", *TRANSFORMER, "--memory-limit=8GiB", "--output-dir=D", within_s=290)
     assert done.returncode == 0, done.stdout + done.stderr
-    [job] = [one for one in entries(tmp_path / "D") if one["kind"] == "job"]
+    [job] = [entry for entry in entries(tmp_path / "D") if entry["kind"] == "job"]
     assert job["search_finished"] and job["largest_batch_is"] == "tried"
     assert job["tries"] <= 8
     calculated = (job["capacity_bytes"] - job["base_bytes"]) / job["bytes_per_sample"]

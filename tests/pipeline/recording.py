@@ -64,7 +64,7 @@ def ask(verb: str, *, output_dir: str | None = "run", **asked: Any) -> Request:
     settings = asked if "file" in switches else {**SMALL, **asked}
     if output_dir is not None:
         settings = {**settings, "output_dir": output_dir}
-    values = {name: one if isinstance(one, list) else [one] for name, one in settings.items()}
+    values = {name: setting if isinstance(setting, list) else [setting] for name, setting in settings.items()}
     flags = {name: tuple(Given(str(one), f"--{name}") for one in found) for name, found in values.items()}
     return Request(verb=verb, flags=flags, **switches)
 

@@ -160,9 +160,11 @@ def taken(command: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Si
 def refused(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Every command that a diagnosis names and the command line does not take, with its words."""
     told = case.diagnosis()
-    commands = [advice.command for one in told.findings for advice in one.advice]
-    commands += [one.command for one in told.abstentions if one.command]
-    assert case.rule in {one.rule for one in told.findings} | {one.rule for one in told.abstentions}
+    commands = [advice.command for finding in told.findings for advice in finding.advice]
+    commands += [abstention.command for abstention in told.abstentions if abstention.command]
+    assert case.rule in {finding.rule for finding in told.findings} | {
+        abstention.rule for abstention in told.abstentions
+    }
     found = []
     for command in commands:
         capsys.readouterr()
@@ -216,8 +218,8 @@ def test_no_advice_moves_a_setting_to_what_it_is(case: Case) -> None:
         assert not separator or (name, value.lower()) not in in_use
 
 
-def _levers(told: Diagnosis) -> list[str]:
-    commands = [shlex.split(advice.command) for one in told.findings for advice in one.advice]
+def _levers(diagnosis: Diagnosis) -> list[str]:
+    commands = [shlex.split(advice.command) for finding in diagnosis.findings for advice in finding.advice]
     return [words[-1] for words in commands if "--levers" in words]
 
 
@@ -246,15 +248,15 @@ def test_what_is_in_use_is_not_advised(
     rule: str, model: CostModel, asked: dict[str, Any], lever: str
 ) -> None:
     told = Case(rule=rule, model=model, counters=MANY_BUCKETS, asked=asked).diagnosis()
-    (found,) = [one for one in told.findings if one.rule == rule]
+    (found,) = [finding for finding in told.findings if finding.rule == rule]
     assert not any(lever in advice.command.rpartition("--levers")[2] for advice in found.advice)
 
 
 def test_a_run_without_one_rank_is_told_that_its_baseline_is_unfair() -> None:
     told = Case(rule="", model=CostModel(), asked={"world_size": [2, 4]}).diagnosis()
-    assert "the baseline is not plain training on one rank" in {one.rule for one in told.findings}
+    assert "the baseline is not plain training on one rank" in {finding.rule for finding in told.findings}
 
 
 def test_a_run_with_one_rank_has_a_fair_baseline() -> None:
     told = Case(rule="", model=CostModel()).diagnosis()
-    assert "the baseline is not plain training on one rank" not in {one.rule for one in told.findings}
+    assert "the baseline is not plain training on one rank" not in {finding.rule for finding in told.findings}

@@ -35,7 +35,7 @@ def ask(**asked: Any) -> Request:
         "output_dir": "run",
         **asked,
     }
-    values = {name: one if isinstance(one, list) else [one] for name, one in settings.items()}
+    values = {name: setting if isinstance(setting, list) else [setting] for name, setting in settings.items()}
     flags = {name: tuple(Given(str(one), f"--{name}") for one in found) for name, found in values.items()}
     return Request(verb="comm", benchmark="comm", flags=flags, **switches)
 

@@ -201,7 +201,7 @@ def test_a_request_that_no_rank_can_do_is_bad_input_and_ends_early() -> None:
         train(ask("train", batch_size=[10, 20, 30], repeats=3), launcher, watcher)
     assert len(launcher.launched) == 2  # the second said the same as the first
     assert not watcher.results
-    assert {one.status for one in load_run("run").results} == {"failed"}
+    assert {result.status for result in load_run("run").results} == {"failed"}
 
 
 def test_a_trial_refused_by_its_ranks_stops_neither_the_sweep_nor_its_resumption() -> None:
@@ -211,6 +211,8 @@ def test_a_trial_refused_by_its_ranks_stops_neither_the_sweep_nor_its_resumption
         asked = ask("train", batch_size=[10, 20, 30], repeats=2, resume=resume)
         report = train(asked, launcher, watcher)
         assert report.exit_code == 4
-        assert sum(one.status == "ok" for one in load_run("run").results) == 4
-        assert [one.reason for one in watcher.results if one.status == "failed"] == ["your data is odd"]
+        assert sum(result.status == "ok" for result in load_run("run").results) == 4
+        assert [result.reason for result in watcher.results if result.status == "failed"] == [
+            "your data is odd"
+        ]
     assert len(launcher.launched) == 1  # resuming asks the refused trial once more and nothing else

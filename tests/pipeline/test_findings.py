@@ -47,11 +47,15 @@ def test_the_cause_comes_first(model: CostModel, asked: dict[str, Any], rule: st
 
 
 def test_a_healthy_run_has_no_finding_that_costs_anything() -> None:
-    assert [one for one in findings(CostModel(launch_noise=0.005)) if one["severity"] != "low"] == []
+    assert [
+        finding for finding in findings(CostModel(launch_noise=0.005)) if finding["severity"] != "low"
+    ] == []
 
 
 def test_ranks_that_are_slower_than_one_are_called_that() -> None:
-    found = {one["rule"]: one for one in findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))}
+    found = {
+        finding["rule"]: finding for finding in findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))
+    }
     assert "most of it by exposed communication" in found["negative scaling"]["claim"]
 
 
@@ -106,7 +110,7 @@ def test_an_exchange_that_fails_is_said_and_costs_no_exit_code(status: Any) -> N
 
 def test_waiting_that_sending_does_not_explain_is_not_called_bandwidth() -> None:
     model = CostModel(exposed_comm_s={2: 0.5}, bytes_per_s=1e9)
-    assert not any(one["rule"].startswith("communication-bound") for one in findings(model))
+    assert not any(finding["rule"].startswith("communication-bound") for finding in findings(model))
 
 
 def test_advice_narrows_a_run_of_several_jobs_to_the_one_it_is_about() -> None:

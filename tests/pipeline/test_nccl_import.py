@@ -51,7 +51,7 @@ def test_a_table_becomes_a_run() -> None:
     assert {one["world_size"] for one in found} == {2}
     assert {one["last_rank"] for one in found} == {None}
     curves = json.loads(Path("run/curve.json").read_text())["curves"]
-    assert [(one["dtype"], one["world_size"], len(one["points"])) for one in curves] == [
+    assert [(curve["dtype"], curve["world_size"], len(curve["points"])) for curve in curves] == [
         ("float32", 2, 2),
         ("float16", 2, 1),
     ]

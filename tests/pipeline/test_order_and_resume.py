@@ -236,7 +236,7 @@ def test_a_start_that_measured_nothing_does_not_say_where_the_run_was_measured()
     train(ask("train", repeats=2, resume=True), other, RecordingWatcher())
     record = json.loads(Path("run/environment.json").read_text())
     assert list(record["nodes"]) == ["other"]
-    assert {one.environment_id for one in load_run("run").results} == {record["environment_id"]}
+    assert {result.environment_id for result in load_run("run").results} == {record["environment_id"]}
 
 
 def test_a_run_that_lost_its_machine_goes_on_nowhere_else() -> None:

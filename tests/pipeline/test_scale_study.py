@@ -149,7 +149,7 @@ def test_world_sizes_without_one_are_labelled_relative() -> None:
 
 def test_every_number_is_explained_by_baselines_and_silent_runs() -> None:
     trials = plan_of(world_size=[1, 2], batch_size=50).trials
-    found = {(one.world_size, one.settings["strategy"], one.settings["ablation"]) for one in trials}
+    found = {(trial.world_size, trial.settings["strategy"], trial.settings["ablation"]) for trial in trials}
     assert found == {
         (1, "single", "none"),
         (1, "ddp", "none"),
@@ -163,9 +163,9 @@ def test_the_default_sweep_covers_the_machine() -> None:
     many = dataclasses.replace(TWO_CORES, cores=64)
     request = ask("scale")
     trials = plan_scaling(request, request.experiment({}), FakeLauncher(MODEL, many)).trials
-    assert {one.world_size for one in trials} == {1, 2, 4}
-    assert len({one.rank_batch_size for one in trials}) == 2
-    assert {one.world_size for one in plan_of().trials} == {1, 2}
+    assert {trial.world_size for trial in trials} == {1, 2, 4}
+    assert len({trial.rank_batch_size for trial in trials}) == 2
+    assert {trial.world_size for trial in plan_of().trials} == {1, 2}
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])

@@ -142,7 +142,7 @@ def test_a_trial_that_ends_all_ranks_is_recorded_and_comes_last_next_time() -> N
 def test_commands_that_share_a_run_must_name_its_folder() -> None:
     request = ask("scale", **_ASKED)
     alone = dataclasses.replace(
-        request, flags={name: one for name, one in request.flags.items() if name != "output_dir"}
+        request, flags={name: flag for name, flag in request.flags.items() if name != "output_dir"}
     )
     with pytest.raises(BadInput, match="--only-launch needs --output-dir"):
         _step(0, request=alone)

@@ -86,10 +86,10 @@ def test_repeats_are_spent_where_they_decide_something() -> None:
     tuned(HELPING)
     run = load_run("run")
     counts = {
-        (one.settings["fused_optimizer"], one.settings["precision"]): sum(
-            other.trial_id == one.trial_id for other in run.results
+        (result.settings["fused_optimizer"], result.settings["precision"]): sum(
+            other.trial_id == result.trial_id for other in run.results
         )
-        for one in run.results
+        for result in run.results
     }
     assert counts[True, "fp32"] == 2  # clearly worse
     assert counts[False, "bf16"] == 5 + 5  # judged, then confirmed anew
@@ -320,8 +320,10 @@ def test_a_winner_is_confirmed_beside_a_baseline_launched_in_turn_with_it() -> N
     report = tuned(HELPING, "precision", "jit", outcomes=fail)
     found = tuning_of(report)
     assert found["winner"] == ["jit True"]
-    confirming = [one for one in load_run("run").results if one.settings["jit"] and one.launch >= 9000]
-    plain = {one.launch for one in load_run("run").results if one.trial_id == found["baseline"]}
+    confirming = [
+        result for result in load_run("run").results if result.settings["jit"] and result.launch >= 9000
+    ]
+    plain = {result.launch for result in load_run("run").results if result.trial_id == found["baseline"]}
     assert len(confirming) == 5
     assert {one.launch for one in confirming} == {number for number in plain if number >= 9005}
 
@@ -364,7 +366,7 @@ def test_the_tuned_file_is_the_winner() -> None:
     assert path.read_text().startswith("# scalescope train FILE repeats this run.\n")
     experiment = build_experiment("train", "train", read_experiment_file(path), {}, {})
     (trial,) = expand(experiment, TWO_CORES).trials
-    confirming = {one.trial_id for one in load_run(report.path).results if one.launch >= 9000}
+    confirming = {result.trial_id for result in load_run(report.path).results if result.launch >= 9000}
     assert confirming == {tuning_of(report)["baseline"], trial.trial_id}
     wanted = {"precision": "bf16", "jit": True, "comm_hook": "none", "bucket_cap_mb": 5.0, "world_size": 2}
     assert wanted.items() <= trial.settings.items()

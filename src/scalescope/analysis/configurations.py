@@ -68,7 +68,7 @@ class Configuration:
 
     @property
     def median_step_s(self) -> float:
-        return statistics.median(step for one in self.launches for step in one.step_times_s)
+        return statistics.median(step for launch in self.launches for step in launch.step_times_s)
 
     @property
     def measured_steps(self) -> int:
@@ -81,7 +81,7 @@ class Configuration:
 
     @property
     def matmul_flops_per_s(self) -> float | None:
-        rates = [one.matmul_flops_per_s for one in self.launches if one.matmul_flops_per_s]
+        rates = [launch.matmul_flops_per_s for launch in self.launches if launch.matmul_flops_per_s]
         return statistics.median(rates) if rates else None
 
     @property
@@ -104,13 +104,13 @@ class Configuration:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        peaks = [one.peak_memory_bytes for one in self.launches if one.peak_memory_bytes is not None]
+        peaks = [launch.peak_memory_bytes for launch in self.launches if launch.peak_memory_bytes is not None]
         return max(peaks) if peaks else None
 
     def instabilities(self) -> list[str]:
         """Why this result is less sure than it looks; empty where nothing speaks against it."""
         found = []
-        spread = coefficient_of_variation([one.samples_per_s for one in self.launches])
+        spread = coefficient_of_variation([launch.samples_per_s for launch in self.launches])
         if spread is not None and spread > _UNSTABLE_CV:
             found.append(f"launches differ by {spread:.1%} (CV; up to {_UNSTABLE_CV:.0%} is calm)")
         found.extend(self._instabilities_of_launches())
@@ -120,14 +120,14 @@ class Configuration:
 
     def _instabilities_of_launches(self) -> list[str]:
         total = len(self.launches)
-        unsteady = sum(not one.steady for one in self.launches)
-        changed = sum(bool(one.machine_changed) for one in self.launches)
+        unsteady = sum(not launch.steady for launch in self.launches)
+        changed = sum(bool(launch.machine_changed) for launch in self.launches)
         found = []
         if unsteady:
             found.append(
                 f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches"
             )
-        hot = sum(one.seen.throttled for one in self.launches)
+        hot = sum(launch.seen.throttled for launch in self.launches)
         if hot:
             found.append(f"the GPU slowed down by heat or its supply in {hot} of {total} launches")
         if changed:
@@ -148,24 +148,24 @@ class Configuration:
 
     def _short_batches(self) -> list[str]:
         """Whether steps worked on fewer samples than asked for; a data set may have no more."""
-        steps = sum(len(one.step_times_s) for one in self.launches)
-        samples = sum(one.samples for one in self.launches)
+        steps = sum(len(launch.step_times_s) for launch in self.launches)
+        samples = sum(launch.samples for launch in self.launches)
         mean, asked = samples / steps, self.trial.samples_per_step
         if mean > asked * (1.0 - _SHORT):
             return []
         return [f"steps held {mean:.0f} samples on average and not {asked}: the data's batches are smaller"]
 
     def _outliers(self) -> list[str]:
-        outliers = [place for one in self.launches for place in one.outliers]
+        outliers = [outlier for launch in self.launches for outlier in launch.outliers]
         if not outliers:
             return []
-        steps = sum(len(one.step_times_s) for one in self.launches)
+        steps = sum(len(launch.step_times_s) for launch in self.launches)
         names = ["shared by ranks" if rank is None else f"rank {rank}" for rank, _ in outliers]
         share = ", ".join(f"{name}: {count}" for name, count in sorted(Counter(names).items()))
         return [f"{len(outliers)} of {steps} steps lie far from the median ({share}); they are counted in"]
 
     def _drifts(self) -> bool:
-        times = [one.started_s for one in self.launches]
+        times = [launch.started_s for launch in self.launches]
         if max(times) - min(times) < _DRIFT_SPAN_S:
             return False
         trend = slope(times, self.log_rates)

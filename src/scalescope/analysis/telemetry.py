@@ -46,9 +46,9 @@ def seen_in(telemetry: dict[str, Any]) -> Seen:
         gpu_utilization=_mean(_all(gpus, "utilization")),
         gpu_memory_bytes=max(_all(gpus, "memory_used_bytes"), default=None),
         power_w=_mean(_all(gpus, "power_w")),
-        power_limit_w=_mean([one["power_limit_w"] for one in gpus if "power_limit_w" in one]),
+        power_limit_w=_mean([gpu["power_limit_w"] for gpu in gpus if "power_limit_w" in gpu]),
         sm_clock_hz=_mean(_all(gpus, "sm_clock_hz")),
-        sm_clock_limit_hz=_mean([one["sm_clock_limit_hz"] for one in gpus if "sm_clock_limit_hz" in one]),
+        sm_clock_limit_hz=_mean([gpu["sm_clock_limit_hz"] for gpu in gpus if "sm_clock_limit_hz" in gpu]),
         temperature_c=max(_all(gpus, "temperature_c"), default=None),
         host_utilization=cpu.get("host_utilization"),
         rank_busy_cores=_mean(cores) if cores else None,
@@ -60,22 +60,22 @@ def seen_in(telemetry: dict[str, Any]) -> Seen:
 def over_launches(launches: Sequence[Seen]) -> Seen:
     """The mean of what launches saw, each figure over those that saw it."""
     found: dict[str, Any] = {}
-    for one in fields(Seen):
-        values = [getattr(seen, one.name) for seen in launches]
+    for field in fields(Seen):
+        values = [getattr(launch, field.name) for launch in launches]
         known = [value for value in values if isinstance(value, int | float)]
-        found[one.name] = max(known, default=None) if one.name in _LARGEST else _mean(known)
-    names = dict.fromkeys(name for seen in launches for name in seen.slowdowns)
-    problems = [seen.problem for seen in launches if seen.problem is not None]
+        found[field.name] = max(known, default=None) if field.name in _LARGEST else _mean(known)
+    names = dict.fromkeys(name for launch in launches for name in launch.slowdowns)
+    problems = [launch.problem for launch in launches if launch.problem is not None]
     return Seen(**(found | {"slowdowns": tuple(names), "problem": problems[0] if problems else None}))
 
 
 def _often(gpus: Iterable[dict[str, Any]]) -> tuple[str, ...]:
-    shares = [one.get("slowdowns", {}) for one in gpus]
+    shares = [gpu.get("slowdowns", {}) for gpu in gpus]
     return tuple(dict.fromkeys(name for one in shares for name, share in one.items() if share >= _OFTEN))
 
 
 def _all(gpus: Iterable[dict[str, Any]], name: str) -> list[float]:
-    return [float(value) for one in gpus for value in one.get(name, [])]
+    return [float(value) for gpu in gpus for value in gpu.get(name, [])]
 
 
 def _mean(values: Sequence[float]) -> float | None:

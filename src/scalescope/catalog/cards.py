@@ -78,8 +78,8 @@ def all_settings(benchmark: str) -> dict[str, tuple[Setting, ...]]:
     """Every setting a trial of `benchmark` may have, by name, with each card's own version of it."""
     found: dict[str, tuple[Setting, ...]] = {}
     for owner in _all_cards(benchmark):
-        for one in settings_of(owner):
-            found[one.name] = (*found.get(one.name, ()), one)
+        for setting in settings_of(owner):
+            found[setting.name] = (*found.get(setting.name, ()), setting)
     return found
 
 

@@ -40,10 +40,10 @@ def diagnose_facts(cases: tuple[Facts, ...], of_run: Sequence[Finding | Abstenti
                 )
             elif isinstance(found, Abstention):
                 abstentions.setdefault(found.rule, found)
-    told = {one.rule for one in findings}
+    told = {finding.rule for finding in findings}
     return Diagnosis(
         findings=tuple(_in_order(_once(findings))),
-        abstentions=tuple(one for name, one in abstentions.items() if name not in told),
+        abstentions=tuple(abstention for name, abstention in abstentions.items() if name not in told),
     )
 
 
@@ -64,11 +64,13 @@ def _applied(name: str, rule: Callable[..., Any], *arguments: object) -> Finding
 def _once(findings: list[Finding]) -> list[Finding]:
     """Each rule where it costs most."""
     worst: dict[str, Finding] = {}
-    for one in findings:
-        if one.rule not in worst or one.share > worst[one.rule].share:
-            worst[one.rule] = one
+    for finding in findings:
+        if finding.rule not in worst or finding.share > worst[finding.rule].share:
+            worst[finding.rule] = finding
     return list(worst.values())
 
 
 def _in_order(findings: list[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda one: (one.symptom, -one.share, not one.root, one.rule))
+    return sorted(
+        findings, key=lambda finding: (finding.symptom, -finding.share, not finding.root, finding.rule)
+    )

@@ -277,57 +277,57 @@ def _place(trial: Trial) -> Place:
 
 def _curves(run: Run) -> dict[Place, Curve]:
     points: dict[Place, list[tuple[int, float]]] = {}
-    places = {one.trial_id: _place(Trial(settings=one.settings)) for one in run.results}
-    for one in collective_rows(run.results):
-        if one.collective == "all_reduce":
-            points.setdefault(places[one.trial_id], []).append((one.size_bytes, one.time_s))
-    return {key: Curve.through(found) for key, found in points.items()}
+    places = {result.trial_id: _place(Trial(settings=result.settings)) for result in run.results}
+    for row in collective_rows(run.results):
+        if row.collective == "all_reduce":
+            points.setdefault(places[row.trial_id], []).append((row.size_bytes, row.time_s))
+    return {key: Curve.through(point) for key, point in points.items()}
 
 
 def _pairs(run: Run) -> dict[Place, tuple[PairRow, ...]]:
     measured: dict[Place, list[Result]] = {}
-    for one in run.of_status("ok"):
-        if one.settings.get("pairs"):
-            measured.setdefault(_place(Trial(settings=one.settings)), []).append(one)
+    for result in run.of_status("ok"):
+        if result.settings.get("pairs"):
+            measured.setdefault(_place(Trial(settings=result.settings)), []).append(result)
     return {place: pair_rows(found) for place, found in measured.items()}
 
 
 def _choices(run: Run) -> dict[Place, NcclChoices]:
     return {
-        _place(Trial(settings=one.settings)): nccl_choices(run, one)
-        for one in run.of_status("ok")
-        if one.settings.get("purpose") == "listen"
+        _place(Trial(settings=result.settings)): nccl_choices(run, result)
+        for result in run.of_status("ok")
+        if result.settings.get("purpose") == "listen"
     }
 
 
 def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float] | None:
     """Seconds a batch: of the slowest rank, in the first launch that says."""
-    for one in results:
-        if one.trial_id == trial.trial_id and one.status == "ok":
-            found = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in one.ranks]
+    for result in results:
+        if result.trial_id == trial.trial_id and result.status == "ok":
+            found = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in result.ranks]
             known = [(float(a), float(b)) for a, b in found if a is not None and b is not None]
             return max(known, key=sum, default=None)
     return None
 
 
 def _hosts(results: Iterable[Result], trial: Trial) -> tuple[str, ...]:
-    for one in results:
-        if one.trial_id == trial.trial_id and one.status == "ok":
-            return tuple(rank.host for rank in one.ranks)
+    for result in results:
+        if result.trial_id == trial.trial_id and result.status == "ok":
+            return tuple(rank.host for rank in result.ranks)
     return ()
 
 
 def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:
-    for one in results:
-        if one.trial_id == trial.trial_id and one.status == "ok":
-            value = one.ranks[0].counters.get(name)
+    for result in results:
+        if result.trial_id == trial.trial_id and result.status == "ok":
+            value = result.ranks[0].counters.get(name)
             return int(value) if isinstance(value, int | float) else None
     return None
 
 
 def _buckets(results: Iterable[Result], trial: Trial) -> tuple[int, ...] | None:
-    for one in results:
-        if one.trial_id == trial.trial_id and one.status == "ok":
-            text = one.ranks[0].counters.get("bucket_bytes")
+    for result in results:
+        if result.trial_id == trial.trial_id and result.status == "ok":
+            text = result.ranks[0].counters.get("bucket_bytes")
             return tuple(int(word) for word in str(text).split(",")) if text else None
     return None

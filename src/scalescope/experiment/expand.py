@@ -64,7 +64,9 @@ def resolve_placement(experiment: Experiment, machine: Machine) -> tuple[Experim
     if threads != (None,) and _threads_by_variable(settings):
         raise BadInput("give either --threads-per-rank or --env OMP_NUM_THREADS, not both")
     share = max(1, machine.cores // machine.ranks_on_a_host(max(worlds)))
-    settings["threads_per_rank"] = tuple(dict.fromkeys(share if one is None else one for one in threads))
+    settings["threads_per_rank"] = tuple(
+        dict.fromkeys(share if thread is None else thread for thread in threads)
+    )
     return experiment.with_settings(**settings), notes
 
 
@@ -151,12 +153,12 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
 
 
 def _own(owner: Any, asked: dict[str, Value]) -> dict[str, Value]:
-    return {one.name: asked[one.name] for one in settings_of(owner) if one.name in asked}
+    return {setting.name: asked[setting.name] for setting in settings_of(owner) if setting.name in asked}
 
 
 def defaults_of(owner: Any, selection: Mapping[str, str], device: str) -> dict[str, Value]:
     """A card's defaults, as the chosen workload and data would have them."""
-    found = {one.name: one.default_for(device) for one in settings_of(owner)}
+    found = {setting.name: setting.default_for(device) for setting in settings_of(owner)}
     for kind in ("data", "workloads"):
         if kind in selection:
             wished = cards.card(kind, selection[kind]).defaults

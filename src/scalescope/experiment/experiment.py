@@ -43,9 +43,9 @@ def build_experiment(
     _drop_overridden_batch(file, flags, given)
     _drop_overridden_steps(file, flags, given)
     _drop_unselected(file, flags, given)
-    run_options = {one.name: one for one in settings_of(Measuring)}
+    run_options = {setting.name: setting for setting in settings_of(Measuring)}
     known = cards.all_settings(benchmark)
-    measuring: dict[str, Any] = {name: one.default for name, one in run_options.items()}
+    measuring: dict[str, Any] = {name: run_option.default for name, run_option in run_options.items()}
     measuring.update((name, value) for name, value in defaults.items() if name in run_options)
     settings: dict[str, tuple[Value, ...]] = {
         name: (value,) for name, value in defaults.items() if name not in run_options
@@ -94,10 +94,10 @@ def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Va
     return values
 
 
-def _only_value(one: Setting, given: tuple[Given, ...]) -> Value:
+def _only_value(setting: Setting, given: tuple[Given, ...]) -> Value:
     if len(given) > 1:
         raise BadInput(f"{given[0].origin}: takes one value, not a list")
-    return parse_value(one, given[0].text, given[0].origin)
+    return parse_value(setting, given[0].text, given[0].origin)
 
 
 def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]:

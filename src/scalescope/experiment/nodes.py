@@ -35,8 +35,8 @@ def _different_gpus(nodes: Mapping[str, Machine]) -> list[Gpu]:
     """All GPUs, each once: two containers that call themselves nodes may have the same one."""
     found = {
         (gpu.uuid if "-" in gpu.uuid else (name, gpu.uuid)): gpu  # old versions of torch tell no uuid
-        for name, one in nodes.items()
-        for gpu in one.gpus
+        for name, node in nodes.items()
+        for gpu in node.gpus
     }
     return list(found.values())
 
@@ -59,12 +59,12 @@ def odd_ones(nodes: Mapping[str, Machine]) -> set[str]:
 
 def _facts(nodes: Mapping[str, Machine]) -> dict[str, dict[str, str]]:
     return {
-        "torch": {host: one.torch_version for host, one in nodes.items()},
-        "GPUs": {host: gpu_names(one) for host, one in nodes.items()},
-        "cores": {host: str(one.cores) for host, one in nodes.items()},
-        "processor": {host: one.cpu_model for host, one in nodes.items()},
-        "driver": {host: one.driver_version or "none" for host, one in nodes.items()},
-        "NCCL": {host: one.nccl_version or "none" for host, one in nodes.items()},
+        "torch": {host: node.torch_version for host, node in nodes.items()},
+        "GPUs": {host: gpu_names(node) for host, node in nodes.items()},
+        "cores": {host: str(node.cores) for host, node in nodes.items()},
+        "processor": {host: node.cpu_model for host, node in nodes.items()},
+        "driver": {host: node.driver_version or "none" for host, node in nodes.items()},
+        "NCCL": {host: node.nccl_version or "none" for host, node in nodes.items()},
     }
 
 

@@ -35,7 +35,11 @@ def to_yaml(experiment: Experiment, words: tuple[str, ...] = ()) -> str:
 def neutral_lines(benchmark: str) -> set[str]:
     """The lines that say of a setting what every run before it existed did."""
     settings = (versions[0] for versions in cards.all_settings(benchmark).values())
-    return {f"{one.name}: {_inline(one.neutral)}" for one in settings if not isinstance(one.neutral, Unset)}
+    return {
+        f"{setting.name}: {_inline(setting.neutral)}"
+        for setting in settings
+        if not isinstance(setting.neutral, Unset)
+    }
 
 
 class _Dumper(yaml.SafeDumper):

@@ -29,13 +29,13 @@ class Trial:
 
     def options(self, owner: type[Card]) -> Card:
         """This trial's values of a card's settings, as an instance of the card."""
-        return owner(**{one.name: self.value(one) for one in settings_of(owner)})
+        return owner(**{setting.name: self.value(setting) for setting in settings_of(owner)})
 
-    def value(self, one: Setting) -> Value:
+    def value(self, setting: Setting) -> Value:
         """A setting's value; what a run from before the setting existed did is its neutral value."""
-        if one.name in self.settings or isinstance(one.neutral, Unset):
-            return self.settings[one.name]
-        return one.neutral
+        if setting.name in self.settings or isinstance(setting.neutral, Unset):
+            return self.settings[setting.name]
+        return setting.neutral
 
     @property
     def world_size(self) -> int:

@@ -42,8 +42,8 @@ def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
     `probes` has one entry a rank, in their order.
     """
     found: dict[str, Node] = {}
-    for number in dict.fromkeys(one["node"] for one in probes):
-        ranks = {rank: one for rank, one in enumerate(probes) if one["node"] == number}
+    for number in dict.fromkeys(probe["node"] for probe in probes):
+        ranks = {rank: probe for rank, probe in enumerate(probes) if probe["node"] == number}
         seen = list(ranks.values())
         first = next((one for one in seen if one["machine"]), None)
         name = seen[0]["host"]
@@ -68,17 +68,17 @@ def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
 
 def _cores(raw: dict[str, Any], ranks: list[dict[str, Any]]) -> int:
     """All cores of the ranks together, and no more than SLURM gave them."""
-    seen = len({core for one in ranks for core in one["cores"]}) or int(raw["cores"])
-    granted = sum(one["cpus_per_task"] for one in ranks)
+    seen = len({core for rank in ranks for core in rank["cores"]}) or int(raw["cores"])
+    granted = sum(rank["cpus_per_task"] for rank in ranks)
     return min(seen, granted) if granted else seen
 
 
 def _gpus(raw: dict[str, Any], ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the first rank sees, and what only others see."""
     found = {gpu["uuid"]: gpu for gpu in raw["gpus"]}
-    for one in ranks:
-        if one["gpu"]:
-            found.setdefault(one["gpu"]["uuid"], one["gpu"])
+    for rank in ranks:
+        if rank["gpu"]:
+            found.setdefault(rank["gpu"]["uuid"], rank["gpu"])
     return list(found.values())
 
 

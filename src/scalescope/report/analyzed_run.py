@@ -86,7 +86,7 @@ class Material:
         """Of every machine its configurations; of two runs of one trial the newer one's."""
         found: dict[str, dict[str, Configuration]] = {}
         for story in self.stories:
-            machines = {one.trial_id: one.environment_id for one in story.run.results}
+            machines = {result.trial_id: result.environment_id for result in story.run.results}
             for one in story.measured:
                 own = found.setdefault(machines[one.trial.trial_id], {})
                 own.pop(one.trial.trial_id, None)  # the newer one comes later
@@ -106,9 +106,9 @@ class Material:
             return self.stories[0].rows
         return tuple(row for own in self._by_machine for row in scaling_rows(own))
 
-    def row_of(self, one: Configuration) -> ScalingRow | None:
+    def row_of(self, configuration: Configuration) -> ScalingRow | None:
         """How a configuration scales; None where it is no row of its own."""
-        return self._rows_by_configuration.get(id(one))
+        return self._rows_by_configuration.get(id(configuration))
 
     @functools.cached_property
     def _rows_by_configuration(self) -> dict[int, ScalingRow]:
@@ -129,12 +129,12 @@ class Material:
         return tuple(story for story in reversed(self.stories) if story.scales)
 
 
-def dataset_of(one: Configuration) -> str:
+def dataset_of(configuration: Configuration) -> str:
     """The data a configuration trained on; made-up samples go by the workload's name."""
-    data = str(one.trial.settings.get("data", "synthetic"))
+    data = str(configuration.trial.settings.get("data", "synthetic"))
     if data not in ("synthetic", "own"):
         return data
-    return Path(str(one.trial.settings["workload"]).partition(":")[0]).stem
+    return Path(str(configuration.trial.settings["workload"]).partition(":")[0]).stem
 
 
 def notes_of(measured: Sequence[Configuration]) -> tuple[str, ...]:

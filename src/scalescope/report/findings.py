@@ -14,12 +14,12 @@ def findings_section(
     diagnosis: Diagnosis, *, every: bool = False, loses: bool = False
 ) -> tuple[Section, ...]:
     """The most expensive findings with their advice; the rest, and what could not be told, on request."""
-    worth = [one for one in diagnosis.findings if every or one.share > 0.0]
+    worth = [finding for finding in diagnosis.findings if every or finding.share > 0.0]
     shown = worth if every else worth[:_SHOWN]
     lines = [line for number, one in enumerate(shown, start=1) for line in _lines(number, one, every=every)]
     if not shown:
         lines = [_NOT_KNOWN if loses else "Nothing was found that costs speed."] if every else []
-    details = [f"{one.rule}: {one.claim}" for one in diagnosis.findings if one not in shown]
+    details = [f"{finding.rule}: {finding.claim}" for finding in diagnosis.findings if finding not in shown]
     for silent in diagnosis.abstentions:
         hint = f"; {silent.command}" if silent.command else ""
         details.append(f"Cannot tell about {silent.rule}: {silent.missing} is not known{hint}.")
@@ -27,21 +27,22 @@ def findings_section(
     return (Section(title=title, lines=tuple(lines), details=tuple(details)),) if lines or details else ()
 
 
-def _lines(number: int, one: Finding, *, every: bool) -> list[str]:
-    where = f" [{one.about}]" if one.about else ""
-    doubt = " From one launch: more would tell." if one.single else ""
-    doubt = doubt if one.certain else " Not certain: launches differ too much; more --repeats would tell."
-    tries = one.advice if every else one.advice[:1]
+def _lines(number: int, finding: Finding, *, every: bool) -> list[str]:
+    where = f" [{finding.about}]" if finding.about else ""
+    doubt = " From one launch: more would tell." if finding.single else ""
+    doubt = doubt if finding.certain else " Not certain: launches differ too much; more --repeats would tell."
+    tries = finding.advice if every else finding.advice[:1]
     return [
-        f"{number}. {one.rule}{where}: {one.claim}{doubt}",
+        f"{number}. {finding.rule}{where}: {finding.claim}{doubt}",
         *(f"   try: {advice.text}: {advice.command}" for advice in tries),
     ]
 
 
-def evidence_lines(one: Finding) -> list[str]:
+def evidence_lines(finding: Finding) -> list[str]:
     """What a finding stands on, number by number."""
     return [
-        f"   {item.name}: {_value(item)}{f' ({item.source})' if item.source else ''}" for item in one.evidence
+        f"   {item.name}: {_value(item)}{f' ({item.source})' if item.source else ''}"
+        for item in finding.evidence
     ]
 
 
@@ -61,18 +62,18 @@ def findings_json(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """The findings as results.json holds them."""
     return [
         {
-            "rule": one.rule,
-            "severity": one.severity,
-            "claim": one.claim,
-            "about": one.about,
-            "lost": one.lost,
-            "certain": one.certain,
-            "single_launch": one.single,
+            "rule": finding.rule,
+            "severity": finding.severity,
+            "claim": finding.claim,
+            "about": finding.about,
+            "lost": finding.lost,
+            "certain": finding.certain,
+            "single_launch": finding.single,
             "evidence": {
                 item.name: {"value": item.value, "unit": item.unit, "source": item.source}
-                for item in one.evidence
+                for item in finding.evidence
             },
-            "advice": [{"text": advice.text, "command": advice.command} for advice in one.advice],
+            "advice": [{"text": advice.text, "command": advice.command} for advice in finding.advice],
         }
-        for one in diagnosis.findings
+        for finding in diagnosis.findings
     ]

@@ -30,9 +30,9 @@ def headline(told: Run | Story) -> str:
     return next(iter(verdicts(memory_groups(story.run))), NOTHING)
 
 
-def _story(told: Run | Story) -> Story:
+def _story(run: Run | Story) -> Story:
     """A run with what analysis makes of it, each thing computed once."""
-    return told if isinstance(told, Story) else Story(told)
+    return run if isinstance(run, Story) else Story(run)
 
 
 def _said_by_tuning(run: Run) -> str | None:
@@ -63,7 +63,10 @@ def performance_sections(told: Run | Story) -> tuple[Section, ...]:
         return (first, *profile_sections(run), *briefs, *found, Section(lines=lines))
     diagnosis = story.diagnosis
     evidence = tuple(
-        line for one in diagnosis.findings for line in (f"{one.rule}:", *evidence_lines(one)) if one.evidence
+        line
+        for finding in diagnosis.findings
+        for line in (f"{finding.rule}:", *evidence_lines(finding))
+        if finding.evidence
     )
     return (
         first,
@@ -74,10 +77,10 @@ def performance_sections(told: Run | Story) -> tuple[Section, ...]:
     )
 
 
-def performance_text(told: Run | Story) -> str:
+def performance_text(run: Run | Story) -> str:
     """The same as a file of plain text."""
     parts = []
-    for section in performance_sections(told):
+    for section in performance_sections(run):
         parts += [section.title or ""]
         if section.table is not None:
             columns = [section.table.columns, *section.table.rows]

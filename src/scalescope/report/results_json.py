@@ -70,34 +70,34 @@ def _device_name(run: Run) -> str | None:
     return None if model is None else str(model)
 
 
-def _training(one: Configuration) -> dict[str, Any]:
-    settings = one.trial.settings
-    step, rate = one.step_time_s, one.samples_per_s
+def _training(configuration: Configuration) -> dict[str, Any]:
+    settings = configuration.trial.settings
+    step, rate = configuration.step_time_s, configuration.samples_per_s
     return {
-        "trial_id": one.trial.trial_id,
-        **_description(one.trial),
-        "launches": len(one.launches),
-        "step_time_s": {"median": one.median_step_s, "mean": step.value, "ci95": _interval(step)},
+        "trial_id": configuration.trial.trial_id,
+        **_description(configuration.trial),
+        "launches": len(configuration.launches),
+        "step_time_s": {"median": configuration.median_step_s, "mean": step.value, "ci95": _interval(step)},
         "samples_per_s": rate.value,
         "ci95_samples_per_s": _interval(rate),
-        **_text_and_epochs(one),
-        "model_flops_per_s": one.model_flops_per_s,
-        "mfu": one.mfu,
-        "telemetry": dataclasses.asdict(one.seen),
+        **_text_and_epochs(configuration),
+        "model_flops_per_s": configuration.model_flops_per_s,
+        "mfu": configuration.mfu,
+        "telemetry": dataclasses.asdict(configuration.seen),
         "scaling_measurement": not settings["oversubscribe"],
-        "warnings": warnings_of(one),
+        "warnings": warnings_of(configuration),
         "settings": dict(settings),
         "status": "ok",
     }
 
 
-def _text_and_epochs(one: Configuration) -> dict[str, Any]:
+def _text_and_epochs(configuration: Configuration) -> dict[str, Any]:
     """What only texts, and only runs of several epochs or with an evaluation, have."""
     found: dict[str, Any] = {}
-    if one.tokens_per_s is not None:
-        found["tokens_per_s"] = one.tokens_per_s
-    if worth_telling(one.epochs):
-        found["epochs"] = [_epoch(epoch) for epoch in one.epochs]
+    if configuration.tokens_per_s is not None:
+        found["tokens_per_s"] = configuration.tokens_per_s
+    if worth_telling(configuration.epochs):
+        found["epochs"] = [_epoch(epoch) for epoch in configuration.epochs]
     return found
 
 
@@ -123,9 +123,9 @@ def _description(trial: Trial) -> dict[str, Any]:
 
 def _failures(run: Run) -> list[dict[str, Any]]:
     return [
-        _failure(one)
-        for one in run.results
-        if one.status != "ok" and one.settings["benchmark"] in ("train", "profile")
+        _failure(result)
+        for result in run.results
+        if result.status != "ok" and result.settings["benchmark"] in ("train", "profile")
     ]
 
 

@@ -41,4 +41,6 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     events = raw.get("traceEvents") if isinstance(raw, dict) else raw
     if not isinstance(events, list):
         raise ValueError("no Chrome trace: it has no list of events")
-    return [one for one in events if isinstance(one, dict) and one.get("ph") == "X" and "dur" in one]
+    return [
+        event for event in events if isinstance(event, dict) and event.get("ph") == "X" and "dur" in event
+    ]

@@ -169,7 +169,7 @@ def _run_plan(
     finished = {result.key for result in before.of_status(*KEPT)}
     ordered = plan.own_launches()
     if plan.only is not None:  # what ended the ranks of another launch may end ours: all others first
-        troubled = {one.trial_id for one in before.of_status("failed", "hang")}
+        troubled = {result.trial_id for result in before.of_status("failed", "hang")}
         ordered.sort(key=lambda one: one[1].trial_id in troubled)
     durations = LaunchDurations(before.results)
     failures = Counter(

@@ -54,7 +54,7 @@ def _with_new_hosts(stored: dict[str, Any], launcher: Launcher) -> dict[str, Any
     systems = stored.get("systems") or {next(iter(before)): stored.get("system")}
     return {
         **stored,
-        "nodes": {host: dataclasses.asdict(one) for host, one in nodes.items()},
+        "nodes": {host: dataclasses.asdict(node) for host, node in nodes.items()},
         "node_differences": differences(nodes),
         "starts": [*stored.get("starts", [list(before)]), list(now)],
         "systems": {**systems, **launcher.systems()},

@@ -127,7 +127,12 @@ def _figures(chapters: tuple[Chapter, ...], folder: Path, wishes: Wishes) -> lis
     check_drawing()
     place = folder / "figures"
     place.mkdir(parents=True, exist_ok=True)
-    return [path for one in chapters for figure in one.figures for path in save(figure, place, wishes.width)]
+    return [
+        path
+        for chapter in chapters
+        for figure in chapter.figures
+        for path in save(figure, place, wishes.width)
+    ]
 
 
 def _texts(material: Material, chapters: tuple[Chapter, ...], wishes: Wishes) -> dict[str, str]:

@@ -253,4 +253,4 @@ def _exit_code(run: Run, strict: bool, answers: Callable[[Result], bool]) -> int
 def _is_unstable(run: Run) -> bool:
     from scalescope.analysis.configurations import configurations
 
-    return any(one.instabilities() for one in configurations(run.results))
+    return any(configuration.instabilities() for configuration in configurations(run.results))

@@ -95,9 +95,9 @@ def cuda_step(number: int) -> list[Event]:
     )
 
 
-def steps_of(one: Sequence[Event], count: int = 3) -> list[Event]:
+def steps_of(events: Sequence[Event], count: int = 3) -> list[Event]:
     """The same step several times; the first is the one that is not read."""
-    return [later for number in range(count) for later in moved(one, number * STEP_MS)]
+    return [later for number in range(count) for later in moved(events, number * STEP_MS)]
 
 
 def write_trace(path: Path, events: Sequence[Event]) -> None:

@@ -59,7 +59,7 @@ def test_mean_of_logs_is_the_exponential_of_the_t_interval(logs: list[float]) ->
     found = mean_of_logs(logs)
     error = float(stats.sem(logs))
     low, high = stats.t.interval(0.95, len(logs) - 1, loc=math.fsum(logs) / len(logs), scale=error)
-    assert found.value == pytest.approx(float(stats.gmean([math.exp(one) for one in logs])))
+    assert found.value == pytest.approx(float(stats.gmean([math.exp(log) for log in logs])))
     assert found.low == pytest.approx(math.exp(low))
     assert found.high == pytest.approx(math.exp(high))
 

@@ -179,7 +179,11 @@ def test_launches_that_heat_slowed_down_are_called_unstable() -> None:
     capped = {"gpus": {"a": {"slowdowns": {"power cap": 1.0}}}}
     told = "the GPU slowed down by heat or its supply in 2 of 3 launches"
     assert told in _configuration(hot, capped, hot).instabilities()
-    assert not [one for one in _configuration(capped, {}).instabilities() if "slowed down" in one]
+    assert not [
+        instability
+        for instability in _configuration(capped, {}).instabilities()
+        if "slowed down" in instability
+    ]
 
 
 def test_model_operations_a_second_are_those_of_one_rank_and_mfu_their_share_of_a_matrix_product() -> None:
@@ -196,8 +200,8 @@ def test_operations_that_ranks_counted_stand_in_for_a_formula(tmp_path: Path) ->
     (unknown,) = configurations([result])
     assert (unknown.model_flops_per_s, unknown.mfu) == (None, None)
     counted = [
-        dataclasses.replace(one, counters={**one.counters, "model_flops_per_sample": 5e6})
-        for one in result.ranks
+        dataclasses.replace(rank, counters={**rank.counters, "model_flops_per_sample": 5e6})
+        for rank in result.ranks
     ]
     result = dataclasses.replace(result, ranks=counted)
     assert summarise(result).flops_per_sample == 5e6

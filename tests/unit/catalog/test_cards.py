@@ -21,8 +21,8 @@ EVERY_SETTING = [
 ]
 
 
-def _label(one: Setting) -> str:
-    return f"{one.card}.{one.name}"
+def _label(setting: Setting) -> str:
+    return f"{setting.card}.{setting.name}"
 
 
 def _modules(folder: Path) -> set[str]:
@@ -55,43 +55,43 @@ def test_a_card_says_what_it_is(kind: str, name: str) -> None:
     assert not card.__doc__.startswith(f"{card.__name__}(")  # what a dataclass says without a docstring
 
 
-@pytest.mark.parametrize("one", EVERY_SETTING, ids=_label)
-def test_every_setting_has_help_that_is_a_sentence(one: Setting) -> None:
-    assert len(one.help) > 10
-    assert one.help.isprintable()
-    assert one.help.rstrip().endswith((".", ")"))
+@pytest.mark.parametrize("setting", EVERY_SETTING, ids=_label)
+def test_every_setting_has_help_that_is_a_sentence(setting: Setting) -> None:
+    assert len(setting.help) > 10
+    assert setting.help.isprintable()
+    assert setting.help.rstrip().endswith((".", ")"))
 
 
-@pytest.mark.parametrize("one", EVERY_SETTING, ids=_label)
+@pytest.mark.parametrize("setting", EVERY_SETTING, ids=_label)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_default_is_allowed(one: Setting, device: str) -> None:
-    default = one.default_for(device)
+def test_every_default_is_allowed(setting: Setting, device: str) -> None:
+    default = setting.default_for(device)
     if default is None:
-        assert one.optional or one.kind == "env"
+        assert setting.optional or setting.kind == "env"
     else:
-        assert check_value(one, default, one.name) == default
+        assert check_value(setting, default, setting.name) == default
 
 
-@pytest.mark.parametrize("one", EVERY_SETTING, ids=_label)
-def test_every_number_has_a_lower_bound(one: Setting) -> None:
-    assert (one.low is not None) == (one.kind in ("int", "float", "duration", "bytes"))
+@pytest.mark.parametrize("setting", EVERY_SETTING, ids=_label)
+def test_every_number_has_a_lower_bound(setting: Setting) -> None:
+    assert (setting.low is not None) == (setting.kind in ("int", "float", "duration", "bytes"))
 
 
-@pytest.mark.parametrize("one", [one for one in EVERY_SETTING if one.kind == "int"], ids=_label)
-def test_every_whole_number_has_an_upper_bound(one: Setting) -> None:
-    assert one.high is not None
+@pytest.mark.parametrize("setting", [one for one in EVERY_SETTING if one.kind == "int"], ids=_label)
+def test_every_whole_number_has_an_upper_bound(setting: Setting) -> None:
+    assert setting.high is not None
 
 
 @pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
 def test_cards_that_share_a_setting_share_its_kind(benchmark: str) -> None:
     for name, versions in cards.all_settings(benchmark).items():
-        shapes = {(one.kind, one.optional, one.internal, one.sweep) for one in versions}
+        shapes = {(version.kind, version.optional, version.internal, version.sweep) for version in versions}
         assert len(shapes) == 1, f"{name}: {shapes}"
 
 
 @pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
 def test_no_setting_of_a_trial_is_named_like_an_option_of_the_run(benchmark: str) -> None:
-    assert not {one.name for one in settings_of(Measuring)} & set(cards.all_settings(benchmark))
+    assert not {setting.name for setting in settings_of(Measuring)} & set(cards.all_settings(benchmark))
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("dpp", "ddp"), ("singel", "single")])

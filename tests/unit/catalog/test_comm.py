@@ -22,7 +22,7 @@ EVERY = (
 
 
 def options(device: str = "cpu", **changes: Any) -> Comm:
-    values: dict[str, Any] = {one.name: one.default_for(device) for one in settings_of(Comm)}
+    values: dict[str, Any] = {setting.name: setting.default_for(device) for setting in settings_of(Comm)}
     return Comm(**{**values, **changes})
 
 
@@ -60,13 +60,13 @@ def test_the_largest_size_depends_on_the_device() -> None:
 
 def test_a_misspelt_collective_gets_a_hint() -> None:
     placed = {"world_size": 2, "backend": "gloo", "device": "cpu"}
-    values = {one.name: one.default_for("cpu") for one in settings_of(Comm)}
+    values = {setting.name: setting.default_for("cpu") for setting in settings_of(Comm)}
     with pytest.raises(BadInput, match=r"^unknown collective 'allreduce'; .* did you mean all_reduce\?$"):
         Comm.check({**values, **placed, "collective": "allreduce"})
 
 
 def test_every_type_has_a_size() -> None:
-    (dtype,) = (one for one in settings_of(Comm) if one.name == "dtype")
+    (dtype,) = (setting for setting in settings_of(Comm) if setting.name == "dtype")
     assert dtype.choices == tuple(DTYPE_BYTES)
 
 

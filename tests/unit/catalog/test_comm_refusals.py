@@ -69,6 +69,6 @@ def test_a_type_that_gloo_does_not_carry_between_gpus_is_refused() -> None:
     ("collective", "steps"), [("all_reduce", 4), ("all_reduce,barrier", 5), ("barrier", 1)]
 )
 def test_steps_are_sizes_and_a_barrier_has_one(collective: str, steps: int) -> None:
-    values: dict[str, Any] = {one.name: one.default_for("cpu") for one in settings_of(Comm)}
+    values: dict[str, Any] = {setting.name: setting.default_for("cpu") for setting in settings_of(Comm)}
     options = Comm(**{**values, "collective": collective, "min_bytes": 8, "max_bytes": 64})
     assert options.steps() == steps

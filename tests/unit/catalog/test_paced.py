@@ -10,7 +10,7 @@ MIB = 2**20
 
 
 def paced(**changes: Any) -> Paced:
-    values = {one.name: one.default_for("cpu") for one in settings_of(Paced)}
+    values = {setting.name: setting.default_for("cpu") for setting in settings_of(Paced)}
     return Paced(**{**values, **changes})
 
 

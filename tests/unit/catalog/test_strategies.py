@@ -22,7 +22,7 @@ _JOB: dict[str, Any] = {
 
 def _check(strategy: str, changes: Mapping[str, Any]) -> None:
     card = cards.card("strategies", strategy)
-    defaults = {one.name: one.default_for("cpu") for one in settings_of(card)}
+    defaults = {setting.name: setting.default_for("cpu") for setting in settings_of(card)}
     if hasattr(card, "check"):
         card.check({**_JOB, **defaults, **changes})
 
@@ -101,7 +101,7 @@ def test_a_pipeline_is_one_replica_however_long() -> None:
 
 def test_zero1_has_the_settings_of_ddp_but_no_silent_twin() -> None:
     ddp, zero1 = cards.card("strategies", "ddp"), cards.card("strategies", "zero1")
-    assert [one.name for one in settings_of(zero1)] == [one.name for one in settings_of(ddp)]
+    assert [setting.name for setting in settings_of(zero1)] == [setting.name for setting in settings_of(ddp)]
     assert (ddp.ablations, zero1.ablations) == (("noop_comm",), ())
 
 

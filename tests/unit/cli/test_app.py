@@ -87,8 +87,8 @@ def test_the_help_of_a_measuring_verb_has_every_setting_and_nothing_internal(run
     settings = [versions[0] for versions in cards.all_settings("train").values()] + list(
         settings_of(Measuring)
     )
-    assert {one.flag for one in settings if not one.internal} <= words
-    assert not {one.flag for one in settings if one.internal} & words
+    assert {setting.flag for setting in settings if not setting.internal} <= words
+    assert not {setting.flag for setting in settings if setting.internal} & words
     assert {"--dry-run", "--resume", "--strict", "--yes", "--verbose"} <= words
 
 

@@ -24,7 +24,7 @@ def typed(*arguments: str) -> Entries:
 
 
 def help_of(name: str) -> str:
-    (option,) = [one for one in example.params if one.name == name]
+    (option,) = [param for param in example.params if param.name == name]
     assert isinstance(option, click.Option)
     assert option.help is not None
     return option.help
@@ -82,17 +82,17 @@ def test_the_experiment_file_is_a_path() -> None:
 
 
 def test_every_setting_is_one_flag() -> None:
-    options = [one.name for one in example.params]
+    options = [param.name for param in example.params]
     assert len(set(options)) == len(options)
-    flags = [flag for one in example.params for flag in (*one.opts, *one.secondary_opts)]
+    flags = [flag for param in example.params for flag in (*param.opts, *param.secondary_opts)]
     assert len(set(flags)) == len(flags)
     public = {name for name, versions in cards.all_settings("train").items() if not versions[0].internal}
-    assert public | {one.name for one in settings_of(Measuring)} <= set(options)
+    assert public | {setting.name for setting in settings_of(Measuring)} <= set(options)
     assert "ablation" not in options
 
 
 @pytest.mark.parametrize(
-    "name", sorted({one.name for one in settings_of(Measuring)} | {"lr", "device", "backend"})
+    "name", sorted({setting.name for setting in settings_of(Measuring)} | {"lr", "device", "backend"})
 )
 def test_every_flag_is_accepted_by_the_request(name: str) -> None:
     """The name a flag gives its value is the name the request knows."""

@@ -27,7 +27,7 @@ def exposed(low_s: float, *, ranks: int = 2) -> Facts:
 
 
 def findings(*cases: Facts) -> dict[str, Finding]:
-    return {one.rule: one for one in diagnose_facts(cases).findings}
+    return {finding.rule: finding for finding in diagnose_facts(cases).findings}
 
 
 def test_a_large_loss_that_may_be_none_is_found_and_doubted() -> None:
@@ -94,8 +94,8 @@ def test_a_rule_that_found_something_elsewhere_does_not_abstain() -> None:
 @pytest.mark.parametrize("changes", [{}, ON_GPUS], ids=["cpu", "cuda"])
 def test_no_rule_fails_where_nothing_is_known(changes: dict[str, object]) -> None:
     told = diagnose_facts((make_facts(changes=changes),))
-    assert not any("the rule failed" in one.missing for one in told.abstentions)
-    assert all(one.share == 0.0 for one in told.findings)
+    assert not any("the rule failed" in abstention.missing for abstention in told.abstentions)
+    assert all(finding.share == 0.0 for finding in told.findings)
 
 
 def test_what_one_launch_says_is_said_to_be_that() -> None:

@@ -24,7 +24,7 @@ def on_gpus(**settings: object) -> Trial:
 def result(trial: Trial, step_s: float, gradient_bytes: int, buckets: tuple[int, ...]) -> Result:
     made = make_result(trial, [[step_s] * 10 for _ in range(trial.world_size)])
     told = {"gradient_bytes": gradient_bytes, "bucket_bytes": ",".join(map(str, buckets))}
-    ranks = [dataclasses.replace(one, counters={**one.counters, **told}) for one in made.ranks]
+    ranks = [dataclasses.replace(rank, counters={**rank.counters, **told}) for rank in made.ranks]
     return dataclasses.replace(made, ranks=ranks)
 
 
@@ -48,8 +48,8 @@ def test_two_v100_over_pcie_are_bound_by_bandwidth_far_below_pcie_and_not_by_lat
     assert [round(size / 1e6) for size in buckets] == [101, 67, 67]
     two = on_gpus(world_size=2, batch_size=256)
     found = {
-        one.rule: one
-        for one in diagnosed(
+        finding.rule: finding
+        for finding in diagnosed(
             result(plain_twin(two), V100_ONE_S, sum(buckets), buckets),
             result(two, V100_TWO_S, sum(buckets), buckets),
         ).findings

@@ -53,7 +53,7 @@ def test_four_ranks_do_the_same_job_as_one(name: str, data_dir: Path) -> None:
 
 def test_the_known_case_is_that_of_the_published_measurement(data_dir: Path) -> None:
     trials = trials_of(config("mlp_v100"), data_dir)
-    assert {(one.world_size, one.rank_batch_size) for one in trials} == {
+    assert {(trial.world_size, trial.rank_batch_size) for trial in trials} == {
         (1, 256),
         (2, 256),
         (1, 4096),

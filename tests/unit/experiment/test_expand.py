@@ -29,7 +29,7 @@ def only_trial(machine: Machine = TWO_CORES, **texts: str) -> Trial:
 def test_nothing_asked_is_one_trial_with_every_default_of_its_device(device: str, machine: Machine) -> None:
     trial = only_trial(machine)
     chosen = cards.cards_of_trial("train", {"workloads": "mlp", "strategies": "single"})
-    defaults = {one.name: one.default_for(device) for card in chosen for one in settings_of(card)}
+    defaults = {setting.name: setting.default_for(device) for card in chosen for setting in settings_of(card)}
     settled = {
         "benchmark": "train",
         "device": device,
@@ -49,7 +49,7 @@ def test_device_cpu_is_obeyed_where_there_are_gpus() -> None:
 
 def test_both_devices_get_their_own_defaults() -> None:
     trials = expand(ask(device="cpu,cuda"), with_gpus(1)).trials
-    found = {one.device: one.settings["batch_size"] for one in trials}
+    found = {trial.device: trial.settings["batch_size"] for trial in trials}
     assert found == {"cpu": BATCH.default_for("cpu"), "cuda": BATCH.default_for("cuda")}
     assert found["cpu"] != found["cuda"]
 
@@ -66,7 +66,7 @@ def test_what_macos_cannot_do_is_said() -> None:
 
 def test_lists_multiply_out_in_the_order_given() -> None:
     trials = expand(ask(batch_size="8,4", seed="1,2"), TWO_CORES).trials
-    assert [(one.settings["batch_size"], one.settings["seed"]) for one in trials] == [
+    assert [(trial.settings["batch_size"], trial.settings["seed"]) for trial in trials] == [
         (8, 1),
         (8, 2),
         (4, 1),
@@ -76,7 +76,7 @@ def test_lists_multiply_out_in_the_order_given() -> None:
 
 def test_auto_is_single_on_one_rank_and_ddp_above() -> None:
     trials = expand(ask(world_size="1,2"), TWO_CORES).trials
-    assert [(one.world_size, one.settings["strategy"]) for one in trials] == [(1, "single"), (2, "ddp")]
+    assert [(trial.world_size, trial.settings["strategy"]) for trial in trials] == [(1, "single"), (2, "ddp")]
 
 
 def test_only_the_chosen_strategy_brings_its_settings() -> None:
@@ -87,7 +87,7 @@ def test_only_the_chosen_strategy_brings_its_settings() -> None:
 
 def test_ddp_on_one_rank_is_a_trial_of_its_own() -> None:
     trials = expand(ask(strategy="single,ddp"), TWO_CORES).trials
-    assert len({one.trial_id for one in trials}) == 2
+    assert len({trial.trial_id for trial in trials}) == 2
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_huge_sweep_is_refused_before_it_is_multiplied_out() -> None:
 
 def test_a_global_batch_is_shared_and_makes_the_mode_strong() -> None:
     trials = expand(ask(global_batch_size="64", world_size="1,2"), TWO_CORES).trials
-    assert [one.rank_batch_size for one in trials] == [64, 32]
-    assert {one.mode for one in trials} == {"strong"}
-    assert {one.settings["batch_size"] for one in trials} == {None}
+    assert [trial.rank_batch_size for trial in trials] == [64, 32]
+    assert {trial.mode for trial in trials} == {"strong"}
+    assert {trial.settings["batch_size"] for trial in trials} == {None}
 
 
 @pytest.mark.parametrize(("total", "near"), [("65", 64), ("1", 2), ("127", 126)])
@@ -164,7 +164,7 @@ def test_more_ranks_than_gpus_are_refused_with_the_count() -> None:
 
 def test_oversubscribing_is_obeyed_and_said() -> None:
     expansion = expand(ask(world_size="4", oversubscribe="true"), with_gpus(2))
-    assert [one.world_size for one in expansion.trials] == [4]
+    assert [trial.world_size for trial in expansion.trials] == [4]
     assert expansion.notes == ("4 ranks share 2 GPU(s): no scaling measurement.",)
 
 
@@ -235,17 +235,17 @@ def test_threads_are_the_share_of_the_largest_world_for_every_world(
     cores: int, worlds: str, threads: int
 ) -> None:
     trials = expand(ask(world_size=worlds), dataclasses.replace(TWO_CORES, cores=cores)).trials
-    assert {one.settings["threads_per_rank"] for one in trials} == {threads}
+    assert {trial.settings["threads_per_rank"] for trial in trials} == {threads}
 
 
 def test_threads_that_were_asked_for_are_taken() -> None:
     trials = expand(ask(world_size="2", threads_per_rank="1,3"), TWO_CORES).trials
-    assert [one.settings["threads_per_rank"] for one in trials] == [1, 3]
+    assert [trial.settings["threads_per_rank"] for trial in trials] == [1, 3]
 
 
 def test_auto_in_a_list_of_threads_is_settled_too() -> None:
     trials = expand(ask(world_size="2", threads_per_rank="auto,3"), TWO_CORES).trials
-    assert [one.settings["threads_per_rank"] for one in trials] == [1, 3]
+    assert [trial.settings["threads_per_rank"] for trial in trials] == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,8 @@ def test_threads_given_twice_are_refused() -> None:
 
 def test_each_value_of_a_variable_is_a_trial() -> None:
     trials = expand(ask(env__A="x,y"), TWO_CORES).trials
-    assert [one.settings["env"] for one in trials] == [{"A": "x"}, {"A": "y"}]
-    assert len({one.trial_id for one in trials}) == 2
+    assert [trial.settings["env"] for trial in trials] == [{"A": "x"}, {"A": "y"}]
+    assert len({trial.trial_id for trial in trials}) == 2
 
 
 def test_a_setting_that_no_trial_uses_is_refused() -> None:
@@ -279,17 +279,17 @@ def test_the_owner_of_an_unused_setting_is_named_as_it_is_asked_for() -> None:
     with pytest.raises(BadInput, match=r"^num_classes belongs to cnn and transformer, which no trial here"):
         expand(ask(num_classes="7"), TWO_CORES)
     for name in cards.names("strategies"):
-        for one in settings_of(cards.card("strategies", name)):
+        for setting in settings_of(cards.card("strategies", name)):
             with pytest.raises(
-                BadInput, match=rf"^{one.name} belongs to .*\b{name}\b.*, which no trial here"
+                BadInput, match=rf"^{setting.name} belongs to .*\b{name}\b.*, which no trial here"
             ):
-                expand(ask(**{one.name: _any_value(one), "world_size": "1"}), TWO_CORES)
+                expand(ask(**{setting.name: _any_value(setting), "world_size": "1"}), TWO_CORES)
 
 
-def _any_value(one: Setting) -> str:
-    if one.kind == "bool":
+def _any_value(setting: Setting) -> str:
+    if setting.kind == "bool":
         return "true"
-    return one.choices[0] if one.choices else "5"
+    return setting.choices[0] if setting.choices else "5"
 
 
 def test_a_setting_that_some_trials_use_is_fine() -> None:

@@ -36,7 +36,9 @@ def test_a_flag_wins_over_the_file_and_the_file_over_the_verb() -> None:
 def test_what_nobody_says_is_the_default_of_the_card() -> None:
     built = build({}, {})
     assert built.settings == {}
-    assert built.measuring == Measuring(**{one.name: one.default for one in settings_of(Measuring)})
+    assert built.measuring == Measuring(
+        **{setting.name: setting.default for setting in settings_of(Measuring)}
+    )
 
 
 def test_none_of_a_flag_wins_over_the_default_of_the_verb() -> None:

@@ -41,24 +41,24 @@ def public_settings(benchmark: str) -> dict[str, Setting]:
     }
 
 
-def texts_of(one: Setting) -> st.SearchStrategy[str]:
+def texts_of(setting: Setting) -> st.SearchStrategy[str]:
     """Any value of a setting as a person may write it."""
-    words = NAMES.get(one.name, one.choices)
-    low, high = one.low, 1e20 if one.high is None else one.high
-    if one.kind == "bool":
+    words = NAMES.get(setting.name, setting.choices)
+    low, high = setting.low, 1e20 if setting.high is None else setting.high
+    if setting.kind == "bool":
         found: st.SearchStrategy[str] = st.sampled_from(("true", "false"))
-    elif one.name == "name":
+    elif setting.name == "name":
         found = st.from_regex(RUN_NAME, fullmatch=True).filter(
             lambda text: text.lower() not in WORDS_FOR_NONE
         )
-    elif one.kind == "str":
-        assert words, f"{one.name}: what may it be?"
+    elif setting.kind == "str":
+        assert words, f"{setting.name}: what may it be?"
         found = st.sampled_from(words)
-    elif one.kind == "link":
+    elif setting.kind == "link":
         rates = st.builds("{}{}bit".format, st.integers(1, 999), st.sampled_from("mg"))
         each = st.lists(rates, min_size=2, max_size=4)
         found = rates | each.map(lambda all_: ",".join(f"{n}:{rate}" for n, rate in enumerate(all_)))
-    elif one.kind in ("int", "bytes"):
+    elif setting.kind in ("int", "bytes"):
         assert low is not None
         found = st.integers(int(low), int(high)).map(str)
     else:
@@ -66,12 +66,12 @@ def texts_of(one: Setting) -> st.SearchStrategy[str]:
     return found
 
 
-def values_of(one: Setting) -> st.SearchStrategy[list[str]]:
+def values_of(setting: Setting) -> st.SearchStrategy[list[str]]:
     """One value or a sweep; None stands in sweeps only, where leaving the key out says something else."""
-    most = 4 if one.sweep else 1
-    several = st.lists(texts_of(one), min_size=1, max_size=most, unique_by=lambda text: text.lower())
-    if one.optional and one.name != "batch_size":
-        return several | several.map(lambda texts: [*texts, one.none_word])
+    most = 4 if setting.sweep else 1
+    several = st.lists(texts_of(setting), min_size=1, max_size=most, unique_by=lambda text: text.lower())
+    if setting.optional and setting.name != "batch_size":
+        return several | several.map(lambda texts: [*texts, setting.none_word])
     return several
 
 
@@ -171,7 +171,7 @@ def test_the_filled_file_makes_the_same_trials_again(
     first = expand(ask(**texts), machine)
     text = to_yaml(first.experiment)
     again = expand(reread(text, tmp_path / "e.yaml"), machine)
-    assert {one.trial_id for one in again.trials} == {one.trial_id for one in first.trials}
+    assert {trial.trial_id for trial in again.trials} == {trial.trial_id for trial in first.trials}
     assert to_yaml(again.experiment) == text
 
 

@@ -64,8 +64,8 @@ def test_what_is_given_goes_before_what_a_workload_would_have(own: str) -> None:
 
 def test_each_workload_of_a_sweep_keeps_its_own_defaults(own: str) -> None:
     trials = expand(ask(workload=f"mlp,cnn,{own}", world_size="2"), TWO_CORES).trials
-    assert [one.settings["static_graph"] for one in trials] == [True, True, False]
-    assert [one.settings["batch_size"] for one in trials] == [256, 32, 32]
+    assert [trial.settings["static_graph"] for trial in trials] == [True, True, False]
+    assert [trial.settings["batch_size"] for trial in trials] == [256, 32, 32]
 
 
 def test_a_workloads_batch_depends_on_the_device() -> None:

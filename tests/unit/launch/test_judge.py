@@ -13,8 +13,8 @@ def _trial(ablation: str = "none") -> Trial:
 
 def _records(*counters: dict[str, Any]) -> list[RankRecord]:
     return [
-        RankRecord(rank=rank, host="h", device="cpu", placement="", counters=one)
-        for rank, one in enumerate(counters)
+        RankRecord(rank=rank, host="h", device="cpu", placement="", counters=counter)
+        for rank, counter in enumerate(counters)
     ]
 
 

@@ -52,7 +52,7 @@ def taught(run: Run) -> Run:
     results = [
         dataclasses.replace(
             result,
-            ranks=[dataclasses.replace(one, samples={**one.samples, **EPOCHS}) for one in result.ranks],
+            ranks=[dataclasses.replace(rank, samples={**rank.samples, **EPOCHS}) for rank in result.ranks],
         )
         for result in run.results
     ]
@@ -97,7 +97,9 @@ def test_no_data_set_overwrites_the_figures_of_another() -> None:
         for trial in make_trials()
         for name in ("a b", "a_b", "A_B")
     ]
-    found = [figure.name for one in chapters_of(material(make_run(named, 1))) for figure in one.figures]
+    found = [
+        figure.name for chapter in chapters_of(material(make_run(named, 1))) for figure in chapter.figures
+    ]
     assert [name for name in found if name.casefold().startswith("a_b")] == [
         "a_b_throughput", "a_b_throughput_2", "A_B_throughput_3"
     ]  # fmt: skip
@@ -106,7 +108,7 @@ def test_no_data_set_overwrites_the_figures_of_another() -> None:
 def test_configurations_of_one_name_are_told_apart() -> None:
     run = make_run(make_trials(optimizer=["sgd", "adamw"], batch_size=16), 1)
     drawn = figure(steps.chapter(material(run)), "steps")
-    assert [one.label for one in drawn.panels[0].series] == [
+    assert [series.label for series in drawn.panels[0].series] == [
         "single, 1 rank, batch 16, optimizer sgd",
         "single, 1 rank, batch 16, optimizer adamw",
     ]
@@ -115,10 +117,10 @@ def test_configurations_of_one_name_are_told_apart() -> None:
 def test_a_line_of_speedups_starts_at_its_baseline() -> None:
     run = make_run(make_trials(world_size=[1, 2, 4], bucket_cap_mb=[1, 25], batch_size=16), 1)
     drawn = figure(datasets.chapter(material(run)), "mlp_speedup_efficiency")
-    lines = [one for one in drawn.panels[0].series if one.role == "data"]
-    assert [one.x for one in lines] == [(1.0, 2.0, 4.0)] * 2
-    assert all(one.y[0] == 1.0 for one in lines)
-    assert [one.label for one in lines] == ["batch 16, bucket_cap_mb 1.0", "batch 16, bucket_cap_mb 25.0"]
+    lines = [series for series in drawn.panels[0].series if series.role == "data"]
+    assert [line.x for line in lines] == [(1.0, 2.0, 4.0)] * 2
+    assert all(line.y[0] == 1.0 for line in lines)
+    assert [line.label for line in lines] == ["batch 16, bucket_cap_mb 1.0", "batch 16, bucket_cap_mb 25.0"]
 
 
 def test_a_setting_may_be_overlaid() -> None:
@@ -141,7 +143,7 @@ def test_levers_have_their_intervals(tmp_path: Path) -> None:
     (tmp_path / "tuning.json").write_text(json.dumps(tuning))
     run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
     (panel,) = figure(levers.chapter(material(run)), "levers").panels
-    assert [(one.label, one.interval(0)) for one in panel.series] == [
+    assert [(drawn.label, drawn.interval(0)) for drawn in panel.series] == [
         ("faster", (1.3, 1.5)),
         ("slower", None),
     ]
@@ -199,7 +201,7 @@ def test_a_recorded_step_is_drawn_with_few_spans(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(timeline, "profile_sections", lambda run: ())
     (panel,) = figure(timeline.chapter(material(make_run([trial], 1))), "timeline").panels
     assert panel.names == ("rank 0 compute", "rank 0 communication", "rank 1 compute", "rank 1 communication")
-    assert max(len(one.x) for one in panel.series) <= 150
+    assert max(len(drawn.x) for drawn in panel.series) <= 150
 
 
 def _profile(trial: Trial, step: TracedStep) -> Profile:

@@ -7,7 +7,7 @@ BASE = {"world_size": 1, "batch_size": 8, "strategy": "ddp", "precision": "fp32"
 
 
 def trials(*changes: dict[str, object]) -> list[Trial]:
-    return [Trial(settings={**BASE, **one}) for one in changes]
+    return [Trial(settings={**BASE, **change}) for change in changes]
 
 
 def test_equal_settings_are_not_varied() -> None:

@@ -151,7 +151,7 @@ def test_of_a_repeated_launch_the_newest_record_counts(tmp_path: Path) -> None:
         line_of(launch=0, duration_s=9.0),
     )
     results = load_run(tmp_path).results
-    assert [(one.trial_id, one.launch, one.status) for one in results] == [
+    assert [(result.trial_id, result.launch, result.status) for result in results] == [
         ("0123456789ab", 0, "ok"),
         ("0123456789ab", 1, "ok"),
         ("another", 0, "ok"),
@@ -165,7 +165,7 @@ def test_results_are_told_apart_by_status(tmp_path: Path) -> None:
         tmp_path, line_of(launch=0), line_of(launch=1, status="oom"), line_of(launch=2, status="hang")
     )
     run = load_run(tmp_path)
-    assert [one.launch for one in run.of_status("oom", "hang")] == [1, 2]
+    assert [result.launch for result in run.of_status("oom", "hang")] == [1, 2]
 
 
 def test_blank_lines_are_nothing(tmp_path: Path) -> None:

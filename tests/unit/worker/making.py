@@ -16,7 +16,7 @@ Card = TypeVar("Card")
 
 def options(card: type[Card], device: str = "cpu", **changes: Any) -> Card:
     """A card's options: its defaults on `device`, with some changed."""
-    values = {one.name: one.default_for(device) for one in settings_of(card)}
+    values = {setting.name: setting.default_for(device) for setting in settings_of(card)}
     return card(**{**values, **changes})
 
 
@@ -32,7 +32,7 @@ def feed_of(data: Data, batch_size: int = 4, *, index: int = 0, count: int = 1, 
 
 def handling(**changes: Any) -> Handling:
     """How batches are made and copied: as the cards' defaults say, with some changed."""
-    names = {one.name for one in settings_of(Copying)}
+    names = {setting.name for setting in settings_of(Copying)}
     copying = {name: value for name, value in changes.items() if name in names}
     loader = {name: value for name, value in changes.items() if name not in names}
     return Handling(loader=options(Input, **loader), copying=options(Copying, **copying))

@@ -65,7 +65,7 @@ class _Network:
         self.result = result
 
     def _keep_received(self, transfers: list[Any]) -> list[Any]:
-        (self.result,) = (one.tensor for one in transfers if one.op is dist.irecv)
+        (self.result,) = (transfer.tensor for transfer in transfers if transfer.op is dist.irecv)
         return []
 
 

@@ -24,7 +24,7 @@ class HostChecks:
 
     @property
     def doubts(self) -> tuple[Check, ...]:
-        return tuple(one for one in self.checks if one.level != "ok")
+        return tuple(check for check in self.checks if check.level != "ok")
 
 
 def checks_of_hosts(

@@ -26,7 +26,7 @@ class NcclChoices:
 
     @property
     def uses_sockets(self) -> bool:
-        return any(one.startswith("NET/Socket") for one in self.transports)
+        return any(transport.startswith("NET/Socket") for transport in self.transports)
 
 
 def read_choices(lines: Iterable[str]) -> NcclChoices:

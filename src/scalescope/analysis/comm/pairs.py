@@ -99,9 +99,9 @@ def _by_nodes(pairs: Iterable[PairRow]) -> dict[Meeting[str], list[float]]:
 def _comparable(pairs: Iterable[PairRow]) -> dict[Meeting[str], float]:
     """What nodes carry together, or for each pair of ranks where not all nodes have as many."""
     rates = _by_nodes(pairs)
-    if len({len(own) for own in rates.values()}) == 1:
-        return {meeting: sum(own) for meeting, own in rates.items()}
-    return {meeting: statistics.fmean(own) for meeting, own in rates.items()}
+    if len({len(rate) for rate in rates.values()}) == 1:
+        return {meeting: sum(rate) for meeting, rate in rates.items()}
+    return {meeting: statistics.fmean(rate) for meeting, rate in rates.items()}
 
 
 def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
@@ -109,8 +109,8 @@ def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
 
     Between nodes a node or a link of nodes comes first; a rank is named where its node does not explain it.
     """
-    inside = {(one.low, one.high): one.bytes_per_s for one in pairs if one.is_inside_a_node}
-    across = [one for one in pairs if not one.is_inside_a_node]
+    inside = {(pair.low, pair.high): pair.bytes_per_s for pair in pairs if pair.is_inside_a_node}
+    across = [pair for pair in pairs if not pair.is_inside_a_node]
     by_node = _comparable(across)
     bad_nodes, bad_meetings = {*slow_ends(by_node)}, {*slow_meetings(by_node)}
     unexplained = {

@@ -157,7 +157,11 @@ def compare_runs(
 
 def _full(results: Iterable[Result]) -> list[Configuration]:
     """Training as it was asked for; what only explains it is not compared."""
-    return [one for one in configurations(results) if one.trial.settings.get("ablation", "none") == "none"]
+    return [
+        configuration
+        for configuration in configurations(results)
+        if configuration.trial.settings.get("ablation", "none") == "none"
+    ]
 
 
 Pair = tuple[Configuration, Configuration]
@@ -244,16 +248,16 @@ def _job_key(trial: Trial) -> str:
     return repr(sorted(_job(trial, _LENGTH).items()))
 
 
-def _alone(one: Configuration, others: Sequence[Configuration]) -> Alone:
-    found = [setting_differences(one.trial, other.trial) for other in others]
-    return Alone(trial=one.trial, nearest=min(found, key=len, default=()))
+def _alone(configuration: Configuration, others: Sequence[Configuration]) -> Alone:
+    found = [setting_differences(configuration.trial, other.trial) for other in others]
+    return Alone(trial=configuration.trial, nearest=min(found, key=len, default=()))
 
 
-def setting_differences(one: Trial, other: Trial) -> tuple[tuple[str, object, object], ...]:
+def setting_differences(trial: Trial, other: Trial) -> tuple[tuple[str, object, object], ...]:
     """(setting, here, there) of all settings that make two trials different ones."""
-    here, there = identity(one.settings), identity(other.settings)
+    here, there = identity(trial.settings), identity(other.settings)
     return tuple(
-        (name, one.settings.get(name), other.settings.get(name))
+        (name, trial.settings.get(name), other.settings.get(name))
         for name in sorted(here.keys() | there.keys())
         if here.get(name) != there.get(name)
     )
@@ -269,14 +273,14 @@ def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[Collecti
     return tuple(CollectivePair(before=before[place(row)], after=row) for row in rows)
 
 
-def more_would_tell(one: Judged) -> bool:
+def more_would_tell(judged: Judged) -> bool:
     """Whether further launches of the new run alone could bring the threshold into sight.
 
     The old run's launches stay as few as they are: with very many new ones, its share of the noise is left.
     """
-    if one.launches[0] < 2:
+    if judged.launches[0] < 2:
         return False
-    if one.smallest_seen is None:
+    if judged.smallest_seen is None:
         return True
-    least = _ALL_LAUNCHES_TELL * math.sqrt(statistics.variance(one.before.log_rates) / one.launches[0])
-    return one.smallest_seen > one.threshold >= math.expm1(least)
+    least = _ALL_LAUNCHES_TELL * math.sqrt(statistics.variance(judged.before.log_rates) / judged.launches[0])
+    return judged.smallest_seen > judged.threshold >= math.expm1(least)

@@ -52,7 +52,7 @@ def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[Group, ...]:
 
 def job_of(trial: Trial) -> str:
     """What must be equal: the work and its spread, not where and how long it ran."""
-    left_out = {one.name for one in settings_of(Placement)} - {"world_size"} | set(_NOT_THE_JOB)
+    left_out = {setting.name for setting in settings_of(Placement)} - {"world_size"} | set(_NOT_THE_JOB)
     kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
     return repr(sorted(kept.items(), key=lambda item: item[0]))
 

@@ -52,10 +52,10 @@ class Savings:
 def forecast_of(counters: Counters, variant: str = "as_asked") -> Forecast | None:
     """The forecast a rank has written down for one rank alone."""
     found: dict[str, int] = {}
-    for one in dataclasses.fields(Forecast):
-        size = counters.get(f"forecast/{variant}/{one.name}")
+    for field in dataclasses.fields(Forecast):
+        size = counters.get(f"forecast/{variant}/{field.name}")
         if isinstance(size, int):
-            found[one.name] = size
+            found[field.name] = size
     if "parameters" not in found:
         return None
     library = counters.get("measured/library")

@@ -87,7 +87,7 @@ def job_key(trial: Trial) -> str:
 
 
 def _row(members: list[Result]) -> MemoryRow:
-    good = [one for one in members if one.status == "ok"]
+    good = [member for member in members if member.status == "ok"]
     trial = Trial(settings=members[0].settings)
     last = good[-1] if good else members[-1]
     counters = _most(good)

@@ -116,18 +116,22 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
 
 
 def _by_trial(configurations: list[Configuration]) -> dict[str, Configuration]:
-    return {one.trial.trial_id: one for one in configurations}
+    return {configuration.trial.trial_id: configuration for configuration in configurations}
 
 
 def _shares(configurations: list[Configuration]) -> set[object]:
     """Parts of global batches that one rank was measured at to explain, and that nobody asked for."""
-    several = [one for one in configurations if one.trial.world_size > 1 and _global_batch(one) is not None]
+    several = [
+        configuration
+        for configuration in configurations
+        if configuration.trial.world_size > 1 and _global_batch(configuration) is not None
+    ]
     parts = {with_share(one.trial).settings["global_batch_size"] for one in several}
     return parts - {_global_batch(one) for one in several}
 
 
-def _global_batch(one: Configuration) -> object:
-    return one.trial.settings.get("global_batch_size")
+def _global_batch(configuration: Configuration) -> object:
+    return configuration.trial.settings.get("global_batch_size")
 
 
 def _row(
@@ -159,31 +163,33 @@ def _row(
 
 
 def _wrapped_one_rank(
-    one: Configuration, same_kind: list[Configuration], asked: dict[str, Configuration]
+    configuration: Configuration, same_kind: list[Configuration], asked: dict[str, Configuration]
 ) -> Configuration | None:
     """DDP on one rank with the same settings; beside a plain one-rank run, any of its kind."""
-    if one.trial.settings["strategy"] != "single":
-        return asked.get(one.trial.on_one_rank().trial_id)
-    others = (other for other in same_kind if other is not one)
+    if configuration.trial.settings["strategy"] != "single":
+        return asked.get(configuration.trial.on_one_rank().trial_id)
+    others = (other for other in same_kind if other is not configuration)
     return next((other for other in others if other.trial.world_size == 1), None)
 
 
-def _against_wrapped(one: Configuration, wrapped: Configuration | None) -> Estimate | None:
-    if wrapped is None or wrapped is one or one.trial.settings["strategy"] == "single":
+def _against_wrapped(configuration: Configuration, wrapped: Configuration | None) -> Estimate | None:
+    if wrapped is None or wrapped is configuration or configuration.trial.settings["strategy"] == "single":
         return None
-    return _scaled(ratio_of_logs(one.log_rates, wrapped.log_rates), 1.0 / one.trial.world_size)
+    return _scaled(
+        ratio_of_logs(configuration.log_rates, wrapped.log_rates), 1.0 / configuration.trial.world_size
+    )
 
 
-def _exposed(one: Configuration | None, silent: Configuration | None) -> Estimate | None:
+def _exposed(configuration: Configuration | None, silent: Configuration | None) -> Estimate | None:
     """Full steps minus steps that send nothing: what communication adds, where there is no waterfall."""
-    if one is None or silent is None:
+    if configuration is None or silent is None:
         return None
-    return difference_of_means(one.mean_steps_s, silent.mean_steps_s)
+    return difference_of_means(configuration.mean_steps_s, silent.mean_steps_s)
 
 
-def _is_wrapped_single(one: Configuration, same_kind: list[Configuration]) -> bool:
+def _is_wrapped_single(configuration: Configuration, same_kind: list[Configuration]) -> bool:
     """Whether this is DDP on one rank beside a plain run: a column of the others, not a row."""
-    if one.trial.world_size > 1 or one.trial.settings["strategy"] == "single":
+    if configuration.trial.world_size > 1 or configuration.trial.settings["strategy"] == "single":
         return False
     return any(other.trial.settings["strategy"] == "single" for other in same_kind)
 
@@ -191,11 +197,13 @@ def _is_wrapped_single(one: Configuration, same_kind: list[Configuration]) -> bo
 def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
     """The smallest world size; the plain run before the wrapped one, then the trial's own settings."""
 
-    def distance(one: Configuration) -> tuple[int, bool, bool]:
-        placed = {name: one.trial.settings.get(name, False) for name in ("oversubscribe", "stand_in")}
-        twin = trial.replace(world_size=one.trial.world_size, **placed)
-        own = twin.trial_id == one.trial.trial_id
-        return one.trial.world_size, one.trial.settings["strategy"] != "single", not own
+    def distance(configuration: Configuration) -> tuple[int, bool, bool]:
+        placed = {
+            name: configuration.trial.settings.get(name, False) for name in ("oversubscribe", "stand_in")
+        }
+        twin = trial.replace(world_size=configuration.trial.world_size, **placed)
+        own = twin.trial_id == configuration.trial.trial_id
+        return configuration.trial.world_size, configuration.trial.settings["strategy"] != "single", not own
 
     return min(same_kind, key=distance)
 
@@ -216,7 +224,9 @@ def _kind_order(trial: Trial) -> str:
 def _strategy_settings() -> frozenset[str]:
     """Settings that say how the work is spread; a number format of a strategy's own makes it other work."""
     owners = [cards.card("strategies", name) for name in cards.names("strategies")]
-    return frozenset(one.name for owner in owners for one in settings_of(owner)) - {"fsdp_param_dtype"}
+    return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - {
+        "fsdp_param_dtype"
+    }
 
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:

@@ -76,19 +76,19 @@ class Waterfall:
     @property
     def largest(self) -> Term | None:
         """The term that costs most; None where nothing is lost or nothing is known."""
-        known = [one for one in self.terms if one.lost is not None and one.lost.value > 0.0]
+        known = [term for term in self.terms if term.lost is not None and term.lost.value > 0.0]
         return max(known, key=lambda one: one.lost.value if one.lost else 0.0, default=None)
 
 
-def waterfall_of(one: Configuration, found: Mapping[str, Configuration]) -> Waterfall | None:
+def waterfall_of(configuration: Configuration, found: Mapping[str, Configuration]) -> Waterfall | None:
     """The waterfall of a configuration, from all by trial; None without plain training on one rank."""
-    trial = one.trial
+    trial = configuration.trial
     plain = found.get(plain_twin(trial).trial_id)
     if plain is None or not 1 < trial.world_size == trial.replicas:  # a pipeline's ranks share one batch
         return None
-    chain = _Chain(one, plain, found)
+    chain = _Chain(configuration, plain, found)
     parts = chain.parts()
-    step_s, ideal_s = _typical(one.mean_steps_s), chain.ideal_s
+    step_s, ideal_s = _typical(configuration.mean_steps_s), chain.ideal_s
     terms = tuple(_term(name, time_s, reason, trial.world_size / step_s) for name, time_s, reason in parts)
     explained_s = sum(term.time_s.value for term in terms if term.time_s is not None)
     return Waterfall(
@@ -99,7 +99,7 @@ def waterfall_of(one: Configuration, found: Mapping[str, Configuration]) -> Wate
         terms=terms,
         unexplained_s=step_s - ideal_s - explained_s,
         straggler=chain.straggler(),
-        simple_comm_s=_difference_between(one.mean_steps_s, chain.alone_s),
+        simple_comm_s=_difference_between(configuration.mean_steps_s, chain.alone_s),
     )
 
 
@@ -183,18 +183,19 @@ class _Chain:
             return None
         launches = self._silent.launches
         slowest = Counter(
-            max(range(len(one.rank_means_s)), key=one.rank_means_s.__getitem__) for one in launches
+            max(range(len(launch.rank_means_s)), key=launch.rank_means_s.__getitem__) for launch in launches
         )
         rank, times = slowest.most_common(1)[0]
         behind = statistics.fmean(
-            one.rank_means_s[rank] - statistics.median(one.rank_means_s[:rank] + one.rank_means_s[rank + 1 :])
-            for one in launches
+            launch.rank_means_s[rank]
+            - statistics.median(launch.rank_means_s[:rank] + launch.rank_means_s[rank + 1 :])
+            for launch in launches
         )
         return Straggler(rank=rank, time_s=behind, persistent=times == len(launches))
 
 
-def _steps(one: Configuration | None) -> list[float] | None:
-    return None if one is None else one.mean_steps_s
+def _steps(configuration: Configuration | None) -> list[float] | None:
+    return None if configuration is None else configuration.mean_steps_s
 
 
 def _difference(left: Sequence[float] | None, right: Sequence[float] | None) -> Estimate | None:

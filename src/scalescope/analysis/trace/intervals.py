@@ -26,23 +26,23 @@ def total(intervals: Iterable[Interval]) -> float:
 def common(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interval]:
     """What both cover."""
     ours, theirs = merged(left), merged(right)
-    found: list[Interval] = []
+    intervals: list[Interval] = []
     i = j = 0
     while i < len(ours) and j < len(theirs):
         start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
         if start < end:
-            found.append((start, end))
+            intervals.append((start, end))
         if ours[i][1] < theirs[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return intervals
 
 
 def without(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interval]:
     """What the left cover and the right do not."""
     taken = merged(right)
-    found: list[Interval] = []
+    intervals: list[Interval] = []
     place = 0
     for start, end in merged(left):
         while place < len(taken) and taken[place][1] <= start:
@@ -50,12 +50,12 @@ def without(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interva
         at = place
         while at < len(taken) and taken[at][0] < end:
             if taken[at][0] > start:
-                found.append((start, taken[at][0]))
+                intervals.append((start, taken[at][0]))
             start = max(start, taken[at][1])
             at += 1
         if start < end:
-            found.append((start, end))
-    return found
+            intervals.append((start, end))
+    return intervals
 
 
 def within(intervals: Iterable[Interval], window: Interval) -> list[Interval]:

@@ -50,7 +50,7 @@ class Profile:
 
     @property
     def steps(self) -> tuple[TracedStep, ...]:
-        return tuple(step for one in self.ranks.values() for step in one.steps)
+        return tuple(step for rank in self.ranks.values() for step in rank.steps)
 
     @property
     def overlap(self) -> float | None:
@@ -98,13 +98,13 @@ class Profile:
         names = {step.collectives[number].name for step in self.steps}
         if len(self.ranks) < 2 or len(names) > 1 or _ROOTED.search(names.pop()):
             return None  # a root leaves early, and a sender's time says nothing about its receiver's
-        together = zip(*(one.steps for one in self.ranks.values()), strict=False)
+        together = zip(*(rank.steps for rank in self.ranks.values()), strict=False)
         return statistics.fmean(min(step.collectives[number].time_s for step in steps) for steps in together)
 
     @property
     def transfer_s(self) -> float | None:
         """Of a step's exchanges, without waiting for a peer; None where they cannot be added up."""
-        known = [one.transfer_s for one in self.buckets if one.transfer_s is not None]
+        known = [bucket.transfer_s for bucket in self.buckets if bucket.transfer_s is not None]
         if not known or not all(map(_takes_turns, self.steps)):
             return None
         return math.fsum(known)
@@ -114,7 +114,9 @@ class Profile:
         transfer_s = self.transfer_s
         if transfer_s is None:
             return None
-        own = [math.fsum(one.time_s for one in step.collectives) for step in self.ranks[rank].steps]
+        own = [
+            math.fsum(collective.time_s for collective in step.collectives) for step in self.ranks[rank].steps
+        ]
         return statistics.fmean(own) - transfer_s
 
     @property
@@ -130,8 +132,8 @@ class Profile:
 
 def _takes_turns(step: TracedStep) -> bool:
     """Whether no exchange of a step begins before the one before it has ended."""
-    ends = [one.start_s + one.time_s for one in step.collectives]
-    begins = [one.start_s for one in step.collectives]
+    ends = [collective.start_s + collective.time_s for collective in step.collectives]
+    begins = [collective.start_s for collective in step.collectives]
     return all(end <= begin + _ROUNDING_S for end, begin in zip(ends, begins[1:], strict=False))
 
 
@@ -189,8 +191,8 @@ def _read_version(path: Path, changed: int, size: int, on_gpu: bool) -> TracedRa
 def _untraced_step_s(trial: Trial, run: Run) -> float | None:
     """The typical step of the same trial where nobody watched."""
     twin = timed_twin(trial).trial_id
-    launches = [summarise(one) for one in run.of_status("ok") if one.trial_id == twin]
-    times = [one.mean_step_s for one in launches]
+    launches = [summarise(result) for result in run.of_status("ok") if result.trial_id == twin]
+    times = [launch.mean_step_s for launch in launches]
     return statistics.geometric_mean(times) if times else None
 
 
@@ -201,11 +203,15 @@ def timed_twin(trial: Trial) -> Trial:
 
 
 def _ddp_overlap(records: Sequence[RankRecord]) -> float | None:
-    communication_s = math.fsum(t for one in records for t in one.samples.get("ddp_communication_s", ()))
-    overlap_s = math.fsum(t for one in records for t in one.samples.get("ddp_overlap_s", ()))
+    communication_s = math.fsum(
+        t for record in records for t in record.samples.get("ddp_communication_s", ())
+    )
+    overlap_s = math.fsum(t for record in records for t in record.samples.get("ddp_overlap_s", ()))
     return overlap_s / communication_s if communication_s > 0.0 else None
 
 
 def _buckets(records: Sequence[RankRecord]) -> tuple[int, ...] | None:
-    text = next((one.counters["bucket_bytes"] for one in records if "bucket_bytes" in one.counters), None)
+    text = next(
+        (record.counters["bucket_bytes"] for record in records if "bucket_bytes" in record.counters), None
+    )
     return None if text is None else tuple(int(word) for word in str(text).split(","))

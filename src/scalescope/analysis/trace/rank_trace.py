@@ -138,17 +138,18 @@ class _Timeline:
         operations = [_event(one) for one in by_category["cpu_op"]]
         self.on_gpu = on_gpu
         self._ranges = sorted(
-            (one for one in annotations if one.name.startswith(PREFIX)), key=lambda one: one.start_s
+            (annotation for annotation in annotations if annotation.name.startswith(PREFIX)),
+            key=lambda one: one.start_s,
         )
         transfers = [one for one in (*annotations, *operations) if is_transfer(one.name)]
         if on_gpu:
             kernels = [_event(one, starts) for one in by_category["kernel"]]
             cleared = [_event(one, starts) for one in by_category["gpu_memset"]]
-            self.compute = [one for one in kernels if not is_communication(one.name)] + cleared
-            self._sent = [one for one in kernels if is_communication(one.name)] + transfers
+            self.compute = [kernel for kernel in kernels if not is_communication(kernel.name)] + cleared
+            self._sent = [kernel for kernel in kernels if is_communication(kernel.name)] + transfers
         else:
-            senders = {one.thread for one in transfers}
-            own = (one for one in operations if one.thread not in senders)
+            senders = {transfer.thread for transfer in transfers}
+            own = (operation for operation in operations if operation.thread not in senders)
             self.compute = [one for one in own if not _is_no_compute(one.name)]
             self.compute += [one for one in self._ranges if one.name == COMPUTE]
             self._sent = self._ended_with_their_part(transfers)
@@ -157,7 +158,7 @@ class _Timeline:
         self._everything = sorted((*self.compute, *self._sent, *copies), key=lambda one: one.start_s)
         self._begins = [one.start_s for one in self._everything]
         self._computing = merged(one.interval for one in self.compute)
-        self._copying = merged(one.interval for one in copies)
+        self._copying = merged(copy.interval for copy in copies)
         self._waiting = merged(one.interval for one in self._ranges if one.name == INPUT)
         self._backward = merged(self._backward_compute(operations))
 
@@ -165,18 +166,29 @@ class _Timeline:
         """gloo's threads may close an event long after its waiters went on: it ends with the part of the step
         in which it began."""
         parts = [one for one in self._ranges if one.name in (FORWARD, BACKWARD, OPTIMIZER)]
-        begins = [one.start_s for one in parts]
+        begins = [part.start_s for part in parts]
         found = []
-        for one in transfers:
-            place = bisect.bisect_right(begins, one.start_s) - 1
-            inside = place >= 0 and one.start_s < parts[place].end_s
-            end_s = min(one.end_s, parts[place].end_s) if inside else one.end_s
-            found.append(Event(one.name, one.start_s, end_s, one.started_s, one.size_bytes, one.thread))
+        for transfer in transfers:
+            place = bisect.bisect_right(begins, transfer.start_s) - 1
+            inside = place >= 0 and transfer.start_s < parts[place].end_s
+            end_s = min(transfer.end_s, parts[place].end_s) if inside else transfer.end_s
+            found.append(
+                Event(
+                    transfer.name,
+                    transfer.start_s,
+                    end_s,
+                    transfer.started_s,
+                    transfer.size_bytes,
+                    transfer.thread,
+                )
+            )
         return found
 
     def _backward_compute(self, operations: list[Event]) -> list[Interval]:
         """Compute of the backward pass itself: what follows it, copying buckets back, waits for them."""
-        hosts = merged(one.interval for one in operations if one.name.startswith(_BACKWARD_OPERATION))
+        hosts = merged(
+            operation.interval for operation in operations if operation.name.startswith(_BACKWARD_OPERATION)
+        )
         if not self.on_gpu:
             return common(hosts, self._computing)
         return [one.interval for one in self.compute if _covers(hosts, one.started_s)]
@@ -268,11 +280,11 @@ def _is_no_compute(name: str) -> bool:
     return _NO_COMPUTE.search(name) is not None or is_communication(name)
 
 
-def _collective(one: Event, compute: list[Interval], window: Interval) -> Collective:
-    (start_s, end_s) = (one.start_s, min(one.end_s, window[1]))
+def _collective(event: Event, compute: list[Interval], window: Interval) -> Collective:
+    (start_s, end_s) = (event.start_s, min(event.end_s, window[1]))
     return Collective(
-        name=one.name.removeprefix("gloo:"),
-        size_bytes=one.size_bytes,
+        name=event.name.removeprefix("gloo:"),
+        size_bytes=event.size_bytes,
         start_s=start_s - window[0],
         time_s=end_s - start_s,
         exposed_s=total(without([(start_s, end_s)], compute)),
@@ -282,10 +294,10 @@ def _collective(one: Event, compute: list[Interval], window: Interval) -> Collec
 def _starts_of_launches(calls: Iterable[dict[str, Any]]) -> dict[int, float]:
     """When the host called for what carries the same correlation on the device."""
     found = {}
-    for one in calls:
-        correlation = (one.get("args") or {}).get("correlation")
+    for call in calls:
+        correlation = (call.get("args") or {}).get("correlation")
         if isinstance(correlation, int):
-            found[correlation] = float(one["ts"]) * _US
+            found[correlation] = float(call["ts"]) * _US
     return found
 
 
@@ -343,7 +355,7 @@ def _longest(timeline: _Timeline, windows: list[Interval]) -> tuple[tuple[str, f
 
 def _own_times(events: list[Event], on_gpu: bool) -> list[float]:
     """Time of each event without the events inside it."""
-    own = [one.end_s - one.start_s for one in events]
+    own = [event.end_s - event.start_s for event in events]
     if on_gpu:
         return own
     order = sorted(range(len(events)), key=lambda n: (events[n].start_s, -events[n].end_s))

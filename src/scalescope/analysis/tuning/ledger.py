@@ -57,16 +57,20 @@ class Laboratory:
             for one in self.results
             if one not in fleeting and not str(one.reason).startswith("interrupted by")
         ]
-        for one in self.results:
-            self.durations_s.setdefault(one.trial_id, []).append(one.duration_s)
-            if one.status != "ok":
-                self.failed.setdefault(one.trial_id, f"{one.status}: {one.reason}")
+        for result in self.results:
+            self.durations_s.setdefault(result.trial_id, []).append(result.duration_s)
+            if result.status != "ok":
+                self.failed.setdefault(result.trial_id, f"{result.status}: {result.reason}")
         if not self._baseline_is_lost():
             self.failed.pop(self.baseline, None)
 
     def _baseline_is_lost(self) -> bool:
         """Whether the campaign gives up on it: one failure by chance is none."""
-        bad = [one.status for one in self.results if one.trial_id == self.baseline and one.status != "ok"]
+        bad = [
+            result.status
+            for result in self.results
+            if result.trial_id == self.baseline and result.status != "ok"
+        ]
         return len(bad) > 1 or any(status in ("oom", "invalid") for status in bad)
 
     def measured(
@@ -99,7 +103,11 @@ class Laboratory:
         # Later launches of the stage do not count: reading again must decide as it did the first time.
         of_stage = [one for one in self.results if first <= one.launch < first + count]
         ids = {trial.trial_id for trial in wanted}
-        return {one.trial.trial_id: one for one in configurations(of_stage) if one.trial.trial_id in ids}
+        return {
+            configuration.trial.trial_id: configuration
+            for configuration in configurations(of_stage)
+            if configuration.trial.trial_id in ids
+        }
 
     def _block(self, wanted: Sequence[Trial], count: int, stage: int, there: set[tuple[str, int]]) -> int:
         """The first launch number, from the stage's own, of launches made in turns.
@@ -154,5 +162,5 @@ class Laboratory:
         return statistics.median(alike)
 
     def _by_trial(self) -> list[tuple[Trial, list[float]]]:
-        trials = {one.trial_id: Trial(settings=one.settings) for one in self.results}
+        trials = {result.trial_id: Trial(settings=result.settings) for result in self.results}
         return [(trial, self.durations_s[trial_id]) for trial_id, trial in trials.items()]

@@ -111,8 +111,8 @@ def explore(
     return compare_all(found[baseline.trial_id], judged, threshold), frozenset()
 
 
-def _clearly_worse(one: Configuration, baseline: Configuration) -> bool:
-    return max(one.log_rates) < min(baseline.log_rates) - _CLEARLY
+def _clearly_worse(configuration: Configuration, baseline: Configuration) -> bool:
+    return max(configuration.log_rates) < min(baseline.log_rates) - _CLEARLY
 
 
 Build = Callable[[frozenset[str]], Trial | None]  # the trial with these levers; None where it cannot be run
@@ -136,7 +136,7 @@ class Combining:
             if found and found[0].kept:
                 kept |= {lever}
         all_added = kept
-        order = [best, *(one.text for one in attempts if one.kept)]
+        order = [best, *(attempt.text for attempt in attempts if attempt.kept)]
         for place, lever in enumerate(order):
             # The last one added was measured with all the others just now, unless one of them went since.
             if len(kept) > 1 and not (lever == order[-1] and kept == all_added):

@@ -38,21 +38,21 @@ def compare_all(
     baseline: Configuration, candidates: Sequence[Configuration], threshold: float
 ) -> tuple[Comparison, ...]:
     """All verdicts of a run; the more comparisons, the more sure each claim must be."""
-    tests = [p_value(one.log_rates, baseline.log_rates) for one in candidates]
+    tests = [p_value(candidate.log_rates, baseline.log_rates) for candidate in candidates]
     return tuple(
-        _comparison(baseline, one, p, claimed, threshold)
-        for one, p, claimed in zip(candidates, tests, holm(tests), strict=True)
+        _comparison(baseline, candidate, p, claimed, threshold)
+        for candidate, p, claimed in zip(candidates, tests, holm(tests), strict=True)
     )
 
 
 def _comparison(
-    baseline: Configuration, one: Configuration, p: float | None, claimed: bool, threshold: float
+    baseline: Configuration, configuration: Configuration, p: float | None, claimed: bool, threshold: float
 ) -> Comparison:
-    speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
-    seen = smallest_effect(one.log_rates, baseline.log_rates)
-    loss_change, loss_differs = loss_of(baseline, one)
+    speedup = ratio_of_logs(configuration.log_rates, baseline.log_rates)
+    seen = smallest_effect(configuration.log_rates, baseline.log_rates)
+    loss_change, loss_differs = loss_of(baseline, configuration)
     return Comparison(
-        candidate=one,
+        candidate=configuration,
         speedup=speedup,
         p_value=p,
         smallest_seen=seen,
@@ -116,14 +116,14 @@ def fastest(measured: Sequence[Configuration], baseline: Trial) -> tuple[Trial, 
     return (best, gain) if gain > 1.0 + LEAST_EFFECT else None
 
 
-def loss_of(baseline: Configuration, one: Configuration) -> tuple[float | None, bool]:
+def loss_of(baseline: Configuration, configuration: Configuration) -> tuple[float | None, bool]:
     """Relative change of the loss over the later half of the steps both made, and whether it is a real one.
 
     The same steps see the same samples, so they are compared one by one; in the same time a faster
     configuration makes more of them. Where they differ to and fro, as by
     other random numbers for dropout, only a difference that stands out from that is one.
     """
-    both = list(zip(_losses(baseline), _losses(one), strict=False))
+    both = list(zip(_losses(baseline), _losses(configuration), strict=False))
     later = both[len(both) // 2 :]
     before, after = [left for left, _ in later], [right for _, right in later]
     if not before or math.fsum(before) == 0.0:
@@ -136,7 +136,7 @@ def loss_of(baseline: Configuration, one: Configuration) -> tuple[float | None, 
     return change, abs(change) > max(_LOSS_TOLERANCE, _STANDS_OUT * error)
 
 
-def _losses(one: Configuration) -> list[float]:
+def _losses(configuration: Configuration) -> list[float]:
     """The losses of the window, step by step, as a mean over launches."""
-    per_launch = [launch.losses for launch in one.launches if launch.losses]
+    per_launch = [launch.losses for launch in configuration.launches if launch.losses]
     return [statistics.fmean(step) for step in zip(*per_launch, strict=False)]

@@ -153,13 +153,13 @@ def _block(inputs: int, width: int, stride: int, depth: int) -> Block:
     return Block(path, None if same else Convolution(inputs, outputs, 1, stride))
 
 
-def _after(size: int, one: Convolution) -> int:
-    return -(-size // one.stride)
+def _after(size: int, convolution: Convolution) -> int:
+    return -(-size // convolution.stride)
 
 
 def _halved(size: int) -> int:
     return -(-size // 2)
 
 
-def _macs(size: int, one: Convolution) -> int:
-    return one.inputs * one.outputs * one.kernel**2 * _after(size, one) ** 2
+def _macs(size: int, convolution: Convolution) -> int:
+    return convolution.inputs * convolution.outputs * convolution.kernel**2 * _after(size, convolution) ** 2

@@ -56,11 +56,11 @@ def _of_this_host(world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]
         launcher.close()
 
 
-def _of_all_hosts(place: "Membership", world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
+def _of_all_hosts(membership: "Membership", world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
     from scalescope.launch.attached.launcher import AttachedLauncher
     from scalescope.studies.checks.check import check, check_hosts
 
-    launcher = AttachedLauncher(place)
+    launcher = AttachedLauncher(membership)
     try:
         ranks = launcher.ranks_of_nodes()
         if len(ranks) == 1:

@@ -27,7 +27,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
         single=worst is not None and worst.is_single(STRAGGLERS),
         evidence=tuple(
             Evidence(name=name, value=text, source="every node's own word")
-            for name, text in (one.split(": ", 1) for one in differences)
+            for name, text in (difference.split(": ", 1) for difference in differences)
         ),
         advice=(
             Advice(
@@ -40,7 +40,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
 def _odd_ones(run: Run) -> set[str]:
     """The nodes that differ from most."""
     nodes = run.environment.get("nodes") or {}
-    return odd_ones({name: Machine.from_json(one) for name, one in nodes.items()})
+    return odd_ones({name: Machine.from_json(node) for name, node in nodes.items()})
 
 
 def _host_of_late_rank(facts: Facts) -> str | None:

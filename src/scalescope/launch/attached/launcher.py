@@ -40,10 +40,10 @@ _KEPT_BY_RANKS = tuple(
 )
 
 
-def follow(place: Membership) -> int:
+def follow(membership: Membership) -> int:
     """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
     with contextlib.ExitStack() as held:
-        variables, leader = _meeting(place, held)
+        variables, leader = _meeting(membership, held)
         child = _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         started = time.monotonic()
         while leader is not None and not leader.is_gone():
@@ -59,12 +59,12 @@ def follow(place: Membership) -> int:
         return child.wait()
 
 
-def _meeting(place: Membership, held: contextlib.ExitStack) -> tuple[dict[str, str], Leader | None]:
+def _meeting(membership: Membership, held: contextlib.ExitStack) -> tuple[dict[str, str], Leader | None]:
     """What the worker must know of its place; `held` keeps where ranks of one host meet."""
-    if place.directory is None:
-        return dict(place.variables), None
-    meeting = held.enter_context(shared_directory(place.directory))
-    return {**place.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
+    if membership.directory is None:
+        return dict(membership.variables), None
+    meeting = held.enter_context(shared_directory(membership.directory))
+    return {**membership.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
 
 
 def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
@@ -96,13 +96,13 @@ class AttachedLauncher:
 
     repeatable = False
 
-    def __init__(self, place: Membership) -> None:
-        self._place = place
+    def __init__(self, membership: Membership) -> None:
+        self._place = membership
         self._found: dict[str, Node] = {}
         self._busy = False
         self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
-        variables, leader = _meeting(place, self._held)
+        variables, leader = _meeting(membership, self._held)
         if leader is not None:
             leader.take()
             self._held.callback(leader.let_go)
@@ -130,11 +130,11 @@ class AttachedLauncher:
         if not self._found:
             everybody = list(range(self._place.world_size))
             answers = self._ask({"probe": True, "ranks": everybody})["answers"]
-            for one in answers:
-                if one.get("state") == "failed":
-                    where = "" if one["host"] == _UNKNOWN else f" on {one['host']}"
+            for answer in answers:
+                if answer.get("state") == "failed":
+                    where = "" if answer["host"] == _UNKNOWN else f" on {answer['host']}"
                     raise RanksLost(
-                        f"rank {one['rank']}{where} cannot look around: {one['error']['message']}"
+                        f"rank {answer['rank']}{where} cannot look around: {answer['error']['message']}"
                     )
             self._found = nodes_from_probes(answers)
         return self._found
@@ -150,7 +150,7 @@ class AttachedLauncher:
             found.append(f"Ranks meet at {self._place.rendezvous}.")
         if self._place.rendezvous or len(self.nodes()) > 1:
             found.append("torch's store asks nobody for a password: keep its port inside the cluster.")
-        return found + [f"The nodes differ: {one}." for one in differences(self.nodes())]
+        return found + [f"The nodes differ: {difference}." for difference in differences(self.nodes())]
 
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
@@ -192,7 +192,7 @@ class AttachedLauncher:
             path = folder.rank_file(trial.trial_id, launch, one["rank"])
             write_atomically(path, json.dumps(one))
         records = [record_from(one) for one in raw]
-        seen = [one for one in records if one.placement != _UNKNOWN]
+        seen = [record for record in records if record.placement != _UNKNOWN]
         watcher.placed([one.placement for one in seen], [one.host for one in seen])
         failed = [one for one in raw if one["state"] != "done"]
         if failed:

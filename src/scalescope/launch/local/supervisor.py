@@ -136,7 +136,7 @@ class Supervisor:
 
     def _settle(self) -> None:
         deadline = time.monotonic() + _SETTLE_S
-        while time.monotonic() < deadline and any(one.exit_code is None for one in self._ranks):
+        while time.monotonic() < deadline and any(rank.exit_code is None for rank in self._ranks):
             self._wait(0.05)
             self._observe()
 
@@ -158,30 +158,30 @@ class Supervisor:
 
     def _overdue(self) -> Outcome | None:
         now = time.monotonic()
-        for one in self._ranks:
-            if one.exit_code is not None or one.stage == Stage.DONE:
+        for rank in self._ranks:
+            if rank.exit_code is not None or rank.stage == Stage.DONE:
                 continue
-            if one.stage == Stage.TEARDOWN:
+            if rank.stage == Stage.TEARDOWN:
                 if self._all_leaving() and now - self._last_to_leave() > self._limits.teardown_timeout:
                     return self._teardown_hang()
-            elif now - self._silent_since(one) > self._patience(one):
+            elif now - self._silent_since(rank) > self._patience(rank):
                 return self._hang(now)
         return None
 
     def _all_leaving(self) -> bool:
-        return all(one.stage >= Stage.TEARDOWN or one.exit_code is not None for one in self._ranks)
+        return all(rank.stage >= Stage.TEARDOWN or rank.exit_code is not None for rank in self._ranks)
 
     def _last_to_leave(self) -> float:
         """Leaving may wait for the slowest rank, so the limit counts from its arrival."""
-        return max(one.stage_since for one in self._ranks)
+        return max(rank.stage_since for rank in self._ranks)
 
-    def _silent_since(self, one: SupervisedRank) -> float:
-        return one.seen_at if one.stage == Stage.STEADY else one.stage_since
+    def _silent_since(self, rank: SupervisedRank) -> float:
+        return rank.seen_at if rank.stage == Stage.STEADY else rank.stage_since
 
-    def _patience(self, one: SupervisedRank) -> float:
-        if one.stage == Stage.WARMUP:
+    def _patience(self, rank: SupervisedRank) -> float:
+        if rank.stage == Stage.WARMUP:
             return self._limits.warmup_timeout
-        if one.stage != Stage.STEADY:
+        if rank.stage != Stage.STEADY:
             return self._limits.init_timeout
         if self._limits.stall_timeout is not None:
             return self._limits.stall_timeout
@@ -189,8 +189,8 @@ class Supervisor:
         return max(30.0, 20.0 * slowest)
 
     def _teardown_hang(self) -> Outcome:
-        hung = [r for r, one in enumerate(self._ranks) if one.exit_code is None]
-        if not all(one.finished for one in self._ranks):
+        hung = [r for r, rank in enumerate(self._ranks) if rank.exit_code is None]
+        if not all(rank.finished for rank in self._ranks):
             return self._hang(time.monotonic())
         names = ", ".join(map(str, hung))
         note = f"rank {names} did not leave within {self._limits.teardown_timeout:g} s and was ended"
@@ -213,11 +213,11 @@ class Supervisor:
         return outcome
 
     def _blame(self) -> tuple[list[int], str]:
-        stopped = [r for r, one in enumerate(self._ranks) if is_stopped(one.process.pid)]
+        stopped = [r for r, rank in enumerate(self._ranks) if is_stopped(rank.process.pid)]
         if stopped:
             return stopped, "is stopped by a signal" if len(stopped) == 1 else "are stopped by a signal"
-        lowest = min(one.seen for one in self._ranks)
-        blamed = [r for r, one in enumerate(self._ranks) if one.seen == lowest]
+        lowest = min(rank.seen for rank in self._ranks)
+        blamed = [r for r, rank in enumerate(self._ranks) if rank.seen == lowest]
         return blamed, "hangs" if len(blamed) == 1 else "hang"
 
     def _step(self, rank: int) -> int | None:
@@ -225,30 +225,30 @@ class Supervisor:
         return begun - 1 if begun else None
 
     def _dump_stacks(self) -> None:
-        for one in self._ranks:
-            if one.exit_code is None:
-                stopped = is_stopped(one.process.pid)
-                _signal_one(one.process.pid, signal.SIGUSR2)
+        for rank in self._ranks:
+            if rank.exit_code is None:
+                stopped = is_stopped(rank.process.pid)
+                _signal_one(rank.process.pid, signal.SIGUSR2)
                 if stopped:  # it can only speak while it runs, and is ended right after
-                    _signal_one(one.process.pid, signal.SIGCONT)
+                    _signal_one(rank.process.pid, signal.SIGCONT)
         self._wait(0.2)
         time.sleep(0.1)
 
     def _records(self) -> list[Any]:
-        found = [one.record() for one in self._ranks]
+        found = [rank.record() for rank in self._ranks]
         return [record_from(raw) for raw in found if "rank" in raw]
 
     def end_all(self) -> None:
         """End every rank and what it started: ask first, insist after a second."""
-        for one in self._ranks:
-            if one.exit_code is None:
-                signal_group(one.process.pid, signal.SIGTERM)
+        for rank in self._ranks:
+            if rank.exit_code is None:
+                signal_group(rank.process.pid, signal.SIGTERM)
         self._wait_for_ends(_TERM_GRACE_S)
-        for one in self._ranks:
-            signal_group(one.process.pid, signal.SIGKILL)
+        for rank in self._ranks:
+            signal_group(rank.process.pid, signal.SIGKILL)
         self._wait_for_ends(_KILL_LIMIT_S)
-        for one in self._ranks:
-            _cap(one.log)
+        for rank in self._ranks:
+            _cap(rank.log)
 
     def _wait_for_ends(self, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
@@ -257,9 +257,9 @@ class Supervisor:
                 self._wait(0.02)
 
     def _alive(self) -> bool:
-        for one in self._ranks:
-            if one.exit_code is None:
-                one.exit_code = one.process.poll()
+        for rank in self._ranks:
+            if rank.exit_code is None:
+                rank.exit_code = rank.process.poll()
         return any(one.exit_code is None for one in self._ranks)
 
 

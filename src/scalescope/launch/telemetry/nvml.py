@@ -77,7 +77,7 @@ class Nvml:
 
         def kept(kind: int, unit: float) -> list[tuple[float, float]]:
             _, samples = module.nvmlDeviceGetSamples(handle, kind, 0)
-            return [(one.timeStamp / 1e6, one.sampleValue.uiVal * unit) for one in samples]
+            return [(sample.timeStamp / 1e6, sample.sampleValue.uiVal * unit) for sample in samples]
 
         return self._answers(
             {"utilization": lambda: kept(_UTILIZATION, 0.01), "power_w": lambda: kept(_POWER, 1e-3)}

@@ -94,7 +94,7 @@ class Telemetry:
             # The state just before the window is its state too: memory is taken, clocks are up.
             states = self._gpu.between(begin_s - self._gpu.interval_s, end_s)
             gpus = {uuid: self._seen_of(uuid, states, begin_s, end_s) for uuid in self._uuids}
-            found["gpus"] = {uuid: seen for uuid, seen in gpus.items() if seen}
+            found["gpus"] = {uuid: gpu for uuid, gpu in gpus.items() if gpu}
             found["asking_gpus_s"] = sum(took_s for at_s, took_s in self._asking if begin_s <= at_s <= end_s)
         return found | {"cpu": _cpu(inside)}
 

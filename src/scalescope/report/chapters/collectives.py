@@ -70,15 +70,15 @@ def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series
 def _of_this_hardware(story: Story) -> list[PublishedCurve]:
     """Curves of the same kind of GPU."""
     gpus = story.run.environment.get("machine", {}).get("gpus") or []
-    used = any(one.settings.get("device") == "cuda" for one in story.run.results)
+    used = any(result.settings.get("device") == "cuda" for result in story.run.results)
     names = [str(gpu.get("name", "")) for gpu in gpus] if used else []
     return [one for one in published_all_reduce() if any(one.gpu and one.gpu in name for name in names)]
 
 
-def _published(one: PublishedCurve) -> Series:
+def _published(curve: PublishedCurve) -> Series:
     return Series(
-        label=f"{one.system}, {one.gpus} GPUs",
-        x=tuple(float(size) for size, _, _ in one.points),
-        y=tuple(rate / _GB for _, _, rate in one.points),
+        label=f"{curve.system}, {curve.gpus} GPUs",
+        x=tuple(float(size) for size, _, _ in curve.points),
+        y=tuple(rate / _GB for _, _, rate in curve.points),
         role="reference",
     )

@@ -50,9 +50,9 @@ def _in_order(measured: tuple[Configuration, ...]) -> tuple[Configuration, ...]:
     return tuple(sorted(own, key=lambda one: (one.trial.rank_batch_size, one.trial.world_size)))
 
 
-def _epochs(one: Configuration, material: Material) -> tuple[Epoch, ...]:
+def _epochs(configuration: Configuration, material: Material) -> tuple[Epoch, ...]:
     """The epochs that count; the first ones may be left out as warm-up."""
-    return tuple(epoch for epoch in one.epochs if epoch.number > material.skip_epochs)
+    return tuple(epoch for epoch in configuration.epochs if epoch.number > material.skip_epochs)
 
 
 def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Figure:
@@ -61,9 +61,9 @@ def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Fi
     series = Series(
         label="samples per second",
         x=places,
-        y=tuple(one.value for one in rates),
-        low=tuple(told_interval(one)[0] for one in rates),
-        high=tuple(told_interval(one)[1] for one in rates),
+        y=tuple(rate.value for rate in rates),
+        low=tuple(told_interval(rate)[0] for rate in rates),
+        high=tuple(told_interval(rate)[1] for rate in rates),
     )
     names = _labels(measured)
     more = f"; {left:,} more configurations are in the tables" if left else ""
@@ -136,9 +136,9 @@ def _speedups(name: str, material: Material) -> Figure | None:
     )
 
 
-def _short(one: Configuration) -> str:
-    ranks = "1 rank" if one.trial.world_size == 1 else f"{one.trial.world_size} ranks"
-    return f"{ranks}\nbatch {one.trial.rank_batch_size:,}"
+def _short(configuration: Configuration) -> str:
+    ranks = "1 rank" if configuration.trial.world_size == 1 else f"{configuration.trial.world_size} ranks"
+    return f"{ranks}\nbatch {configuration.trial.rank_batch_size:,}"
 
 
 def _labels(measured: Sequence[Configuration]) -> tuple[str, ...]:

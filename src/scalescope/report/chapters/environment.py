@@ -49,7 +49,7 @@ def _row(story: Story) -> tuple[str, ...]:
     memory = machine.get("memory_bytes")
     return (
         story.name,
-        min((one.started_at for one in story.run.results), default=MISSING)[:16].replace("T", " "),
+        min((result.started_at for result in story.run.results), default=MISSING)[:16].replace("T", " "),
         _hosts(environment),
         str(machine.get("cpu_model", "unknown")),
         str(machine.get("cores", "unknown")),

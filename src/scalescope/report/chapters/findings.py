@@ -22,9 +22,9 @@ def _sections(story: Story, *, several: bool) -> tuple[Section, ...]:
     found = findings_section(story.diagnosis, every=True, loses=story.loses)
     evidence = tuple(
         line
-        for one in story.diagnosis.findings
-        if one.evidence
-        for line in (f"{one.rule}:", *evidence_lines(one))
+        for finding in story.diagnosis.findings
+        if finding.evidence
+        for line in (f"{finding.rule}:", *evidence_lines(finding))
     )
     title = f"{story.name}: findings" if several else "Findings"
     named = tuple(Section(title=title, lines=one.lines, details=one.details) for one in found)

@@ -52,7 +52,7 @@ def _figure(story: Story, tuning: dict[str, Any], number: int) -> Figure | None:
         kind="forest",
         x_label="speed against the baseline (×)",
         y_label="",
-        series=tuple(one for one in series if one.x),
+        series=tuple(drawn for drawn in series if drawn.x),
         names=names,
         x_log=max(speeds) > 2.0 * min(speeds),
     )

@@ -76,7 +76,7 @@ def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, li
     shown = dict(list(found.items())[:_MOST_SERIES])
     baselines = [row for row in rows if row.is_baseline]
     return {
-        label: [*(one for one in baselines if _starts(one, members[0], names)), *members]
+        label: [*(baseline for baseline in baselines if _starts(baseline, members[0], names)), *members]
         for label, members in shown.items()
     }
 
@@ -94,8 +94,8 @@ def throughput_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
         _series(label, rows, lambda row: row.configuration.samples_per_s) for label, rows in groups.items()
     ]
     ideals = [_ideal(rows) for rows in groups.values()]
-    first = [Series(label="ideal", x=one.x, y=one.y, role="ideal") for one in ideals[:1]]
-    rest = [Series(label="_ideal", x=one.x, y=one.y, role="ideal") for one in ideals[1:]]
+    first = [Series(label="ideal", x=ideal.x, y=ideal.y, role="ideal") for ideal in ideals[:1]]
+    rest = [Series(label="_ideal", x=ideal.x, y=ideal.y, role="ideal") for ideal in ideals[1:]]
     return Panel(
         kind="lines",
         x_label="ranks",
@@ -120,7 +120,7 @@ def speedup_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
     ranks = sorted({row.ranks for rows in groups.values() for row in rows})
     least = min((row.baseline_ranks for rows in groups.values() for row in rows), default=1)
     ideal = Series(
-        label="ideal", x=tuple(map(float, ranks)), y=tuple(one / least for one in ranks), role="ideal"
+        label="ideal", x=tuple(map(float, ranks)), y=tuple(rank / least for rank in ranks), role="ideal"
     )
     return Panel(
         kind="lines",

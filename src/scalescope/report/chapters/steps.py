@@ -26,7 +26,7 @@ def chapter(material: Material) -> Chapter | None:
         )
         for label, one in zip(labels, shown, strict=True)
     )
-    wide = max(one.y[-1] for one in series) > 30.0 * min(one.y[0] for one in series)
+    wide = max(drawn.y[-1] for drawn in series) > 30.0 * min(drawn.y[0] for drawn in series)
     panel = Panel(kind="distribution", x_label="step time, ms", y_label="", series=series, x_log=wide)
     left = len(material.measured) - len(shown)
     more = f"; {left:,} more configurations are in the tables" if left > 0 else ""

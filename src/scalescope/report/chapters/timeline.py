@@ -15,10 +15,12 @@ _MOST_SPANS = 150  # of a kind; shorter ones are drawn together
 
 
 def chapter(material: Material) -> Chapter | None:
-    stories = [story for story in reversed(material.stories) if any(one.ranks for one in story.profiles)]
+    stories = [
+        story for story in reversed(material.stories) if any(profile.ranks for profile in story.profiles)
+    ]
     if not stories:
         return None
-    drawn = [(story, one) for story in stories for one in story.profiles if one.ranks][:3]
+    drawn = [(story, profile) for story in stories for profile in story.profiles if profile.ranks][:3]
     return Chapter(
         name="timeline",
         title="Inside a step",
@@ -28,12 +30,12 @@ def chapter(material: Material) -> Chapter | None:
     )
 
 
-def _figure(story: Story, one: Profile, number: int) -> Figure:
-    ranks = sorted(one.ranks)[:_MOST_RANKS]
+def _figure(story: Story, profile: Profile, number: int) -> Figure:
+    ranks = sorted(profile.ranks)[:_MOST_RANKS]
     names = tuple(f"rank {rank} {kind}" for rank in ranks for kind in _KINDS[:2])
     series = []
     for rank in ranks:
-        step = one.ranks[rank].steps[-1]
+        step = profile.ranks[rank].steps[-1]
         for kind in _KINDS:
             spans = _joined(step.spans.get(kind, []))
             lane = f"rank {rank} {'communication' if kind == 'communication' else 'compute'}"
@@ -45,11 +47,13 @@ def _figure(story: Story, one: Profile, number: int) -> Figure:
                         y=tuple(end * 1e3 for _, end in spans),
                     )
                 )
-    label = one.trial.label.removeprefix("profile, ")
-    hidden = "" if one.overlap is None else f" {one.overlap:.0%} of communication hides behind compute."
+    label = profile.trial.label.removeprefix("profile, ")
+    hidden = (
+        "" if profile.overlap is None else f" {profile.overlap:.0%} of communication hides behind compute."
+    )
     return Figure(
         name="timeline" if number == 0 else f"timeline_{number + 1}",
-        title=f"One step of {one.trial.settings['workload']} ({label})",
+        title=f"One step of {profile.trial.settings['workload']} ({label})",
         alt=f"Bars of compute and communication over one step of {len(ranks)} ranks.{hidden}",
         panels=(
             Panel(
@@ -61,7 +65,7 @@ def _figure(story: Story, one: Profile, number: int) -> Figure:
             ),
         ),
         command=story.command,
-        notes=tuple(surroundings(one.trial)),
+        notes=tuple(surroundings(profile.trial)),
     )
 
 

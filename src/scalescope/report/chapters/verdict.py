@@ -53,7 +53,7 @@ def _figure(story: Story, number: int) -> Figure:
         kind="stacked",
         x_label="ranks' worth of speed",
         y_label="",
-        series=(delivered, *(one for one in terms if any(value > 0.0 for value in one.y))),
+        series=(delivered, *(term for term in terms if any(value > 0.0 for value in term.y))),
         names=names,
     )
     worst = max(found, key=lambda pair: pair[1].lost)[1]

@@ -68,17 +68,17 @@ def _by_doubt(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> list[t
     return sorted(found, key=lambda one: one[0].level != "fail")
 
 
-def _row(one: HostChecks) -> tuple[str, ...]:
-    memory = one.machine.memory_bytes
+def _row(host_checks: HostChecks) -> tuple[str, ...]:
+    memory = host_checks.machine.memory_bytes
     return (
-        one.host,
-        _numbers(one.ranks),
-        gpu_names(one.machine),
-        str(one.machine.cores),
+        host_checks.host,
+        _numbers(host_checks.ranks),
+        gpu_names(host_checks.machine),
+        str(host_checks.machine.cores),
         "unknown" if memory is None else data_size(memory),
-        _network(one),
-        one.machine.torch_version,
-        _state(one.doubts),
+        _network(host_checks),
+        host_checks.machine.torch_version,
+        _state(host_checks.doubts),
     )
 
 
@@ -89,12 +89,16 @@ def _numbers(ranks: tuple[int, ...]) -> str:
     return ",".join(map(str, ranks))
 
 
-def _network(one: HostChecks) -> str:
+def _network(host_checks: HostChecks) -> str:
     """The InfiniBand ports that are up, or the fastest interface."""
-    ports = [port for port in one.system.get("infiniband", ()) if "ACTIVE" in (port["state"] or "")]
+    ports = [port for port in host_checks.system.get("infiniband", ()) if "ACTIVE" in (port["state"] or "")]
     if ports:
         return f"{len(ports)} × {ports[0]['rate'] or 'InfiniBand'}"
-    up = [card for card in one.system.get("interfaces", ()) if card["state"] == "up" and card["speed_mbit"]]
+    up = [
+        card
+        for card in host_checks.system.get("interfaces", ())
+        if card["state"] == "up" and card["speed_mbit"]
+    ]
     if not up:
         return "unknown"
     best = max(up, key=lambda card: int(card["speed_mbit"]))
@@ -102,7 +106,7 @@ def _network(one: HostChecks) -> str:
 
 
 def _state(doubts: tuple[Check, ...]) -> str:
-    bad = sum(one.level == "fail" for one in doubts)
+    bad = sum(doubt.level == "fail" for doubt in doubts)
     if bad:
         return f"{bad} fail"
     return counted(len(doubts), "warning") if doubts else "ok"

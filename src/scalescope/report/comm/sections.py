@@ -52,14 +52,14 @@ def _sentences(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
     for row in rows:
         trials.setdefault(row.trial_id, []).append(row)
     lines: list[str] = []
-    for own in trials.values():
-        lines += [verdict(tuple(own)), *_goodness(tuple(own), run), *_made_for(own[0].trial_id, run)]
+    for trial in trials.values():
+        lines += [verdict(tuple(trial)), *_goodness(tuple(trial), run), *_made_for(trial[0].trial_id, run)]
     return tuple(lines)
 
 
 def _made_for(trial_id: str, run: Run) -> list[str]:
     settings = next(result.settings for result in run.results if result.trial_id == trial_id)
-    return [f"Note: {one}." for one in surroundings(Trial(settings=settings))]
+    return [f"Note: {surrounding}." for surrounding in surroundings(Trial(settings=settings))]
 
 
 def _pairs_by_trial(run: Run) -> list[tuple[tuple[PairRow, ...], list[str]]]:
@@ -98,8 +98,8 @@ def pairs_verdict(run: Run) -> str | None:
     if not pairs:
         return None
     across = node_rates(pairs)
-    rates = across or {(str(one.low), str(one.high)): one.bytes_per_s for one in pairs}
-    (low, high), slowest = min(rates.items(), key=lambda one: one[1])
+    rates = across or {(str(pair.low), str(pair.high)): pair.bytes_per_s for pair in pairs}
+    (low, high), slowest = min(rates.items(), key=lambda rate: rate[1])
     if len(rates) == 1:
         return (
             f"{low} and {high} exchange {data_rate(slowest)} each way."
@@ -134,7 +134,7 @@ def _nccl_section(run: Run, result: Result) -> Section:
         key=lambda row: row.busbw_bytes_per_s,
         default=None,
     )
-    if best is not None and any("NVLS" in one for one in choices.algorithms):
+    if best is not None and any("NVLS" in algorithm for algorithm in choices.algorithms):
         # The switch does the sums: a GPU moves S(n+1)/n bytes over its links, not 2S(n-1)/n.
         wire = best.algbw_bytes_per_s * (best.ranks + 1) / best.ranks
         lines.append(
@@ -151,7 +151,7 @@ def _goodness(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
     own = [row for row in rows if row.collective == "all_reduce"] or list(rows)
     best = max(own, key=lambda row: row.busbw_bytes_per_s)
     gpus = run.environment.get("machine", {}).get("gpus") or []
-    settings = next(one.settings for one in run.results if one.settings["benchmark"] == "comm")
+    settings = next(result.settings for result in run.results if result.settings["benchmark"] == "comm")
     on_gpu = settings["device"] == "cuda" and settings["split_gpu"] is None and gpus
     known = on_gpu and best.reach == "inside a node"  # published figures are of one node
     found = expectation_of(best, str(gpus[0]["name"]) if known else None, best.link)
@@ -297,9 +297,9 @@ def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
 
 def _slow_lines(pairs: tuple[PairRow, ...]) -> list[str]:
     return [
-        f"Look at {one.name}: it carries {data_rate(one.bytes_per_s)} where others carry "
-        f"{data_rate(one.usual_bytes_per_s)}."
-        for one in slow_links(pairs)
+        f"Look at {link.name}: it carries {data_rate(link.bytes_per_s)} where others carry "
+        f"{data_rate(link.usual_bytes_per_s)}."
+        for link in slow_links(pairs)
     ]
 
 

@@ -31,7 +31,7 @@ class SideBySide:
 
     @property
     def other_machines(self) -> bool:
-        return any(one.kind == "hardware" for found in self.differences for one in found)
+        return any(one.kind == "hardware" for difference in self.differences for one in difference)
 
 
 def side_by_side_sections(sides: SideBySide) -> tuple[Section, ...]:
@@ -50,11 +50,11 @@ def _sentence(sides: SideBySide) -> str:
     group = max(sides.groups, key=lambda one: (one.first.ranks, one.first.batch))
     first = group.first
     shares = ", ".join(
-        f"{percent(one.row.efficiency.value)} in {sides.runs[one.run]}" for one in group.members
+        f"{percent(member.row.efficiency.value)} in {sides.runs[member.run]}" for member in group.members
     )
     where = f"{counted(first.ranks, 'rank')}, batch {first.batch:,}"
     if first.ranks == 1:
-        rates = [f"{_rate(one)} in {sides.runs[one.run]}" for one in group.members]
+        rates = [f"{_rate(member)} in {sides.runs[member.run]}" for member in group.members]
         return f"{where}: samples/s {', '.join(rates)}."
     worst = max(group.members, key=lambda one: one.behind or 0.0)
     if worst.behind is None or worst.behind <= 0.0:
@@ -66,10 +66,10 @@ def _sentence(sides: SideBySide) -> str:
 
 
 def _table(sides: SideBySide) -> Section:
-    trials = [one.row.trial for group in sides.groups for one in group.members]
+    trials = [member.row.trial for group in sides.groups for member in group.members]
     left_out = ("strategy", "lr", "epochs", "steps_per_epoch", "warmup_steps")
     varied = [name for name in varied_settings(trials) if name not in left_out]
-    cells = [_cells(sides, one, varied) for group in sides.groups for one in group.members]
+    cells = [_cells(sides, member, varied) for group in sides.groups for member in group.members]
     return Section(
         table=Table(
             columns=tuple(cells[0]),
@@ -116,8 +116,8 @@ def _exposed(one: Beside) -> str:
 def _differing(sides: SideBySide) -> tuple[Section, ...]:
     lines = tuple(
         f"{run}: {one.kind} {one.name}: {one.after}, in {sides.runs[0]} {one.before}"
-        for run, found in zip(sides.runs, sides.differences, strict=True)
-        for one in found
+        for run, difference in zip(sides.runs, sides.differences, strict=True)
+        for one in difference
     )
     return (Section(title="What differs", lines=lines),) if lines else ()
 
@@ -127,10 +127,10 @@ def side_by_side_json(sides: SideBySide) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "runs": list(sides.runs),
-        "rows": [_row_json(sides, one) for group in sides.groups for one in group.members],
+        "rows": [_row_json(sides, member) for group in sides.groups for member in group.members],
         "differences": [
-            {"run": run, "differs": differences_json(found)}
-            for run, found in zip(sides.runs, sides.differences, strict=True)
+            {"run": run, "differs": differences_json(difference)}
+            for run, difference in zip(sides.runs, sides.differences, strict=True)
         ],
         "notes": list(sides.notes),
     }

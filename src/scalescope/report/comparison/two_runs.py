@@ -50,7 +50,7 @@ def verdict(comparison: Comparison) -> str:
     faster = _faster(comparison)
     if comparison.regressions:
         slow = len(comparison.regressions)
-        most = _share(-min(one.change for one in comparison.regressions))
+        most = _share(-min(regression.change for regression in comparison.regressions))
         are = "is" if slow == 1 else "are"
         said = (
             f"{slow} of {counted(total, 'configuration')} {are} slower by more than {least}, by up to {most}"
@@ -130,16 +130,16 @@ def _table(compared: Compared) -> Section:
     )
 
 
-def _row(name: str, one: Judged) -> tuple[str, ...]:
-    before, after = one.launches
+def _row(name: str, judged: Judged) -> tuple[str, ...]:
+    before, after = judged.launches
     return (
         name,
-        significant(one.before.samples_per_s.value, 4),
-        significant(one.after.samples_per_s.value, 4),
-        signed(one.speedup),
-        f"{one.verdict} (regression)" if one.regressed else one.verdict,
+        significant(judged.before.samples_per_s.value, 4),
+        significant(judged.after.samples_per_s.value, 4),
+        signed(judged.speedup),
+        f"{judged.verdict} (regression)" if judged.regressed else judged.verdict,
         f"{before} + {after}",
-        MISSING if one.smallest_seen is None else _share(one.smallest_seen),
+        MISSING if judged.smallest_seen is None else _share(judged.smallest_seen),
     )
 
 
@@ -229,7 +229,10 @@ def median_busbw(row: CollectiveRow) -> float:
 def _differing(compared: Compared) -> tuple[Section, ...]:
     """What is not the same around the two runs, and what found no partner."""
     comparison = compared.comparison
-    lines = [f"{one.kind} {one.name}: {one.before} → {one.after}" for one in compared.differences]
+    lines = [
+        f"{difference.kind} {difference.name}: {difference.before} → {difference.after}"
+        for difference in compared.differences
+    ]
     sides = (("before", comparison.only_before), ("after", comparison.only_after))
     details = []
     for side, alone in sides:
@@ -243,15 +246,15 @@ def _differing(compared: Compared) -> tuple[Section, ...]:
     return (Section(title="What differs", lines=tuple(lines), details=tuple(details)),)
 
 
-def _alone(one: Alone) -> str:
-    return f"{one.trial.label}{nearest_words(one)}"
+def _alone(alone: Alone) -> str:
+    return f"{alone.trial.label}{nearest_words(alone)}"
 
 
-def nearest_words(one: Alone) -> str:
+def nearest_words(alone: Alone) -> str:
     """How the nearest configuration of the other run differs, in brackets."""
-    if not one.nearest:
+    if not alone.nearest:
         return ""
-    words = [f"{name} {here} and not {there}" for name, here, there in one.nearest]
+    words = [f"{name} {here} and not {there}" for name, here, there in alone.nearest]
     return f" ({shortened('; '.join(words), 100)})"
 
 
@@ -267,7 +270,7 @@ def comparison_json(compared: Compared) -> dict[str, Any]:
         "gate_missed": comparison.gate_missed,
         "trials": [_trial_json(one) for one in comparison.judged],
         "failed": [{"trial_id": one.trial.trial_id, "reason": one.reason} for one in comparison.failed],
-        "collectives": [_collective_json(one) for one in comparison.collectives],
+        "collectives": [_collective_json(collective) for collective in comparison.collectives],
         "only_base": [_alone_json(one) for one in comparison.only_before],
         "only_new": [_alone_json(one) for one in comparison.only_after],
         "differences": differences_json(compared.differences),
@@ -276,33 +279,40 @@ def comparison_json(compared: Compared) -> dict[str, Any]:
 
 
 def differences_json(differences: Sequence[Difference]) -> list[dict[str, str]]:
-    return [{"kind": one.kind, "name": one.name, "base": one.before, "new": one.after} for one in differences]
+    return [
+        {"kind": difference.kind, "name": difference.name, "base": difference.before, "new": difference.after}
+        for difference in differences
+    ]
 
 
-def _trial_json(one: Judged) -> dict[str, Any]:
-    speedup = one.speedup
+def _trial_json(judged: Judged) -> dict[str, Any]:
+    speedup = judged.speedup
     return {
-        "trial_id": one.trial.trial_id,
-        "configuration": one.trial.label,
-        "base_samples_per_s": one.before.samples_per_s.value,
-        "new_samples_per_s": one.after.samples_per_s.value,
-        "change": one.change,
+        "trial_id": judged.trial.trial_id,
+        "configuration": judged.trial.label,
+        "base_samples_per_s": judged.before.samples_per_s.value,
+        "new_samples_per_s": judged.after.samples_per_s.value,
+        "change": judged.change,
         "ci95_change": [speedup.low - 1.0, speedup.high - 1.0]
         if speedup.low is not None and speedup.high is not None
         else None,
-        "p_value": one.p_value,
-        "smallest_effect_seen": one.smallest_seen,
-        "verdict": one.verdict,
-        "regression": one.regressed,
-        "base_launches": one.launches[0],
-        "new_launches": one.launches[1],
-        "settings": dict(one.trial.settings),
+        "p_value": judged.p_value,
+        "smallest_effect_seen": judged.smallest_seen,
+        "verdict": judged.verdict,
+        "regression": judged.regressed,
+        "base_launches": judged.launches[0],
+        "new_launches": judged.launches[1],
+        "settings": dict(judged.trial.settings),
     }
 
 
-def _alone_json(one: Alone) -> dict[str, Any]:
-    nearest = [{"setting": name, "here": here, "there": there} for name, here, there in one.nearest]
-    return {"trial_id": one.trial.trial_id, "configuration": one.trial.label, "nearest_differs_by": nearest}
+def _alone_json(alone: Alone) -> dict[str, Any]:
+    nearest = [{"setting": name, "here": here, "there": there} for name, here, there in alone.nearest]
+    return {
+        "trial_id": alone.trial.trial_id,
+        "configuration": alone.trial.label,
+        "nearest_differs_by": nearest,
+    }
 
 
 def _collective_json(pair: CollectivePair) -> dict[str, Any]:

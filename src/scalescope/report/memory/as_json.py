@@ -78,7 +78,7 @@ def _group_json(group: MemoryGroup) -> dict[str, Any]:
         "savings_at_batch": None if group.savings is None else group.savings.batch,
         "savings": []
         if group.savings is None
-        else [dataclasses.asdict(one) for one in group.savings.changes],
+        else [dataclasses.asdict(change) for change in group.savings.changes],
     }
 
 

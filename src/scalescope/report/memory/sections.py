@@ -50,7 +50,7 @@ def _table_section(groups: tuple[MemoryGroup, ...]) -> Section:
     others = tuple(name for name in _OTHERS if any(row.measured(name) is not None for row in rows))
     cells = [_cells(row, varied, others) for row in rows]
     first = rows[0].trial
-    made = "".join(f" · {one}" for one in surroundings(first))
+    made = "".join(f" · {surrounding}" for surrounding in surroundings(first))
     title = f"memory of a rank · {first.settings['workload']} on {first.device}{made}"
     return Section(
         title=title,
@@ -120,28 +120,30 @@ def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
     title = f"what would save memory at batch {found.batch:,} · forecast, each by itself, of {whole}"
     if several:
         title += f" · {name_of(group.trial, ()).removesuffix(': ')}"
-    rows = tuple((_change(one), *_saved(one, found.peak)) for one in found.changes)
+    rows = tuple((_change(change), *_saved(change, found.peak)) for change in found.changes)
     stateless = not found.has_state and group.trial.settings["strategy"] != "zero1"
     return Section(
         title=title,
         table=Table(columns=("change", "saves", "of the peak"), rows=rows, left=frozenset(("change",))),
         lines=("The optimizer keeps no state: ZeRO-1 saves nothing.",) if stateless else (),
         details=tuple(
-            f"{_change(one)}: unknown: {one.reason}" for one in found.changes if one.saved_bytes is None
+            f"{_change(change)}: unknown: {change.reason}"
+            for change in found.changes
+            if change.saved_bytes is None
         ),
     )
 
 
-def _change(one: Saving) -> str:
-    return _CHANGES[one.name] + ("" if one.ranks is None else f" over {one.ranks} ranks")
+def _change(saving: Saving) -> str:
+    return _CHANGES[saving.name] + ("" if saving.ranks is None else f" over {saving.ranks} ranks")
 
 
-def _saved(one: Saving, whole: int) -> tuple[str, str]:
-    if one.saved_bytes is None:
+def _saved(saving: Saving, whole: int) -> tuple[str, str]:
+    if saving.saved_bytes is None:
         return "unknown", MISSING
-    if one.saved_bytes < 0:
-        return f"costs {data_size(-one.saved_bytes)}", percent(one.saved_bytes / whole)
-    return data_size(one.saved_bytes), percent(one.saved_bytes / whole)
+    if saving.saved_bytes < 0:
+        return f"costs {data_size(-saving.saved_bytes)}", percent(saving.saved_bytes / whole)
+    return data_size(saving.saved_bytes), percent(saving.saved_bytes / whole)
 
 
 def limits_of(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:

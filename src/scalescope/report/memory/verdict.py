@@ -94,8 +94,8 @@ def how_to_try(group: MemoryGroup) -> str:
 def next_after_memory(run: Run) -> str | None:
     """What to do after `memory`."""
     groups = memory_groups(run)
-    open_ones = [one for one in groups if not one.is_tried and one.calculated_batch is not None]
-    searchable = [one for one in open_ones if not one.is_divided]
+    open_ones = [group for group in groups if not group.is_tried and group.calculated_batch is not None]
+    searchable = [open_one for open_one in open_ones if not open_one.is_divided]
     if searchable and all(one.is_bounded for one in searchable):
         return "scalescope memory without --no-search finds the largest batch that fits."
     if searchable:

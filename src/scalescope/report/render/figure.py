@@ -64,7 +64,7 @@ class Figure:
 
 
 def _table_of_lines(panel: Panel) -> Table:
-    shown = [one for one in panel.series if not one.label.startswith("_")]  # drawn again without a name
+    shown = [drawn for drawn in panel.series if not drawn.label.startswith("_")]  # drawn again without a name
     places = sorted({x for one in shown for x in one.x})[:_MOST_ROWS]
     rows = []
     for x in places:
@@ -76,9 +76,9 @@ def _table_of_lines(panel: Panel) -> Table:
 
 def _table_of_forest(panel: Panel) -> Table:
     found = [
-        (panel.names[int(y)], one.label, _cell_of(x, one.interval(place)))
-        for one in panel.series
-        for place, (x, y) in enumerate(zip(one.x, one.y, strict=True))
+        (panel.names[int(y)], drawn.label, _cell_of(x, drawn.interval(place)))
+        for drawn in panel.series
+        for place, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True))
     ]
     return Table(
         columns=("what", "group", panel.x_label), rows=tuple(found), left=frozenset(("what", "group"))
@@ -88,15 +88,17 @@ def _table_of_forest(panel: Panel) -> Table:
 def _table_of_distribution(panel: Panel) -> Table:
     shares = panel.series[0].x if panel.series else ()
     columns = ("what", *(f"{share:.0%}" for share in shares))
-    rows = tuple((one.label, *(significant(value) for value in one.y)) for one in panel.series[:_MOST_ROWS])
+    rows = tuple(
+        (drawn.label, *(significant(value) for value in drawn.y)) for drawn in panel.series[:_MOST_ROWS]
+    )
     return Table(columns=columns, rows=rows, left=frozenset(("what",)))
 
 
 def _table_of_timeline(panel: Panel) -> Table:
     found = [
-        (one.label, significant(start), significant(end))
-        for one in panel.series
-        for start, end in zip(one.x, one.y, strict=True)
+        (drawn.label, significant(start), significant(end))
+        for drawn in panel.series
+        for start, end in zip(drawn.x, drawn.y, strict=True)
     ]
     columns = ("what", f"from, {panel.x_label}", "to")
     return Table(columns=columns, rows=tuple(found[:_MOST_ROWS]), left=frozenset(("what",)))
@@ -110,8 +112,8 @@ def _name(panel: Panel, x: float) -> str:
     return f"{x:,.0f}" if x == int(x) else significant(x, 4)
 
 
-def _cell(one: Series, place: int) -> str:
-    return _cell_of(one.y[place], one.interval(place))
+def _cell(series: Series, place: int) -> str:
+    return _cell_of(series.y[place], series.interval(place))
 
 
 def _cell_of(value: float, interval: tuple[float, float] | None) -> str:

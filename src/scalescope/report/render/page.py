@@ -17,7 +17,7 @@ def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
         resources.files("scalescope.report.render").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
     # Drawn by us from numbers and escaped names, so it may stand as it is.
-    pictures = {figure.name: safe(svg_for_page(figure)) for one in chapters for figure in one.figures}
+    pictures = {figure.name: safe(svg_for_page(figure)) for chapter in chapters for figure in chapter.figures}
     text: str = template.render(
         title=title,
         chapters=chapters,

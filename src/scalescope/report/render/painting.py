@@ -34,24 +34,26 @@ def height_of(panel: Panel, room_in: float) -> float:
 
 
 def _lines(axes: Any, panel: Panel, room_in: float) -> None:
-    for number, one in enumerate(panel.series):
-        style = _style_of(one, number)
-        errors = _errors(one)
-        label = _clean(one.label)
+    for number, drawn in enumerate(panel.series):
+        style = _style_of(drawn, number)
+        errors = _errors(drawn)
+        label = _clean(drawn.label)
         if errors is not None:
-            axes.errorbar(one.x, one.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style)
+            axes.errorbar(drawn.x, drawn.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style)
         else:
-            axes.plot(*(_between(one) if one.role == "ideal" else (one.x, one.y)), label=label, **style)
+            axes.plot(
+                *(_between(drawn) if drawn.role == "ideal" else (drawn.x, drawn.y)), label=label, **style
+            )
     _scale_x(axes, panel)
     _scale_y(axes, panel)
     if panel.names:
         _name_columns(axes, panel)
 
 
-def _between(one: Series) -> tuple[list[float], list[float]]:
+def _between(series: Series) -> tuple[list[float], list[float]]:
     """Points along a straight line, which is none where an axis is logarithmic."""
-    xs, ys = list(one.x[:1]), list(one.y[:1])
-    for (x, y), (next_x, next_y) in pairwise(zip(one.x, one.y, strict=True)):
+    xs, ys = list(series.x[:1]), list(series.y[:1])
+    for (x, y), (next_x, next_y) in pairwise(zip(series.x, series.y, strict=True)):
         xs += [x + (next_x - x) * part / 8 for part in range(1, 9)]
         ys += [y + (next_y - y) * part / 8 for part in range(1, 9)]
     return xs, ys
@@ -59,7 +61,7 @@ def _between(one: Series) -> tuple[list[float], list[float]]:
 
 def _scale_x(axes: Any, panel: Panel) -> None:
     """Few places on a logarithmic axis are named one by one."""
-    places = sorted({x for one in panel.series for x in one.x})
+    places = sorted({x for drawn in panel.series for x in drawn.x})
     if panel.x_log and places:
         axes.set_xscale("log", base=2)
         if panel.x_label == BYTES:
@@ -84,7 +86,7 @@ def _doublings(least: float, most: float) -> list[float]:
 
 def _scale_y(axes: Any, panel: Panel) -> None:
     """Logarithmic where asked and where values are far apart; else from zero."""
-    values = [y for one in panel.series for y in one.y]
+    values = [y for drawn in panel.series for y in drawn.y]
     if panel.y_log and min(values, default=0.0) > 0.0 and max(values) >= 2.0 * min(values):
         _log_ticks(axes, axes.yaxis, "y", max(values) / min(values))
     elif values and min(values) >= 0.0:
@@ -112,12 +114,12 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
     """Columns, or rows where the names below columns would touch."""
     upright = fits_below(panel, room_in)
     wide = 0.8 / max(1, len(panel.series))
-    for number, one in enumerate(panel.series):
-        places = [x - 0.4 + wide * (number + 0.5) for x in one.x]
+    for number, drawn in enumerate(panel.series):
+        places = [x - 0.4 + wide * (number + 0.5) for x in drawn.x]
         (axes.bar if upright else axes.barh)(
-            places, one.y, wide * 0.92, label=_clean(one.label), color=_colour(number), capsize=2,
+            places, drawn.y, wide * 0.92, label=_clean(drawn.label), color=_colour(number), capsize=2,
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.4,
-            error_kw={"elinewidth": 0.9, "ecolor": INK}, **{"yerr" if upright else "xerr": _errors(one)},
+            error_kw={"elinewidth": 0.9, "ecolor": INK}, **{"yerr" if upright else "xerr": _errors(drawn)},
         )  # fmt: skip
     if upright:
         _name_columns(axes, panel)
@@ -158,14 +160,14 @@ def _name_rows(axes: Any, names: Sequence[str], room_in: float) -> None:
 def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
     """Rows from left to right; a part below zero has no length, and its figure stands in the table."""
     ends = [0.0] * len(panel.names)
-    for place, one in enumerate(panel.series):
-        number = place if one.colour is None else one.colour
-        rows = [int(x) for x in one.x]
-        lengths = [max(0.0, y) for y in one.y]
+    for place, drawn in enumerate(panel.series):
+        number = place if drawn.colour is None else drawn.colour
+        rows = [int(x) for x in drawn.x]
+        lengths = [max(0.0, y) for y in drawn.y]
         axes.barh(
             rows, lengths, left=[ends[row] for row in rows], height=0.62, color=_colour(number),
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.5,
-            label=_clean(one.label),
+            label=_clean(drawn.label),
         )  # fmt: skip
         for row, length in zip(rows, lengths, strict=True):
             ends[row] += length
@@ -174,14 +176,14 @@ def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
 
 
 def _forest(axes: Any, panel: Panel, room_in: float) -> None:
-    for number, one in enumerate(panel.series):
-        for place, (x, y) in enumerate(zip(one.x, one.y, strict=True)):
-            interval = one.interval(place)
+    for number, drawn in enumerate(panel.series):
+        for place, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True)):
+            interval = drawn.interval(place)
             if interval is not None:
                 axes.plot(interval, (y, y), color=_colour(number), linewidth=1.4)
             axes.plot(
                 x, y, _MARKERS[number % len(_MARKERS)], color=_colour(number), markersize=5,
-                label=_clean(one.label) if place == 0 else None,
+                label=_clean(drawn.label) if place == 0 else None,
             )  # fmt: skip
     axes.axvline(1.0, color=FAINT, linewidth=0.8, linestyle="--")
     _name_rows(axes, panel.names, room_in)
@@ -193,8 +195,8 @@ def _forest(axes: Any, panel: Panel, room_in: float) -> None:
 
 def _distribution(axes: Any, panel: Panel, room_in: float) -> None:
     """From the first to the last share a thin line, the middle half thick, the median a mark."""
-    for row, one in enumerate(panel.series):
-        lowest, lower, middle, upper, highest = one.y
+    for row, drawn in enumerate(panel.series):
+        lowest, lower, middle, upper, highest = drawn.y
         axes.plot((lowest, highest), (row, row), color=COLOURS[0], linewidth=0.9)
         axes.plot((lower, upper), (row, row), color=COLOURS[0], linewidth=4.5, solid_capstyle="butt")
         axes.plot(middle, row, "|", color=INK, markersize=10, markeredgewidth=1.4)
@@ -209,10 +211,10 @@ def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
     kinds = {one.label.partition(" · ")[2] or one.label: None for one in panel.series}
     colours = {kind: number for number, kind in enumerate(kinds)}
     named: set[str] = set()
-    for one in panel.series:
-        row, _, kind = one.label.partition(" · ")
+    for drawn in panel.series:
+        row, _, kind = drawn.label.partition(" · ")
         kind = kind or row
-        spans = [(start, end - start) for start, end in zip(one.x, one.y, strict=True)]
+        spans = [(start, end - start) for start, end in zip(drawn.x, drawn.y, strict=True)]
         number = colours[kind]
         axes.broken_barh(
             spans, (panel.names.index(row) - 0.32, 0.64), facecolors=_colour(number),
@@ -230,10 +232,10 @@ def _clean(text: str, most: int = 60) -> str:
     return shortened("".join(one if one.isprintable() else "?" for one in line), most)
 
 
-def _style_of(one: Series, number: int) -> dict[str, Any]:
-    if one.role == "ideal":
+def _style_of(series: Series, number: int) -> dict[str, Any]:
+    if series.role == "ideal":
         return {"color": FAINT, "linestyle": "--", "linewidth": 1.0, "marker": ""}
-    if one.role == "reference":
+    if series.role == "reference":
         return {"color": FAINT, "linestyle": ":", "linewidth": 1.0, "marker": ""}
     return {
         "color": _colour(number),
@@ -248,12 +250,12 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def _errors(one: Series) -> list[list[float]] | None:
-    if not one.low or not any(one.interval(place) for place in range(len(one.y))):
+def _errors(series: Series) -> list[list[float]] | None:
+    if not series.low or not any(series.interval(place) for place in range(len(series.y))):
         return None
     below, above = [], []
-    for place, value in enumerate(one.y):
-        interval = one.interval(place) or (math.nan, math.nan)  # nothing is drawn of it
+    for place, value in enumerate(series.y):
+        interval = series.interval(place) or (math.nan, math.nan)  # nothing is drawn of it
         below.append(max(value - interval[0], 0.0))  # in this order NaN stays NaN
         above.append(max(interval[1] - value, 0.0))
     return [below, above]

@@ -21,20 +21,20 @@ def write_scalars(material: Material, folder: Path) -> int:
     return written
 
 
-def _name(one: Configuration) -> str:
-    words = one.trial.label.replace(", ", "-").replace(" ", "_")
-    return f"{words}-{one.trial.trial_id}"
+def _name(configuration: Configuration) -> str:
+    words = configuration.trial.label.replace(", ", "-").replace(" ", "_")
+    return f"{words}-{configuration.trial.trial_id}"
 
 
-def _write(writer: Any, one: Configuration) -> int:
+def _write(writer: Any, configuration: Configuration) -> int:
     """Step by step of the first launch, epoch by epoch, and the figures over all launches."""
-    first = one.launches[0]
+    first = configuration.launches[0]
     count = 0
     for name, values in (("step_time_s", first.step_times_s), ("loss", first.losses)):
         for step, value in enumerate(values):
             writer.add_scalar(f"training/{name}", value, step)
             count += 1
-    for epoch in one.epochs:
+    for epoch in configuration.epochs:
         found = {
             "time_s": epoch.time_s,
             "train_accuracy": epoch.train_accuracy,
@@ -44,7 +44,7 @@ def _write(writer: Any, one: Configuration) -> int:
             if measured is not None:
                 writer.add_scalar(f"epochs/{name}", measured, epoch.number)
                 count += 1
-    writer.add_scalar("summary/samples_per_s", one.samples_per_s.value, 0)
+    writer.add_scalar("summary/samples_per_s", configuration.samples_per_s.value, 0)
     return count + 1
 
 

@@ -83,7 +83,7 @@ def before_after(material: Material) -> Table | None:
         if dataset_of(one) in material.dataset_names:
             job = (dataset_of(one), one.trial.settings["workload"], one.device)
             groups.setdefault((*job, one.trial.world_size, one.trial.rank_batch_size), []).append(one)
-    pairs = [found for found in groups.values() if len(found) == 2]
+    pairs = [group for group in groups.values() if len(group) == 2]
     different = [pair for pair in pairs if varied_settings([one.trial for one in pair])]
     rows = tuple(_change(before, after) for before, after in different)
     columns = ("workload", "ranks", "what changed", "before, samples/s", "after, samples/s", "after ÷ before")
@@ -124,30 +124,32 @@ def comprehensive_csv(material: Material) -> str:
     return stream.getvalue()
 
 
-def _record(one: Configuration, row: ScalingRow | None) -> dict[str, Any]:
-    rate, step = one.samples_per_s, one.step_time_s
+def _record(configuration: Configuration, row: ScalingRow | None) -> dict[str, Any]:
+    rate, step = configuration.samples_per_s, configuration.step_time_s
     scaled = row is not None and not row.is_baseline
     exposed = row.exposed_comm_s if row is not None else None
-    epochs = one.epochs
+    epochs = configuration.epochs
     return {
-        "trial_id": one.trial.trial_id,
-        "dataset": dataset_of(one),
-        "device": one.device,
-        "launches": len(one.launches),
-        "mode": one.trial.mode,
-        "global_batch": one.global_batch,
+        "trial_id": configuration.trial.trial_id,
+        "dataset": dataset_of(configuration),
+        "device": configuration.device,
+        "launches": len(configuration.launches),
+        "mode": configuration.trial.mode,
+        "global_batch": configuration.global_batch,
         "samples_per_s": rate.value,
         "samples_per_s_low": rate.low,
         "samples_per_s_high": rate.high,
         "step_time_s": step.value,
-        "median_step_time_s": one.median_step_s,
+        "median_step_time_s": configuration.median_step_s,
         "speedup": row.speedup.value if scaled and row else None,
         "efficiency": row.efficiency.value if scaled and row else None,
         "exposed_comm_s": None if exposed is None else exposed.value,
         "epoch_time_s": epochs[-1].time_s if epochs else None,
         "validation_accuracy": epochs[-1].validation_accuracy if epochs else None,
-        "mfu": one.mfu,
-        **{f"setting_{name}": value for name, value in sorted(identity(one.trial.settings).items())},
+        "mfu": configuration.mfu,
+        **{
+            f"setting_{name}": value for name, value in sorted(identity(configuration.trial.settings).items())
+        },
     }
 
 

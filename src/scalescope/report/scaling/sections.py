@@ -68,7 +68,7 @@ def next_after_scaling(run: Run) -> str | None:
             "srun see --only-launch)."
         )
     if smallest_batch_reaching(rows, 0.8).batch is None:
-        costly = [one for one in diagnose(run).findings if one.share > 0.0 and one.advice]
+        costly = [finding for finding in diagnose(run).findings if finding.share > 0.0 and finding.advice]
         if costly:
             return f"{costly[0].advice[0].text}: {costly[0].advice[0].command}"
         largest = max(row.batch for row in scaled)
@@ -108,7 +108,7 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     shared = any(row.trial.settings["oversubscribe"] for row in rows)
     marks = " · GPU shared by ranks: no scaling measurement" if shared else ""
     brackets = ", 95 % intervals in brackets" if any(row.efficiency.has_interval for row in rows) else ""
-    made = "".join(f" · {one}" for one in surroundings(first.trial))
+    made = "".join(f" · {surrounding}" for surrounding in surroundings(first.trial))
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (

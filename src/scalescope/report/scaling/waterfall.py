@@ -25,48 +25,53 @@ def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
     return (_section(worst), *((Section(lines=others),) if others else ()))
 
 
-def _is_measured(one: Waterfall) -> bool:
+def _is_measured(waterfall: Waterfall) -> bool:
     """Whether what it takes was measured, as far as the strategy allows."""
-    exposed = one.term(EXPOSED)
-    return silent_twin(one.trial) is None or (exposed is not None and exposed.time_s is not None)
+    exposed = waterfall.term(EXPOSED)
+    return silent_twin(waterfall.trial) is None or (exposed is not None and exposed.time_s is not None)
 
 
-def sentence(one: Waterfall) -> str:
+def sentence(waterfall: Waterfall) -> str:
     """`4 ranks deliver 1.83× (weak); lost 2.17: 1.60 exposed communication, 0.30 input.`"""
-    what = f"{one.trial.mode}, batch {one.trial.rank_batch_size:,} a rank"
-    said = f"{one.ranks} ranks deliver {one.delivered:.2f}× ({what})"
-    if one.lost <= 0.0:
+    what = f"{waterfall.trial.mode}, batch {waterfall.trial.rank_batch_size:,} a rank"
+    said = f"{waterfall.ranks} ranks deliver {waterfall.delivered:.2f}× ({what})"
+    if waterfall.lost <= 0.0:
         return f"{said}: nothing is lost."
     costs = sorted(
-        ((term.lost.value, term.name) for term in one.terms if term.lost is not None), reverse=True
+        ((term.lost.value, term.name) for term in waterfall.terms if term.lost is not None), reverse=True
     )
-    told = [(lost, name) for lost, name in costs if abs(lost) > _WORTH_A_WORD * one.ranks]
+    told = [(lost, name) for lost, name in costs if abs(lost) > _WORTH_A_WORD * waterfall.ranks]
     words = [f"{lost:.2f} {name}".replace("-", "−", 1) for lost, name in told]
-    unknown = [term.name for term in one.terms if term.time_s is None]
+    unknown = [term.name for term in waterfall.terms if term.time_s is None]
     if unknown:
-        rest = one.unexplained_s * one.ranks / one.step_s
+        rest = waterfall.unexplained_s * waterfall.ranks / waterfall.step_s
         words.append(f"{rest:.2f} {' and '.join(unknown)}, not told apart")
-    return f"{said}; lost {one.lost:.2f}: {', '.join(words) or 'in small parts'}."
+    return f"{said}; lost {waterfall.lost:.2f}: {', '.join(words) or 'in small parts'}."
 
 
-def _section(one: Waterfall) -> Section:
-    bar, ideal = _bar(one.delivered, one.ranks), f"{milliseconds(one.ideal_s)} ms"
-    rows = [("delivered", bar, f"{one.delivered:.2f}", ideal, ""), *(_row(term, one) for term in one.terms)]
+def _section(waterfall: Waterfall) -> Section:
+    bar, ideal = _bar(waterfall.delivered, waterfall.ranks), f"{milliseconds(waterfall.ideal_s)} ms"
+    rows = [
+        ("delivered", bar, f"{waterfall.delivered:.2f}", ideal, ""),
+        *(_row(term, waterfall) for term in waterfall.terms),
+    ]
     table = Table(
         columns=("where the speed goes", "", "ranks", "of a step", "95 % of that"),
         rows=tuple(rows),
         left=frozenset(("where the speed goes", "")),
         optional=("95 % of that", ""),
     )
-    return Section(title=sentence(one), table=table, details=(_simple_reading(one), *_late(one)))
+    return Section(
+        title=sentence(waterfall), table=table, details=(_simple_reading(waterfall), *_late(waterfall))
+    )
 
 
-def _row(term: Term, one: Waterfall) -> tuple[str, ...]:
+def _row(term: Term, waterfall: Waterfall) -> tuple[str, ...]:
     if term.time_s is None or term.lost is None:
         return (term.name, "", "unknown", "unknown", term.reason or "")
     return (
         term.name,
-        _bar(term.lost.value, one.ranks),
+        _bar(term.lost.value, waterfall.ranks),
         f"{round(term.lost.value, 2) + 0.0:.2f}".replace("-", "−"),
         f"{_signed_ms(term.time_s.value)} ms",
         _interval(term.time_s),
@@ -87,33 +92,33 @@ def _interval(time_s: Estimate) -> str:
     return f"{_signed_ms(time_s.low)} to {_signed_ms(time_s.high)} ms"
 
 
-def _simple_reading(one: Waterfall) -> str:
-    exposed = one.term(EXPOSED)
+def _simple_reading(waterfall: Waterfall) -> str:
+    exposed = waterfall.term(EXPOSED)
     beside = ""
     if exposed is not None and exposed.time_s is not None:
         beside = f", against {_signed_ms(exposed.time_s.value)} ms exposed"
     return (
-        f"T_multi − T_single is {_signed_ms(one.simple_comm_s.value)} ms{beside}: it also holds the wrapper, "
+        f"T_multi − T_single is {_signed_ms(waterfall.simple_comm_s.value)} ms{beside}: it also holds the wrapper, "
         "what ranks take from each other, and waiting for the last; what compute hides is in neither."
     )
 
 
-def _late(one: Waterfall) -> tuple[str, ...]:
-    late = one.straggler
+def _late(waterfall: Waterfall) -> tuple[str, ...]:
+    late = waterfall.straggler
     if late is None:
         return ()
     often = "in every launch" if late.persistent else "most often, but not always"
     return (f"Rank {late.rank} was the slowest {often}, by {_signed_ms(late.time_s)} ms a step.",)
 
 
-def waterfall_json(one: Waterfall) -> dict[str, Any]:
+def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
     """The same as plain data: times of a step and ranks' worth of speed."""
-    late = one.straggler
+    late = waterfall.straggler
     return {
-        "delivered": one.delivered,
-        "lost": one.lost,
-        "step_time_s": one.step_s,
-        "ideal_step_time_s": one.ideal_s,
+        "delivered": waterfall.delivered,
+        "lost": waterfall.lost,
+        "step_time_s": waterfall.step_s,
+        "ideal_step_time_s": waterfall.ideal_s,
         "terms": [
             {
                 "name": term.name,
@@ -123,10 +128,10 @@ def waterfall_json(one: Waterfall) -> dict[str, Any]:
                 "ci95_lost": _pair(term.lost),
                 "unknown_because": term.reason if term.time_s is None else None,
             }
-            for term in one.terms
+            for term in waterfall.terms
         ],
-        "unexplained_s": one.unexplained_s,
-        "simple_comm_s": one.simple_comm_s.value,
+        "unexplained_s": waterfall.unexplained_s,
+        "simple_comm_s": waterfall.simple_comm_s.value,
         "slowest_rank": None
         if late is None
         else {"rank": late.rank, "time_s": late.time_s, "persistent": late.persistent},

@@ -49,8 +49,8 @@ def _place(trial: Trial, varied: tuple[str, ...]) -> tuple[object, ...]:
     return trial.world_size, trial.rank_batch_size, *(shown_value(trial, name) for name in varied)
 
 
-def _rate_interval(one: Configuration) -> str:
-    rate = one.samples_per_s
+def _rate_interval(configuration: Configuration) -> str:
+    rate = configuration.samples_per_s
     if rate.low is None or rate.high is None or not is_useful(rate):
         return MISSING
     return f"{significant(rate.low, 4)} to {significant(rate.high, 4)}"
@@ -60,67 +60,71 @@ def next_after_training(run: Run) -> str | None:
     """What to do after `train`."""
     if not run.of_status("ok"):
         return None
-    timed = [one for one in run.results if one.settings["benchmark"] == "train"]
+    timed = [result for result in run.results if result.settings["benchmark"] == "train"]
     more = "" if len(timed) > 1 else "; --repeats 5 gives an interval"
     return f"scalescope scale shows how this changes with the number of ranks{more}."
 
 
-def training_sentence(one: Configuration) -> str:
+def training_sentence(configuration: Configuration) -> str:
     """The fastest configuration in a sentence."""
-    step = one.step_time_s
+    step = configuration.step_time_s
     return (
-        f"{one.trial.settings['workload']} ({one.trial.label}) trains {_throughput(one)} on {one.device}, "
+        f"{configuration.trial.settings['workload']} ({configuration.trial.label}) trains {_throughput(configuration)} on {configuration.device}, "
         f"{milliseconds(step.value)} ms a step."
     )
 
 
-def summary_section(one: Configuration) -> Section:
+def summary_section(configuration: Configuration) -> Section:
     """The benchmark's summary, in the words and columns its users know."""
-    settings = one.trial.settings
-    step = one.step_time_s
+    settings = configuration.trial.settings
+    step = configuration.step_time_s
     shown = {name: value for name, value in identity(settings).items() if value is not None}
-    own = one.launches[0].own_optimizer
+    own = configuration.launches[0].own_optimizer
     if own is not None:
         shown = {**shown, "optimizer": f"{own} of the workload"}
         shown.pop("lr")
-    total = one.measured_steps + settings["warmup_steps"]
+    total = configuration.measured_steps + settings["warmup_steps"]
     facts = [
-        ("World size", f"{one.trial.world_size}"),
-        ("Device", one.device),
+        ("World size", f"{configuration.trial.world_size}"),
+        ("Device", configuration.device),
         ("Config", json.dumps(shown)),
         ("Warmup steps", f"{settings['warmup_steps']}"),
-        ("Measured steps", f"{one.measured_steps} / {total}"),
-        ("Measured window", f"{significant(one.window_s)} s per launch"),
+        ("Measured steps", f"{configuration.measured_steps} / {total}"),
+        ("Measured window", f"{significant(configuration.window_s)} s per launch"),
         ("Avg step time", f"{step.value * 1e3:.2f} ms"),
-        ("Throughput", _throughput(one)),
-        ("Measured samples", f"{sum(launch.samples for launch in one.launches):,}"),
-        ("Median step time", f"{one.median_step_s * 1e3:.2f} ms"),
-        ("95 % interval", _interval(one)),
-        ("Reading", compute_reading(one)),
-        *[("GPU", text) for text in (gpu_reading(one.seen),) if text],
-        *[("CPU", text) for text in (cpu_reading(one.seen),) if text],
+        ("Throughput", _throughput(configuration)),
+        ("Measured samples", f"{sum(launch.samples for launch in configuration.launches):,}"),
+        ("Median step time", f"{configuration.median_step_s * 1e3:.2f} ms"),
+        ("95 % interval", _interval(configuration)),
+        ("Reading", compute_reading(configuration)),
+        *[("GPU", text) for text in (gpu_reading(configuration.seen),) if text],
+        *[("CPU", text) for text in (cpu_reading(configuration.seen),) if text],
     ]
     lines = [f"{label:<{_LABEL_WIDTH}}: {text}" for label, text in facts]
-    lines += [f"{'Warning':<{_LABEL_WIDTH}}: {doubt}" for doubt in warnings_of(one)]
+    lines += [f"{'Warning':<{_LABEL_WIDTH}}: {doubt}" for doubt in warnings_of(configuration)]
     return Section(title="=== DDP Scaling Benchmark ===", lines=tuple(lines))
 
 
-def _throughput(one: Configuration) -> str:
-    unit = cards.card("workloads", one.trial.settings["workload"]).unit
-    samples = f"{one.samples_per_s.value:,.0f} {unit}/s"
-    return samples if one.tokens_per_s is None else f"{samples}, {one.tokens_per_s:,.0f} tokens/s"
+def _throughput(configuration: Configuration) -> str:
+    unit = cards.card("workloads", configuration.trial.settings["workload"]).unit
+    samples = f"{configuration.samples_per_s.value:,.0f} {unit}/s"
+    return (
+        samples
+        if configuration.tokens_per_s is None
+        else f"{samples}, {configuration.tokens_per_s:,.0f} tokens/s"
+    )
 
 
-def epoch_section(one: Configuration) -> Section | None:
+def epoch_section(configuration: Configuration) -> Section | None:
     """How the training went, epoch by epoch, and where it ended; nothing where one epoch says nothing."""
-    epochs = one.epochs
+    epochs = configuration.epochs
     if not worth_telling(epochs):
         return None
     judged = epochs[-1].validation_accuracy is not None
     columns = ("Epoch", "Time (s)", "Train accuracy", "Validation accuracy")[: 4 if judged else 2]
     rows = tuple(_epoch_cells(epoch)[: len(columns)] for epoch in _first_and_last(epochs))
     return Section(
-        title=f"Epochs ({one.trial.label})",
+        title=f"Epochs ({configuration.trial.label})",
         table=Table(columns=columns, rows=rows),
         lines=(_final_accuracy(epochs[-1]),) if judged else (),
     )
@@ -159,29 +163,29 @@ def surroundings(trial: Trial) -> list[str]:
     return found
 
 
-def warnings_of(one: Configuration) -> list[str]:
+def warnings_of(configuration: Configuration) -> list[str]:
     """What a reader must know before believing this configuration."""
-    found = [f"unstable: {cause}" for cause in one.instabilities()] + one.remarks()
-    found[:0] = surroundings(one.trial)
-    if one.trial.settings["oversubscribe"]:
+    found = [f"unstable: {cause}" for cause in configuration.instabilities()] + configuration.remarks()
+    found[:0] = surroundings(configuration.trial)
+    if configuration.trial.settings["oversubscribe"]:
         found.insert(0, "ranks share a GPU: this is no scaling measurement")
     return found
 
 
-def _interval(one: Configuration) -> str:
-    step = one.step_time_s
+def _interval(configuration: Configuration) -> str:
+    step = configuration.step_time_s
     if step.low is None or step.high is None:
         return "no interval: one launch"
     if not is_useful(step):
-        return f"too wide to say anything: {len(one.launches)} launches are too few or too different"
-    return (
-        f"{step.low * 1e3:.2f} to {step.high * 1e3:.2f} ms (average step, over {len(one.launches)} launches)"
-    )
+        return (
+            f"too wide to say anything: {len(configuration.launches)} launches are too few or too different"
+        )
+    return f"{step.low * 1e3:.2f} to {step.high * 1e3:.2f} ms (average step, over {len(configuration.launches)} launches)"
 
 
-def compute_reading(one: Configuration) -> str:
+def compute_reading(configuration: Configuration) -> str:
     """How much of the device one rank uses, held against a bare matrix product on the same device."""
-    rate, ceiling, mfu = one.model_flops_per_s, one.matmul_flops_per_s, one.mfu
+    rate, ceiling, mfu = configuration.model_flops_per_s, configuration.matmul_flops_per_s, configuration.mfu
     if rate is None:
         return "unknown: the operations of this workload could not be counted"
     shown = f"{_flops(rate)} a rank"

@@ -8,7 +8,7 @@ from scalescope.report.tuning.sections import Tuning, verdict
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
     """The same as plain data."""
-    judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
+    judged = {single.candidate.trial.trial_id: single for single in tuning.singles}
     return {
         "verdict": verdict(tuning),
         "baseline": tuning.baseline.trial_id,
@@ -28,13 +28,13 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "inapplicable": [{"lever": text, "reason": reason} for text, reason in tuning.inapplicable],
         "combined": [
             {
-                "lever": one.text,
-                "adds": one.adds,
-                "speedup": one.speedup,
-                "kept": one.kept,
-                "launches": one.launches,
+                "lever": attempt.text,
+                "adds": attempt.adds,
+                "speedup": attempt.speedup,
+                "kept": attempt.kept,
+                "launches": attempt.launches,
             }
-            for one in tuning.attempts
+            for attempt in tuning.attempts
         ],
         "scaling": {
             name or "now": {"speedup": one.value, "ci95": [one.low, one.high] if one.has_interval else None}
@@ -46,19 +46,19 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
     }
 
 
-def _judgement(one: Comparison | None) -> dict[str, Any]:
-    if one is None:
+def _judgement(comparison: Comparison | None) -> dict[str, Any]:
+    if comparison is None:
         return {"verdict": None}
-    speedup = one.speedup
+    speedup = comparison.speedup
     return {
-        "verdict": one.verdict if len(one.candidate.launches) > 1 else None,
+        "verdict": comparison.verdict if len(comparison.candidate.launches) > 1 else None,
         "speedup": speedup.value,
         "ci95_speedup": [speedup.low, speedup.high] if speedup.has_interval else None,
-        "p_value": one.p_value,
-        "smallest_effect_seen": one.smallest_seen,
-        "loss_change": one.loss_change,
-        "loss_differs": one.loss_differs,
-        "launches": len(one.candidate.launches),
-        "peak_memory_bytes": one.candidate.peak_memory_bytes,
-        "gpu_utilization": one.candidate.seen.gpu_utilization,
+        "p_value": comparison.p_value,
+        "smallest_effect_seen": comparison.smallest_seen,
+        "loss_change": comparison.loss_change,
+        "loss_differs": comparison.loss_differs,
+        "launches": len(comparison.candidate.launches),
+        "peak_memory_bytes": comparison.candidate.peak_memory_bytes,
+        "gpu_utilization": comparison.candidate.seen.gpu_utilization,
     }

@@ -76,8 +76,8 @@ def verdict(tuning: Tuning) -> str:
         return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
     if tuning.one_launch_each:
         return f"{_of_single_launches(tuning)}{ended}"
-    once = sum(len(one.candidate.launches) < 2 for one in tuning.singles)
-    unsure = sum(one.verdict == "inconclusive" for one in tuning.singles) - once
+    once = sum(len(single.candidate.launches) < 2 for single in tuning.singles)
+    unsure = sum(single.verdict == "inconclusive" for single in tuning.singles) - once
     doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
     if once:
         doubt += (
@@ -101,9 +101,9 @@ def looks_fastest(tuning: Tuning) -> tuple[str, float] | None:
     """The lever with the highest speed that does the same job; None where none is above the baseline's."""
     same_job = {trial: text for text, trial, changes in tuning.levers if changes != "the job"}
     speeds = {
-        same_job[one.candidate.trial.trial_id]: one.speedup.value
-        for one in tuning.singles
-        if one.candidate.trial.trial_id in same_job and not one.loss_differs
+        same_job[single.candidate.trial.trial_id]: single.speedup.value
+        for single in tuning.singles
+        if single.candidate.trial.trial_id in same_job and not single.loss_differs
     }
     best = max(speeds.items(), key=lambda pair: pair[1], default=None)
     return best if best is not None and best[1] > 1.0 + LEAST_EFFECT else None
@@ -133,13 +133,15 @@ def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
     """The one line that runs what was found."""
     if tuning.recommended:
         return f"scalescope train {file}"
-    if any(one.verdict == "inconclusive" and len(one.candidate.launches) > 1 for one in tuning.singles):
+    if any(
+        single.verdict == "inconclusive" and len(single.candidate.launches) > 1 for single in tuning.singles
+    ):
         return "--repeats 10 and more --steps-per-epoch see smaller differences."
     return None
 
 
 def _tried(tuning: Tuning) -> Section:
-    judged = {one.candidate.trial.trial_id: one for one in tuning.singles}
+    judged = {single.candidate.trial.trial_id: single for single in tuning.singles}
     rows = [
         {"lever": text, **_cells(tuning, text, trial, changes, judged.get(trial))}
         for text, trial, changes in tuning.levers
@@ -163,32 +165,34 @@ def _tried(tuning: Tuning) -> Section:
     )
 
 
-def _cells(tuning: Tuning, text: str, trial_id: str, changes: str, one: Comparison | None) -> dict[str, str]:
+def _cells(
+    tuning: Tuning, text: str, trial_id: str, changes: str, comparison: Comparison | None
+) -> dict[str, str]:
     """What is known of a lever, by column."""
-    if one is None:
+    if comparison is None:
         tried = any(attempt.text == text and attempt.launches for attempt in tuning.attempts)
         left = "starts slowly: only tried with others" if tried else "not measured: no time was left"
         reason = shortened(tuning.failed.get(trial_id, left if tuning.attempts else "not measured"))
         return {"verdict": "failed" if trial_id in tuning.failed else MISSING, "remark": reason}
-    memory, busy = one.candidate.peak_memory_bytes, one.candidate.seen.gpu_utilization
+    memory, busy = comparison.candidate.peak_memory_bytes, comparison.candidate.seen.gpu_utilization
     return {
-        "verdict": one.verdict if len(one.candidate.launches) > 1 else MISSING,
-        "speed": _times(one),
+        "verdict": comparison.verdict if len(comparison.candidate.launches) > 1 else MISSING,
+        "speed": _times(comparison),
         _SCALING: _estimate(tuning.scaling[text]) if text in tuning.scaling else MISSING,
-        "smallest seen": MISSING if one.smallest_seen is None else percent(one.smallest_seen),
+        "smallest seen": MISSING if comparison.smallest_seen is None else percent(comparison.smallest_seen),
         "memory": MISSING if memory is None else data_size(memory),
         "GPU busy": MISSING if busy is None else percent(busy),
-        "loss": MISSING if one.loss_change is None else f"{one.loss_change:+.1%}",
-        "remark": "; ".join(_remarks(tuning, trial_id, changes, one)),
+        "loss": MISSING if comparison.loss_change is None else f"{comparison.loss_change:+.1%}",
+        "remark": "; ".join(_remarks(tuning, trial_id, changes, comparison)),
     }
 
 
-def _remarks(tuning: Tuning, trial_id: str, changes: str, one: Comparison) -> list[str]:
-    launches = len(one.candidate.launches)
+def _remarks(tuning: Tuning, trial_id: str, changes: str, comparison: Comparison) -> list[str]:
+    launches = len(comparison.candidate.launches)
     found = [] if launches > 1 else ["one launch: no verdict"]
     if changes == "the job":
         found.append("another job: compared by sample")
-    elif one.loss_differs:
+    elif comparison.loss_differs:
         found.append("the loss differs")
     if trial_id in tuning.dropped:
         found.append(f"dropped after {counted(launches, 'launch')}")
@@ -205,26 +209,26 @@ def _combined(tuning: Tuning) -> Section:
 def _first_step(tuning: Tuning) -> tuple[str, ...]:
     """The lever that the others were added to."""
     trial = next(trial for text, trial, _ in tuning.levers if text == tuning.first)
-    best = next(one for one in tuning.singles if one.candidate.trial.trial_id == trial)
+    best = next(single for single in tuning.singles if single.candidate.trial.trial_id == trial)
     launches = len(best.candidate.launches)
     return f"with {tuning.first}", f"{best.speedup.value:.2f}×", f"{launches}", "fastest alone"
 
 
-def _step(one: Attempt) -> tuple[str, ...]:
-    name = f"{'with' if one.adds else 'without'} {one.text}"
-    if one.speedup is None:
-        return name, MISSING, "0", "no time left: left out" if one.adds else "no time left: kept"
-    ratio = one.speedup if one.adds else 1.0 / one.speedup
-    why = ": the loss differs" if one.loss_differs and not one.kept else ""
-    return name, f"{ratio:.2f}×", f"{one.launches}", "kept" if one.kept else f"left out{why}"
+def _step(attempt: Attempt) -> tuple[str, ...]:
+    name = f"{'with' if attempt.adds else 'without'} {attempt.text}"
+    if attempt.speedup is None:
+        return name, MISSING, "0", "no time left: left out" if attempt.adds else "no time left: kept"
+    ratio = attempt.speedup if attempt.adds else 1.0 / attempt.speedup
+    why = ": the loss differs" if attempt.loss_differs and not attempt.kept else ""
+    return name, f"{ratio:.2f}×", f"{attempt.launches}", "kept" if attempt.kept else f"left out{why}"
 
 
 def _names(winner: frozenset[str]) -> str:
     return " + ".join(sorted(winner))
 
 
-def _times(one: Comparison) -> str:
-    return _estimate(one.speedup)
+def _times(comparison: Comparison) -> str:
+    return _estimate(comparison.speedup)
 
 
 def _estimate(speedup: Estimate) -> str:

@@ -49,7 +49,7 @@ def import_nccl(
 
 
 def _experiment() -> Experiment:
-    defaults: dict[str, Any] = {one.name: one.default for one in settings_of(Measuring)}
+    defaults: dict[str, Any] = {setting.name: setting.default for setting in settings_of(Measuring)}
     return Experiment(verb="comm", benchmark="comm", settings={}, measuring=Measuring(**defaults))
 
 
@@ -66,7 +66,9 @@ def _results(rows: tuple[ImportedRow, ...], world_size: int | None, file: Path) 
 
 def _result(ranks: int, dtype: str, rows: list[ImportedRow]) -> Result:
     settings: dict[str, Any] = {
-        one.name: one.default_for("cuda") for card in (Placement, Comm) for one in settings_of(card)
+        setting.name: setting.default_for("cuda")
+        for card in (Placement, Comm)
+        for setting in settings_of(card)
     }
     settings |= {
         "benchmark": "comm",

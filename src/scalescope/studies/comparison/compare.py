@@ -67,8 +67,8 @@ def lay_side_by_side(paths: Sequence[Path]) -> ComparisonReport:
     """Show how runs scale beside each other, on whatever machines they were made."""
     runs = tuple(_load(path) for path in paths)
     rows = [scaling_rows(configurations(run.results)) for run in runs]
-    for run, found in zip(runs, rows, strict=True):
-        if not found:
+    for run, row in zip(runs, rows, strict=True):
+        if not row:
             raise BadInput(f"compare: {run.path} holds no training that could be laid beside another")
     groups = side_by_side(rows)
     if not groups:
@@ -106,8 +106,8 @@ def _check_hardware(
         )
 
 
-def _check_common(before: Run, after: Run, found: Comparison) -> None:
-    if found.has_nothing_in_common:
+def _check_common(before: Run, after: Run, comparison: Comparison) -> None:
+    if comparison.has_nothing_in_common:
         raise BadInput(
             f"compare: {before.path} and {after.path} have no configuration in common; "
             f"{_what_differs(before, after)}"

@@ -91,11 +91,11 @@ class _Launches:
 
     def wanted(self, run: Run) -> tuple[tuple[Trial, int], ...]:
         """One more launch of every configuration that the noise still hides."""
-        found: Comparison = compare_runs(self._base.results, run.results, self._threshold)
+        comparison: Comparison = compare_runs(self._base.results, run.results, self._threshold)
         numbers: dict[str, int] = {}
         for result in run.results:
             numbers[result.trial_id] = max(result.launch, numbers.get(result.trial_id, 0))
-        trials = [one.trial for one in found.judged if self._is_open(one)]
+        trials = [one.trial for one in comparison.judged if self._is_open(one)]
         return tuple((self._timed(trial), numbers[trial.trial_id] + 1) for trial in trials)
 
     def _timed(self, trial: Trial) -> Trial:
@@ -108,10 +108,10 @@ class _Launches:
         budget = f"The budget was spent with {counted(left, 'configuration')} still too noisy."
         return (said, budget) if left else (said,)
 
-    def _is_open(self, one: Judged) -> bool:
-        if one.trial.trial_id not in self._asked:
+    def _is_open(self, judged: Judged) -> bool:
+        if judged.trial.trial_id not in self._asked:
             return False
-        return one.smallest_seen is None or one.smallest_seen > self._threshold
+        return judged.smallest_seen is None or judged.smallest_seen > self._threshold
 
 
 def _hopeless(count: int) -> tuple[str, ...]:
@@ -147,11 +147,11 @@ def _verb_of(path: Path) -> str:
 
 def _check_same_place(run: Run, here: dict[str, object]) -> None:
     """Launches of another machine, version or commit are no further launches of this run."""
-    found = [one for one in differences(run.environment, here) if _matters(one)]
+    found = [difference for difference in differences(run.environment, here) if _matters(difference)]
     if found:
         words = "; ".join(f"{one.name}: {one.before}, now {one.after}" for one in found)
         raise CannotRun(f"--until-conclusive: {run.path} was measured elsewhere or otherwise ({words})")
 
 
-def _matters(one: Difference) -> bool:
-    return one.is_known and one.name not in _MAY_DIFFER
+def _matters(difference: Difference) -> bool:
+    return difference.is_known and difference.name not in _MAY_DIFFER

@@ -92,16 +92,16 @@ def main_job(
     return _with_page(found, watcher)
 
 
-def _with_page(found: StudyReport, watcher: CampaignWatcher) -> StudyReport:
+def _with_page(study_report: StudyReport, watcher: CampaignWatcher) -> StudyReport:
     """The report of the run as a page; what is measured stands without it."""
-    if found.path is None:
-        return found
+    if study_report.path is None:
+        return study_report
     try:
-        report((found.path,), found.path, Wishes(formats=("html",)))
+        report((study_report.path,), study_report.path, Wishes(formats=("html",)))
     except ScalescopeError as error:
         watcher.noted(f"There is no {PAGE}: {error}")
-        return found
-    return dataclasses.replace(found, page=found.path / PAGE)
+        return study_report
+    return dataclasses.replace(study_report, page=study_report.path / PAGE)
 
 
 def _trials_of(parts: tuple[str, ...], everything: Plan) -> tuple[Trial, ...]:
@@ -140,7 +140,9 @@ def _memory(everything: Plan) -> tuple[Trial, ...]:
     """
     asked = everything.experiment
     known = set(cards.all_settings("memory")) - {"batch_size", "global_batch_size", "strategy", "env"}
-    strategies = {one.name for card in cards.names("strategies") for one in _settings("strategies", card)}
+    strategies = {
+        setting.name for card in cards.names("strategies") for setting in _settings("strategies", card)
+    }
     settings = {n: v for n, v in asked.settings.items() if n in known - strategies}
     settings |= {"world_size": (1,), "strategy": ("single",), "search": (False,), "oversubscribe": (False,)}
     own = any(cards.card("workloads", name) is Custom for name in settings.get("workload", ()))

@@ -66,7 +66,7 @@ def _expanded(plan: Plan, **settings: tuple[Any, ...]) -> tuple[Trial, ...]:
     """Collectives between ranks that are placed as the training ranks are."""
     asked, device = plan.experiment, plan.trials[0].device
     chosen = {name: tuple(for_device(value, device) for value in values) for name, values in settings.items()}
-    shared = {one.name for one in settings_of(Placement)} - {"world_size", "env"}
+    shared = {setting.name for setting in settings_of(Placement)} - {"world_size", "env"}
     placed = {n: v for n, v in asked.settings.items() if n in shared}
     experiment = dataclasses.replace(asked, benchmark="comm", settings={**placed, **chosen})
     return expand(experiment, plan.machine).trials

@@ -144,8 +144,8 @@ def with_explanations(trials: Iterable[Trial], *, waterfall: bool = True) -> tup
     has_one_rank = any(trial.world_size == 1 for trial in asked)
     for trial in asked:
         if trial.settings["strategy"] != "single":
-            for one in _companions(trial, has_one_rank=has_one_rank, waterfall=waterfall):
-                wanted.setdefault(one.trial_id, one)
+            for companion in _companions(trial, has_one_rank=has_one_rank, waterfall=waterfall):
+                wanted.setdefault(companion.trial_id, companion)
     if all(trial.settings["strategy"] == "single" for trial in asked):
         wanted |= {twin.trial_id: twin for twin in map(_wrapped_twin, asked)}
     return tuple(wanted.values())

@@ -99,13 +99,13 @@ def prepare(
 def slurm_from(flags: Entries) -> Slurm:
     """The job's settings, checked."""
     values: dict[str, Scalar] = {}
-    for one in settings_of(Slurm):
-        given = flags.get(one.name)
-        default = one.default
+    for setting in settings_of(Slurm):
+        given = flags.get(setting.name)
+        default = setting.default
         assert default is None or isinstance(default, int | str)
         if given and len(given) > 1:
             raise BadInput(f"{given[0].origin}: takes one value, not a list")
-        values[one.name] = parse_value(one, given[0].text, given[0].origin) if given else default
+        values[setting.name] = parse_value(setting, given[0].text, given[0].origin) if given else default
     return Slurm(**values)  # type: ignore[arg-type]
 
 

@@ -59,7 +59,7 @@ class Profiling:
         if self.ranks == ALL_RANKS:
             return ALL_RANKS
         numbers = sorted({int(word) for word in self.ranks.split(",")})
-        return ",".join(str(one) for one in numbers if one < trial.world_size)
+        return ",".join(str(number) for number in numbers if number < trial.world_size)
 
 
 def nsys_command(folder: Path, profiling: Profiling, ranks: int) -> list[str]:

@@ -160,7 +160,7 @@ def settings_of_trial(trial: Trial) -> dict[str, Setting]:
         for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy"))
     }
     owners = cards.cards_of_trial(str(trial.settings["benchmark"]), selection)
-    found = {one.name: one for owner in owners for one in settings_of(owner)}
+    found = {setting.name: setting for owner in owners for setting in settings_of(owner)}
     return {name: one for name, one in found.items() if not one.internal}
 
 
@@ -182,7 +182,7 @@ def with_values(experiment: Experiment, values: Mapping[str, Value]) -> Experime
     """
     kept = experiment.settings
     known = {
-        name: {one.name for one in settings_of(cards.card("strategies", name))}
+        name: {setting.name for setting in settings_of(cards.card("strategies", name))}
         for name in cards.names("strategies")
     }
     if values.get("strategy") in known:
@@ -231,8 +231,8 @@ def why_not(setting: Setting, trial: Trial) -> str | None:
 
 def other_jobs(levers: Levers, failed: Collection[str] = ()) -> dict[str, tuple[Trial, Trial]]:
     """The baseline and every other job on all ranks and on one: how they scale is what compares them."""
-    jobs = [one for one in levers.candidates if one.changes == "the job"]
-    wanted = {one.text: one.trial for one in jobs if one.trial.trial_id not in failed}
+    jobs = [candidate for candidate in levers.candidates if candidate.changes == "the job"]
+    wanted = {job.text: job.trial for job in jobs if job.trial.trial_id not in failed}
     if levers.baseline.world_size == 1 or not wanted:
         return {}
     wanted[NOW] = levers.baseline

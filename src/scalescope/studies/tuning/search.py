@@ -55,25 +55,27 @@ class Search:
         self._threshold = threshold
         self._combine = combine
         self.levers = levers
-        self._by_text = {one.text: one for one in self.levers.candidates}
+        self._by_text = {candidate.text: candidate for candidate in self.levers.candidates}
         self._slow = {
-            name: one.neutral
-            for name, one in settings_of_trial(self.levers.baseline).items()
-            if one.lever is not None and one.lever.starts_slowly
+            name: setting.neutral
+            for name, setting in settings_of_trial(self.levers.baseline).items()
+            if setting.lever is not None and setting.lever.starts_slowly
         }
         self._earlier: int | None = None
 
     def heard(self, watcher: CampaignWatcher) -> Callable[[Result], None]:
         """What to do with each result as it comes: say what is fastest so far, when that changes."""
-        seen: list[Result] = []
+        results: list[Result] = []
         told = ""
-        other_jobs = {one.trial.trial_id for one in self.levers.candidates if one.changes == "the job"}
+        other_jobs = {
+            candidate.trial.trial_id for candidate in self.levers.candidates if candidate.changes == "the job"
+        }
 
         def hear(result: Result) -> None:
             nonlocal told
             if result.launch < SCALING_STAGE * MOST_LAUNCHES and result.trial_id not in other_jobs:
-                seen.append(result)
-            best = fastest(configurations(seen), self.levers.baseline)
+                results.append(result)
+            best = fastest(configurations(results), self.levers.baseline)
             if best is not None:
                 name = self._name_of(best[0])
                 if name != told:
@@ -110,7 +112,10 @@ class Search:
             finished = False
             progress.singles = progress.singles or self._so_far(run)
         return Tuning(
-            levers=tuple((one.text, one.trial.trial_id, one.changes) for one in self.levers.candidates),
+            levers=tuple(
+                (candidate.text, candidate.trial.trial_id, candidate.changes)
+                for candidate in self.levers.candidates
+            ),
             inapplicable=tuple((one.text, one.reason) for one in self.levers.inapplicable),
             baseline=self.levers.baseline,
             singles=progress.singles,
@@ -127,11 +132,15 @@ class Search:
 
     def _so_far(self, run: Run) -> tuple[Comparison, ...]:
         """What the launches there are say, where the budget ended before every lever had its turn."""
-        found = {one.trial.trial_id: one for one in configurations(run.results)}
+        found = {configuration.trial.trial_id: configuration for configuration in configurations(run.results)}
         baseline = found.get(self.levers.baseline.trial_id)
         if baseline is None:
             return ()
-        there = [one.trial.trial_id for one in self.levers.candidates if one.trial.trial_id in found]
+        there = [
+            candidate.trial.trial_id
+            for candidate in self.levers.candidates
+            if candidate.trial.trial_id in found
+        ]
         return compare_all(baseline, [found[one] for one in there], self._threshold)
 
     def files(self, run: Run) -> dict[str, str]:
@@ -153,7 +162,7 @@ class Search:
             is_slow=self._is_slow,
         )
         progress.failed = laboratory.failed
-        trials = [one.trial for one in self.levers.candidates]
+        trials = [candidate.trial for candidate in self.levers.candidates]
         shares = BEFORE_COMBINING if self._combine else ALONE
         progress.singles, progress.dropped = explore(
             laboratory, baseline, trials, repeats, self._threshold, shares
@@ -185,7 +194,7 @@ class Search:
         Another job is no better version of this one, so levers that change it take no part. A lever that is
         slower alone may help others: channels_last does nothing good without matrix units that want it.
         """
-        effects = {one.candidate.trial.trial_id: one for one in progress.singles}
+        effects = {single.candidate.trial.trial_id: single for single in progress.singles}
 
         def place(one: Candidate) -> tuple[bool, float]:
             judged = effects.get(one.trial.trial_id)
@@ -209,11 +218,11 @@ class Search:
 
         return [ranked[0], *sorted(ranked[1:], key=turn)]
 
-    def _may_win(self, one: Comparison) -> bool:
+    def _may_win(self, comparison: Comparison) -> bool:
         """What is known to be faster, or looks so where the budget allowed too few launches to know."""
-        if self._combine or len(one.candidate.launches) < self._experiment.measuring.repeats:
-            return one.verdict != "slower" and one.speedup.value > 1.0 + LEAST_EFFECT
-        return one.verdict == "faster"
+        if self._combine or len(comparison.candidate.launches) < self._experiment.measuring.repeats:
+            return comparison.verdict != "slower" and comparison.speedup.value > 1.0 + LEAST_EFFECT
+        return comparison.verdict == "faster"
 
     def _is_slow(self, trial: Trial) -> bool:
         return any(trial.settings[name] != usual for name, usual in self._slow.items())
@@ -233,11 +242,11 @@ class Search:
         return trial
 
 
-def _is_fit(one: Candidate, judged: Comparison | None) -> bool:
+def _is_fit(candidate: Candidate, judged: Comparison | None) -> bool:
     """Whether a candidate may become part of what is recommended."""
-    if one.changes == "the job":
+    if candidate.changes == "the job":
         return False
-    return one.starts_slowly if judged is None else not judged.loss_differs
+    return candidate.starts_slowly if judged is None else not judged.loss_differs
 
 
 @dataclass(slots=True)

@@ -103,8 +103,8 @@ def _asked(request: Request, launcher: Launcher, most_ranks: int | None) -> Expe
 def _plan_of(levers: Levers, experiment: Experiment, machine: Machine) -> tuple[Section, ...]:
     """What would be tried and what not; how often each is launched is decided on the way."""
     repeats = experiment.measuring.repeats
-    seconds = estimate_s((levers.baseline, *(one.trial for one in levers.candidates)), repeats)
-    changes = [(one.text, one.changes) for one in levers.candidates]
+    seconds = estimate_s((levers.baseline, *(candidate.trial for candidate in levers.candidates)), repeats)
+    changes = [(candidate.text, candidate.changes) for candidate in levers.candidates]
     budget_s, formats = experiment.measuring.budget, format_lines(machine, (levers.baseline,))
     planned = plan_of_tuning(levers.baseline, changes, repeats, seconds, budget_s, formats)
     return (planned, *left_out_section([(one.text, one.reason) for one in levers.inapplicable]))

@@ -36,21 +36,25 @@ _KEEP_CORES = "threads of ranks that run already keep their cores; tune without 
 def for_running_ranks(levers: Levers, launcher: Launcher) -> Levers:
     """The levers without those that ranks cannot move once they run; refuses a baseline they cannot be."""
     launcher.check(levers.baseline)
-    fixed = {one.text: why for one in levers.candidates if (why := _why_fixed(one, levers, launcher))}
+    fixed = {
+        candidate.text: why
+        for candidate in levers.candidates
+        if (why := _why_fixed(candidate, levers, launcher))
+    }
     left_out = (Inapplicable(text=text, reason=why) for text, why in fixed.items())
     return dataclasses.replace(
         levers,
-        candidates=tuple(one for one in levers.candidates if one.text not in fixed),
+        candidates=tuple(candidate for candidate in levers.candidates if candidate.text not in fixed),
         inapplicable=(*levers.inapplicable, *left_out),
     )
 
 
-def _why_fixed(one: Candidate, levers: Levers, launcher: Launcher) -> str | None:
-    lever = settings_of_trial(levers.baseline)[one.name].lever
+def _why_fixed(candidate: Candidate, levers: Levers, launcher: Launcher) -> str | None:
+    lever = settings_of_trial(levers.baseline)[candidate.name].lever
     if lever is not None and lever.needs_new_ranks:
         return _KEEP_CORES
     try:
-        launcher.check(one.trial)
+        launcher.check(candidate.trial)
     except ScalescopeError as error:
         return str(error)
     return None
@@ -116,8 +120,8 @@ class SingleLaunches:
 
     def read(self, run: Run) -> Tuning:
         """What there is, each lever against the one launch of the baseline."""
-        once = [one for one in run.results if one.launch == 0]
-        found = {one.trial.trial_id: one for one in configurations(once)}
+        once = [result for result in run.results if result.launch == 0]
+        found = {configuration.trial.trial_id: configuration for configuration in configurations(once)}
         failed = {
             one.trial_id: f"{one.status}: {one.reason}"
             for one in once
@@ -126,10 +130,13 @@ class SingleLaunches:
             and not str(one.reason).startswith("interrupted by")  # a signal that ended it says nothing of it
         }
         baseline = found.get(self.levers.baseline.trial_id)
-        ids = [one.trial.trial_id for one in self.levers.candidates]
+        ids = [candidate.trial.trial_id for candidate in self.levers.candidates]
         judged = [found[one] for one in ids if one in found]
         return Tuning(
-            levers=tuple((one.text, one.trial.trial_id, one.changes) for one in self.levers.candidates),
+            levers=tuple(
+                (candidate.text, candidate.trial.trial_id, candidate.changes)
+                for candidate in self.levers.candidates
+            ),
             inapplicable=tuple((one.text, one.reason) for one in self.levers.inapplicable),
             baseline=self.levers.baseline,
             singles=() if baseline is None else compare_all(baseline, judged, self.threshold),
@@ -154,7 +161,7 @@ class SingleLaunches:
         best = looks_fastest(self.read(run))
         if best is None:
             return None
-        one = next(one for one in self.levers.candidates if one.text == best[0])
+        one = next(candidate for candidate in self.levers.candidates if candidate.text == best[0])
         setting = settings_of_trial(self.levers.baseline)[one.name]
         file = shlex.quote(str(run.path / EXPERIMENT))
         if nodes == 1:

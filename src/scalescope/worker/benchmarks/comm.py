@@ -79,7 +79,7 @@ def _measure_one(
     group: Group,
     device: torch.device,
     position: Position,
-    found: Measurements,
+    measurements: Measurements,
 ) -> float:
     """Check and time one size; returns what an iteration takes on the slowest rank, warmed up."""
     count = size // DTYPE_BYTES[options.dtype]
@@ -100,12 +100,12 @@ def _measure_one(
     operation.reset()
     operation.run()
     _finish(device)
-    found.counters[f"{key}/wrong"] = operation.wrong()
+    measurements.counters[f"{key}/wrong"] = operation.wrong()
     first_s = group.largest(_iterate(operation, 1, group, device, position)[0], device)
     warmup_s = _iterate(operation, _warmups(options, first_s), group, device, position)
     typical_s = group.largest(statistics.fmean(warmup_s), device)
     times_s = _iterate(operation, _iterations(options, typical_s), group, device, position)
-    found.samples[key] = [round(time_s, 9) for time_s in times_s]
+    measurements.samples[key] = [round(time_s, 9) for time_s in times_s]
     return typical_s
 
 
@@ -151,7 +151,7 @@ def _measure_pairs(
     device: torch.device,
     position: Position,
     fault: Fault | None,
-    found: Measurements,
+    measurements: Measurements,
 ) -> None:
     """Both directions between the pairs of a round, while all other ranks wait."""
     hosts = {group.rank: node_name(), **group.others("node", node_name())}
@@ -160,7 +160,7 @@ def _measure_pairs(
         for low, high in (pair for pair in meeting if group.rank in pair):
             other = high if group.rank == low else low
             for size in _PAIR_SIZES[device.type]:
-                found.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)
+                measurements.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)
         group.barrier()
         position.completed += 1
 

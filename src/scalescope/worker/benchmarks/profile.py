@@ -44,7 +44,7 @@ def measure(
 
 
 def _record(
-    run: TrainingRun, options: Profile, device: torch.device, found: Measurements, *, chosen: bool
+    run: TrainingRun, options: Profile, device: torch.device, measurements: Measurements, *, chosen: bool
 ) -> list[float]:
     """Run the steps under a profiler; returns their times, which it prolongs."""
     if not chosen:
@@ -57,7 +57,7 @@ def _record(
     with _recorder(options, device) as recorder:
         times_s = marked.steps(options.recorded)[0]
     if options.profile_with == "torch":
-        found.write_trace = lambda path: _write(recorder, path, device)
+        measurements.write_trace = lambda path: _write(recorder, path, device)
     return times_s
 
 
@@ -76,8 +76,8 @@ def _write(recorder: Any, path: Path, device: torch.device) -> dict[str, int]:
     path.parent.mkdir(parents=True, exist_ok=True)
     recorder.export_chrome_trace(str(path))
     sent = device_events = 0
-    for one in read_events(path):
-        name, kernel = str(one.get("name", "")), one.get("cat") == "kernel"
+    for event in read_events(path):
+        name, kernel = str(event.get("name", "")), event.get("cat") == "kernel"
         device_events += kernel
         # On a GPU the host's events only say that something was started.
         sent += is_transfer(name) or (kernel and is_communication(name))
@@ -85,7 +85,7 @@ def _write(recorder: Any, path: Path, device: torch.device) -> dict[str, int]:
     return found if device.type == "cpu" else {**found, "device_events": device_events}
 
 
-def _count(run: TrainingRun, options: Profile, found: Measurements) -> None:
+def _count(run: TrainingRun, options: Profile, measurements: Measurements) -> None:
     """Let DDP time itself: after the recorded steps, because on a GPU it waits for the device in each."""
     watch = run.step.watch
     if watch is None:
@@ -98,6 +98,6 @@ def _count(run: TrainingRun, options: Profile, found: Measurements) -> None:
         told.append(watch.times())
     # What it says after a step may be of the step before, and the first of those was not timed.
     known = [one for one in told[2:] if one is not None]
-    found.samples["ddp_communication_s"] = [one.communication_s for one in known]
-    found.samples["ddp_overlap_s"] = [one.overlap_s for one in known]
-    found.samples["ddp_backward_s"] = [one.backward_s for one in known]
+    measurements.samples["ddp_communication_s"] = [one.communication_s for one in known]
+    measurements.samples["ddp_overlap_s"] = [one.overlap_s for one in known]
+    measurements.samples["ddp_backward_s"] = [one.backward_s for one in known]

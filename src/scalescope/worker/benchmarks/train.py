@@ -63,32 +63,34 @@ def prepared(
     device: torch.device,
     position: Position,
     fault: Fault | None,
-    found: Measurements,
+    measurements: Measurements,
 ) -> Iterator["TrainingRun"]:
     """The trial's workload, feed and step, ready to run; afterwards the loader's processes are ended."""
     options = trial.options(Train)
     workload = build_workload(trial, group, device)
-    found.counters |= _count_parameters(workload.model)
+    measurements.counters |= _count_parameters(workload.model)
     feed = build_feed(trial, workload, group, device)
     try:
         torch.manual_seed(trial.settings["seed"] + group.rank)  # samples made on demand differ between ranks
         if cards.card("workloads", trial.settings["workload"]).counts_operations and not options.stand_in:
-            feed = _count_operations(feed, workload, device, found)
+            feed = _count_operations(feed, workload, device, measurements)
         if options.stand_in:
-            workload = stand_in_for(workload, trial, group, device, found)
+            workload = stand_in_for(workload, trial, group, device, measurements)
         step = _delayed(build_step(trial, workload, device), options.delay_ms)
         if workload.make_optimizer is not None and not options.stand_in:
-            found.counters["own_optimizer"] = type(step.optimizer).__name__
+            measurements.counters["own_optimizer"] = type(step.optimizer).__name__
         schedule = _schedule_of(options, feed, step.accumulation_steps)
         yield TrainingRun(workload, step, feed, device, position, fault, schedule)
     finally:
         feed.close()
 
 
-def _count_operations(feed: Feed, workload: Workload, device: torch.device, found: Measurements) -> Feed:
+def _count_operations(
+    feed: Feed, workload: Workload, device: torch.device, measurements: Measurements
+) -> Feed:
     """Note what a sample costs, by the first batch; the feed that is returned begins with it all the same."""
     peeked = Peeked(feed.batches)
-    found.counters["model_flops_per_sample"] = count_flops_per_sample(workload, peeked.first, device)
+    measurements.counters["model_flops_per_sample"] = count_flops_per_sample(workload, peeked.first, device)
     return dataclasses.replace(feed, batches=peeked)
 
 
@@ -172,13 +174,13 @@ class TrainingRun:
 
 
 def _train(
-    trial: Trial, run: TrainingRun, group: Group, evaluation: Evaluation | None, found: Measurements
+    trial: Trial, run: TrainingRun, group: Group, evaluation: Evaluation | None, measurements: Measurements
 ) -> list[torch.Tensor]:
     """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
     options = trial.options(Train)
     # Before the warm-up: a pause after it would let loader processes work ahead of the window.
     product = BareProduct.sized_for(run.device, str(trial.settings["precision"]))
-    found.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
+    measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     run.position.plan(run.schedule.steps or 0)
     run.position.enter(Stage.WARMUP)
     warmup_times, _ = run.steps(options.warmup_steps)
@@ -197,15 +199,15 @@ def _train(
             losses += stretch.losses
             samples += stretch.samples
         if evaluation is not None:
-            evaluation.look(run.position, found)
+            evaluation.look(run.position, measurements)
             group.barrier()
-    found.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
-    found.counters |= {"measured_samples": samples, "measured_steps": len(times)}
-    found.samples |= {"warmup_step_time_s": warmup_times, "step_time_s": times}
+    measurements.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
+    measurements.counters |= {"measured_samples": samples, "measured_steps": len(times)}
+    measurements.samples |= {"warmup_step_time_s": warmup_times, "step_time_s": times}
     if run.schedule.epoch_steps is not None:
-        found.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], run.schedule.epoch_steps)
-        found.counters["epoch_steps"] = run.schedule.epoch_steps
-    found.counters["matmul_flops_per_s_after"] = product.flops_per_s()
+        measurements.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], run.schedule.epoch_steps)
+        measurements.counters["epoch_steps"] = run.schedule.epoch_steps
+    measurements.counters["matmul_flops_per_s_after"] = product.flops_per_s()
     return losses
 
 
@@ -231,14 +233,14 @@ def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:
     return [math.fsum(step_times_s[start : start + epoch_steps]) for start in starts]
 
 
-def record_losses(found: Measurements, losses: list[torch.Tensor]) -> None:
+def record_losses(measurements: Measurements, losses: list[torch.Tensor]) -> None:
     """Keep the losses; the first that is no number makes the result invalid and says where."""
     values = torch.stack(losses).float().tolist()
     bad = [number for number, value in enumerate(values) if not math.isfinite(value)]
     if bad:
-        found.counters["first_bad_loss_step"] = bad[0]
+        measurements.counters["first_bad_loss_step"] = bad[0]
     else:
-        found.samples["loss"] = values
+        measurements.samples["loss"] = values
 
 
 def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
@@ -246,7 +248,7 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
     return {
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
-        "buffer_bytes": sum(one.numel() * one.element_size() for one in module.buffers()),
+        "buffer_bytes": sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
     }
 
 

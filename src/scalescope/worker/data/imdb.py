@@ -23,7 +23,7 @@ def load(options: Imdb) -> Corpus:
         rows = list(_rows(files[0]))
         others = [row for number, row in enumerate(rows, 1) if number % _FIFTH]
         return corpus_of("imdb", others, rows[_FIFTH - 1 :: _FIFTH], Imdb.classes)
-    train, test = (_tree(place) if place.is_dir() else _rows(place) for place in files)
+    train, test = (_tree(file) if file.is_dir() else _rows(file) for file in files)
     return corpus_of("imdb", train, test, Imdb.classes)
 
 

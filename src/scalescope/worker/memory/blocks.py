@@ -13,8 +13,8 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     A block has parts: checkpointing a lone layer keeps its input, which was kept anyway. It has others of its
     kind: a model checkpointed as one block computes all activations again at once.
     """
-    containers = [one for one in model.modules() if isinstance(one, nn.Sequential | nn.ModuleList)]
-    return max((_repeated(list(one.children())) for one in containers), key=_weight, default=[])
+    containers = [module for module in model.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
+    return max((_repeated(list(container.children())) for container in containers), key=_weight, default=[])
 
 
 def _repeated(children: list[nn.Module]) -> list[nn.Module]:
@@ -31,7 +31,7 @@ def _weight(blocks: list[nn.Module]) -> int:
 
 def parameter_bytes(module: nn.Module) -> int:
     """Bytes of all parameters of a module."""
-    return sum(one.numel() * one.element_size() for one in module.parameters())
+    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
 
 
 def checkpoint_blocks(model: nn.Module) -> None:

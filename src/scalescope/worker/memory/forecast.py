@@ -68,37 +68,37 @@ def forecast(job: Job, room: int | None) -> Counters:
     `room` is about how much a rank may take. Gradients that stay in DDP's buckets stay here too.
     """
     purpose = job.trial.settings["purpose"]
-    found: Counters = {"forecast/gathered": gathered_bytes(job.workload.model)}
-    found |= _told("as_asked", partial(_track, job))
+    counters: Counters = {"forecast/gathered": gathered_bytes(job.workload.model)}
+    counters |= _told("as_asked", partial(_track, job))
     if purpose != "compare" and job.can_grow:
         times = max(_LEAST_TIMES, -(-_LEAST_LARGE // job.size))
         for one in (times, 2 * times):
-            found |= _told(f"at/{job.size * one}", partial(_track, job, times=one))
+            counters |= _told(f"at/{job.size * one}", partial(_track, job, times=one))
     if purpose == "measure":
-        found |= _other_ways(job, _times_that_fit(found, job, room))
+        counters |= _other_ways(job, _times_that_fit(counters, job, room))
     gc.collect()
-    return found
+    return counters
 
 
 def _other_ways(job: Job, times: int) -> Counters:
     """The same batch trained otherwise; so large a batch that it matters."""
     trial, blocks = job.trial, blocks_of(job.workload.model)
-    found: Counters = {"forecast/other_ways_batch": job.size * times}
-    found |= _told("now", partial(_track, job, times=times))
+    counters: Counters = {"forecast/other_ways_batch": job.size * times}
+    counters |= _told("now", partial(_track, job, times=times))
     if trial.settings["strategy"] == "single":  # ZeRO-1 would keep gradients in the buckets of DDP
-        found |= _told("kept", partial(_track, job, times=times, kept=True))
+        counters |= _told("kept", partial(_track, job, times=times, kept=True))
     if trial.settings["precision"] in ("fp32", "tf32"):
         in_bf16 = dataclasses.replace(job, trial=trial.replace(precision="bf16"))
-        found |= _told("bf16", partial(_track, in_bf16, times=times))
+        counters |= _told("bf16", partial(_track, in_bf16, times=times))
     if blocks:
-        found |= _told("checkpointing", partial(_track, job, times=times, checkpointed=True))
-    return found
+        counters |= _told("checkpointing", partial(_track, job, times=times, checkpointed=True))
+    return counters
 
 
-def _times_that_fit(found: Counters, job: Job, room: int | None) -> int:
+def _times_that_fit(counters: Counters, job: Job, room: int | None) -> int:
     """How many times the batch fits the room, by the line through the large batches; 1 where unknown."""
     wholes: Counter[int] = Counter()
-    for name, size in found.items():
+    for name, size in counters.items():
         _, kind, *rest = name.split("/")
         if kind == "at" and isinstance(size, int):
             wholes[int(rest[0])] += size

@@ -43,7 +43,7 @@ def _groups() -> list[Path]:
     with contextlib.suppress(OSError):
         match = re.search(r"^0::/(.*)$", _GROUP.read_text(), re.MULTILINE)
         own = _GROUPS / (match[1] if match else "")
-        return [own, *(one for one in own.parents if one.is_relative_to(_GROUPS))]
+        return [own, *(parent for parent in own.parents if parent.is_relative_to(_GROUPS))]
     return []
 
 

@@ -25,7 +25,7 @@ def held_bytes(tensors: Iterable[Any], device: torch.device) -> int:
 
 def gradients_of(module: nn.Module) -> list[Tensor]:
     """The gradients that exist now."""
-    return [one.grad for one in module.parameters() if one.grad is not None]
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

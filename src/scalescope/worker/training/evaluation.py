@@ -35,15 +35,15 @@ class Evaluation:
             "validation_accuracy": validation,
         }
 
-    def look(self, position: Position, found: Measurements) -> None:
+    def look(self, position: Position, measurements: Measurements) -> None:
         """Measure both accuracies and how long that took."""
         started = time.perf_counter()
         self._workload.model.eval()
         with torch.no_grad():
             for name, samples in self._parts.items():
-                found.samples.setdefault(name, []).append(self._accuracy(samples, position))
+                measurements.samples.setdefault(name, []).append(self._accuracy(samples, position))
         self._workload.model.train()
-        found.samples.setdefault("evaluation_time_s", []).append(time.perf_counter() - started)
+        measurements.samples.setdefault("evaluation_time_s", []).append(time.perf_counter() - started)
 
     def _accuracy(self, samples: Any, position: Position) -> float:
         """Each rank asks its own share; all make as many passes, since a sharded model needs all at once."""

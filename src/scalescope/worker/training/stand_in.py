@@ -34,15 +34,15 @@ class Facts:
 
 
 def stand_in_for(
-    workload: Workload, trial: Trial, group: Group, device: torch.device, found: Measurements
+    workload: Workload, trial: Trial, group: Group, device: torch.device, measurements: Measurements
 ) -> Workload:
     """The same parameters and data, with compute replaced by its measured duration."""
     measured = _measure(workload, trial, group, device) if group.rank == 0 else None
     answers = group.others("pace", json.dumps(measured and dataclasses.asdict(measured)))
     facts = measured or Facts(**json.loads(answers[0]))
-    found.counters["stand_in_forward_s"] = facts.forward_s
-    found.counters["stand_in_backward_s"] = facts.gradient_ready_s[-1]
-    found.counters["stand_in_optimizer_s"] = facts.optimizer_s
+    measurements.counters["stand_in_forward_s"] = facts.forward_s
+    measurements.counters["stand_in_backward_s"] = facts.gradient_ready_s[-1]
+    measurements.counters["stand_in_optimizer_s"] = facts.optimizer_s
     return paced(workload, facts)
 
 
@@ -68,7 +68,7 @@ def paced(workload: Workload, facts: Facts) -> Workload:
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that get gradients, in the model's order."""
-    return [one for one in model.parameters() if one.requires_grad]
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def _measure(workload: Workload, trial: Trial, group: Group, device: torch.device) -> Facts:
@@ -113,14 +113,15 @@ def _timed_step(step: Step, batch: Batch, ready: dict[int, float]) -> TimedStep:
 
 def summarise(steps: list[TimedStep]) -> Facts:
     """Medians of several steps; a parameter counts that got its gradient in all of them."""
-    numbers = set.intersection(*(set(one.gradient_ready_s) for one in steps))
+    numbers = set.intersection(*(set(step.gradient_ready_s) for step in steps))
     after = {
-        number: statistics.median(one.gradient_ready_s[number] for one in steps) for number in sorted(numbers)
+        number: statistics.median(step.gradient_ready_s[number] for step in steps)
+        for number in sorted(numbers)
     }
     order = sorted(after, key=lambda number: after[number])
     return Facts(
-        forward_s=statistics.median(one.forward_s for one in steps),
-        optimizer_s=statistics.median(one.optimizer_s for one in steps),
+        forward_s=statistics.median(step.forward_s for step in steps),
+        optimizer_s=statistics.median(step.optimizer_s for step in steps),
         ready_order=order,
         gradient_ready_s=[after[number] for number in order],
     )
@@ -135,8 +136,8 @@ def gradient_times(model: nn.Module) -> Iterator[dict[int, float]]:
         moments[number] = time.perf_counter()
 
     handles = [
-        one.register_post_accumulate_grad_hook(lambda _, number=number: note(number))
-        for number, one in enumerate(trained_parameters(model))
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: note(number))
+        for number, parameter in enumerate(trained_parameters(model))
     ]
     try:
         yield moments

@@ -175,8 +175,8 @@ def _optimizer_factory(reference: str, model: nn.Module, optimizer: Any) -> Opti
         return None
     if not isinstance(optimizer, torch.optim.Optimizer):
         if callable(optimizer):
-            found: OptimizerFactory = optimizer
-            return found
+            optimizer_factory: OptimizerFactory = optimizer
+            return optimizer_factory
         expected = "expected an optimizer or a function that makes one of parameters"
         raise _refusal(reference, f"returned {_shape_of(optimizer)} as optimizer; {expected}")
     _check_rebuildable(reference, model, optimizer)
@@ -198,7 +198,7 @@ def _check_rebuildable(reference: str, model: nn.Module, optimizer: torch.optim.
         why = f"an optimizer of {len(optimizer.param_groups)} parameter groups cannot be rebuilt; {advice}"
         raise _refusal(reference, why)
     held = {id(one) for one in optimizer.param_groups[0]["params"]}
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     there = sum(id(one) in held for one in trained)
     if there < len(trained):
         why = f"the optimizer holds {there} of the model's {len(trained)} trained parameters; {advice}"

@@ -32,7 +32,7 @@ def pairs_of(rates: dict[tuple[int, int], float], layout: str = "") -> tuple[Pai
 
 
 def named(rates: dict[tuple[int, int], float], layout: str = "") -> list[str]:
-    return [one.name for one in slow_links(pairs_of(rates, layout))]
+    return [link.name for link in slow_links(pairs_of(rates, layout))]
 
 
 def test_a_pair_is_its_largest_size_and_its_slower_end() -> None:

@@ -70,7 +70,7 @@ def test_a_claim_must_survive_the_number_of_configurations() -> None:
     wide = (0.01060, 0.01020, 0.01055, 0.01010, 0.01050)
     alone = compare_runs(launches(TRIAL, CALM), launches(TRIAL, wide), 0.03)
     others = [make_trial(batch_size=10, seed=number) for number in range(1, 40)]
-    calm = [one for trial in others for one in launches(trial, CALM)]
+    calm = [launch for trial in others for launch in launches(trial, CALM)]
     among = compare_runs(launches(TRIAL, CALM) + calm, launches(TRIAL, wide) + calm, 0.03)
     (one,) = [one for one in among.judged if one.trial.trial_id == TRIAL.trial_id]
     assert alone.judged[0].regressed
@@ -111,8 +111,8 @@ def test_settings_at_their_neutral_value_do_not_differ() -> None:
 
 def test_what_worked_before_and_fails_now_misses_the_gate() -> None:
     broken = [
-        dataclasses.replace(one, status="failed", reason="rank 0 died", ranks=[])
-        for one in launches(TRIAL, CALM)
+        dataclasses.replace(launch, status="failed", reason="rank 0 died", ranks=[])
+        for launch in launches(TRIAL, CALM)
     ]
     found = compare_runs(launches(TRIAL, CALM), broken, 0.03)
     assert [(one.trial.trial_id, one.reason) for one in found.failed] == [(TRIAL.trial_id, "rank 0 died")]

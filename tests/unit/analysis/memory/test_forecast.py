@@ -73,7 +73,7 @@ def test_an_unknown_strategy_has_a_reason() -> None:
 def test_savings_one_by_one() -> None:
     found = savings_of(COUNTERS, settings("single", 1))
     assert found is not None and (found.batch, found.peak, found.has_state) == (64, ALONE.peak, True)
-    saved = {(one.name, one.ranks): one.saved_bytes for one in found.changes}
+    saved = {(change.name, change.ranks): change.saved_bytes for change in found.changes}
     assert saved["fsdp", 2] == 200 + 150 + 400 - 100
     assert saved["zero1", 8] == 700 - 100  # the buckets keep what a single rank had dropped by then
     assert saved["bf16", None] == 400
@@ -82,7 +82,7 @@ def test_savings_one_by_one() -> None:
 
 def test_what_is_in_use_already_saves_nothing_more() -> None:
     found = savings_of(COUNTERS, settings("fsdp", precision="bf16"))
-    assert found is not None and {one.name for one in found.changes} == {"checkpointing"}
+    assert found is not None and {change.name for change in found.changes} == {"checkpointing"}
     assert savings_of({}, settings("single", 1)) is None
     assert savings_of(COUNTERS, settings("pipeline")) is None
 
@@ -90,17 +90,17 @@ def test_what_is_in_use_already_saves_nothing_more() -> None:
 def test_zero1_saves_ddp_its_share_of_the_state_and_nothing_where_there_is_none() -> None:
     within = savings_of(COUNTERS, settings("ddp", gradient_as_bucket_view=True))
     assert within is not None
-    assert [one.saved_bytes for one in within.changes if one.name == "zero1"] == [400, 600, 700]
+    assert [change.saved_bytes for change in within.changes if change.name == "zero1"] == [400, 600, 700]
     bare = savings_of({**COUNTERS, "forecast/now/optimizer": 0}, settings("single", 1))
     assert bare is not None and not bare.has_state
-    assert "zero1" not in {one.name for one in bare.changes}
+    assert "zero1" not in {change.name for change in bare.changes}
 
 
 def test_zero1_without_its_forecast_is_unknown() -> None:
     known = {name: size for name, size in COUNTERS.items() if "/kept/" not in name}
     found = savings_of({**known, "forecast/kept/problem": "E: no"}, settings("single", 1))
     assert found is not None
-    assert {(one.saved_bytes, one.reason) for one in found.changes if one.name == "zero1"} == {
+    assert {(change.saved_bytes, change.reason) for change in found.changes if change.name == "zero1"} == {
         (None, "E: no")
     }
 

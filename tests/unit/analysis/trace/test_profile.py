@@ -52,13 +52,13 @@ def test_every_exchange_of_a_step_is_averaged_over_steps_and_ranks(tmp_path: Pat
 
 def renamed(events: list[Event], name: str) -> list[Event]:
     """The same steps with another exchange."""
-    return [{**one, "name": name} if one["name"] == "gloo:all_reduce" else one for one in events]
+    return [{**event, "name": name} if event["name"] == "gloo:all_reduce" else event for event in events]
 
 
 def test_exchanges_that_overlap_cannot_be_added_up(tmp_path: Path) -> None:
     both = steps_of(cpu_step([(40, 60), (50, 90)]))
     found = only_profile(traced_run(tmp_path, TRIAL, {0: both, 1: both}))
-    assert [one.transfer_s for one in found.buckets] == pytest.approx([0.020, 0.040])
+    assert [bucket.transfer_s for bucket in found.buckets] == pytest.approx([0.020, 0.040])
     assert (found.transfer_s, found.waiting_s(0), found.waiting_s(1)) == (None, None, None)
 
 
@@ -74,7 +74,7 @@ def test_exchanges_that_overlap_on_one_rank_cannot_be_added_up_either(tmp_path: 
 def test_an_exchange_with_a_root_tells_nothing_of_transfer(tmp_path: Path, name: str) -> None:
     rooted = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
     found = only_profile(traced_run(tmp_path, TRIAL, rooted))
-    assert [(one.name, one.transfer_s) for one in found.buckets] == [(name, None)]
+    assert [(bucket.name, bucket.transfer_s) for bucket in found.buckets] == [(name, None)]
     assert (found.transfer_s, found.waiting_s(0)) == (None, None)
 
 
@@ -109,7 +109,7 @@ def test_one_rank_alone_cannot_tell_transfer_from_wait(tmp_path: Path) -> None:
     found = only_profile(traced_run(tmp_path, TRIAL, {1: LATE}))
     assert list(found.ranks) == [1]
     assert (found.transfer_s, found.waiting_s(1)) == (None, None)
-    assert [one.transfer_s for one in found.buckets] == [None]
+    assert [bucket.transfer_s for bucket in found.buckets] == [None]
 
 
 def test_overlap_is_of_all_communication_and_by_ddps_definition_of_each_span(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_what_is_clearly_worse_is_dropped_after_few_launches() -> None:
     assert isinstance(found, tuple)
     comparisons, dropped = found
     assert dropped == {slower}
-    verdicts = {one.candidate.trial.trial_id: one.verdict for one in comparisons}
+    verdicts = {comparison.candidate.trial.trial_id: comparison.verdict for comparison in comparisons}
     assert verdicts == {slow: "slower", slower: "slower", fast: "faster"}
     counts = {trial: sum(one.trial_id == trial for one in results) for trial in factors}
     assert counts == {slow: 5, slower: SCREENING, fast: 5}
@@ -132,7 +132,7 @@ def test_a_failed_candidate_is_left_out_and_blocks_nothing(status: str) -> None:
     there += [result(trial, n, 0.01) for trial in (BASELINE, CANDIDATES[1]) for n in range(5)]
     one = laboratory(there)
     comparisons, dropped = singles(one, BASELINE, CANDIDATES[:2], 5, 0.03)
-    assert [found.candidate.trial.trial_id for found in comparisons] == [CANDIDATES[1].trial_id]
+    assert [comparison.candidate.trial.trial_id for comparison in comparisons] == [CANDIDATES[1].trial_id]
     assert not dropped
     assert one.failed == {CANDIDATES[0].trial_id: f"{status}: lost"}
 
@@ -201,19 +201,19 @@ def combined(
 def test_what_helps_together_is_kept_and_what_hurts_is_left_out() -> None:
     kept, attempts = combined("a", ["b", "c"], a=0.7, b=0.8, c=0.9, ac=1.4)
     assert kept == {"a", "b"}
-    assert [(one.text, one.adds, one.kept) for one in attempts] == [
+    assert [(attempt.text, attempt.adds, attempt.kept) for attempt in attempts] == [
         ("b", True, True),
         ("c", True, False),
         ("a", False, True),
     ]
-    assert [round(one.speedup or 0.0, 2) for one in attempts] == [1.25, 0.79, 1.43]
+    assert [round(attempt.speedup or 0.0, 2) for attempt in attempts] == [1.25, 0.79, 1.43]
 
 
 def test_what_no_longer_earns_its_place_is_taken_out() -> None:
     """a was best alone, but b and c together do what it did."""
     kept, attempts = combined("a", ["b", "c"], a=0.7, b=0.8, c=0.5, abc=1 / 0.7)
     assert kept == {"b", "c"}
-    assert [(one.text, one.kept) for one in attempts if not one.adds] == [
+    assert [(attempt.text, attempt.kept) for attempt in attempts if not attempt.adds] == [
         ("a", False),
         ("b", True),
         ("c", True),
@@ -223,7 +223,10 @@ def test_what_no_longer_earns_its_place_is_taken_out() -> None:
 def test_the_last_lever_is_never_taken_out() -> None:
     kept, attempts = combined("a", ["b"], a=0.995, b=0.98, ab=1.0)
     assert kept == {"b"}
-    assert [(one.text, one.adds, one.kept) for one in attempts] == [("b", True, True), ("a", False, False)]
+    assert [(attempt.text, attempt.adds, attempt.kept) for attempt in attempts] == [
+        ("b", True, True),
+        ("a", False, False),
+    ]
 
 
 def test_a_gain_of_less_than_one_percent_is_not_kept() -> None:
@@ -233,7 +236,7 @@ def test_a_gain_of_less_than_one_percent_is_not_kept() -> None:
 def test_a_combination_that_cannot_be_built_is_passed_over() -> None:
     kept, attempts = combined("a", ["b", "c"], [frozenset("ab")], a=0.7, b=0.8, c=0.9)
     assert kept == {"a", "c"}
-    assert "b" not in {one.text for one in attempts}
+    assert "b" not in {attempt.text for attempt in attempts}
 
 
 def test_a_combination_that_fails_is_passed_over() -> None:
@@ -246,7 +249,7 @@ def test_a_combination_that_fails_is_passed_over() -> None:
 
 def test_an_obvious_difference_takes_one_pair_of_launches_and_a_small_one_more() -> None:
     _, attempts = combined("a", ["b", "c"], a=0.7, b=0.5, c=0.97)
-    assert [(one.text, one.launches) for one in attempts if one.adds] == [("b", 1), ("c", 2)]
+    assert [(attempt.text, attempt.launches) for attempt in attempts if attempt.adds] == [("b", 1), ("c", 2)]
 
 
 def test_pairs_that_disagree_are_followed_by_a_third_and_then_their_mean_counts() -> None:
@@ -322,7 +325,7 @@ def test_combining_stops_where_confirming_would_not_fit_any_more() -> None:
     with pytest.raises(Needs):
         read([])
     _, attempts = read(there + [result(built[frozenset(on)], 100, 0.01) for on in ("ab", "a")])
-    assert [(one.text, one.speedup is None, one.kept) for one in attempts] == [
+    assert [(attempt.text, attempt.speedup is None, attempt.kept) for attempt in attempts] == [
         ("b", False, False),
         ("c", True, False),
     ]
@@ -354,8 +357,8 @@ def test_the_winner_is_confirmed_by_launches_that_did_not_choose_it() -> None:
 def test_reading_again_gives_the_same_answer_and_asks_for_nothing() -> None:
     def read(one: Laboratory) -> object:
         comparisons, dropped = singles(one, BASELINE, CANDIDATES, 5, 0.03)
-        judged = [(found.candidate.trial.trial_id, found.verdict) for found in comparisons]
-        return judged, dropped, [round(found.speedup.value, 12) for found in comparisons]
+        judged = [(comparison.candidate.trial.trial_id, comparison.verdict) for comparison in comparisons]
+        return judged, dropped, [round(comparison.speedup.value, 12) for comparison in comparisons]
 
     found, results = search(read, lambda trial, n: 0.01 * (1.0 + TRIALS.index(trial) / 20))
     assert read(laboratory(results)) == found

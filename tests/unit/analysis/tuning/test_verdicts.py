@@ -27,9 +27,9 @@ def times(factor: float, values: tuple[float, ...] = CALM) -> tuple[float, ...]:
     return tuple(factor * value for value in values)
 
 
-def with_losses(one: Configuration, *losses: float) -> Configuration:
-    launches = tuple(dataclasses.replace(launch, losses=losses) for launch in one.launches)
-    return dataclasses.replace(one, launches=launches)
+def with_losses(configuration: Configuration, *losses: float) -> Configuration:
+    launches = tuple(dataclasses.replace(launch, losses=losses) for launch in configuration.launches)
+    return dataclasses.replace(configuration, launches=launches)
 
 
 @pytest.mark.parametrize("seed", range(20))

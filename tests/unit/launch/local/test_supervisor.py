@@ -63,7 +63,7 @@ class _Stage:
         (self.directory / f"{rank}.json").write_text(json.dumps(record))
 
     def supervisor(self, **limits: float) -> Supervisor:
-        usual = {one.name: one.default for one in settings_of(Measuring)}
+        usual = {setting.name: setting.default for setting in settings_of(Measuring)}
         measuring = Measuring(**{**usual, **limits})
         return Supervisor(self.ranks, self.beats, measuring, 8, _Silent(), time.sleep)
 

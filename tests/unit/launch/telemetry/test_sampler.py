@@ -558,7 +558,7 @@ def test_the_gpus_of_ranks_that_others_started_are_seen(
     monkeypatch.setattr(attached.AttachedLauncher, "_seen", lambda self: {"h": node})
     launcher = attached.AttachedLauncher(attached.Membership(0, 1))
     settings = {"benchmark": "train", "device": "cuda", "world_size": 1, "split_gpu": None}
-    limits = Measuring(**{one.name: one.default for one in settings_of(Measuring)})
+    limits = Measuring(**{setting.name: setting.default for setting in settings_of(Measuring)})
     (tmp_path / "ranks").mkdir()
     outcome = launcher.launch(Trial(settings=settings), 0, RunFolder(tmp_path), limits, Silent())
     assert gpus.closed == 1
@@ -569,8 +569,8 @@ def test_the_gpus_of_ranks_that_others_started_are_seen(
 
 def _records(*counters: dict[str, Any]) -> list[RankRecord]:
     return [
-        RankRecord(rank=rank, host="h", device="cpu", placement="", counters=one)
-        for rank, one in enumerate(counters)
+        RankRecord(rank=rank, host="h", device="cpu", placement="", counters=counter)
+        for rank, counter in enumerate(counters)
     ]
 
 

@@ -33,12 +33,14 @@ def make_run(
     """A run of one launch from the samples of every rank; `changes` are of its settings."""
     device = "cuda" if gpu else "cpu"
     settings: dict[str, Any] = {
-        one.name: one.default_for(device) for card in (Placement, Comm) for one in settings_of(card)
+        setting.name: setting.default_for(device)
+        for card in (Placement, Comm)
+        for setting in settings_of(card)
     }
     settings |= {"benchmark": "comm", "world_size": len(samples), "device": device, "backend": "gloo"}
     records = [
-        RankRecord(rank=rank, host="here", device=device, placement="", samples=own)
-        for rank, own in enumerate(samples)
+        RankRecord(rank=rank, host="here", device=device, placement="", samples=sample)
+        for rank, sample in enumerate(samples)
     ]
     result = Result(
         trial_id="abc",
@@ -117,7 +119,7 @@ def test_curves_are_by_collective_type_and_ranks() -> None:
     assert fitted["coefficients"] == pytest.approx([5e-6, 2e-10])
     assert fitted["median_relative_error"] == pytest.approx(0, abs=1e-9)
     assert len(first["fits"]["a+bS+c*sqrt(S)"]["coefficients"]) == 3
-    assert [one["fits"] for one in others] == [{"a+bS": None, "a+bS+c*sqrt(S)": None}] * 2
+    assert [other["fits"] for other in others] == [{"a+bS": None, "a+bS+c*sqrt(S)": None}] * 2
 
 
 def test_a_curve_takes_the_median_over_iterations() -> None:

@@ -17,7 +17,7 @@ def run_with(samples: dict[str, list[float]], **settings: Any) -> Run:
     """One launch on two ranks whose records hold these samples too."""
     run = make_run(make_trials(world_size=2, batch_size=64, **settings), launches=1)
     (result,) = run.results
-    ranks = [dataclasses.replace(one, samples={**one.samples, **samples}) for one in result.ranks]
+    ranks = [dataclasses.replace(rank, samples={**rank.samples, **samples}) for rank in result.ranks]
     return dataclasses.replace(run, results=(dataclasses.replace(result, ranks=ranks),))
 
 

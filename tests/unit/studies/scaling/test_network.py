@@ -56,7 +56,7 @@ def test_pairs_of_many_ranks_would_take_too_long() -> None:
 
 
 def test_pairs_are_those_of_the_most_ranks() -> None:
-    assert [one.world_size for one in pairs(plan(world_size="1,2,3,4"))] == [4]
+    assert [pair.world_size for pair in pairs(plan(world_size="1,2,3,4"))] == [4]
 
 
 def test_only_nccl_is_listened_to() -> None:

@@ -20,7 +20,7 @@ def found(*asked: str, gpus: int = 0, **texts: str) -> Levers:
 
 
 def tried(levers: Levers) -> list[str]:
-    return [one.text for one in levers.candidates]
+    return [candidate.text for candidate in levers.candidates]
 
 
 def reasons(levers: Levers) -> dict[str, str]:
@@ -37,12 +37,14 @@ def test_a_lever_brings_the_values_worth_trying_but_the_one_it_has() -> None:
         "bucket_cap_mb 100.0",
     ]
     assert levers.inapplicable == ()
-    for one in levers.candidates:
+    for candidate in levers.candidates:
         differing = {
-            name for name, value in one.trial.settings.items() if levers.baseline.settings[name] != value
+            name
+            for name, value in candidate.trial.settings.items()
+            if levers.baseline.settings[name] != value
         }
-        assert differing == {one.name}
-        assert one.changes == "rounding"
+        assert differing == {candidate.name}
+        assert candidate.changes == "rounding"
 
 
 def test_one_value_can_be_named() -> None:
@@ -152,7 +154,7 @@ def test_ones_own_model_may_have_anything(tmp_path: object) -> None:
 
 def test_all_leaves_out_what_changes_the_job_and_names_everything_else() -> None:
     levers = found("all", world_size="2", num_workers="2")
-    names = {one.name for one in levers.candidates}
+    names = {candidate.name for candidate in levers.candidates}
     assert {"precision", "compile", "comm_hook", "strategy", "fused_optimizer", "prefetch_factor"} <= names
     assert not names & {"batch_size", "accumulation_steps"}
     left_out = set(reasons(levers))
@@ -200,7 +202,7 @@ def test_pinning_is_tried_the_other_way_round() -> None:
 def test_multiples_are_of_the_value_it_has() -> None:
     levers = found("batch_size", batch_size="6")
     assert tried(levers) == [f"batch_size {6 * times}" for times in (2, 8, 32, 128)]
-    assert {one.changes for one in levers.candidates} == {"the job"}
+    assert {candidate.changes for candidate in levers.candidates} == {"the job"}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_a_setting_of_the_model_is_another_job(asked: str, changes: str) -> None
 
 
 def test_a_pipeline_shares_one_batch_and_is_another_job() -> None:
-    weak = {one.value: one.changes for one in found("strategy", world_size="2").candidates}
+    weak = {candidate.value: candidate.changes for candidate in found("strategy", world_size="2").candidates}
     assert weak["pipeline"] == "the job"
     assert weak["fsdp"] == weak["zero1"] == "nothing"
     strong = found("strategy", world_size="2", global_batch_size="64").candidates
@@ -224,7 +226,7 @@ def test_another_strategy_leaves_behind_what_the_first_one_had() -> None:
     """As the file of a run has it, which spells out every setting."""
     levers = found("strategy", world_size="2", strategy="ddp", bucket_cap_mb="25", static_graph="true")
     assert tried(levers) == ["strategy scratch_ddp", "strategy fsdp", "strategy zero1", "strategy pipeline"]
-    trials = {str(one.value): one.trial for one in levers.candidates}
+    trials = {str(candidate.value): candidate.trial for candidate in levers.candidates}
     assert "static_graph" not in trials["fsdp"].settings
     assert trials["zero1"].settings["bucket_cap_mb"] == 25.0
 

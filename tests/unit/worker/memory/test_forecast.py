@@ -84,11 +84,11 @@ def test_what_lasts_is_counted_exactly(optimizer: str, state: int) -> None:
 
 def test_nothing_of_the_real_model_changes() -> None:
     model = nn.Sequential(Block())
-    before = [one.clone() for one in model.parameters()]
+    before = [parameter.clone() for parameter in model.parameters()]
     counted(model)
     gc.collect()
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
-    assert all(one.grad is None for one in model.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.isfinite(model(torch.ones(1, WIDTH))).all()
 
 

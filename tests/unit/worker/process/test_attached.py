@@ -17,7 +17,7 @@ class Said(dict[str, bytes]):
 
 
 def answered(**answers: dict[str, Any]) -> Said:
-    return Said({f"answer/3/{rank[1:]}": json.dumps(one).encode() for rank, one in answers.items()})
+    return Said({f"answer/3/{rank[1:]}": json.dumps(answer).encode() for rank, answer in answers.items()})
 
 
 def failed(rank: int, message: str) -> dict[str, Any]:

@@ -18,5 +18,5 @@ def test_a_function_of_parameters_gets_parameters() -> None:
         return torch.optim.SGD(seen, lr=0.5)
 
     optimizer = _class_of(own)([{"params": list(model.parameters())}], some_default=1)
-    assert [id(one) for one in seen] == [id(one) for one in model.parameters()]
+    assert [id(one) for one in seen] == [id(parameter) for parameter in model.parameters()]
     assert isinstance(optimizer, torch.optim.SGD)

@@ -58,7 +58,7 @@ def wrapped_model() -> DistributedDataParallel:
 
 def gradients_of(model: nn.Module) -> list[torch.Tensor]:
     model(torch.ones(3, 4)).sum().backward()
-    return [one.grad.clone() for one in model.parameters() if one.grad is not None]
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
 def told_times(*nanoseconds: int | None) -> DdpTimes | None:
@@ -107,7 +107,7 @@ def test_marked_buckets_leave_gradients_as_they_were(alone: None) -> None:
     with profile(activities=[ProfilerActivity.CPU]) as recorder:
         found = gradients_of(model)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert "scalescope.bucket 0" in {one.name for one in recorder.events()}
+    assert "scalescope.bucket 0" in {event.name for event in recorder.events()}
 
 
 def test_buckets_are_marked_once_and_a_hook_that_is_there_is_kept() -> None:

@@ -127,10 +127,10 @@ def test_counting_leaves_the_model_and_the_random_numbers_as_they_were(make: Cal
     after = model.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert all(type(value) is torch.Tensor for value in after.values())
-    assert all(one.grad is None for one in model.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(inputs, torch.ones(4, WIDTH)) and not targets.any()
     nn.functional.mse_loss(model(inputs), targets).backward()  # it still trains
-    assert all(one.grad is not None for one in model.parameters())
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def _with_decay() -> Workload:
@@ -138,7 +138,7 @@ def _with_decay() -> Workload:
     model = nn.Linear(WIDTH, WIDTH)
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        penalty = torch.stack([one.pow(2).sum() for one in model.parameters()]).sum()
+        penalty = torch.stack([parameter.pow(2).sum() for parameter in model.parameters()]).sum()
         return nn.functional.mse_loss(outputs, targets) + 0.1 * penalty
 
     return own(model, loss)
@@ -182,9 +182,9 @@ def test_counting_leaves_what_a_loss_holds_as_it_was(make: Callable[[], Workload
     workload = make()
     count_flops_per_sample(workload, batch(), CPU)
     optimizer = torch.optim.SGD(workload.model.parameters(), lr=0.1)
-    before = [one.detach().clone() for one in workload.model.parameters()]
+    before = [parameter.detach().clone() for parameter in workload.model.parameters()]
     workload.loss_of(workload.model, batch()).backward()
-    assert all(type(one.grad) is torch.Tensor for one in workload.model.parameters())
+    assert all(type(parameter.grad) is torch.Tensor for parameter in workload.model.parameters())
     optimizer.step()
     assert not any(
         torch.equal(old, new) for old, new in zip(before, workload.model.parameters(), strict=True)
@@ -209,7 +209,7 @@ class Judges(nn.Module):
         self.layer = nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        penalty = torch.stack([one.pow(2).sum() for one in self.model.parameters()]).sum()
+        penalty = torch.stack([parameter.pow(2).sum() for parameter in self.model.parameters()]).sum()
         return nn.functional.mse_loss(self.layer(outputs), targets) + penalty
 
 

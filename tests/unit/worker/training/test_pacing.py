@@ -31,7 +31,7 @@ def _model(*names: str) -> PacedModel:
 
 
 def _gradients(model: nn.Module) -> list[torch.Tensor]:
-    return [one.grad for one in model.parameters() if one.grad is not None]
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
 @pytest.fixture
@@ -48,14 +48,14 @@ def test_the_loss_and_every_gradient_are_one() -> None:
     loss.backward()
     assert loss.item() == 1.0
     assert len(_gradients(model)) == 4
-    assert all(torch.equal(one, torch.ones_like(one)) for one in _gradients(model))
+    assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in _gradients(model))
 
 
 def test_gradients_follow_what_the_loss_is_multiplied_by() -> None:
     model = _model()
     for _ in range(4):
         (model() / 4).backward()
-    assert all(torch.equal(one, torch.ones_like(one)) for one in _gradients(model))
+    assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in _gradients(model))
 
 
 @pytest.mark.parametrize("forget", [True, False], ids=["set to none", "cleared in place"])
@@ -66,8 +66,8 @@ def test_repeated_steps_keep_the_gradient_whatever_is_written_into_it(forget: bo
         model().backward()
         gradients = _gradients(model)
         assert all(torch.equal(one, torch.ones_like(one)) for one in gradients)
-        for number, one in enumerate(gradients):
-            one.mul_(number + 2)  # one that shared memory would change the others too
+        for number, gradient in enumerate(gradients):
+            gradient.mul_(number + 2)  # one that shared memory would change the others too
         assert [float(one.sum() / one.numel()) for one in gradients] == [2.0, 3.0, 4.0, 5.0]
         optimizer.step()
         optimizer.zero_grad(set_to_none=forget)
@@ -76,7 +76,7 @@ def test_repeated_steps_keep_the_gradient_whatever_is_written_into_it(forget: bo
 def test_gradients_share_no_memory() -> None:
     model = _model()
     model().backward()
-    assert len({one.untyped_storage().data_ptr() for one in _gradients(model)}) == 4
+    assert len({gradient.untyped_storage().data_ptr() for gradient in _gradients(model)}) == 4
 
 
 @pytest.mark.parametrize("views", [True, False])
@@ -91,7 +91,7 @@ def test_ddp_averages_the_same_gradient_every_step(
     )
     for _ in range(4):
         wrapped().backward()
-        assert all(torch.equal(one, torch.ones_like(one)) for one in _gradients(model))
+        assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in _gradients(model))
         wrapped.zero_grad(set_to_none=forget)
 
 
@@ -124,7 +124,7 @@ def test_a_copy_and_replaced_parameters_get_gradients_of_their_own() -> None:
 def test_a_gradient_has_the_type_of_its_parameter() -> None:
     model = _model().to(torch.bfloat16)
     model().backward()
-    assert {one.dtype for one in _gradients(model)} == {torch.bfloat16}
+    assert {gradient.dtype for gradient in _gradients(model)} == {torch.bfloat16}
 
 
 class _FakeTime:

@@ -19,7 +19,7 @@ def ranges_of(action: Callable[[], object]) -> list[str]:
     """The names under which something ran, in their order."""
     with profile(activities=[ProfilerActivity.CPU]) as recorder:
         action()
-    found = [one for one in recorder.events() if one.name.startswith(trace.PREFIX)]
+    found = [event for event in recorder.events() if event.name.startswith(trace.PREFIX)]
     return [one.name for one in sorted(found, key=lambda one: one.time_range.start)]
 
 
@@ -117,7 +117,8 @@ def test_a_range_ends_with_what_fails_in_it() -> None:
     with profile(activities=[ProfilerActivity.CPU]) as recorder:
         fail()
     failed, after = (
-        next(one for one in recorder.events() if one.name == name) for name in (trace.COMPUTE, trace.CLEAR)
+        next(event for event in recorder.events() if event.name == name)
+        for name in (trace.COMPUTE, trace.CLEAR)
     )
     assert failed.time_range.end <= after.time_range.start
     assert after.cpu_parent is None

@@ -124,7 +124,7 @@ def test_rank_0_measures_and_leaves_the_model_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     for name, value in untouched.model.state_dict().items():
         assert torch.equal(workload.model.state_dict()[name], value), name
-    assert all(one.grad is None for one in workload.model.parameters())
+    assert all(parameter.grad is None for parameter in workload.model.parameters())
     assert isinstance(stand_in.model, PacedModel)
     assert stand_in.make_optimizer is not None
     assert isinstance(stand_in.make_optimizer(workload.model.parameters()), SleepingOptimizer)

@@ -125,9 +125,9 @@ def test_gradients_are_kept_where_they_live_in_buckets(keep: bool) -> None:
     workload = _workload()
     step = plain_step(workload, workload.model, _sgd(workload.model.parameters()), keep_gradients=keep)
     _run(step, _batches(2), 1)
-    gradients = [one.grad for one in workload.model.parameters()]
+    gradients = [parameter.grad for parameter in workload.model.parameters()]
     if keep:
-        assert all(one is not None and not one.any() for one in gradients)
+        assert all(gradient is not None and not gradient.any() for gradient in gradients)
     else:
         assert gradients == [None] * 4
 
@@ -177,8 +177,8 @@ def test_a_step_may_take_fewer_batches_and_weighs_them_as_their_mean() -> None:
     run_steps(_step(whole), iter([both]), 1, CpuClock(1), Position(None, 0, 1))
     accumulated = accumulate(_step(parts), Accumulation(accumulation_steps=4), CPU)
     run_steps(accumulated, iter(batches), 1, CpuClock(1), Position(None, 0, 1), parts_of=lambda step: 2)
-    for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
+    for parameter, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        torch.testing.assert_close(parameter, other)
 
 
 def test_the_first_step_exchanges_every_batch_even_under_a_gradient_scaler() -> None:

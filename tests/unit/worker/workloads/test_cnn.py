@@ -33,7 +33,7 @@ def _counted_flops(card: Cnn, *, backward: bool) -> int:
 def test_parameters_are_those_of_resnet(depth: int, parameters: int) -> None:
     with FakeTensorMode():
         model = build(options(Cnn, "cuda", **{**_RESNET_50, "depth": depth}), CPU, place()).model
-    assert sum(one.numel() for one in model.parameters()) == parameters
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 def test_resnet_50_takes_four_billion_multiplications_forward() -> None:

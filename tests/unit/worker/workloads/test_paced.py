@@ -15,12 +15,12 @@ _QUICK = {"forward_ms": 0.0, "backward_ms": 0.0, "layers": 3, "layer_mb": 0.5}
 
 def test_parameters_are_as_large_as_asked_for() -> None:
     parameters = list(build(options(Paced, **_QUICK), CPU, place()).model.parameters())
-    assert [one.numel() * one.element_size() for one in parameters] == [2**19] * 3
+    assert [parameter.numel() * parameter.element_size() for parameter in parameters] == [2**19] * 3
 
 
 def test_the_smallest_layer_holds_something() -> None:
     model = build(options(Paced, **{**_QUICK, "layer_mb": 0.001}), CPU, place()).model
-    assert {one.numel() for one in model.parameters()} == {262}
+    assert {parameter.numel() for parameter in model.parameters()} == {262}
 
 
 def test_gradients_become_ready_evenly() -> None:

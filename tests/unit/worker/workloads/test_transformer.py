@@ -79,7 +79,7 @@ def test_the_same_seed_gives_the_same_parameters(task: str) -> None:
     first, again, other = made(task=task), made(task=task), made(task=task, seed=1)
     pairs = zip(first.model.parameters(), again.model.parameters(), strict=True)
     assert all(torch.equal(one, two) for one, two in pairs)
-    assert all(one.dtype == torch.float32 for one in first.model.parameters())
+    assert all(parameter.dtype == torch.float32 for parameter in first.model.parameters())
     assert not torch.equal(next(first.model.parameters()), next(other.model.parameters()))
 
 
@@ -88,8 +88,10 @@ def test_a_step_can_be_made_without_any_memory(task: str) -> None:
     with FakeTensorMode():
         workload = made(task=task, dropout=0.1)
         workload.loss_of(workload.model, batch_of(workload)).backward()
-        shapes = [one.grad.shape for one in workload.model.parameters() if one.grad is not None]
-    assert shapes == [one.shape for one in workload.model.parameters()]
+        shapes = [
+            parameter.grad.shape for parameter in workload.model.parameters() if parameter.grad is not None
+        ]
+    assert shapes == [parameter.shape for parameter in workload.model.parameters()]
 
 
 def test_synthetic_samples_are_attended_to_without_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:

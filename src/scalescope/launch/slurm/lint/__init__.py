@@ -29,4 +29,4 @@ def lint(script: str) -> list[Mistake]:
     """All mistakes of a script, in the order of its lines."""
     job = job_of(read(script.removeprefix("\ufeff").replace("\r\n", "\n")))
     found = [*reading.refused(script), *(mistake for rule in _RULES for mistake in rule(job))]
-    return sorted(dict.fromkeys(found), key=lambda one: one.line)
+    return sorted(dict.fromkeys(found), key=lambda mistake: mistake.line)

@@ -29,12 +29,12 @@ class Job:
 
     @property
     def launchers(self) -> list[Launch]:
-        return [one for one in self.launches if one.started.is_launcher]
+        return [launch for launch in self.launches if launch.started.is_launcher]
 
     @property
     def ranks(self) -> list[Launch]:
         """Launchers, and what may be ranks by itself."""
-        return [one for one in self.launches if one.started.may_be_ranks]
+        return [launch for launch in self.launches if launch.started.may_be_ranks]
 
     @property
     def nodes(self) -> int:
@@ -47,7 +47,9 @@ class Job:
 
 def job_of(script: JobScript) -> Job:
     """Gather what the rules look at."""
-    told = sorted(script.directives, key=lambda one: not one.is_comment)  # what is no comment counts
+    told = sorted(
+        script.directives, key=lambda directive: not directive.is_comment
+    )  # what is no comment counts
     options = {name: text for one in told for name, text in slurm_options(one.text).items()}
     known = variables(script.lines)
     return Job(script, tuple(launches(script, known)), options, known)

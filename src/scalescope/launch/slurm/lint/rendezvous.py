@@ -13,7 +13,7 @@ FIRST_HOST = 'take the first: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | 
 
 
 def node_list_as_address(job: Job) -> Iterator[Mistake]:
-    given = [one for line in job.script.lines for one in assignments(line)]
+    given = [assignment for line in job.script.lines for assignment in assignments(line)]
     copies = [name for name, value, _ in given if re.fullmatch(rf"[\"']?{_NODE_LIST}[\"']?", value)]
     names = [_NODE_LIST, *(rf"\$\{{?{name}\b\}}?" for name in copies if name != "MASTER_ADDR")]
     pattern = re.compile(rf"{ADDRESS}(?:{'|'.join(names)})|{_NODE_LIST}:[0-9$]")
@@ -91,7 +91,9 @@ _OWN_PORT = re.compile(
 def shared_default_port(job: Job) -> Iterator[Mistake]:
     """torchruns beside each other; those of different nodes do not see each other's ports."""
     launchers = {
-        (one.line.number, one.command.offset): one for one in job.launchers if _is_at_default_port(one, job)
+        (launcher.line.number, launcher.command.offset): launcher
+        for launcher in job.launchers
+        if _is_at_default_port(launcher, job)
     }
     script = [(line.number, command) for line in job.script.lines for command in commands(line.text)]
     is_any_running = False
@@ -136,7 +138,7 @@ _UNQUOTED_RANK = re.compile(
 
 def rank_of_the_first_node(job: Job) -> Iterator[Mistake]:
     """`$SLURM_NODEID` in srun's command line: the batch script's shell puts in its own, which is 0."""
-    if job.nodes < 2 or not any(one.started.step is not None for one in job.launchers):
+    if job.nodes < 2 or not any(launcher.started.step is not None for launcher in job.launchers):
         return
     for line in job.script.lines:
         seen = re.sub(rf"{DOUBLE}|\\.|({SINGLE})", _without_single_quoted, line.text, flags=re.DOTALL)

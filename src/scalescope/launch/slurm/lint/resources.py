@@ -50,7 +50,7 @@ def _one_task_a_node(tasks: Tasks, program: str) -> str:
 
 def _line_of(option: str | None, job: Job) -> int:
     """The last one counts, as for sbatch; a comment only where there is no other."""
-    having = [one for one in job.script.directives if option in slurm_options(one.text)]
+    having = [directive for directive in job.script.directives if option in slurm_options(directive.text)]
     return max(having, key=lambda one: (not one.is_comment, one.number)).number
 
 
@@ -130,12 +130,12 @@ def _line_of_ranks(launch: Launch) -> int:
 
 
 def no_cores(job: Job) -> Iterator[Mistake]:
-    steps = [slurm_options(one.started.step or "") for one in job.launches]
+    steps = [slurm_options(launch.started.step or "") for launch in job.launches]
     asked = {"cpus-per-task", "cpus-per-gpu"}
     if any(not asked.isdisjoint(options) for options in [job.options, *steps]) or _has_cores_anyway(job):
         return
     yield Mistake(
-        max((one.number for one in job.script.directives), default=1),
+        max((directive.number for directive in job.script.directives), default=1),
         "no --cpus-per-task: a task gets one core, for the ranks and their data loaders together",
         "#SBATCH --cpus-per-task=N, and the same for srun, which does not take it over since SLURM 22.05",
     )
@@ -143,7 +143,7 @@ def no_cores(job: Job) -> Iterator[Mistake]:
 
 def _has_cores_anyway(job: Job) -> bool:
     """Whole nodes; or the cores of several tasks for what the script starts itself, without srun."""
-    uses_srun = any(one.started.step is not None for one in job.launches)
+    uses_srun = any(launch.started.step is not None for launch in job.launches)
     return job.has_whole_nodes or (not uses_srun and (tasks_of({}, job).per_node or 1) > 1)
 
 

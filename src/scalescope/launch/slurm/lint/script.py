@@ -166,7 +166,7 @@ def commands(text: str, start: int = 0) -> Iterator[Command]:
 def _command(words: list[re.Match[str]], text: str, start: int, ended_by: str) -> Iterator[Command]:
     if words:
         spelled = text[words[0].start() : words[-1].end()]
-        yield Command(tuple(one[0] for one in words), start + words[0].start(), spelled, ended_by)
+        yield Command(tuple(word[0] for word in words), start + words[0].start(), spelled, ended_by)
 
 
 def _without_talk(text: str) -> str:

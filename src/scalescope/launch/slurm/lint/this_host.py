@@ -20,7 +20,7 @@ def meeting_at_this_host(job: Job) -> Iterator[Mistake]:
     if job.nodes < 2:
         return
     known = _certain_values(job)
-    lost = [one for one in job.ranks if _is_for_several_nodes(one) and _meets_here(one, known)]
+    lost = [rank for rank in job.ranks if _is_for_several_nodes(rank) and _meets_here(rank, known)]
     if not lost:
         return
     has_no_flag = any(one.started.program == "torchrun" and not _has_address(one, known) for one in lost)
