@@ -14,12 +14,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from quiet import Silence
+from idle_machine import Silence
 
 from scalescope.analysis.configurations import configurations
-from scalescope.analysis.tuning.ledger import Laboratory, Needs
+from scalescope.analysis.tuning.ledger import LaunchesNeeded, SearchLedger
 from scalescope.analysis.tuning.search import singles
-from scalescope.analysis.tuning.verdicts import Comparison
+from scalescope.analysis.tuning.verdicts import LeverComparison
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
@@ -52,16 +52,16 @@ def plan_of(launcher: LocalLauncher, settings: dict[str, object]) -> Plan:
     )
 
 
-def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> Comparison:
+def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> LeverComparison:
     """Compare the plan's configuration with another one as `tune` does."""
     (baseline,) = plan.trials
-    comparisons: list[Comparison] = []
+    comparisons: list[LeverComparison] = []
 
     def more(run: Run) -> tuple[tuple[Trial, int], ...]:
         try:
-            laboratory = Laboratory(results=run.results, seed=seed, baseline=baseline.trial_id)
-            comparisons[:] = singles(laboratory, baseline, [other], LAUNCHES, THRESHOLD)[0]
-        except Needs as needed:
+            ledger = SearchLedger(results=run.results, seed=seed, baseline=baseline.trial_id)
+            comparisons[:] = singles(ledger, baseline, [other], LAUNCHES, THRESHOLD)[0]
+        except LaunchesNeeded as needed:
             return needed.launches
         return ()
 

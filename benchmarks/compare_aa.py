@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from aa import PACED, SMALL, THRESHOLD, interval, plan_of, steps_for
-from quiet import Silence
+from idle_machine import Silence
 
 from scalescope.experiment.trial import Trial
 from scalescope.launch.local.launcher import LocalLauncher

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from quiet import Silence
+from idle_machine import Silence
 
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.yaml_file import Given

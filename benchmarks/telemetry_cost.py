@@ -11,7 +11,7 @@ import random
 import tempfile
 from pathlib import Path
 
-from quiet import Silence
+from idle_machine import Silence
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import ratio_of_logs

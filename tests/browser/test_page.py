@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.studies.report import Wishes, report
+from scalescope.studies.report import ReportOptions, report
 from tests.conftest import chromium
 from tests.made_runs import make_runs
 
@@ -23,7 +23,7 @@ LAUNCHES = "#trials table"
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("page")
-    written = report([make_runs(root / "runs")], root / "out", Wishes(formats=("html",)))
+    written = report([make_runs(root / "runs")], root / "out", ReportOptions(formats=("html",)))
     return written.files[0].as_uri()
 
 

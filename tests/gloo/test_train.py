@@ -114,14 +114,14 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
 
     from scalescope.catalog.workloads.mlp import Mlp
     from scalescope.worker.training.feeding import Shard, feed
-    from scalescope.worker.training.step import Surroundings
+    from scalescope.worker.training.step import BuildContext
     from scalescope.worker.workloads.mlp import build
     from tests.unit.worker.making import handling
 
     torch.manual_seed(0)
     options = Mlp(input_dim=16, hidden_dim=16, num_layers=2, output_dim=4)
     cpu = torch.device("cpu")
-    workload = build(options, cpu, Surroundings(reference="mlp", rank=0, world_size=2, batch_size=4))
+    workload = build(options, cpu, BuildContext(reference="mlp", rank=0, world_size=2, batch_size=4))
     optimizer = torch.optim.SGD(workload.model.parameters(), lr=0.01)
     batches = [
         feed(workload.data, 4, handling(), cpu, Shard(index=rank, count=2), seed=0).batches for rank in (0, 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.render.tables import tables, to_tex
 from scalescope.report.section import Table
 from tests.made_runs import HOSTILE
@@ -44,13 +44,13 @@ def compiled(table: str, folder: Path) -> bytes:
 
 def test_the_tables_of_a_run_compile(tmp_path: Path) -> None:
     run = make_run(make_trials(world_size=[1, 2], batch_size=[8, 16], explained=True), launches=2)
-    made = tables(Material((Story(run),), "title"))
+    made = tables(ReportInput((AnalyzedRun(run),), "title"))
     assert compiled(made["summary_table.tex"], tmp_path).startswith(b"%PDF")
 
 
 def test_before_and_after_compile(tmp_path: Path) -> None:
     run = make_run(make_trials(world_size=2, optimizer=["sgd", "adamw"]), launches=2)
-    made = tables(Material((Story(run),), "title"))
+    made = tables(ReportInput((AnalyzedRun(run),), "title"))
     assert compiled(made["before_after.tex"], tmp_path).startswith(b"%PDF")
 
 
@@ -63,5 +63,5 @@ def test_no_name_breaks_a_table(tmp_path: Path, name: str) -> None:
 def test_hostile_settings_of_a_run_compile(tmp_path: Path) -> None:
     trials = make_trials(optimizer=["sgd", "adamw"])
     hostile = [trial.replace(note=f"{HOSTILE}{number}") for number, trial in enumerate(trials)]
-    made = tables(Material((Story(make_run(hostile, launches=1)),), "title"))
+    made = tables(ReportInput((AnalyzedRun(make_run(hostile, launches=1)),), "title"))
     assert compiled(made["summary_table.tex"], tmp_path).startswith(b"%PDF")

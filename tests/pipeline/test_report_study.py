@@ -12,7 +12,7 @@ import pytest
 from scalescope.cli import app
 from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.report.render import drawing, page
-from scalescope.studies.report import Wishes, report
+from scalescope.studies.report import ReportOptions, report
 from tests.made_runs import VERBS, make_failures, make_runs
 
 FIGURES = {
@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(runs: Path) -> Path:
     out = runs.parent / "out"
-    report([runs], out, Wishes())
+    report([runs], out, ReportOptions())
     return out
 
 
@@ -71,18 +71,18 @@ def test_the_text_and_the_data_name_every_run(made: Path) -> None:
 
 
 def test_the_same_runs_make_the_same_report(runs: Path, made: Path, tmp_path: Path) -> None:
-    report([runs], tmp_path / "again", Wishes(formats=("html", "csv", "tex", "md", "txt", "json")))
+    report([runs], tmp_path / "again", ReportOptions(formats=("html", "csv", "tex", "md", "txt", "json")))
     for name in ("report.html", "tables/summary_table.tex", "performance_report.txt", "report.json"):
         assert (tmp_path / "again" / name).read_bytes() == (made / name).read_bytes()
 
 
 def test_one_run_is_reported_beside_its_own_files(runs: Path) -> None:
-    written = report([runs / "comm"], None, Wishes(formats=("txt",)))
+    written = report([runs / "comm"], None, ReportOptions(formats=("txt",)))
     assert written.files == (runs / "comm" / "performance_report.txt",)
 
 
 def test_a_root_is_reported_below_itself(runs: Path) -> None:
-    written = report([runs], None, Wishes(formats=("csv",)))
+    written = report([runs], None, ReportOptions(formats=("csv",)))
     assert written.files == (runs / "report" / "tables" / "comprehensive_summary.csv",)
 
 
@@ -95,13 +95,13 @@ def test_a_loss_that_nothing_explains_is_not_called_none(made: Path) -> None:
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     roots = [make_runs(tmp_path / name, ["comm"]) for name in ("a", "b")]
-    report(roots, tmp_path / "out", Wishes(formats=("json",)))
+    report(roots, tmp_path / "out", ReportOptions(formats=("json",)))
     data = json.loads((tmp_path / "out" / "report.json").read_text())
     assert set(data["runs"]) == {str(root / "comm") for root in roots}
 
 
 def test_only_the_data_sets_asked_for(runs: Path, tmp_path: Path) -> None:
-    report([runs], tmp_path, Wishes(formats=("csv", "html"), datasets=("imdb",)))
+    report([runs], tmp_path, ReportOptions(formats=("csv", "html"), datasets=("imdb",)))
     rows = rows_of(tmp_path)
     assert {row["dataset"] for row in rows} == {"imdb"}
     assert "mlp: throughput" not in (tmp_path / "report.html").read_text()
@@ -109,13 +109,13 @@ def test_only_the_data_sets_asked_for(runs: Path, tmp_path: Path) -> None:
 
 def test_figures_of_a_column_are_narrower(runs: Path, tmp_path: Path) -> None:
     for width in ("column", "page"):
-        report([runs / "comm"], tmp_path / width, Wishes(formats=("figures",), width=width))
+        report([runs / "comm"], tmp_path / width, ReportOptions(formats=("figures",), width=width))
     svg = {one: (tmp_path / one / "figures" / "collectives.svg").read_text() for one in ("column", "page")}
     assert 'width="252pt"' in svg["column"] and 'width="518.4pt"' in svg["page"]
 
 
 def test_a_title_and_a_setting_to_overlay(runs: Path, tmp_path: Path) -> None:
-    report([runs / "scale"], tmp_path, Wishes(formats=("html",), title="<My> title", by="precision"))
+    report([runs / "scale"], tmp_path, ReportOptions(formats=("html",), title="<My> title", by="precision"))
     text = (tmp_path / "report.html").read_text()
     assert "<h1>&lt;My&gt; title</h1>" in text
     assert "batch 16, precision fp32" in text
@@ -123,7 +123,7 @@ def test_a_title_and_a_setting_to_overlay(runs: Path, tmp_path: Path) -> None:
 
 def test_failures_beside_a_finished_run_are_listed(tmp_path: Path) -> None:
     make_failures(make_runs(tmp_path, ["comm"]) / "failed")
-    report([tmp_path], tmp_path / "out", Wishes(formats=("html",)))
+    report([tmp_path], tmp_path / "out", ReportOptions(formats=("html",)))
     assert "no luck" in (tmp_path / "out" / "report.html").read_text()
 
 
@@ -131,13 +131,13 @@ def test_a_broken_line_is_a_warning_and_the_rest_is_shown(tmp_path: Path) -> Non
     folder = make_runs(tmp_path, ["comm"]) / "comm"
     with (folder / "trials.jsonl").open("a") as stream:
         stream.write('{"broken": \n')
-    written = report([folder], tmp_path / "out", Wishes(formats=("txt",)))
+    written = report([folder], tmp_path / "out", ReportOptions(formats=("txt",)))
     assert len(written.warnings) == 1 and "left out" in written.warnings[0]
 
 
-def refused(*roots: Path, **wishes: object) -> str:
+def refused(*roots: Path, **options: object) -> str:
     with pytest.raises(BadInput) as error:
-        report(roots, Path("out"), Wishes(**wishes))  # type: ignore[arg-type]
+        report(roots, Path("out"), ReportOptions(**options))  # type: ignore[arg-type]
     assert not Path("out").exists()
     assert str(error.value).isprintable()
     return str(error.value)
@@ -173,8 +173,8 @@ def test_a_run_of_failures_alone_is_refused_with_the_first(tmp_path: Path) -> No
         ({"datasets": ("mnist",)}, "--datasets: no run has 'mnist'; there are mlp, imdb"),
     ],
 )
-def test_what_is_not_offered_is_refused(runs: Path, wishes: dict[str, object], words: str) -> None:
-    assert words in refused(runs, **wishes)
+def test_what_is_not_offered_is_refused(runs: Path, options: dict[str, object], words: str) -> None:
+    assert words in refused(runs, **options)
 
 
 def test_a_refusal_is_one_line_and_exit_code_2(
@@ -221,7 +221,7 @@ def test_a_missing_library_leaves_nothing_behind(
 
     monkeypatch.setattr(module, function, missing)
     with pytest.raises(CannotRun):
-        report([runs], tmp_path / "out", Wishes(formats=formats))
+        report([runs], tmp_path / "out", ReportOptions(formats=formats))
     assert not (tmp_path / "out").exists()
 
 
@@ -240,7 +240,7 @@ def test_a_missing_library_is_one_line_and_exit_code_3(runs: Path, tmp_path: Pat
 def test_a_place_that_cannot_be_written_is_one_line(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="could not be written"):
-        report([runs / "comm"], tmp_path / "file", Wishes(formats=("txt",)))
+        report([runs / "comm"], tmp_path / "file", ReportOptions(formats=("txt",)))
 
 
 def test_reports_need_no_torch(runs: Path, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_runs_that_say_nothing_are_named_once(tmp_path: Path) -> None:
     root = make_runs(tmp_path / "runs", ["comm"])
     for name in ("one", "two"):
         make_failures(root / name)
-    report([root], tmp_path / "out", Wishes(formats=("html",)))
+    report([root], tmp_path / "out", ReportOptions(formats=("html",)))
     text = (tmp_path / "out" / "report.html").read_text()
     assert text.count("Nothing was measured that could be explained: two, one.") == 1
 
@@ -262,5 +262,5 @@ def test_runs_that_say_nothing_are_named_once(tmp_path: Path) -> None:
 def test_a_broken_summary_of_a_run_costs_nothing_else(tmp_path: Path) -> None:
     folder = make_runs(tmp_path, ["comm"]) / "comm"
     (folder / "results.json").write_text('{"value": NaN}')
-    report([folder], tmp_path / "out", Wishes(formats=("json",)))
+    report([folder], tmp_path / "out", ReportOptions(formats=("json",)))
     assert json.loads((tmp_path / "out" / "report.json").read_text())["runs"] == {"comm": None}

@@ -13,7 +13,7 @@ from scalescope.experiment.nodes import together
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapters.levers import chapter
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
@@ -264,7 +264,7 @@ def test_on_several_nodes_a_job_of_slurm_gets_the_intervals(lever: str, command:
 def test_the_page_draws_them_without_intervals() -> None:
     report = tuned(HELPING)
     assert report.run is not None
-    found = chapter(Material(title="", stories=(Story(report.run),)))
+    found = chapter(ReportInput(title="", analyzed_runs=(AnalyzedRun(report.run),)))
     assert found is not None
     (figure,) = found.figures
     assert figure.title.endswith("one launch each")

@@ -14,7 +14,7 @@ from scalescope.analysis.statistics import (
     mean_of_logs,
     slope,
 )
-from scalescope.analysis.telemetry import Seen
+from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as over_looks
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
@@ -98,7 +98,7 @@ class Configuration:
         return None if done is None or ceiling is None else done / ceiling
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> TelemetrySummary:
         """What GPUs and processors did meanwhile."""
         return over_looks([launch.seen for launch in self.launches])
 

@@ -48,7 +48,7 @@ def over_launches(launches: Sequence[Sequence[Epoch]]) -> tuple[Epoch, ...]:
     )
 
 
-def worth_telling(epochs: Sequence[Epoch]) -> bool:
+def has_epochs(epochs: Sequence[Epoch]) -> bool:
     """Whether epochs say more than the summary: there are several, or somebody looked after one."""
     return len(epochs) > 1 or any(epoch.validation_accuracy is not None for epoch in epochs)
 

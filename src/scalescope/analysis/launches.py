@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from scalescope.analysis.epochs import Epoch, epochs_of
-from scalescope.analysis.telemetry import Seen, seen_in
+from scalescope.analysis.telemetry import TelemetrySummary, seen_in
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -35,7 +35,7 @@ class Launch:
     own_optimizer: str | None = None  # what an own workload brought along; the settings did not decide then
     peak_memory_bytes: int | None = None  # of the rank that took most; None where nobody counted
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
-    seen: Seen = field(default_factory=Seen)
+    seen: TelemetrySummary = field(default_factory=TelemetrySummary)
 
     @property
     def samples_per_s(self) -> float:

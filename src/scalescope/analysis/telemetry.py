@@ -12,7 +12,7 @@ _LARGEST = ("gpu_memory_bytes", "temperature_c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class TelemetrySummary:
     """Means over looks and GPUs, but for memory and temperature, whose largest value counts."""
 
     gpu_utilization: float | None = None
@@ -37,12 +37,12 @@ class Seen:
         return any(name in _HOT for name in self.slowdowns)
 
 
-def seen_in(telemetry: dict[str, Any]) -> Seen:
+def seen_in(telemetry: dict[str, Any]) -> TelemetrySummary:
     """The figures of one launch."""
     gpus: list[dict[str, Any]] = list(telemetry.get("gpus", {}).values())
     cpu: dict[str, Any] = telemetry.get("cpu", {})
     cores = cpu.get("rank_busy_cores")
-    return Seen(
+    return TelemetrySummary(
         gpu_utilization=_mean(_all(gpus, "utilization")),
         gpu_memory_bytes=max(_all(gpus, "memory_used_bytes"), default=None),
         power_w=_mean(_all(gpus, "power_w")),
@@ -57,16 +57,18 @@ def seen_in(telemetry: dict[str, Any]) -> Seen:
     )
 
 
-def over_launches(launches: Sequence[Seen]) -> Seen:
+def over_launches(launches: Sequence[TelemetrySummary]) -> TelemetrySummary:
     """The mean of what launches saw, each figure over those that saw it."""
     found: dict[str, Any] = {}
-    for field in fields(Seen):
+    for field in fields(TelemetrySummary):
         values = [getattr(launch, field.name) for launch in launches]
         known = [value for value in values if isinstance(value, int | float)]
         found[field.name] = max(known, default=None) if field.name in _LARGEST else _mean(known)
     names = dict.fromkeys(name for launch in launches for name in launch.slowdowns)
     problems = [launch.problem for launch in launches if launch.problem is not None]
-    return Seen(**(found | {"slowdowns": tuple(names), "problem": problems[0] if problems else None}))
+    return TelemetrySummary(
+        **(found | {"slowdowns": tuple(names), "problem": problems[0] if problems else None})
+    )
 
 
 def _often(gpus: Iterable[dict[str, Any]]) -> tuple[str, ...]:

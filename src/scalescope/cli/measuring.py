@@ -16,7 +16,7 @@ from scalescope.experiment.given import Entries
 
 if TYPE_CHECKING:
     from scalescope.cli.progress import TerminalWatcher
-    from scalescope.launch.attached.rank_context import Membership
+    from scalescope.launch.attached.rank_context import RankContext
     from scalescope.studies.request import Request
     from scalescope.studies.study import StudyReport
 
@@ -32,10 +32,10 @@ def measure(
     **options: Any,
 ) -> None:
     """Run a study and show what it found; under torchrun or srun, ranks other than 0 only follow."""
-    from scalescope.launch.attached.rank_context import membership
-    from scalescope.studies.request import Request, parted
+    from scalescope.launch.attached.rank_context import rank_context
+    from scalescope.studies.request import Request, split_slurm_flags
 
-    flags, of_job = parted(given_flags(click.get_current_context()))
+    flags, of_job = split_slurm_flags(given_flags(click.get_current_context()))
     only = arguments["only_launch"]
     request = Request(
         verb=verb,
@@ -53,7 +53,7 @@ def measure(
     output_dir = request.experiment({}).measuring.output_dir  # bad input is said before torch is loaded
     if _is_restarted(output_dir):
         request = dataclasses.replace(request, resume=True)
-    place = membership(os.environ)
+    place = rank_context(os.environ)
     on_slurm = _is_for_slurm(request, of_job, arguments, place)
     if place is not None and place.rank != 0:
         from scalescope.launch.attached.launcher import follow
@@ -86,7 +86,7 @@ def _is_restarted(output_dir: str | None) -> bool:
 
 def _with_ranks(
     request: "Request",
-    place: "Membership | None",
+    place: "RankContext | None",
     study: Callable[..., Any],
     watcher: "TerminalWatcher",
     options: dict[str, Any],
@@ -111,7 +111,7 @@ def _with_ranks(
 
 
 def _is_for_slurm(
-    request: "Request", of_job: Entries, arguments: dict[str, Any], place: "Membership | None"
+    request: "Request", of_job: Entries, arguments: dict[str, Any], place: "RankContext | None"
 ) -> bool:
     """Whether a job is to be submitted, or one of a job's runs continued."""
     from scalescope.studies.slurm.slurm_request import is_slurm_run, slurm_from

@@ -9,7 +9,7 @@ from typing import Literal
 from scalescope.experiment.trial import Trial
 from scalescope.report.training.launch_figures import LaunchFigures, figures_of
 from scalescope.report.trials import is_answer
-from scalescope.report.varied import told_apart
+from scalescope.report.varied import disambiguate
 from scalescope.results.result import Result, Status
 from scalescope.studies.durations import LaunchDurations
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
@@ -190,7 +190,7 @@ def _reading_order(trial: Trial) -> tuple[bool, int, int, str]:
 
 def _labels(trials: Sequence[Trial]) -> tuple[str, ...]:
     """The trials' labels, each with what tells it from others of the same words."""
-    labels = told_apart([trial.label for trial in trials], trials, [trial.device for trial in trials])
+    labels = disambiguate([trial.label for trial in trials], trials, [trial.device for trial in trials])
     count = Counter(labels)
     return tuple(
         f"{label}, {trial.settings['purpose']}" if count[label] > 1 and "purpose" in trial.settings else label

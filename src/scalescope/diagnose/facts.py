@@ -12,8 +12,8 @@ from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Straggler, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
-from scalescope.analysis.telemetry import Seen
-from scalescope.experiment.ablations import plain_twin, preloaded_twin, with_share
+from scalescope.analysis.telemetry import TelemetrySummary
+from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
@@ -71,7 +71,7 @@ class Facts:
         return len(set(self.hosts)) or 1
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> TelemetrySummary:
         return self.row.configuration.seen
 
     @property
@@ -230,8 +230,8 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             gradient_bytes=_counter(run.results, row.trial, "gradient_bytes"),
             bucket_bytes=_buckets(run.results, row.trial),
             buffer_bytes=_counter(run.results, row.trial, "buffer_bytes"),
-            one_rank=by_trial.get(plain_twin(with_share(row.trial)).trial_id),
-            preloaded=by_trial.get(preloaded_twin(row.trial).trial_id),
+            one_rank=by_trial.get(single_rank_baseline(at_per_rank_batch(row.trial)).trial_id),
+            preloaded=by_trial.get(with_preloaded_input(row.trial).trial_id),
             batch_times_s=_batch_times(run.results, row.trial),
             pairs=pairs.get(_place(row.trial), ()),
             nccl=choices.get(_place(row.trial)),

@@ -8,20 +8,20 @@ PRELOADED = "preloaded"
 NO_COMM = "noop_comm"
 
 
-def plain_twin(trial: Trial) -> Trial:
+def single_rank_baseline(trial: Trial) -> Trial:
     """The same job on one rank without any wrapper."""
     wrapper = settings_of(cards.card("strategies", str(trial.settings["strategy"])))
     kept = {n: v for n, v in trial.settings.items() if n not in {one.name for one in wrapper}}
     return Trial(settings=kept).replace(strategy="single").on_one_rank()
 
 
-def with_share(trial: Trial) -> Trial:
+def at_per_rank_batch(trial: Trial) -> Trial:
     """The trial with one rank's part of a global batch; with a batch for each rank it has that already."""
     total = trial.settings.get("global_batch_size")
     return trial if total is None else trial.replace(global_batch_size=int(total) // trial.replicas)
 
 
-def silent_twin(trial: Trial) -> Trial | None:
+def without_communication(trial: Trial) -> Trial | None:
     """The same ranks sending nothing; None where the strategy cannot do without."""
     strategy = cards.card("strategies", str(trial.settings["strategy"]))
     if trial.world_size == 1 or NO_COMM not in strategy.ablations:
@@ -31,7 +31,7 @@ def silent_twin(trial: Trial) -> Trial | None:
     return _ablated(trial, NO_COMM)
 
 
-def preloaded_twin(trial: Trial) -> Trial:
+def with_preloaded_input(trial: Trial) -> Trial:
     """The same with batches that wait on the device."""
     return _ablated(trial, PRELOADED) if has_loader(trial) else trial
 
@@ -48,6 +48,6 @@ def _ablated(trial: Trial, what: str) -> Trial:
     return trial.replace(ablation="+".join(sorted(trial.ablations | {what})))
 
 
-def takes_away(trial: Trial, what: str) -> bool:
+def has_ablation(trial: Trial, what: str) -> bool:
     """Whether a trial is an ablation of that kind."""
     return what in trial.ablations

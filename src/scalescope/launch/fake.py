@@ -10,7 +10,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.measuring import Measuring
-from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_loader, takes_away
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation, has_loader
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
@@ -62,11 +62,11 @@ class CostModel:
         time_s = self.fixed_s + self.per_sample_s * trial.rank_batch_size
         if trial.settings["strategy"] != "single":
             time_s += self.wrapper_s
-        if not takes_away(trial, NO_COMM):
+        if not has_ablation(trial, NO_COMM):
             time_s += self.exposed_comm_s.get(trial.world_size, 0.0)
         if trial.world_size > 1:
             time_s += self.contention_s
-        if has_loader(trial) and not takes_away(trial, PRELOADED):
+        if has_loader(trial) and not has_ablation(trial, PRELOADED):
             time_s += self.input_s.get(trial.world_size, 0.0)
         return time_s * math.prod(
             factor
@@ -188,7 +188,7 @@ class FakeLauncher:
         count = self._steps(trial) - settings["warmup_steps"]
         late = self._model.late_s if trial.world_size > 1 else {}
         # Ranks that exchange gradients wait for the last; those that do not go their own way.
-        behind_s = late.get(rank, 0.0) if takes_away(trial, NO_COMM) else max(late.values(), default=0.0)
+        behind_s = late.get(rank, 0.0) if has_ablation(trial, NO_COMM) else max(late.values(), default=0.0)
         mean_s = (self._model.step_time_s(trial) + behind_s) * math.exp(launch_noise)
         times = [mean_s * math.exp(steps.gauss(0, self._model.step_noise)) for _ in range(count)]
         counters: dict[str, float | int | str | None] = {

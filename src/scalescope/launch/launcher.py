@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import ExitCode, ScalescopeError
-from scalescope.experiment.ablations import NO_COMM, takes_away
+from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Status
@@ -98,7 +98,7 @@ def _judge_training(trial: Trial, records: list[RankRecord]) -> Outcome:
             reason = f"the loss of rank {record.rank} is not finite at step {step}"
             return Outcome(status="invalid", reason=reason, rank=record.rank, step=step, records=records)
     sums = {record.counters.get("parameter_checksum") for record in records}
-    if len(sums) > 1 and not takes_away(trial, NO_COMM):
+    if len(sums) > 1 and not has_ablation(trial, NO_COMM):
         reason = "the ranks' parameters differ after training"
         return Outcome(status="invalid", reason=reason, records=records)
     return Outcome(status="ok", records=records)
@@ -130,7 +130,7 @@ def _judge_profile(trial: Trial, records: list[RankRecord]) -> Outcome:
         if record.counters.get("device_events") == 0:
             reason = f"the trace of rank {record.rank} shows no kernel: the profiler could not see the GPU"
             return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    if trial.world_size == 1 or takes_away(trial, NO_COMM):
+    if trial.world_size == 1 or has_ablation(trial, NO_COMM):
         return Outcome(status="ok", records=records)
     for record in records:
         if record.counters.get("communication_events") == 0:

@@ -8,10 +8,10 @@ from pathlib import Path
 from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
-from scalescope.analysis.trace.profile import Profile, profiles
+from scalescope.analysis.trace.profile import TraceProfile, profiles
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
-from scalescope.report.training.sections import surroundings
+from scalescope.report.training.sections import context
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT
 
@@ -19,7 +19,7 @@ _WELL = 0.9  # of the ideal: less is worth a word
 
 
 @dataclass(frozen=True)
-class Story:
+class AnalyzedRun:
     """One run, and what analysis makes of it; each thing is computed once."""
 
     run: Run
@@ -46,7 +46,7 @@ class Story:
         return collective_rows(self.run.results)
 
     @functools.cached_property
-    def profiles(self) -> tuple[Profile, ...]:
+    def profiles(self) -> tuple[TraceProfile, ...]:
         return profiles(self.run)
 
     @property
@@ -72,10 +72,10 @@ class Story:
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportInput:
     """All runs of a report, oldest first, and how they are to be shown."""
 
-    stories: tuple[Story, ...]
+    analyzed_runs: tuple[AnalyzedRun, ...]
     title: str
     datasets: tuple[str, ...] = ()  # only these; all where empty
     skip_epochs: int = 0
@@ -85,9 +85,9 @@ class Material:
     def _by_machine(self) -> tuple[tuple[Configuration, ...], ...]:
         """Of every machine its configurations; of two runs of one trial the newer one's."""
         found: dict[str, dict[str, Configuration]] = {}
-        for story in self.stories:
-            machines = {result.trial_id: result.environment_id for result in story.run.results}
-            for one in story.measured:
+        for analyzed in self.analyzed_runs:
+            machines = {result.trial_id: result.environment_id for result in analyzed.run.results}
+            for one in analyzed.measured:
                 own = found.setdefault(machines[one.trial.trial_id], {})
                 own.pop(one.trial.trial_id, None)  # the newer one comes later
                 own[one.trial.trial_id] = one
@@ -102,8 +102,8 @@ class Material:
     @functools.cached_property
     def rows(self) -> tuple[ScalingRow, ...]:
         """Scaling over all runs of a machine: one rank may have been measured in another run than two."""
-        if len(self.stories) == len(self._by_machine) == 1:
-            return self.stories[0].rows
+        if len(self.analyzed_runs) == len(self._by_machine) == 1:
+            return self.analyzed_runs[0].rows
         return tuple(row for own in self._by_machine for row in scaling_rows(own))
 
     def row_of(self, configuration: Configuration) -> ScalingRow | None:
@@ -124,9 +124,9 @@ class Material:
         return tuple(name for name in found if not self.datasets or name in self.datasets)
 
     @property
-    def scaling_stories(self) -> tuple[Story, ...]:
+    def scaling_runs(self) -> tuple[AnalyzedRun, ...]:
         """Runs that compare several numbers of ranks, the newest first."""
-        return tuple(story for story in reversed(self.stories) if story.scales)
+        return tuple(analyzed for analyzed in reversed(self.analyzed_runs) if analyzed.scales)
 
 
 def dataset_of(configuration: Configuration) -> str:
@@ -139,4 +139,4 @@ def dataset_of(configuration: Configuration) -> str:
 
 def notes_of(measured: Sequence[Configuration]) -> tuple[str, ...]:
     """What must stand beside every figure: shaped links, split GPUs, stand-ins."""
-    return tuple(dict.fromkeys(note for one in measured for note in surroundings(one.trial)))
+    return tuple(dict.fromkeys(note for one in measured for note in context(one.trial)))

@@ -6,7 +6,7 @@ import pkgutil
 from dataclasses import dataclass
 
 from scalescope.report import chapters
-from scalescope.report.analyzed_run import Material
+from scalescope.report.analyzed_run import ReportInput
 from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
 
@@ -22,11 +22,11 @@ class Chapter:
     figures: tuple[Figure, ...] = ()
 
 
-def chapters_of(material: Material) -> tuple[Chapter, ...]:
-    """Everything the material has something to say about, in order."""
+def chapters_of(report_input: ReportInput) -> tuple[Chapter, ...]:
+    """Everything the report_input has something to say about, in order."""
     found = []
     for module in pkgutil.iter_modules(chapters.__path__):
-        made = importlib.import_module(f"{chapters.__name__}.{module.name}").chapter(material)
+        made = importlib.import_module(f"{chapters.__name__}.{module.name}").chapter(report_input)
         if made is not None:
             found.append(made)
     used: set[str] = set()

@@ -1,7 +1,7 @@
 """The performance report: a run explained in plain words, for a screen or a file."""
 
 from scalescope.analysis.memory.groups import memory_groups
-from scalescope.report.analyzed_run import Story
+from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.comm import sections as communication
 from scalescope.report.findings import evidence_lines, findings_section
 from scalescope.report.memory.sections import memory_brief
@@ -17,22 +17,22 @@ from scalescope.results.run_folder import TUNING, read_json
 NOTHING = "Nothing was measured that could be explained."
 
 
-def headline(told: Run | Story) -> str:
+def headline(told: Run | AnalyzedRun) -> str:
     """The report's first line: what this run says, in one sentence."""
-    story = _story(told)
-    found = _said_by_tuning(story.run) or _said_by_training(story)
+    analyzed = _story(told)
+    found = _said_by_tuning(analyzed.run) or _said_by_training(analyzed)
     if found is not None:
         return found
-    if story.collectives:
-        return communication.verdict(story.collectives)
-    if (pairs := communication.pairs_verdict(story.run)) is not None:
+    if analyzed.collectives:
+        return communication.verdict(analyzed.collectives)
+    if (pairs := communication.pairs_verdict(analyzed.run)) is not None:
         return pairs
-    return next(iter(verdicts(memory_groups(story.run))), NOTHING)
+    return next(iter(verdicts(memory_groups(analyzed.run))), NOTHING)
 
 
-def _story(run: Run | Story) -> Story:
+def _story(run: Run | AnalyzedRun) -> AnalyzedRun:
     """A run with what analysis makes of it, each thing computed once."""
-    return run if isinstance(run, Story) else Story(run)
+    return run if isinstance(run, AnalyzedRun) else AnalyzedRun(run)
 
 
 def _said_by_tuning(run: Run) -> str | None:
@@ -41,27 +41,27 @@ def _said_by_tuning(run: Run) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _said_by_training(story: Story) -> str | None:
-    if story.scales:
-        return verdict(story.rows)
-    full = [one for one in story.measured if one.trial.settings["ablation"] == "none"]
+def _said_by_training(analyzed: AnalyzedRun) -> str | None:
+    if analyzed.scales:
+        return verdict(analyzed.rows)
+    full = [one for one in analyzed.measured if one.trial.settings["ablation"] == "none"]
     return training_sentence(max(full, key=lambda one: one.samples_per_s.value)) if full else None
 
 
-def performance_sections(told: Run | Story) -> tuple[Section, ...]:
+def performance_sections(told: Run | AnalyzedRun) -> tuple[Section, ...]:
     """The verdict, where the speed goes, why, and what to do first."""
-    story = _story(told)
-    run = story.run
-    first = Section(lines=(headline(story),))
-    if not story.scales:
+    analyzed = _story(told)
+    run = analyzed.run
+    first = Section(lines=(headline(analyzed),))
+    if not analyzed.scales:
         lines = (
             "There is no scaling to explain: finished training on several numbers of ranks would show it "
             "(scalescope scale).",
         )
         briefs = (*communication.communication_brief(run), *memory_brief(run))
-        found = findings_section(story.diagnosis, every=True) if story.diagnosis.findings else ()
+        found = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
         return (first, *profile_sections(run), *briefs, *found, Section(lines=lines))
-    diagnosis = story.diagnosis
+    diagnosis = analyzed.diagnosis
     evidence = tuple(
         line
         for finding in diagnosis.findings
@@ -70,14 +70,14 @@ def performance_sections(told: Run | Story) -> tuple[Section, ...]:
     )
     return (
         first,
-        *waterfall_sections(story.rows),
-        *findings_section(diagnosis, every=True, loses=story.loses),
+        *waterfall_sections(analyzed.rows),
+        *findings_section(diagnosis, every=True, loses=analyzed.loses),
         *profile_sections(run),
         *((Section(title="Evidence", lines=evidence),) if evidence else ()),
     )
 
 
-def performance_text(run: Run | Story) -> str:
+def performance_text(run: Run | AnalyzedRun) -> str:
     """The same as a file of plain text."""
     parts = []
     for section in performance_sections(run):

@@ -5,7 +5,7 @@ from typing import Any
 
 from scalescope.analysis.comm.collectives import collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.epochs import Epoch, worth_telling
+from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
@@ -96,7 +96,7 @@ def _text_and_epochs(configuration: Configuration) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if configuration.tokens_per_s is not None:
         found["tokens_per_s"] = configuration.tokens_per_s
-    if worth_telling(configuration.epochs):
+    if has_epochs(configuration.epochs):
         found["epochs"] = [_epoch(epoch) for epoch in configuration.epochs]
     return found
 

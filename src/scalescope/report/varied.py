@@ -24,7 +24,7 @@ def varied_settings(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(name for name in names if len(_values(trials, name)) > 1)
 
 
-def told_apart(labels: Sequence[str], trials: Sequence[Trial], devices: Sequence[str]) -> tuple[str, ...]:
+def disambiguate(labels: Sequence[str], trials: Sequence[Trial], devices: Sequence[str]) -> tuple[str, ...]:
     """The labels, each with what tells it from others of the same words."""
     places: dict[str, list[int]] = {}
     for place, label in enumerate(labels):

@@ -11,7 +11,7 @@ _WORDS = (
 )
 
 
-def is_echo(message: str) -> bool:
+def is_secondary_error(message: str) -> bool:
     """Whether somebody else's end explains this error."""
     lowered = message.lower()
     return any(word in lowered for word in _WORDS)

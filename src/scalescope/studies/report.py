@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.errors import BadInput, StorageError
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, chapters_of
 from scalescope.report.performance import headline, performance_text
 from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
@@ -22,7 +22,7 @@ PAGE = "report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class ReportOptions:
     """How a report is to look."""
 
     formats: tuple[str, ...] = FORMATS
@@ -51,25 +51,25 @@ class Written:
     warnings: tuple[str, ...]
 
 
-def report(roots: Sequence[Path], out: Path | None, wishes: Wishes) -> Written:
+def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> Written:
     """Read the runs and write what is wished for."""
-    wishes.check()
-    material = gather(roots, wishes)
-    chapters = chapters_of(material)
-    folder = out or _default_folder(material)
-    texts = _texts(material, chapters, wishes)
+    options.check()
+    report_input = gather(roots, options)
+    chapters = chapters_of(report_input)
+    folder = out or _default_folder(report_input)
+    texts = _texts(report_input, chapters, options)
     try:
-        files = [*_figures(chapters, folder, wishes), *_write(texts, folder)]
+        files = [*_figures(chapters, folder, options), *_write(texts, folder)]
     except OSError as error:
         raise StorageError(f"{error.filename or folder}: could not be written: {error.strerror}") from None
-    if wishes.tensorboard is not None:
-        write_scalars(material, wishes.tensorboard)
-    first = material.scaling_stories[0] if material.scaling_stories else material.stories[-1]
-    warnings = tuple(warning for story in material.stories for warning in story.run.warnings)
+    if options.tensorboard is not None:
+        write_scalars(report_input, options.tensorboard)
+    first = report_input.scaling_runs[0] if report_input.scaling_runs else report_input.analyzed_runs[-1]
+    warnings = tuple(warning for analyzed in report_input.analyzed_runs for warning in analyzed.run.warnings)
     return Written(files=tuple(files), headline=headline(first), warnings=warnings)
 
 
-def gather(roots: Sequence[Path], wishes: Wishes) -> Material:
+def gather(roots: Sequence[Path], options: ReportOptions) -> ReportInput:
     """All runs at or below the roots that hold a result, oldest first."""
     paths = [path for root in roots or (DEFAULT_ROOT,) for path in _runs_below(root)]
     runs = [load_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
@@ -78,23 +78,23 @@ def gather(roots: Sequence[Path], wishes: Wishes) -> Material:
     if not any(run.of_status("ok") for run in finished):
         where = ", ".join(map(str, roots or (DEFAULT_ROOT,)))
         raise BadInput(f"report: {where}: {_why_nothing(runs)}")
-    stories = _stories(finished)
-    what = stories[0].name if len(stories) == 1 else f"{len(stories)} runs"
-    title = wishes.title or f"scalescope: {what}"
-    material = Material(stories, title, wishes.datasets, wishes.skip_epochs, wishes.by)
-    known = Material(stories, title).dataset_names
-    for name in wishes.datasets:
+    analyzed_runs = _analyzed_runs(finished)
+    what = analyzed_runs[0].name if len(analyzed_runs) == 1 else f"{len(analyzed_runs)} runs"
+    title = options.title or f"scalescope: {what}"
+    report_input = ReportInput(analyzed_runs, title, options.datasets, options.skip_epochs, options.by)
+    known = ReportInput(analyzed_runs, title).dataset_names
+    for name in options.datasets:
         if name not in known:
             raise BadInput(f"--datasets: no run has {name!r}; there are {', '.join(known) or 'none'}")
-    if wishes.by is not None and not any(wishes.by in one.trial.settings for one in material.measured):
-        raise BadInput(f"--by: no trial has a setting {wishes.by!r}")
-    return material
+    if options.by is not None and not any(options.by in one.trial.settings for one in report_input.measured):
+        raise BadInput(f"--by: no trial has a setting {options.by!r}")
+    return report_input
 
 
-def _stories(runs: Sequence[Run]) -> tuple[Story, ...]:
+def _analyzed_runs(runs: Sequence[Run]) -> tuple[AnalyzedRun, ...]:
     """Runs by the names of their folders, or by whole paths where two are the same."""
     names = Counter(run.path.name for run in runs)
-    return tuple(Story(run, str(run.path) if names[run.path.name] > 1 else "") for run in runs)
+    return tuple(AnalyzedRun(run, str(run.path) if names[run.path.name] > 1 else "") for run in runs)
 
 
 def _why_nothing(runs: Sequence[Run]) -> str:
@@ -115,14 +115,14 @@ def _runs_below(root: Path) -> list[Path]:
     return found
 
 
-def _default_folder(material: Material) -> Path:
+def _default_folder(report_input: ReportInput) -> Path:
     """Beside a single run's own files, or under the folder that holds all runs."""
-    paths = [story.run.path for story in material.stories]
+    paths = [analyzed.run.path for analyzed in report_input.analyzed_runs]
     return paths[0] if len(paths) == 1 else paths[-1].parent / "report"
 
 
-def _figures(chapters: tuple[Chapter, ...], folder: Path, wishes: Wishes) -> list[Path]:
-    if "figures" not in wishes.formats:
+def _figures(chapters: tuple[Chapter, ...], folder: Path, options: ReportOptions) -> list[Path]:
+    if "figures" not in options.formats:
         return []
     check_drawing()
     place = folder / "figures"
@@ -131,32 +131,34 @@ def _figures(chapters: tuple[Chapter, ...], folder: Path, wishes: Wishes) -> lis
         path
         for chapter in chapters
         for figure in chapter.figures
-        for path in save(figure, place, wishes.width)
+        for path in save(figure, place, options.width)
     ]
 
 
-def _texts(material: Material, chapters: tuple[Chapter, ...], wishes: Wishes) -> dict[str, str]:
+def _texts(
+    report_input: ReportInput, chapters: tuple[Chapter, ...], options: ReportOptions
+) -> dict[str, str]:
     """File name → text, of everything but figures."""
     texts: dict[str, str] = {}
-    if "html" in wishes.formats:
-        texts[PAGE] = page(chapters, material.title, len(material.stories))
-    made = tables(material)
-    wished = {name: text for name, text in made.items() if name.rpartition(".")[2] in wishes.formats}
+    if "html" in options.formats:
+        texts[PAGE] = page(chapters, report_input.title, len(report_input.analyzed_runs))
+    made = tables(report_input)
+    wished = {name: text for name, text in made.items() if name.rpartition(".")[2] in options.formats}
     texts |= {f"tables/{name}": text for name, text in wished.items()}
-    if "txt" in wishes.formats:
-        stories = [*material.scaling_stories, *(s for s in material.stories if not s.scales)]
-        parts = [performance_text(story) for story in stories]
-        named = [f"{story.name}\n\n{text}" for story, text in zip(stories, parts, strict=True)]
+    if "txt" in options.formats:
+        analyzed_runs = [*report_input.scaling_runs, *(s for s in report_input.analyzed_runs if not s.scales)]
+        parts = [performance_text(analyzed) for analyzed in analyzed_runs]
+        named = [f"{analyzed.name}\n\n{text}" for analyzed, text in zip(analyzed_runs, parts, strict=True)]
         texts[PERFORMANCE] = parts[0] if len(parts) == 1 else "\n".join(named)
-    if "json" in wishes.formats:
-        summaries = {story.name: _summary(story) for story in material.stories}
-        texts["report.json"] = to_text({"title": material.title, "runs": summaries})
+    if "json" in options.formats:
+        summaries = {analyzed.name: _summary(analyzed) for analyzed in report_input.analyzed_runs}
+        texts["report.json"] = to_text({"title": report_input.title, "runs": summaries})
     return texts
 
 
-def _summary(story: Story) -> object:
+def _summary(analyzed: AnalyzedRun) -> object:
     """A run's own results.json; None where it is missing, broken, or holds what is no JSON."""
-    found = read_json(story.run.path / RESULTS)
+    found = read_json(analyzed.run.path / RESULTS)
     try:
         to_text(found)
     except ValueError:

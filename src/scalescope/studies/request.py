@@ -15,7 +15,7 @@ from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
 _OF_JOB = ("setup", *(one.name for one in settings_of(Slurm)))
 
 
-def parted(entries: Entries) -> tuple[Entries, Entries]:
+def split_slurm_flags(entries: Entries) -> tuple[Entries, Entries]:
     """What is asked of the measurement, and what is asked of SLURM."""
     mine = {name: values for name, values in entries.items() if name not in _OF_JOB}
     return mine, {name: values for name, values in entries.items() if name in _OF_JOB}
@@ -60,11 +60,11 @@ class Request:
     def experiment(self, defaults: Mapping[str, Any]) -> Experiment:
         """The checked request; `defaults` are the verb's own for the run's options."""
         path = self.file or self._begun()
-        file, _ = parted(read_experiment_file(path) if path else {})
+        file, _ = split_slurm_flags(read_experiment_file(path) if path else {})
         return build_experiment(
             self.verb, self.benchmark, {**file, **self._stored_steps(file)}, self.flags, defaults
         )
 
     def of_job(self) -> Entries:
         """What the experiment file asks of SLURM; a run that is not a job goes without."""
-        return parted(read_experiment_file(self.file))[1] if self.file else {}
+        return split_slurm_flags(read_experiment_file(self.file))[1] if self.file else {}

@@ -50,7 +50,7 @@ class StudyReport:
     planned: tuple[tuple[Trial, int], ...] = ()  # what --dry-run would launch
 
 
-def carry_out(
+def run_study(
     request: Request,
     plan: Plan,
     launcher: Launcher,

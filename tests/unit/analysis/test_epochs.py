@@ -3,7 +3,7 @@
 import dataclasses
 
 from scalescope.analysis.configurations import configurations
-from scalescope.analysis.epochs import Epoch, epochs_of, over_launches, worth_telling
+from scalescope.analysis.epochs import Epoch, epochs_of, has_epochs, over_launches
 from scalescope.results.result import Result
 
 from .made_results import make_result, make_trial
@@ -50,9 +50,9 @@ def test_launches_are_told_by_their_medians() -> None:
 
 
 def test_one_epoch_without_an_evaluation_is_not_worth_telling() -> None:
-    assert not worth_telling(epochs_of(result_with([[1.0]])))
-    assert worth_telling(epochs_of(result_with([[1.0, 1.0]])))
-    assert worth_telling(epochs_of(result_with([[1.0]], [0.5])))
+    assert not has_epochs(epochs_of(result_with([[1.0]])))
+    assert has_epochs(epochs_of(result_with([[1.0, 1.0]])))
+    assert has_epochs(epochs_of(result_with([[1.0]], [0.5])))
 
 
 def test_tokens_are_those_of_a_texts_length() -> None:

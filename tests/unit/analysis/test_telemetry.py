@@ -8,7 +8,7 @@ import pytest
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.launches import summarise
-from scalescope.analysis.telemetry import Seen, over_launches, seen_in
+from scalescope.analysis.telemetry import TelemetrySummary, over_launches, seen_in
 
 from .made_results import make_result, make_trial
 
@@ -43,7 +43,7 @@ _TWO_GPUS = {
 
 def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_largest() -> None:
     seen = seen_in(_TWO_GPUS)
-    assert seen == Seen(
+    assert seen == TelemetrySummary(
         gpu_utilization=pytest.approx(0.6),
         gpu_memory_bytes=3e9,
         power_w=300.0,
@@ -69,7 +69,7 @@ def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_lar
 )
 def test_what_was_not_seen_is_unknown(telemetry: dict[str, Any]) -> None:
     seen = seen_in(telemetry)
-    assert seen == Seen()
+    assert seen == TelemetrySummary()
     assert all(value is None for name, value in dataclasses.asdict(seen).items() if name != "slowdowns")
     assert not seen.knows_gpu
     assert not seen.throttled
@@ -77,13 +77,13 @@ def test_what_was_not_seen_is_unknown(telemetry: dict[str, Any]) -> None:
 
 def test_a_gpu_that_answers_in_part_is_known_in_part() -> None:
     seen = seen_in({"gpus": {"a": {"power_w": [10.0]}, "b": {"power_w": [30.0], "power_limit_w": 70.0}}})
-    assert seen == Seen(power_w=20.0, power_limit_w=70.0)
+    assert seen == TelemetrySummary(power_w=20.0, power_limit_w=70.0)
 
 
 def test_a_gpu_whose_driver_keeps_no_samples_is_known_by_its_state() -> None:
     state = {"memory_used_bytes": [1e9], "sm_clock_hz": [1.2e9], "temperature_c": [50.0]}
     seen = seen_in({"gpus": {"a": state}})
-    assert seen == Seen(gpu_memory_bytes=1e9, sm_clock_hz=1.2e9, temperature_c=50.0)
+    assert seen == TelemetrySummary(gpu_memory_bytes=1e9, sm_clock_hz=1.2e9, temperature_c=50.0)
     assert seen.knows_gpu
     assert (seen.gpu_utilization, seen.power_w) == (None, None)
 
@@ -91,12 +91,12 @@ def test_a_gpu_whose_driver_keeps_no_samples_is_known_by_its_state() -> None:
 def test_a_host_that_idles_is_known_to() -> None:
     idle = {"host_utilization": 0.0, "rank_busy_cores": [0.0, 0.0]}
     seen = seen_in({"cpu": idle, "gpus": {"a": {"utilization": [0.0]}}})
-    assert seen == Seen(host_utilization=0.0, rank_busy_cores=0.0, gpu_utilization=0.0)
+    assert seen == TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0, gpu_utilization=0.0)
     assert seen.knows_gpu
 
 
 def test_a_reason_for_seeing_no_gpu_is_kept() -> None:
-    assert seen_in({"looks": 0, "gpu_problem": "NVML says no"}) == Seen(problem="NVML says no")
+    assert seen_in({"looks": 0, "gpu_problem": "NVML says no"}) == TelemetrySummary(problem="NVML says no")
 
 
 def test_slowdowns_count_from_a_tenth_of_the_looks_on_any_gpu() -> None:
@@ -124,30 +124,30 @@ def test_only_heat_and_a_failing_supply_throttle(name: str, throttled: bool) -> 
 
 
 def test_over_launches_each_figure_is_the_mean_of_those_that_saw_it() -> None:
-    first = Seen(gpu_utilization=0.5, power_w=100.0, host_utilization=0.2)
-    second = Seen(gpu_utilization=1.0, rank_busy_cores=3.0, host_utilization=0.0)
-    assert over_launches([first, second, Seen()]) == Seen(
+    first = TelemetrySummary(gpu_utilization=0.5, power_w=100.0, host_utilization=0.2)
+    second = TelemetrySummary(gpu_utilization=1.0, rank_busy_cores=3.0, host_utilization=0.0)
+    assert over_launches([first, second, TelemetrySummary()]) == TelemetrySummary(
         gpu_utilization=0.75, power_w=100.0, rank_busy_cores=3.0, host_utilization=0.1
     )
 
 
 def test_over_launches_memory_and_temperature_are_the_largest() -> None:
-    first = Seen(gpu_memory_bytes=5e9, temperature_c=40.0, sm_clock_hz=1.0e9)
-    second = Seen(gpu_memory_bytes=2e9, temperature_c=70.0, sm_clock_hz=2.0e9)
-    found = over_launches([first, second, Seen()])
-    assert found == Seen(gpu_memory_bytes=5e9, temperature_c=70.0, sm_clock_hz=1.5e9)
+    first = TelemetrySummary(gpu_memory_bytes=5e9, temperature_c=40.0, sm_clock_hz=1.0e9)
+    second = TelemetrySummary(gpu_memory_bytes=2e9, temperature_c=70.0, sm_clock_hz=2.0e9)
+    found = over_launches([first, second, TelemetrySummary()])
+    assert found == TelemetrySummary(gpu_memory_bytes=5e9, temperature_c=70.0, sm_clock_hz=1.5e9)
 
 
 def test_over_launches_that_saw_nothing_all_is_unknown() -> None:
-    assert over_launches([Seen(), Seen()]) == Seen()
-    assert over_launches([]) == Seen()
+    assert over_launches([TelemetrySummary(), TelemetrySummary()]) == TelemetrySummary()
+    assert over_launches([]) == TelemetrySummary()
 
 
 def test_over_launches_slowdowns_add_up_and_the_first_problem_is_told() -> None:
     launches = [
-        Seen(slowdowns=("power cap",)),
-        Seen(slowdowns=("thermal (hardware)", "power cap"), problem="first"),
-        Seen(problem="second"),
+        TelemetrySummary(slowdowns=("power cap",)),
+        TelemetrySummary(slowdowns=("thermal (hardware)", "power cap"), problem="first"),
+        TelemetrySummary(problem="second"),
     ]
     found = over_launches(launches)
     assert (found.slowdowns, found.problem) == (("power cap", "thermal (hardware)"), "first")

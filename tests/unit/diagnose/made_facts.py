@@ -10,7 +10,7 @@ from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import Straggler, Term, Waterfall
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.telemetry import Seen
+from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.diagnose.finding import Abstention, Finding
 from scalescope.experiment.trial import Trial
@@ -30,7 +30,7 @@ def make_facts(
     settings: Mapping[str, Any] | None = None,
     changes: Mapping[str, object] | None = None,
     baseline_ranks: int = 1,
-    seen: Seen | None = None,
+    seen: TelemetrySummary | None = None,
     straggler: Straggler | None = None,
     **known: Any,
 ) -> Facts:
@@ -39,7 +39,7 @@ def make_facts(
     `settings` are asked for, `changes` are put in place after all checks: GPUs, for instance.
     """
     trial = make_trial(strategy="ddp", world_size=ranks, **(settings or {})).replace(**(changes or {}))
-    configuration = with_seen(make_configuration(trial, step_s), seen or Seen())
+    configuration = with_seen(make_configuration(trial, step_s), seen or TelemetrySummary())
     terms = tuple(_term(name, time_s, ranks / step_s) for name, time_s in (times_s or {}).items())
     known_s = sum(term.time_s.value for term in terms if term.time_s is not None)
     speedup = ranks * (step_s - known_s) / step_s
@@ -93,7 +93,7 @@ def _waterfall(
     )
 
 
-def with_seen(configuration: Configuration, seen: Seen) -> Configuration:
+def with_seen(configuration: Configuration, seen: TelemetrySummary) -> Configuration:
     """The same launches, during which GPUs and processors were seen to do this."""
     launches = tuple(dataclasses.replace(launch, seen=seen) for launch in configuration.launches)
     return dataclasses.replace(configuration, launches=launches)

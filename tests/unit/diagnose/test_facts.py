@@ -6,7 +6,7 @@ from scalescope.analysis.comm.pairs import PairRow
 from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, INPUT
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.facts import Facts
-from scalescope.experiment.ablations import plain_twin, preloaded_twin
+from scalescope.experiment.ablations import single_rank_baseline, with_preloaded_input
 from scalescope.results.result import RankRecord
 from tests.unit.analysis.made_results import make_configuration, make_result, make_trial
 
@@ -59,9 +59,9 @@ def test_communication_may_be_samples_where_input_is_unknown() -> None:
 
 def fed(*step_times_s: float, preloaded: tuple[float, ...] | None = None) -> Facts:
     trial = make_trial(strategy="ddp", world_size=2, num_workers=1)
-    results = [measured(plain_twin(trial), 0.02), measured(trial, *step_times_s)]
+    results = [measured(single_rank_baseline(trial), 0.02), measured(trial, *step_times_s)]
     if preloaded is not None:
-        results.append(measured(preloaded_twin(trial), *preloaded))
+        results.append(measured(with_preloaded_input(trial), *preloaded))
     (facts,) = facts_from(*results)
     return facts
 
@@ -79,7 +79,7 @@ def test_waiting_for_samples_is_unknown_without_preloaded_ones() -> None:
 
 def test_samples_that_are_on_the_device_already_are_not_waited_for() -> None:
     trial = make_trial(strategy="ddp", world_size=2)
-    (facts,) = facts_from(measured(plain_twin(trial), 0.02), measured(trial, 0.05))
+    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05))
     assert facts.preloaded is facts.row.configuration
     assert facts.input_wait_s is None
 
@@ -128,7 +128,7 @@ def counting(**counters: float | int | str) -> Facts:
     results = measured(trial, 0.05)
     for rank in results[0].ranks:
         rank.counters.update(counters)
-    (facts,) = facts_from(measured(plain_twin(trial), 0.02), results)
+    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), results)
     return facts
 
 
@@ -149,7 +149,7 @@ def test_the_rank_that_spends_most_on_a_batch_counts() -> None:
     results = measured(trial, 0.05)
     for rank, (loader_s, copy_s) in zip(results[0].ranks, ((0.3, 0.1), (0.1, 0.5)), strict=True):
         rank.counters.update(loader_s=loader_s, copy_s=copy_s)
-    (facts,) = facts_from(measured(plain_twin(trial), 0.02), results)
+    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), results)
     assert facts.batch_times_s == (0.1, 0.5)
 
 
@@ -165,7 +165,7 @@ def test_pairs_belong_to_the_ranks_they_were_measured_on() -> None:
     pairs.settings.clear()
     pairs.settings.update(settings | placed)
     pairs.ranks[:] = ranks
-    (facts,) = facts_from(measured(plain_twin(trial), 0.02), measured(trial, 0.05), [pairs])
+    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05), [pairs])
     assert facts.pairs == (PairRow(low=0, high=1, size_bytes=4096, time_s=0.5, nodes=("here", "here")),)
 
 
@@ -173,15 +173,15 @@ def test_the_machine_says_how_many_cores_and_how_much_memory_there_is() -> None:
     trial = make_trial(strategy="ddp", world_size=2)
     machine = {"cores": 6, "gpus": [{"memory_bytes": 1 << 30}]}
     (facts,) = facts_from(
-        measured(plain_twin(trial), 0.02), measured(trial, 0.05), environment={"machine": machine}
+        measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05), environment={"machine": machine}
     )
     assert (facts.cores, facts.gpu_memory_bytes) == (6, 1 << 30)
 
 
 def test_one_rank_is_plain_training_with_the_same_batch() -> None:
     trial = make_trial(strategy="ddp", world_size=2)
-    (facts,) = facts_from(measured(plain_twin(trial), 0.02), measured(trial, 0.05))
-    assert facts.one_rank == make_configuration(plain_twin(trial), 0.02)
+    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05))
+    assert facts.one_rank == make_configuration(single_rank_baseline(trial), 0.02)
 
 
 def test_what_varies_is_told_among_trials_on_as_many_ranks() -> None:
@@ -189,7 +189,9 @@ def test_what_varies_is_told_among_trials_on_as_many_ranks() -> None:
     formats = ("fp32", "bf16")
     two = [make_trial(strategy="ddp", world_size=2, threads_per_rank=2, precision=one) for one in formats]
     four = [make_trial(strategy="ddp", world_size=4, threads_per_rank=1, precision=one) for one in formats]
-    found = facts_from(*(measured(one, 0.1) for one in (*map(plain_twin, (*two, *four)), *two, *four)))
+    found = facts_from(
+        *(measured(one, 0.1) for one in (*map(single_rank_baseline, (*two, *four)), *two, *four))
+    )
     assert [one.ranks for one in found] == [4, 4, 2, 2]
     assert {one.varied for one in found} == {(("precision", "fp32"),), (("precision", "bf16"),)}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from scalescope.catalog.workloads.mlp import Mlp
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
-from scalescope.experiment.ablations import plain_twin, with_share
+from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
@@ -50,7 +50,7 @@ def test_two_v100_over_pcie_are_bound_by_bandwidth_far_below_pcie_and_not_by_lat
     found = {
         finding.rule: finding
         for finding in diagnosed(
-            result(plain_twin(two), V100_ONE_S, sum(buckets), buckets),
+            result(single_rank_baseline(two), V100_ONE_S, sum(buckets), buckets),
             result(two, V100_TWO_S, sum(buckets), buckets),
         ).findings
     }
@@ -67,8 +67,8 @@ def test_ag_news_on_four_ranks_is_dominated_by_communication() -> None:
     four = on_gpus(world_size=4, global_batch_size=32)
     sent = (11_000_000, (11_000_000,))
     found = diagnosed(
-        result(plain_twin(four), 0.0322, *sent),
-        result(plain_twin(with_share(four)), 0.025, *sent),
+        result(single_rank_baseline(four), 0.0322, *sent),
+        result(single_rank_baseline(at_per_rank_batch(four)), 0.025, *sent),
         result(four, 0.070, *sent),
     ).findings
     assert found[0].rule.startswith("communication-bound")

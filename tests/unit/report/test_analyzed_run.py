@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.launch.fake import CostModel
-from scalescope.report.analyzed_run import Material, Story, dataset_of, notes_of
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, dataset_of, notes_of
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT
 from tests.unit.report.known_runs import make_run, make_trials
@@ -14,13 +14,13 @@ from tests.unit.report.known_runs import make_run, make_trials
 FAST, SLOW = CostModel(fixed_s=0.01, per_sample_s=0.0), CostModel(fixed_s=0.02, per_sample_s=0.0)
 
 
-def material(*runs: Run, datasets: tuple[str, ...] = ()) -> Material:
-    return Material(tuple(Story(run) for run in runs), "title", datasets)
+def report_input(*runs: Run, datasets: tuple[str, ...] = ()) -> ReportInput:
+    return ReportInput(tuple(AnalyzedRun(run) for run in runs), "title", datasets)
 
 
 def test_of_two_runs_of_a_trial_the_newer_one_counts() -> None:
     trials = make_trials(batch_size=16)
-    both = material(make_run(trials, 2, SLOW), make_run(trials, 3, FAST))
+    both = report_input(make_run(trials, 2, SLOW), make_run(trials, 3, FAST))
     (one,) = both.measured
     assert one.step_time_s.value == pytest.approx(0.01)
     assert len(one.launches) == 3
@@ -29,13 +29,13 @@ def test_of_two_runs_of_a_trial_the_newer_one_counts() -> None:
 def test_a_newer_run_that_failed_hides_nothing() -> None:
     trials = make_trials(batch_size=16)
     failed = make_run(trials, 2, FAST, status="failed", ranks=[])
-    (one,) = material(make_run(trials, 2, SLOW), failed).measured
+    (one,) = report_input(make_run(trials, 2, SLOW), failed).measured
     assert one.step_time_s.value == pytest.approx(0.02)
 
 
 def test_two_machines_are_never_mixed() -> None:
     trials = make_trials(world_size=[1, 2], batch_size=16, explained=True)
-    both = material(make_run(trials, 2, SLOW), make_run(trials, 2, FAST, environment_id="another"))
+    both = report_input(make_run(trials, 2, SLOW), make_run(trials, 2, FAST, environment_id="another"))
     alone = [one for one in both.measured if one.trial.settings["strategy"] == "single"]
     assert [one.step_time_s.value for one in alone] == pytest.approx([0.02, 0.01])
     assert [row.speedup.value for row in both.rows if not row.is_baseline] == pytest.approx([2.0, 2.0])
@@ -43,12 +43,12 @@ def test_two_machines_are_never_mixed() -> None:
 
 def test_one_rank_may_come_from_another_run_than_two() -> None:
     one, two = (make_run(make_trials(world_size=ranks, threads_per_rank=1), 1) for ranks in (1, 2))
-    assert not any(not row.is_baseline for run in (one, two) for row in Story(run).rows)
-    assert [row.ranks for row in material(one, two).rows if not row.is_baseline] == [2]
+    assert not any(not row.is_baseline for run in (one, two) for row in AnalyzedRun(run).rows)
+    assert [row.ranks for row in report_input(one, two).rows if not row.is_baseline] == [2]
 
 
 def test_every_row_is_found_by_its_configuration() -> None:
-    found = material(make_run(make_trials(world_size=[1, 2], batch_size=[8, 16]), 1))
+    found = report_input(make_run(make_trials(world_size=[1, 2], batch_size=[8, 16]), 1))
     for one in found.measured:
         row = found.row_of(one)
         assert row is not None and row.configuration is one
@@ -56,32 +56,32 @@ def test_every_row_is_found_by_its_configuration() -> None:
 
 def test_only_the_data_sets_asked_for_are_named() -> None:
     run = make_run([*make_trials(), *make_trials(workload="paced", input_dim=None, hidden_dim=None)], 1)
-    assert material(run).dataset_names == ("mlp", "paced")
-    assert material(run, datasets=("paced",)).dataset_names == ("paced",)
-    assert [dataset_of(one) for one in material(run).of_dataset("paced")] == ["paced"]
+    assert report_input(run).dataset_names == ("mlp", "paced")
+    assert report_input(run, datasets=("paced",)).dataset_names == ("paced",)
+    assert [dataset_of(one) for one in report_input(run).of_dataset("paced")] == ["paced"]
 
 
 def test_an_own_workload_goes_by_its_file() -> None:
-    (one,) = material(make_run(make_trials(), 1)).measured
+    (one,) = report_input(make_run(make_trials(), 1)).measured
     own = dataclasses.replace(one, trial=one.trial.replace(workload="some/where/mine.py:build"))
     assert dataset_of(own) == "mine"
 
 
 def test_ablations_are_not_shown_as_configurations() -> None:
     run = make_run(make_trials(world_size=[1, 2], explained=True), 1)
-    assert {one.trial.settings["ablation"] for one in material(run).measured} == {"none"}
+    assert {one.trial.settings["ablation"] for one in report_input(run).measured} == {"none"}
 
 
 def test_a_shaped_link_is_said_once() -> None:
-    (one,) = material(make_run(make_trials(), 1)).measured
+    (one,) = report_input(make_run(make_trials(), 1)).measured
     shaped = dataclasses.replace(one, trial=one.trial.replace(link="1gbit"))
     assert notes_of([shaped, shaped]) == ("link shaped to 1gbit",)
 
 
 def test_the_command_is_the_first_line_of_the_request(tmp_path: Path) -> None:
     run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
-    assert Story(run).command == ""
+    assert AnalyzedRun(run).command == ""
     (tmp_path / EXPERIMENT).write_text("# scalescope train FILE repeats this\nworkload: mlp\n")
-    assert Story(run).command == f"scalescope train {tmp_path / EXPERIMENT}"
+    assert AnalyzedRun(run).command == f"scalescope train {tmp_path / EXPERIMENT}"
     (tmp_path / EXPERIMENT).write_text("# rm -rf FILE repeats this\n")
-    assert Story(run).command == ""
+    assert AnalyzedRun(run).command == ""

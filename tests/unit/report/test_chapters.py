@@ -1,4 +1,4 @@
-"""Chapters: what the material has to say, and figures under the names that people know."""
+"""Chapters: what the report_input has to say, and figures under the names that people know."""
 
 import dataclasses
 import json
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.trace.profile import Profile
+from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.analysis.trace.rank_trace import TracedRank, TracedStep
 from scalescope.experiment.trial import Trial
 from scalescope.report import analyzed_run as material_module
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, chapters_of
 from scalescope.report.chapters import (
     datasets,
@@ -34,8 +34,8 @@ EPOCHS = {
 }
 
 
-def material(*runs: Run, **wishes: Any) -> Material:
-    return Material(tuple(Story(run) for run in runs), "title", **wishes)
+def report_input(*runs: Run, **options: Any) -> ReportInput:
+    return ReportInput(tuple(AnalyzedRun(run) for run in runs), "title", **options)
 
 
 def names(chapter: Chapter | None) -> list[str]:
@@ -60,7 +60,7 @@ def taught(run: Run) -> Run:
 
 
 def test_chapters_come_in_order_and_have_names_of_their_own() -> None:
-    found = chapters_of(material(make_run(make_trials(world_size=[1, 2], explained=True), 2)))
+    found = chapters_of(report_input(make_run(make_trials(world_size=[1, 2], explained=True), 2)))
     assert [one.order for one in found] == sorted(one.order for one in found)
     assert found[0].name == "verdict" and found[-1].name == "trials"
     every = [one.name for chapter in found for one in chapter.figures]
@@ -69,12 +69,12 @@ def test_chapters_come_in_order_and_have_names_of_their_own() -> None:
 
 
 def test_a_run_of_one_rank_has_nothing_to_say_about_scaling() -> None:
-    assert scaling.chapter(material(make_run(make_trials(), 1))) is None
+    assert scaling.chapter(report_input(make_run(make_trials(), 1))) is None
 
 
 def test_every_data_set_has_its_figures() -> None:
     run = taught(make_run(make_trials(world_size=[1, 2], batch_size=[8, 16]), 2))
-    assert set(names(datasets.chapter(material(run)))) == {
+    assert set(names(datasets.chapter(report_input(run)))) == {
         "mlp_throughput", "mlp_epoch_time_detailed", "mlp_accuracy", "mlp_speedup_efficiency"
     }  # fmt: skip
 
@@ -82,13 +82,13 @@ def test_every_data_set_has_its_figures() -> None:
 def test_first_epochs_may_be_left_out_of_the_curves() -> None:
     run = taught(make_run(make_trials(), 1))
     for skipped, places in ((0, (1.0, 2.0, 3.0)), (1, (2.0, 3.0))):
-        drawn = figure(datasets.chapter(material(run, skip_epochs=skipped)), "mlp_epoch_time_detailed")
+        drawn = figure(datasets.chapter(report_input(run, skip_epochs=skipped)), "mlp_epoch_time_detailed")
         assert drawn.panels[0].series[0].x == places
 
 
 def test_names_of_data_sets_are_made_fit_for_files() -> None:
     run = make_run([trial.replace(workload="a b/../ü$.py:build") for trial in make_trials()], 1)
-    assert names(datasets.chapter(material(run)))[0] == "ü__throughput"
+    assert names(datasets.chapter(report_input(run)))[0] == "ü__throughput"
 
 
 def test_no_data_set_overwrites_the_figures_of_another() -> None:
@@ -98,7 +98,7 @@ def test_no_data_set_overwrites_the_figures_of_another() -> None:
         for name in ("a b", "a_b", "A_B")
     ]
     found = [
-        figure.name for chapter in chapters_of(material(make_run(named, 1))) for figure in chapter.figures
+        figure.name for chapter in chapters_of(report_input(make_run(named, 1))) for figure in chapter.figures
     ]
     assert [name for name in found if name.casefold().startswith("a_b")] == [
         "a_b_throughput", "a_b_throughput_2", "A_B_throughput_3"
@@ -107,7 +107,7 @@ def test_no_data_set_overwrites_the_figures_of_another() -> None:
 
 def test_configurations_of_one_name_are_told_apart() -> None:
     run = make_run(make_trials(optimizer=["sgd", "adamw"], batch_size=16), 1)
-    drawn = figure(steps.chapter(material(run)), "steps")
+    drawn = figure(steps.chapter(report_input(run)), "steps")
     assert [series.label for series in drawn.panels[0].series] == [
         "single, 1 rank, batch 16, optimizer sgd",
         "single, 1 rank, batch 16, optimizer adamw",
@@ -116,7 +116,7 @@ def test_configurations_of_one_name_are_told_apart() -> None:
 
 def test_a_line_of_speedups_starts_at_its_baseline() -> None:
     run = make_run(make_trials(world_size=[1, 2, 4], bucket_cap_mb=[1, 25], batch_size=16), 1)
-    drawn = figure(datasets.chapter(material(run)), "mlp_speedup_efficiency")
+    drawn = figure(datasets.chapter(report_input(run)), "mlp_speedup_efficiency")
     lines = [series for series in drawn.panels[0].series if series.role == "data"]
     assert [line.x for line in lines] == [(1.0, 2.0, 4.0)] * 2
     assert all(line.y[0] == 1.0 for line in lines)
@@ -125,7 +125,7 @@ def test_a_line_of_speedups_starts_at_its_baseline() -> None:
 
 def test_a_setting_may_be_overlaid() -> None:
     run = make_run(make_trials(world_size=[1, 2], batch_size=16), 1)
-    drawn = figure(scaling.chapter(material(run, by="precision")), "scaling")
+    drawn = figure(scaling.chapter(report_input(run, by="precision")), "scaling")
     assert drawn.panels[0].series[0].label == "batch 16, precision fp32"
 
 
@@ -142,7 +142,7 @@ def test_levers_have_their_intervals(tmp_path: Path) -> None:
     }
     (tmp_path / "tuning.json").write_text(json.dumps(tuning))
     run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
-    (panel,) = figure(levers.chapter(material(run)), "levers").panels
+    (panel,) = figure(levers.chapter(report_input(run)), "levers").panels
     assert [(drawn.label, drawn.interval(0)) for drawn in panel.series] == [
         ("faster", (1.3, 1.5)),
         ("slower", None),
@@ -153,16 +153,16 @@ def test_levers_have_their_intervals(tmp_path: Path) -> None:
 def test_a_broken_account_of_tuning_draws_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "tuning.json").write_text(text)
     run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
-    assert names(levers.chapter(material(run))) == []
+    assert names(levers.chapter(report_input(run))) == []
 
 
 def test_every_launch_is_listed_and_long_lists_end() -> None:
     run = make_run(make_trials(), 2)
-    chapter = trials.chapter(material(run))
+    chapter = trials.chapter(report_input(run))
     assert chapter is not None and chapter.sections[0].table is not None
     assert len(chapter.sections[0].table.rows) == 2
     many = dataclasses.replace(run, results=run.results * 1500)
-    cut = trials.chapter(material(many))
+    cut = trials.chapter(report_input(many))
     assert cut is not None and cut.sections[0].table is not None
     assert len(cut.sections[0].table.rows) == 2000
     assert cut.sections[0].lines[0].startswith("1,000 more launches")
@@ -175,7 +175,7 @@ def test_every_launch_is_listed_and_long_lists_end() -> None:
 def test_a_run_on_several_nodes_names_them(nodes: int, shown: str) -> None:
     recorded = {"machine": {"host": "here"}, "nodes": {f"n{number}": {} for number in range(nodes)}}
     run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
-    found = environment.chapter(material(run))
+    found = environment.chapter(report_input(run))
     assert found is not None and found.sections[0].table is not None
     assert found.sections[0].table.rows[0][2] == shown
 
@@ -183,10 +183,10 @@ def test_a_run_on_several_nodes_names_them(nodes: int, shown: str) -> None:
 def test_what_a_run_without_scaling_finds_is_in_the_report() -> None:
     recorded = {"node_differences": ["cores: 64 on n1; 32 on n2"]}
     run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
-    found = findings.chapter(material(run))
+    found = findings.chapter(report_input(run))
     assert found is not None
     assert found.sections[0].lines[0].startswith("1. nodes differ: cores: 64 on n1; 32 on n2.")
-    assert findings.chapter(material(dataclasses.replace(run, environment={}))) is None
+    assert findings.chapter(report_input(dataclasses.replace(run, environment={}))) is None
 
 
 def test_a_recorded_step_is_drawn_with_few_spans(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,14 +199,14 @@ def test_a_recorded_step_is_drawn_with_few_spans(monkeypatch: pytest.MonkeyPatch
     (trial,) = make_trials(world_size=2)
     monkeypatch.setattr(material_module, "profiles", lambda run: (_profile(trial, step),))
     monkeypatch.setattr(timeline, "profile_sections", lambda run: ())
-    (panel,) = figure(timeline.chapter(material(make_run([trial], 1))), "timeline").panels
+    (panel,) = figure(timeline.chapter(report_input(make_run([trial], 1))), "timeline").panels
     assert panel.names == ("rank 0 compute", "rank 0 communication", "rank 1 compute", "rank 1 communication")
     assert max(len(drawn.x) for drawn in panel.series) <= 150
 
 
-def _profile(trial: Trial, step: TracedStep) -> Profile:
+def _profile(trial: Trial, step: TracedStep) -> TraceProfile:
     ranks = {rank: TracedRank(on_gpu=False, steps=(step,), kernels=()) for rank in range(2)}
-    return Profile(
+    return TraceProfile(
         trial=trial, files={}, ranks=ranks, unread={}, untraced_step_s=None, traced_step_s=0.1,
         ddp_overlap=None, bucket_bytes=None,
     )  # fmt: skip

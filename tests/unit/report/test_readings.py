@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from scalescope.analysis.telemetry import Seen
+from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.report.training.sections import cpu_reading, gpu_reading, training_sections
 from scalescope.results.run import Run
 
 from .conftest import Render
 from .known_runs import make_run, make_trials
 
-_FULL = Seen(
+_FULL = TelemetrySummary(
     gpu_utilization=0.973,
     gpu_memory_bytes=5e9,
     power_w=412.4,
@@ -48,8 +48,8 @@ def test_what_a_gpu_does_not_tell_is_left_out(missing: dict[str, None], expected
 
 
 def test_a_gpu_whose_use_alone_is_known_is_one_figure_and_idle_is_a_figure_too() -> None:
-    assert gpu_reading(Seen(gpu_utilization=1.0)) == "100 % busy"
-    assert gpu_reading(Seen(gpu_utilization=0.0)) == "0 % busy"
+    assert gpu_reading(TelemetrySummary(gpu_utilization=1.0)) == "100 % busy"
+    assert gpu_reading(TelemetrySummary(gpu_utilization=0.0)) == "0 % busy"
 
 
 def test_a_gpu_whose_driver_keeps_no_samples_is_not_called_idle() -> None:
@@ -60,27 +60,27 @@ def test_a_gpu_whose_driver_keeps_no_samples_is_not_called_idle() -> None:
 
 
 def test_a_problem_is_told_where_no_gpu_was_seen() -> None:
-    assert gpu_reading(Seen(problem="NVML says no")) == "unknown: NVML says no"
+    assert gpu_reading(TelemetrySummary(problem="NVML says no")) == "unknown: NVML says no"
     seen = dataclasses.replace(_FULL, problem="NVML says no")
     assert gpu_reading(seen) == gpu_reading(_FULL)  # another launch saw it
 
 
 def test_where_there_was_nothing_to_look_at_nothing_is_said() -> None:
-    assert gpu_reading(Seen()) is None
-    assert cpu_reading(Seen()) is None
-    assert gpu_reading(Seen(host_utilization=0.5)) is None
-    assert cpu_reading(Seen(gpu_utilization=0.5)) is None
+    assert gpu_reading(TelemetrySummary()) is None
+    assert cpu_reading(TelemetrySummary()) is None
+    assert gpu_reading(TelemetrySummary(host_utilization=0.5)) is None
+    assert cpu_reading(TelemetrySummary(gpu_utilization=0.5)) is None
 
 
 def test_a_processor_is_told_of_by_ranks_and_host() -> None:
     assert cpu_reading(_FULL) == "1.3 cores busy a rank, 25 % of the host busy"
-    assert cpu_reading(Seen(host_utilization=0.0, rank_busy_cores=0.0)) == (
+    assert cpu_reading(TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0)) == (
         "0.0 cores busy a rank, 0 % of the host busy"
     )
 
 
 def test_a_host_alone_is_told_of_without_its_ranks() -> None:
-    assert cpu_reading(Seen(host_utilization=0.254)) == "25 % of the host busy"
+    assert cpu_reading(TelemetrySummary(host_utilization=0.254)) == "25 % of the host busy"
 
 
 def _shown(render: Render, run: Run) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Settings that tell trials apart get a column or a word; those every table shows, and equal ones, do not."""
 
 from scalescope.experiment.trial import Trial
-from scalescope.report.varied import shown_value, told_apart, varied_settings
+from scalescope.report.varied import disambiguate, shown_value, varied_settings
 
 BASE = {"world_size": 1, "batch_size": 8, "strategy": "ddp", "precision": "fp32", "env": None}
 
@@ -69,16 +69,16 @@ def test_equal_labels_are_told_apart_by_what_is_unusual() -> None:
     ]
     trials[1] = trials[1].replace(seed=7)
     trials[0] = trials[0].replace(seed=0)
-    labels = told_apart(["a"] * 4, trials, ["cpu"] * 4)
+    labels = disambiguate(["a"] * 4, trials, ["cpu"] * 4)
     assert labels[2:] == ("a, lr 2", "a, jit True")
     assert len(set(labels)) == 4
 
 
 def test_different_labels_stay_as_they_are() -> None:
     trials = [Trial(settings={"lr": 1}), Trial(settings={"lr": 2})]
-    assert told_apart(["a", "b"], trials, ["cpu", "cpu"]) == ("a", "b")
+    assert disambiguate(["a", "b"], trials, ["cpu", "cpu"]) == ("a", "b")
 
 
 def test_the_same_trial_on_two_devices_is_told_apart_by_the_device() -> None:
     trials = [Trial(settings={"lr": 1})] * 2
-    assert told_apart(["a", "a"], trials, ["cpu", "H200"]) == ("a, cpu", "a, H200")
+    assert disambiguate(["a", "a"], trials, ["cpu", "H200"]) == ("a, cpu", "a, H200")

@@ -7,8 +7,8 @@ import torch
 from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.setting import settings_of
-from scalescope.worker.training.feeding import Feed, Handling, Shard, feed
-from scalescope.worker.training.step import Data, Surroundings
+from scalescope.worker.training.feeding import Feed, InputOptions, Shard, feed
+from scalescope.worker.training.step import BuildContext, Data
 
 CPU = torch.device("cpu")
 Card = TypeVar("Card")
@@ -20,9 +20,9 @@ def options(card: type[Card], device: str = "cpu", **changes: Any) -> Card:
     return card(**{**values, **changes})
 
 
-def place(reference: str = "test", rank: int = 0, world_size: int = 1, batch_size: int = 4) -> Surroundings:
+def place(reference: str = "test", rank: int = 0, world_size: int = 1, batch_size: int = 4) -> BuildContext:
     """Where a workload is built."""
-    return Surroundings(reference=reference, rank=rank, world_size=world_size, batch_size=batch_size)
+    return BuildContext(reference=reference, rank=rank, world_size=world_size, batch_size=batch_size)
 
 
 def feed_of(data: Data, batch_size: int = 4, *, index: int = 0, count: int = 1, **changes: Any) -> Feed:
@@ -30,9 +30,9 @@ def feed_of(data: Data, batch_size: int = 4, *, index: int = 0, count: int = 1, 
     return feed(data, batch_size, handling(**changes), CPU, Shard(index=index, count=count), seed=0)
 
 
-def handling(**changes: Any) -> Handling:
+def handling(**changes: Any) -> InputOptions:
     """How batches are made and copied: as the cards' defaults say, with some changed."""
     names = {setting.name for setting in settings_of(Copying)}
     copying = {name: value for name, value in changes.items() if name in names}
     loader = {name: value for name, value in changes.items() if name not in names}
-    return Handling(loader=options(Input, **loader), copying=options(Copying, **copying))
+    return InputOptions(loader=options(Input, **loader), copying=options(Copying, **copying))

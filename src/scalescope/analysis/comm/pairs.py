@@ -8,7 +8,7 @@ from typing import TypeVar
 from scalescope.results.result import Result
 
 End = TypeVar("End", bound=int | str)  # a rank or a node
-Meeting = tuple[End, End]
+Rendezvous = tuple[End, End]
 _SLOW = 0.5  # of the usual rate
 
 
@@ -82,13 +82,13 @@ def _hosts(result: Result) -> dict[int, str]:
     return {record.rank: record.host for record in result.ranks}
 
 
-def node_rates(pairs: Iterable[PairRow]) -> dict[Meeting[str], float]:
+def node_rates(pairs: Iterable[PairRow]) -> dict[Rendezvous[str], float]:
     """Bytes a second in each direction between every two nodes: their ranks exchanged at the same time."""
     return {meeting: sum(rates) for meeting, rates in _by_nodes(pairs).items()}
 
 
-def _by_nodes(pairs: Iterable[PairRow]) -> dict[Meeting[str], list[float]]:
-    found: dict[Meeting[str], list[float]] = {}
+def _by_nodes(pairs: Iterable[PairRow]) -> dict[Rendezvous[str], list[float]]:
+    found: dict[Rendezvous[str], list[float]] = {}
     for pair in pairs:
         if not pair.is_inside_a_node:
             low, high = sorted(pair.nodes)
@@ -96,7 +96,7 @@ def _by_nodes(pairs: Iterable[PairRow]) -> dict[Meeting[str], list[float]]:
     return found
 
 
-def _comparable(pairs: Iterable[PairRow]) -> dict[Meeting[str], float]:
+def _comparable(pairs: Iterable[PairRow]) -> dict[Rendezvous[str], float]:
     """What nodes carry together, or for each pair of ranks where not all nodes have as many."""
     rates = _by_nodes(pairs)
     if len({len(rate) for rate in rates.values()}) == 1:
@@ -122,7 +122,7 @@ def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
     return tuple(sorted(found, key=lambda one: one.bytes_per_s / one.usual_bytes_per_s))
 
 
-def _named(rates: Mapping[Meeting[End], float], kind: str) -> list[SlowLink]:
+def _named(rates: Mapping[Rendezvous[End], float], kind: str) -> list[SlowLink]:
     """The slow links of one kind in words, with what the others carry."""
     ends, meetings = slow_ends(rates), slow_meetings(rates)
     if not ends and not meetings:
@@ -150,7 +150,7 @@ def _named(rates: Mapping[Meeting[End], float], kind: str) -> list[SlowLink]:
     ]
 
 
-def slow_ends(rates: Mapping[Meeting[End], float]) -> tuple[End, ...]:
+def slow_ends(rates: Mapping[Rendezvous[End], float]) -> tuple[End, ...]:
     """Ranks or nodes whose best meeting is far below the usual one's best: their own link is slow.
 
     Who met only one other cannot be told from that one.
@@ -166,7 +166,7 @@ def slow_ends(rates: Mapping[Meeting[End], float]) -> tuple[End, ...]:
     return tuple(end for end, rate in best.items() if rate < _SLOW * usual)
 
 
-def slow_meetings(rates: Mapping[Meeting[End], float]) -> tuple[Meeting[End], ...]:
+def slow_meetings(rates: Mapping[Rendezvous[End], float]) -> tuple[Rendezvous[End], ...]:
     """Meetings far below the usual one that no slow end explains."""
     if len(rates) < 3:
         return ()

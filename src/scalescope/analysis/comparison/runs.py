@@ -26,7 +26,7 @@ _ALL_LAUNCHES_TELL = 2.80  # z.975 + z.8: what the quantiles of t come to with v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class ComparedConfig:
     """One configuration before and after."""
 
     before: Configuration
@@ -72,7 +72,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class Unmatched:
     """A configuration that only one of the runs has, and how the nearest of the other run differs."""
 
     trial: Trial
@@ -101,18 +101,18 @@ class CollectivePair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """All that two runs say about each other."""
 
     threshold: float
-    judged: tuple[Judged, ...]
+    judged: tuple[ComparedConfig, ...]
     failed: tuple[Failed, ...]
-    only_before: tuple[Alone, ...]
-    only_after: tuple[Alone, ...]
+    only_before: tuple[Unmatched, ...]
+    only_after: tuple[Unmatched, ...]
     collectives: tuple[CollectivePair, ...]
 
     @property
-    def regressions(self) -> tuple[Judged, ...]:
+    def regressions(self) -> tuple[ComparedConfig, ...]:
         return tuple(one for one in self.judged if one.regressed)
 
     @property
@@ -126,13 +126,13 @@ class Comparison:
         training = self.judged or self.failed
         return not training and not (self.collectives and not self.only_before and not self.only_after)
 
-    def with_verdict(self, *verdicts: Verdict) -> tuple[Judged, ...]:
+    def with_verdict(self, *verdicts: Verdict) -> tuple[ComparedConfig, ...]:
         return tuple(one for one in self.judged if one.verdict in verdicts)
 
 
 def compare_runs(
     before: Iterable[Result], after: Iterable[Result], threshold: float, *, any_hardware: bool = False
-) -> Comparison:
+) -> RunComparison:
     """Match the configurations of two runs and judge every pair.
 
     With `any_hardware`, settings that follow from the machine may differ.
@@ -145,7 +145,7 @@ def compare_runs(
     matched = {one.trial.trial_id for pair in pairs for one in pair}
     alone = [one for one in left if one.trial.trial_id not in matched | gone]
     fresh = [one for one in right if one.trial.trial_id not in matched]
-    return Comparison(
+    return RunComparison(
         threshold=threshold,
         judged=_judge(pairs, threshold),
         failed=failed,
@@ -202,7 +202,7 @@ def _job(trial: Trial, ignored: tuple[str, ...]) -> dict[str, object]:
     return {name: value for name, value in identity(trial.settings).items() if name not in ignored}
 
 
-def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[Judged, ...]:
+def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[ComparedConfig, ...]:
     """All verdicts; the more configurations, the more sure each claim must be."""
     tests = [p_value(after.log_rates, before.log_rates) for before, after in pairs]
     return tuple(
@@ -211,12 +211,12 @@ def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[Judged, ...]:
     )
 
 
-def _judged(pair: Pair, p: float | None, claimed: bool, threshold: float) -> Judged:
+def _judged(pair: Pair, p: float | None, claimed: bool, threshold: float) -> ComparedConfig:
     before, after = pair
     speedup = ratio_of_logs(after.log_rates, before.log_rates)
     seen = smallest_effect(after.log_rates, before.log_rates)
     found = verdict_of(speedup.value, claimed, seen, threshold)
-    return Judged(
+    return ComparedConfig(
         before=before,
         after=after,
         speedup=speedup,
@@ -248,9 +248,9 @@ def _job_key(trial: Trial) -> str:
     return repr(sorted(_job(trial, _LENGTH).items()))
 
 
-def _alone(configuration: Configuration, others: Sequence[Configuration]) -> Alone:
+def _alone(configuration: Configuration, others: Sequence[Configuration]) -> Unmatched:
     found = [setting_differences(configuration.trial, other.trial) for other in others]
-    return Alone(trial=configuration.trial, nearest=min(found, key=len, default=()))
+    return Unmatched(trial=configuration.trial, nearest=min(found, key=len, default=()))
 
 
 def setting_differences(trial: Trial, other: Trial) -> tuple[tuple[str, object, object], ...]:
@@ -273,7 +273,7 @@ def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[Collecti
     return tuple(CollectivePair(before=before[place(row)], after=row) for row in rows)
 
 
-def more_would_tell(judged: Judged) -> bool:
+def more_launches_would_tell(judged: ComparedConfig) -> bool:
     """Whether further launches of the new run alone could bring the threshold into sight.
 
     The old run's launches stay as few as they are: with very many new ones, its share of the noise is left.

@@ -14,7 +14,7 @@ _NOT_THE_JOB = ("epochs", "steps_per_epoch", "warmup_steps", "lr", "stand_in")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class RunRow:
     """One run's row, and what it delivers less than the first run, in ranks' worth of speed."""
 
     run: int  # its place among the runs
@@ -24,17 +24,17 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class JobGroup:
     """The same job on the same number of ranks in several runs, the first run's row first."""
 
-    members: tuple[Beside, ...]
+    members: tuple[RunRow, ...]
 
     @property
     def first(self) -> ScalingRow:
         return self.members[0].row
 
 
-def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[Group, ...]:
+def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[JobGroup, ...]:
     """All rows of the first run that another run has as well."""
     placed = [(number, row) for number, rows in enumerate(runs) for row in rows]
     groups = []
@@ -46,7 +46,7 @@ def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[Group, ...]:
         seen.add(job)
         same = [(number, row) for number, row in placed if job_of(row.trial) == job]
         if len({number for number, _ in same}) > 1:
-            groups.append(Group(members=tuple(_beside(number, row, same[0][1]) for number, row in same)))
+            groups.append(JobGroup(members=tuple(_beside(number, row, same[0][1]) for number, row in same)))
     return tuple(groups)
 
 
@@ -57,11 +57,11 @@ def job_of(trial: Trial) -> str:
     return repr(sorted(kept.items(), key=lambda item: item[0]))
 
 
-def _beside(number: int, row: ScalingRow, first: ScalingRow) -> Beside:
+def _beside(number: int, row: ScalingRow, first: ScalingRow) -> RunRow:
     """Losses of a waterfall add up to what is not delivered, so their differences do as well."""
     if row is first:
-        return Beside(run=number, row=row, behind=None, behind_by_exposed=None)
-    return Beside(
+        return RunRow(run=number, row=row, behind=None, behind_by_exposed=None)
+    return RunRow(
         run=number,
         row=row,
         behind=_minus(_delivered(first), _delivered(row)),

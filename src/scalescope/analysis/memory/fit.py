@@ -13,7 +13,7 @@ _KINK = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class FittedLine:
     """peak = base + slope × batch, as seen up to a largest batch."""
 
     base: float
@@ -27,7 +27,7 @@ class Line:
         return max(0, min(_LARGEST_BATCH, math.floor((capacity - self.base) / self.slope)))
 
 
-def fit_line(points: Sequence[tuple[int, int]]) -> Line | None:
+def fit_line(points: Sequence[tuple[int, int]]) -> FittedLine | None:
     """Least squares over (batch, bytes); None below two different batches.
 
     With few samples the peak may lie elsewhere, for instance in the optimizer, and not grow at all. Small
@@ -45,12 +45,12 @@ def fit_line(points: Sequence[tuple[int, int]]) -> Line | None:
     return None
 
 
-def _least_squares(points: Sequence[tuple[int, int]]) -> Line:
+def _least_squares(points: Sequence[tuple[int, int]]) -> FittedLine:
     middle = math.fsum(batch for batch, _ in points) / len(points)
     mean = math.fsum(size for _, size in points) / len(points)
     spread = math.fsum((batch - middle) ** 2 for batch, _ in points)
     slope = math.fsum((batch - middle) * (size - mean) for batch, size in points) / spread
-    return Line(base=mean - slope * middle, slope=slope, largest=max(batch for batch, _ in points))
+    return FittedLine(base=mean - slope * middle, slope=slope, largest=max(batch for batch, _ in points))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def next_batch(bracket: Bracket, predicted: int | None, tries: int) -> int | Non
     if high is None:
         beyond = low + max(step, _UP * (low - predicted))
         return min(_LARGEST_BATCH, max(predicted, beyond))
-    # Beside an edge the line has nothing new to say: a step away from it closes the bracket, or moves it far.
+    # RunRow an edge the line has nothing new to say: a step away from it closes the bracket, or moves it far.
     wanted = max(predicted, low + max(step, _UP * (low - predicted)))
     wanted = min(wanted, high - max(step, _DOWN * (predicted - high)))
     return wanted if low < wanted < high else (low + high) // 2

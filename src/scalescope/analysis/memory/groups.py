@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scalescope.analysis.memory.fit import Bracket, Line, fit_line, next_batch
+from scalescope.analysis.memory.fit import Bracket, FittedLine, fit_line, next_batch
 from scalescope.analysis.memory.forecast import Savings, forecast_points, savings_of
 from scalescope.analysis.memory.rows import MemoryRow, job_key, memory_rows
 from scalescope.experiment.trial import Trial
@@ -21,10 +21,10 @@ class MemoryGroup:
     """One job at several batches: how its memory grows, and the largest batch that fits."""
 
     rows: tuple[MemoryRow, ...]  # those that were measured closely, smallest batch first
-    line: Line | None
+    line: FittedLine | None
     line_is_forecast: bool
-    forecast_line: Line | None
-    activations: Line | None
+    forecast_line: FittedLine | None
+    activations: FittedLine | None
     capacity: int | None
     bracket: Bracket
     tries: int
@@ -116,7 +116,7 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
     )
 
 
-def _seen_line(rows: list[MemoryRow]) -> Line | None:
+def _seen_line(rows: list[MemoryRow]) -> FittedLine | None:
     """The line through what was measured; on the CPU only where it rises by more than chance."""
     points = [(row.batch, row.highest) for row in rows if row.highest is not None]
     if len(points) > 1 and rows[0].trial.device == "cpu":
@@ -127,7 +127,7 @@ def _seen_line(rows: list[MemoryRow]) -> Line | None:
     return fit_line(points)
 
 
-def _agrees(measured: Line | None, forecast: Line) -> bool:
+def _agrees(measured: FittedLine | None, forecast: FittedLine) -> bool:
     """Whether measured batches were large enough to see what a sample costs: the peak of small ones may lie
     in the optimizer, and pages hide it on the CPU."""
     if measured is None or measured.slope <= 0 or measured.base < 0:

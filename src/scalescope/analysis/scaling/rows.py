@@ -10,7 +10,7 @@ from scalescope.analysis.scaling.waterfall import EXPOSED, Waterfall, waterfall_
 from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_of_logs
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
-from scalescope.experiment.ablations import preloaded_twin, silent_twin, with_share
+from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
 from scalescope.experiment.trial import Trial, identity
 
 
@@ -126,7 +126,7 @@ def _shares(configurations: list[Configuration]) -> set[object]:
         for configuration in configurations
         if configuration.trial.world_size > 1 and _global_batch(configuration) is not None
     ]
-    parts = {with_share(one.trial).settings["global_batch_size"] for one in several}
+    parts = {at_per_rank_batch(one.trial).settings["global_batch_size"] for one in several}
     return parts - {_global_batch(one) for one in several}
 
 
@@ -144,9 +144,9 @@ def _row(
     speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
     share = baseline.trial.world_size / one.trial.world_size
     wrapped = _wrapped_one_rank(one, same_kind, asked)
-    quiet = silent_twin(preloaded_twin(one.trial))
+    quiet = without_communication(with_preloaded_input(one.trial))
     silent = None if quiet is None else known.get(quiet.trial_id)
-    fed = known.get(preloaded_twin(one.trial).trial_id)
+    fed = known.get(with_preloaded_input(one.trial).trial_id)
     is_baseline = one is baseline
     waterfall = waterfall_of(one, known)
     exposed = None if waterfall is None else waterfall.term(EXPOSED)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate, difference_of_means, mean_with_interval
 from scalescope.experiment.ablations import (
+    at_per_rank_batch,
     has_loader,
-    plain_twin,
-    preloaded_twin,
-    silent_twin,
-    with_share,
+    single_rank_baseline,
+    with_preloaded_input,
+    without_communication,
 )
 from scalescope.experiment.trial import Trial
 
@@ -83,7 +83,7 @@ class Waterfall:
 def waterfall_of(configuration: Configuration, found: Mapping[str, Configuration]) -> Waterfall | None:
     """The waterfall of a configuration, from all by trial; None without plain training on one rank."""
     trial = configuration.trial
-    plain = found.get(plain_twin(trial).trial_id)
+    plain = found.get(single_rank_baseline(trial).trial_id)
     if plain is None or not 1 < trial.world_size == trial.replicas:  # a pipeline's ranks share one batch
         return None
     chain = _Chain(configuration, plain, found)
@@ -113,13 +113,13 @@ class _Chain:
         self._full = full
         self._plain = plain
         trial = full.trial
-        share = with_share(trial)
-        self._share = found.get(preloaded_twin(plain_twin(share)).trial_id)
-        self._wrapped = found.get(preloaded_twin(share.on_one_rank()).trial_id)
-        silent = silent_twin(preloaded_twin(trial))
+        share = at_per_rank_batch(trial)
+        self._share = found.get(with_preloaded_input(single_rank_baseline(share)).trial_id)
+        self._wrapped = found.get(with_preloaded_input(share.on_one_rank()).trial_id)
+        silent = without_communication(with_preloaded_input(trial))
         self._silent = None if silent is None else found.get(silent.trial_id)
-        self._fed = found.get(preloaded_twin(trial).trial_id)
-        self._share_as_fed = found.get(plain_twin(share).trial_id)
+        self._fed = found.get(with_preloaded_input(trial).trial_id)
+        self._share_as_fed = found.get(single_rank_baseline(share).trial_id)
 
     @property
     def ideal_s(self) -> float:
@@ -145,7 +145,7 @@ class _Chain:
         late = None if usual is None or slowest is None else _paired(slowest, usual)
         share, wrapped = _steps(self._share), _steps(self._wrapped)
         no_silence = "the same ranks sending nothing were not measured"
-        if silent_twin(self._full.trial) is None:
+        if without_communication(self._full.trial) is None:
             no_silence = "communication cannot be left out of this strategy with these settings"
         found: list[Part] = []
         if self._full.trial.mode == "strong":

@@ -20,7 +20,7 @@ _ROOTED = re.compile(r"broadcast|send|recv|^(gather|scatter|reduce)$|Kernel_Redu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class BucketTiming:
     """The n-th exchange of a step, over all recorded steps and ranks."""
 
     number: int
@@ -32,7 +32,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class TraceProfile:
     """What the traces of one trial say."""
 
     trial: Trial
@@ -75,16 +75,16 @@ class Profile:
         return abs(self.span_overlap - self.ddp_overlap)
 
     @property
-    def buckets(self) -> tuple[Bucket, ...]:
+    def buckets(self) -> tuple[BucketTiming, ...]:
         """The exchanges of a step in their order; empty where steps or ranks differ in their number."""
         counts = {len(step.collectives) for step in self.steps}
         if len(counts) != 1:
             return ()
         return tuple(self._bucket(number) for number in range(counts.pop()))
 
-    def _bucket(self, number: int) -> Bucket:
+    def _bucket(self, number: int) -> BucketTiming:
         found = [step.collectives[number] for step in self.steps]
-        return Bucket(
+        return BucketTiming(
             number=number + 1,
             name=found[0].name,
             size_bytes=found[0].size_bytes,
@@ -137,7 +137,7 @@ def _takes_turns(step: TracedStep) -> bool:
     return all(end <= begin + _ROUNDING_S for end, begin in zip(ends, begins[1:], strict=False))
 
 
-def profiles(run: Run) -> tuple[Profile, ...]:
+def profiles(run: Run) -> tuple[TraceProfile, ...]:
     """The profiles of a run; traces that cannot be read are named, not left out in silence."""
     found = (_profile(result, run) for result in run.of_status("ok") if _has_traces(result))
     return tuple(one for one in found if one is not None)
@@ -147,7 +147,7 @@ def _has_traces(result: Result) -> bool:
     return any("trace" in record.counters for record in result.ranks)
 
 
-def _profile(result: Result, run: Run) -> Profile:
+def _profile(result: Result, run: Run) -> TraceProfile:
     ranks: dict[int, TracedRank] = {}
     unread: dict[int, str] = {}
     files = {one.rank: str(one.counters["trace"]) for one in result.ranks if "trace" in one.counters}
@@ -163,7 +163,7 @@ def _profile(result: Result, run: Run) -> Profile:
                 unread[rank] = f"{name} holds no complete step"
                 del ranks[rank]
     trial = Trial(settings=result.settings)
-    return Profile(
+    return TraceProfile(
         trial=trial,
         files=files,
         ranks=ranks,

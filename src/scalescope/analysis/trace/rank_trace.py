@@ -48,7 +48,7 @@ _ITEM_NAMES = {"c10::half": "half", "c10::bfloat16": "bfloat16", "long int": "lo
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """Something that took time; on a GPU with the moment at which the host started it."""
 
     name: str
@@ -162,7 +162,7 @@ class _Timeline:
         self._waiting = merged(one.interval for one in self._ranges if one.name == INPUT)
         self._backward = merged(self._backward_compute(operations))
 
-    def _ended_with_their_part(self, transfers: list[Event]) -> list[Event]:
+    def _ended_with_their_part(self, transfers: list[TraceEvent]) -> list[TraceEvent]:
         """gloo's threads may close an event long after its waiters went on: it ends with the part of the step
         in which it began."""
         parts = [one for one in self._ranges if one.name in (FORWARD, BACKWARD, OPTIMIZER)]
@@ -173,7 +173,7 @@ class _Timeline:
             inside = place >= 0 and transfer.start_s < parts[place].end_s
             end_s = min(transfer.end_s, parts[place].end_s) if inside else transfer.end_s
             found.append(
-                Event(
+                TraceEvent(
                     transfer.name,
                     transfer.start_s,
                     end_s,
@@ -184,7 +184,7 @@ class _Timeline:
             )
         return found
 
-    def _backward_compute(self, operations: list[Event]) -> list[Interval]:
+    def _backward_compute(self, operations: list[TraceEvent]) -> list[Interval]:
         """Compute of the backward pass itself: what follows it, copying buckets back, waits for them."""
         hosts = merged(
             operation.interval for operation in operations if operation.name.startswith(_BACKWARD_OPERATION)
@@ -235,7 +235,7 @@ class _Timeline:
             },
         )
 
-    def _of_backward(self, sent: list[Event]) -> list[Interval]:
+    def _of_backward(self, sent: list[TraceEvent]) -> list[Interval]:
         """Transfers that backward started; buffers and parameters travel at other times."""
         backward = [one.interval for one in self._ranges if one.name == BACKWARD]
         return [one.interval for one in sent if _covers(backward, one.started_s)]
@@ -280,7 +280,7 @@ def _is_no_compute(name: str) -> bool:
     return _NO_COMPUTE.search(name) is not None or is_communication(name)
 
 
-def _collective(event: Event, compute: list[Interval], window: Interval) -> Collective:
+def _collective(event: TraceEvent, compute: list[Interval], window: Interval) -> Collective:
     (start_s, end_s) = (event.start_s, min(event.end_s, window[1]))
     return Collective(
         name=event.name.removeprefix("gloo:"),
@@ -301,13 +301,13 @@ def _starts_of_launches(calls: Iterable[dict[str, Any]]) -> dict[int, float]:
     return found
 
 
-def _event(raw: dict[str, Any], starts: dict[int, float] | None = None) -> Event:
+def _event(raw: dict[str, Any], starts: dict[int, float] | None = None) -> TraceEvent:
     start_s, end_s = float(raw["ts"]) * _US, (float(raw["ts"]) + float(raw["dur"])) * _US
     arguments = raw.get("args") or {}
     name = str(raw.get("name", ""))
     started_s = (starts or {}).get(arguments.get("correlation", -1), start_s)
     size = _size_bytes(arguments) if is_communication(name) else None
-    return Event(name, start_s, end_s, started_s, size, raw.get("tid"))
+    return TraceEvent(name, start_s, end_s, started_s, size, raw.get("tid"))
 
 
 def _size_bytes(arguments: dict[str, Any]) -> int | None:
@@ -353,7 +353,7 @@ def _longest(timeline: _Timeline, windows: list[Interval]) -> tuple[tuple[str, f
     return tuple((name, times[name], counts[name]) for name in ordered)
 
 
-def _own_times(events: list[Event], on_gpu: bool) -> list[float]:
+def _own_times(events: list[TraceEvent], on_gpu: bool) -> list[float]:
     """Time of each event without the events inside it."""
     own = [event.end_s - event.start_s for event in events]
     if on_gpu:

@@ -15,7 +15,7 @@ _SLOW_START_S = 40.0  # what a slow start takes, as long as none was seen
 _AGAIN = 0.4  # of a slow first launch, the next one takes: what it compiled is kept
 
 
-class Needs(Exception):
+class LaunchesNeeded(Exception):
     """Launches without which the search cannot go on."""
 
     def __init__(self, launches: tuple[tuple[Trial, int], ...]) -> None:
@@ -23,12 +23,12 @@ class Needs(Exception):
         self.launches = launches
 
 
-class NoTime(Exception):
+class OverBudget(Exception):
     """The budget has no room for launches that the search can do without."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Laboratory:
+class SearchLedger:
     """What was measured, by stage, and what the budget still allows.
 
     A candidate that failed once is out: nobody should be told to use it. The baseline, which is used already,
@@ -97,9 +97,9 @@ class Laboratory:
             # Once the end has begun, going back would change what is being confirmed.
             gone_by = stage < FINAL_STAGE and self.is_ending
             if gone_by or not self._fits([one for one, _ in missing], share, reserve_s):
-                raise NoTime
+                raise OverBudget
         if missing:
-            raise Needs(tuple(missing))
+            raise LaunchesNeeded(tuple(missing))
         # Later launches of the stage do not count: reading again must decide as it did the first time.
         of_stage = [one for one in self.results if first <= one.launch < first + count]
         ids = {trial.trial_id for trial in wanted}

@@ -1,7 +1,7 @@
 """The search of `tune`: what to launch next, decided from the results alone, so that it can be resumed.
 
-It is written as if everything were measured already. What is not raises `Needs`, is launched, and the search
-is read again from its beginning.
+It is written as if everything were measured already. What is missing raises `LaunchesNeeded`, is launched,
+and the search is read again from its beginning.
 """
 
 import math
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.tuning.ledger import FINAL_STAGE, Laboratory, NoTime
-from scalescope.analysis.tuning.verdicts import Comparison, compare_all, loss_of
+from scalescope.analysis.tuning.ledger import FINAL_STAGE, OverBudget, SearchLedger
+from scalescope.analysis.tuning.verdicts import LeverComparison, compare_all, loss_of
 from scalescope.experiment.trial import Trial
 
 
@@ -54,57 +54,57 @@ class Attempt:
 
 
 def singles(
-    laboratory: Laboratory,
+    ledger: SearchLedger,
     baseline: Trial,
     candidates: Sequence[Trial],
     launches: int,
     threshold: float,
     share: float | None = None,
     reserve_s: float = 0.0,
-) -> tuple[tuple[Comparison, ...], frozenset[str]]:
+) -> tuple[tuple[LeverComparison, ...], frozenset[str]]:
     """Every candidate against the baseline, and which were dropped early because they were clearly worse.
 
     Dropping saves launches and claims nothing: on a noisy machine two slow launches prove little.
     """
-    first = laboratory.measured([baseline, *candidates], min(SCREENING, launches), 0, share, reserve_s)
+    first = ledger.measured([baseline, *candidates], min(SCREENING, launches), 0, share, reserve_s)
     if baseline.trial_id not in first:
         return (), frozenset()
     dropped = frozenset(
         one.trial.trial_id for one in first.values() if _clearly_worse(one, first[baseline.trial_id])
     )
     kept = [trial for trial in candidates if trial.trial_id not in dropped]
-    found = {**first, **laboratory.measured([baseline, *kept], launches, 0, share, reserve_s)}
+    found = {**first, **ledger.measured([baseline, *kept], launches, 0, share, reserve_s)}
     judged = [found[trial.trial_id] for trial in candidates if trial.trial_id in found]
     return compare_all(found[baseline.trial_id], judged, threshold), dropped
 
 
 def explore(
-    laboratory: Laboratory,
+    ledger: SearchLedger,
     baseline: Trial,
     candidates: Sequence[Trial],
     launches: int,
     threshold: float,
     shares: Shares,
-) -> tuple[tuple[Comparison, ...], frozenset[str]]:
+) -> tuple[tuple[LeverComparison, ...], frozenset[str]]:
     """Every candidate alone: in all launches, in two, or in one, as its share of the budget allows."""
-    quick = [trial for trial in candidates if not laboratory.is_slow(trial)]
-    laboratory.measured([baseline, *quick], 1, 0)
+    quick = [trial for trial in candidates if not ledger.is_slow(trial)]
+    ledger.measured([baseline, *quick], 1, 0)
     there = list(quick)
     for trial in candidates:
-        if laboratory.is_slow(trial):
+        if ledger.is_slow(trial):
             try:
-                laboratory.measured([trial], 1, 0, shares.slow)
+                ledger.measured([trial], 1, 0, shares.slow)
                 there.append(trial)
-            except NoTime:
+            except OverBudget:
                 continue
     # Confirming the best takes as many launches again, of it and of the baseline.
-    slowest_s = max((laboratory.expected_again_s(trial) for trial in there), default=0.0)
-    reserve_s = launches * (laboratory.expected_again_s(baseline) + slowest_s) if shares.confirming else 0.0
+    slowest_s = max((ledger.expected_again_s(trial) for trial in there), default=0.0)
+    reserve_s = launches * (ledger.expected_again_s(baseline) + slowest_s) if shares.confirming else 0.0
     try:
-        return singles(laboratory, baseline, there, launches, threshold, shares.quick, reserve_s)
-    except NoTime:
-        rounds = laboratory.rounds([baseline, *there], 0)
-        found = laboratory.measured([baseline, *there], rounds, 0)
+        return singles(ledger, baseline, there, launches, threshold, shares.quick, reserve_s)
+    except OverBudget:
+        rounds = ledger.rounds([baseline, *there], 0)
+        found = ledger.measured([baseline, *there], rounds, 0)
     if baseline.trial_id not in found:
         return (), frozenset()
     judged = [found[trial.trial_id] for trial in there if trial.trial_id in found]
@@ -122,7 +122,7 @@ Build = Callable[[frozenset[str]], Trial | None]  # the trial with these levers;
 class Combining:
     """Adds levers to the best one while each is measured to help, then takes out what no longer does."""
 
-    laboratory: Laboratory
+    ledger: SearchLedger
     build: Build
     confirmations: int  # launches of the winner and of the baseline that the end will need
 
@@ -155,7 +155,7 @@ class Combining:
             return []
         try:
             ratios, differs = self._ratios(more, less, stage)
-        except NoTime:  # what was measured to help stays, what was not seen to help does not come in
+        except OverBudget:  # what was measured to help stays, what was not seen to help does not come in
             return [Attempt(text=lever, adds=adds, speedup=None, kept=not adds)]
         if not ratios:
             return []
@@ -177,8 +177,8 @@ class Combining:
         differs = False
         for count in range(1, _RETESTS + 1):
             try:
-                found = self.laboratory.measured([more, less], count, stage, 1.0, self._reserve_s(more, less))
-            except NoTime:
+                found = self.ledger.measured([more, less], count, stage, 1.0, self._reserve_s(more, less))
+            except OverBudget:
                 if ratios:
                     break
                 raise
@@ -194,8 +194,8 @@ class Combining:
 
     def _reserve_s(self, *trials: Trial) -> float:
         """What confirming the winner at the end will take."""
-        again = max(self.laboratory.expected_again_s(trial) for trial in trials)
-        known = self.laboratory.durations_s.get(self.laboratory.baseline, [0.0])
+        again = max(self.ledger.expected_again_s(trial) for trial in trials)
+        known = self.ledger.durations_s.get(self.ledger.baseline, [0.0])
         return self.confirmations * (known[-1] + again)
 
 
@@ -216,7 +216,7 @@ def _helps(ratios: list[float]) -> bool:
 
 
 def scaling_of(
-    laboratory: Laboratory, pairs: Mapping[str, tuple[Trial, Trial]], launches: int
+    ledger: SearchLedger, pairs: Mapping[str, tuple[Trial, Trial]], launches: int
 ) -> dict[str, Estimate]:
     """How many times one rank's speed all of them reach, by name; `pairs` holds (all ranks, one).
 
@@ -226,8 +226,8 @@ def scaling_of(
     found: dict[str, Configuration] = {}
     for count in range(1, launches + 1):
         try:
-            found = laboratory.measured(trials.values(), count, SCALING_STAGE, 1.0)
-        except NoTime:
+            found = ledger.measured(trials.values(), count, SCALING_STAGE, 1.0)
+        except OverBudget:
             break
     return {
         name: ratio_of_logs(found[every.trial_id].log_rates, found[one.trial_id].log_rates)
@@ -237,10 +237,10 @@ def scaling_of(
 
 
 def confirmed(
-    laboratory: Laboratory, baseline: Trial, winner: Trial, launches: int, threshold: float
-) -> Comparison | None:
+    ledger: SearchLedger, baseline: Trial, winner: Trial, launches: int, threshold: float
+) -> LeverComparison | None:
     """The winner against the baseline in new launches: those that chose it flatter it."""
-    found = laboratory.measured([baseline, winner], launches, FINAL_STAGE)
+    found = ledger.measured([baseline, winner], launches, FINAL_STAGE)
     if len(found) < 2:
         return None
     (comparison,) = compare_all(found[baseline.trial_id], [found[winner.trial_id]], threshold)

@@ -22,7 +22,7 @@ _STANDS_OUT = 3.0  # standard errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class LeverComparison:
     """A configuration against the baseline."""
 
     candidate: Configuration
@@ -36,7 +36,7 @@ class Comparison:
 
 def compare_all(
     baseline: Configuration, candidates: Sequence[Configuration], threshold: float
-) -> tuple[Comparison, ...]:
+) -> tuple[LeverComparison, ...]:
     """All verdicts of a run; the more comparisons, the more sure each claim must be."""
     tests = [p_value(candidate.log_rates, baseline.log_rates) for candidate in candidates]
     return tuple(
@@ -47,11 +47,11 @@ def compare_all(
 
 def _comparison(
     baseline: Configuration, configuration: Configuration, p: float | None, claimed: bool, threshold: float
-) -> Comparison:
+) -> LeverComparison:
     speedup = ratio_of_logs(configuration.log_rates, baseline.log_rates)
     seen = smallest_effect(configuration.log_rates, baseline.log_rates)
     loss_change, loss_differs = loss_of(baseline, configuration)
-    return Comparison(
+    return LeverComparison(
         candidate=configuration,
         speedup=speedup,
         p_value=p,

@@ -10,7 +10,7 @@ import click
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
-    from scalescope.launch.attached.rank_context import Membership
+    from scalescope.launch.attached.rank_context import RankContext
     from scalescope.studies.study import StudyReport
 
 
@@ -29,10 +29,10 @@ def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
 
     Exit code 3 when something would make a run meaningless.
     """
-    from scalescope.launch.attached.rank_context import membership
+    from scalescope.launch.attached.rank_context import rank_context
     from scalescope.report.render.terminal import console, show
 
-    place = membership(os.environ)
+    place = rank_context(os.environ)
     if place is not None and place.rank != 0:
         from scalescope.launch.attached.launcher import follow
 
@@ -56,11 +56,13 @@ def _of_this_host(world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]
         launcher.close()
 
 
-def _of_all_hosts(membership: "Membership", world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
+def _of_all_hosts(
+    rank_context: "RankContext", world_size: int | None
+) -> "tuple[StudyReport, dict[str, Any]]":
     from scalescope.launch.attached.launcher import AttachedLauncher
     from scalescope.studies.checks.check import check, check_hosts
 
-    launcher = AttachedLauncher(membership)
+    launcher = AttachedLauncher(rank_context)
     try:
         ranks = launcher.ranks_of_nodes()
         if len(ranks) == 1:

@@ -37,10 +37,10 @@ def command(roots: tuple[Path, ...], **arguments: Any) -> None:
 
       scalescope report runs/ --out report
     """
-    from scalescope.studies.report import FORMATS, PAGE, Wishes, report
+    from scalescope.studies.report import FORMATS, PAGE, ReportOptions, report
 
     formats = arguments["formats"]
-    wishes = Wishes(
+    options = ReportOptions(
         formats=FORMATS if formats is None else _names([formats]),
         title=arguments["title"],
         datasets=_names(arguments["datasets"]),
@@ -49,7 +49,7 @@ def command(roots: tuple[Path, ...], **arguments: Any) -> None:
         width=arguments["width"],
         tensorboard=arguments["tensorboard"],
     )
-    written = report(roots, arguments["out"], wishes)
+    written = report(roots, arguments["out"], options)
     for warning in written.warnings:
         click.echo(warning, err=True)
     click.echo(written.headline)

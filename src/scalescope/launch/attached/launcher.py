@@ -22,14 +22,14 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import differences, together
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached.leader import Leader
-from scalescope.launch.attached.rank_context import Membership
+from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
 from scalescope.launch.private_directory import shared_directory
 from scalescope.launch.probing import Node, nodes_from_probes
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import RunFolder
-from scalescope.results.secondary_errors import is_echo
+from scalescope.results.secondary_errors import is_secondary_error
 
 _LOOK_S = 0.5  # at whether rank 0 is still there
 _LEAVE_S = 5.0  # for a worker that has heard that all is over
@@ -40,10 +40,10 @@ _KEPT_BY_RANKS = tuple(
 )
 
 
-def follow(membership: Membership) -> int:
+def follow(rank_context: RankContext) -> int:
     """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
     with contextlib.ExitStack() as held:
-        variables, leader = _meeting(membership, held)
+        variables, leader = _meeting(rank_context, held)
         child = _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         started = time.monotonic()
         while leader is not None and not leader.is_gone():
@@ -59,12 +59,12 @@ def follow(membership: Membership) -> int:
         return child.wait()
 
 
-def _meeting(membership: Membership, held: contextlib.ExitStack) -> tuple[dict[str, str], Leader | None]:
+def _meeting(rank_context: RankContext, held: contextlib.ExitStack) -> tuple[dict[str, str], Leader | None]:
     """What the worker must know of its place; `held` keeps where ranks of one host meet."""
-    if membership.directory is None:
-        return dict(membership.variables), None
-    meeting = held.enter_context(shared_directory(membership.directory))
-    return {**membership.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
+    if rank_context.directory is None:
+        return dict(rank_context.variables), None
+    meeting = held.enter_context(shared_directory(rank_context.directory))
+    return {**rank_context.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
 
 
 def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
@@ -82,13 +82,13 @@ def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
     return sorted(rank for ranks in nodes for rank in ranks)[:count]
 
 
-def _suspicion(record: dict[str, Any]) -> tuple[bool, bool, float]:
+def _culprit_key(record: dict[str, Any]) -> tuple[bool, bool, float]:
     """Sorts failed ranks, the culprit first: who failed by itself, who is lost, who only saw another's end.
 
     Clocks of several hosts differ, so that times decide only between equals.
     """
     error = record["error"]
-    return is_echo(str(error["message"])), bool(error.get("lost")), float(error["at_wall_s"])
+    return is_secondary_error(str(error["message"])), bool(error.get("lost")), float(error["at_wall_s"])
 
 
 class AttachedLauncher:
@@ -96,13 +96,13 @@ class AttachedLauncher:
 
     repeatable = False
 
-    def __init__(self, membership: Membership) -> None:
-        self._place = membership
+    def __init__(self, rank_context: RankContext) -> None:
+        self._place = rank_context
         self._found: dict[str, Node] = {}
         self._busy = False
         self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
-        variables, leader = _meeting(membership, self._held)
+        variables, leader = _meeting(rank_context, self._held)
         if leader is not None:
             leader.take()
             self._held.callback(leader.let_go)
@@ -196,7 +196,7 @@ class AttachedLauncher:
         watcher.placed([one.placement for one in seen], [one.host for one in seen])
         failed = [one for one in raw if one["state"] != "done"]
         if failed:
-            first = min(failed, key=_suspicion)
+            first = min(failed, key=_culprit_key)
             step = first["error"]["step"]
             where = "" if step is None else f" at step {step}"
             bad_input = bool(first["error"].get("bad_input"))
@@ -212,7 +212,7 @@ class AttachedLauncher:
         return judge(trial, records)
 
     def check(self, trial: Trial) -> None:
-        """What runs already cannot be changed: not its number, its variables or its surroundings."""
+        """What runs already cannot be changed: not its number, its variables or its environment."""
         if trial.settings["env"]:
             raise BadInput("--env cannot change ranks that run already; export it before the ranks start")
         if trial.settings["link"] or trial.settings["split_gpu"]:

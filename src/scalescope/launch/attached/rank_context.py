@@ -19,7 +19,7 @@ _PORTS = 12_000
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class RankContext:
     """This process's place among the ranks somebody else started."""
 
     rank: int
@@ -29,19 +29,19 @@ class Membership:
     directory: str | None = None  # the name of the one where ranks of one host meet, which opens no port
 
 
-def membership(environment: Mapping[str, str], *, on_terminal: bool | None = None) -> Membership | None:
+def rank_context(environment: Mapping[str, str], *, on_terminal: bool | None = None) -> RankContext | None:
     """Our place under torchrun or srun; None when nobody, or nobody completely, made us a rank."""
     if not all(environment.get(name) for name in _TORCHRUN):
         return _place_in_step(environment, _has_terminal() if on_terminal is None else on_terminal)
     try:
-        return Membership(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
+        return RankContext(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
     except ValueError:
         raise BadInput("RANK and WORLD_SIZE are set but are no numbers; unset them") from None
 
 
 def stray_variables(environment: Mapping[str, str]) -> list[str]:
     """Rank variables that are set without making us a rank: left over, and ignored."""
-    if membership(environment) is not None:
+    if rank_context(environment) is not None:
         return []
     return [name for name in _TORCHRUN if name in environment]
 
@@ -55,7 +55,7 @@ def _has_terminal() -> bool:
     return True
 
 
-def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> Membership | None:
+def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankContext | None:
     """Our place in a step of srun; a shell that srun opened (--pty) is a person's, not a rank.
 
     Steps started from such a shell inherit its variable, but not its terminal. A step of one task is no group
@@ -78,11 +78,11 @@ def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> Members
     if len(hosts) == 1:
         chosen = {name: value for name, value in LOOPBACK.items() if name not in environment}
         start = environment.get("SLURM_RESTART_COUNT", "0")  # numbers of steps begin anew with each
-        return Membership(rank, tasks, {**variables, **chosen}, directory=f"{job}.{step}.{start}")
+        return RankContext(rank, tasks, {**variables, **chosen}, directory=f"{job}.{step}.{start}")
     address = environment.get("MASTER_ADDR") or hosts[0]
     port = environment.get("MASTER_PORT") or str(port_of(job, step))
     meeting = {"MASTER_ADDR": address, "MASTER_PORT": port}
-    return Membership(rank, tasks, {**variables, **meeting}, f"{address}:{port}")
+    return RankContext(rank, tasks, {**variables, **meeting}, f"{address}:{port}")
 
 
 def port_of(job: str, step: int) -> int:

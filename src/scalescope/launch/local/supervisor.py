@@ -14,7 +14,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.local.processes import RankProcess, SpawnFailed, is_stopped, signal_group
 from scalescope.results.heartbeat import Heartbeats, Stage
-from scalescope.results.secondary_errors import is_echo
+from scalescope.results.secondary_errors import is_secondary_error
 
 _POLL_S = 0.1
 _SETTLE_S = 0.3  # after a first failure: lets the others say what they saw
@@ -116,7 +116,7 @@ class Supervisor:
     def _failure(self) -> Outcome:
         self._settle()
         lost = [rank for rank in range(len(self._ranks)) if self._lost(rank)]
-        rank = min(lost, key=self._suspicion)
+        rank = min(lost, key=self._culprit_key)
         error = self._ranks[rank].record().get("error") or {}
         step = self._step(rank)
         where = "" if step is None else f" at step {step}"
@@ -140,10 +140,10 @@ class Supervisor:
             self._wait(0.05)
             self._observe()
 
-    def _suspicion(self, rank: int) -> tuple[Any, ...]:
+    def _culprit_key(self, rank: int) -> tuple[Any, ...]:
         """Sorts lost ranks, the culprit first: no echo of another's end, then least progress, then time."""
         error = self._ranks[rank].record().get("error") or {}
-        echo = is_echo(str(error.get("message", "")))
+        echo = is_secondary_error(str(error.get("message", "")))
         return echo, self._beats.read(rank).position, float(error.get("at_monotonic_s", 0.0))
 
     def _how_it_ended(self, rank: int, error: dict[str, Any], where: str) -> str:
@@ -198,7 +198,7 @@ class Supervisor:
 
     def _hang(self, now: float) -> Outcome:
         silent = now - min(one.seen_at for one in self._ranks)
-        blamed, why = self._blame()
+        blamed, why = self._find_culprit()
         step = self._step(blamed[0])
         where = f"at step {step}" if step is not None else f"in {self._ranks[blamed[0]].stage.name.lower()}"
         outcome = Outcome(
@@ -212,7 +212,7 @@ class Supervisor:
         self._dump_stacks()  # last: it sets a stopped rank going, which changes all that was just read
         return outcome
 
-    def _blame(self) -> tuple[list[int], str]:
+    def _find_culprit(self) -> tuple[list[int], str]:
         stopped = [r for r, rank in enumerate(self._ranks) if is_stopped(rank.process.pid)]
         if stopped:
             return stopped, "is stopped by a signal" if len(stopped) == 1 else "are stopped by a signal"

@@ -2,7 +2,7 @@
 
 from scalescope.analysis.comm.collectives import CollectiveRow
 from scalescope.hardware.published import PublishedCurve, published_all_reduce
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.comm.sections import communication_brief
 from scalescope.report.render.figure import BYTES, Figure, Panel, Series
@@ -11,31 +11,33 @@ _MOST_SERIES = 8
 _GB = 1e9
 
 
-def chapter(material: Material) -> Chapter | None:
-    stories = [story for story in reversed(material.stories) if story.collectives]
-    if not stories:
+def chapter(report_input: ReportInput) -> Chapter | None:
+    analyzed_runs = [analyzed for analyzed in reversed(report_input.analyzed_runs) if analyzed.collectives]
+    if not analyzed_runs:
         return None
     return Chapter(
         name="collectives",
         title="How fast ranks talk",
         order=50,
-        sections=tuple(section for story in stories for section in communication_brief(story.run)),
-        figures=tuple(_figure(story, number) for number, story in enumerate(stories[:3])),
+        sections=tuple(
+            section for analyzed in analyzed_runs for section in communication_brief(analyzed.run)
+        ),
+        figures=tuple(_figure(analyzed, number) for number, analyzed in enumerate(analyzed_runs[:3])),
     )
 
 
-def _figure(story: Story, number: int) -> Figure:
+def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     groups: dict[str, list[CollectiveRow]] = {}
-    for row in story.collectives:
+    for row in analyzed.collectives:
         if row.size_bytes:
             groups.setdefault(f"{row.collective}, {row.ranks} ranks{row.where}", []).append(row)
     shown = dict(sorted(groups.items(), key=lambda item: not item[0].startswith("all_reduce"))[:_MOST_SERIES])
-    published = [_published(one) for one in _of_this_hardware(story)]
+    published = [_published(one) for one in _of_this_hardware(analyzed)]
     bandwidth = [_series(label, rows, bandwidth=True) for label, rows in shown.items()]
     times = [_series(label, rows, bandwidth=False) for label, rows in shown.items()]
-    made_for = [f"link shaped to {row.link}" for row in story.collectives if row.link]
-    made_for += [f"one GPU split in {row.split_gpu}" for row in story.collectives if row.split_gpu]
-    backends = sorted({str(row.backend) for row in story.collectives})
+    made_for = [f"link shaped to {row.link}" for row in analyzed.collectives if row.link]
+    made_for += [f"one GPU split in {row.split_gpu}" for row in analyzed.collectives if row.split_gpu]
+    backends = sorted({str(row.backend) for row in analyzed.collectives})
     beside = "; dotted: published" if published else ""
     return Figure(
         name="collectives" if number == 0 else f"collectives_{number + 1}",
@@ -51,7 +53,7 @@ def _figure(story: Story, number: int) -> Figure:
                 y_log=True,
             ),
         ),
-        command=story.command,
+        command=analyzed.command,
         notes=tuple(dict.fromkeys(made_for)),
     )  # fmt: skip
 
@@ -67,10 +69,10 @@ def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series
     return Series(label=label, x=tuple(float(row.size_bytes) for row in ordered), y=tuple(values))
 
 
-def _of_this_hardware(story: Story) -> list[PublishedCurve]:
+def _of_this_hardware(analyzed: AnalyzedRun) -> list[PublishedCurve]:
     """Curves of the same kind of GPU."""
-    gpus = story.run.environment.get("machine", {}).get("gpus") or []
-    used = any(result.settings.get("device") == "cuda" for result in story.run.results)
+    gpus = analyzed.run.environment.get("machine", {}).get("gpus") or []
+    used = any(result.settings.get("device") == "cuda" for result in analyzed.run.results)
     names = [str(gpu.get("name", "")) for gpu in gpus] if used else []
     return [one for one in published_all_reduce() if any(one.gpu and one.gpu in name for name in names)]
 

@@ -3,37 +3,37 @@
 from collections.abc import Sequence
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.epochs import Epoch, worth_telling
-from scalescope.report.analyzed_run import Material, dataset_of, notes_of
+from scalescope.analysis.epochs import Epoch, has_epochs
+from scalescope.report.analyzed_run import ReportInput, dataset_of, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
 from scalescope.report.numbers import told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.training.sections import epoch_section
-from scalescope.report.varied import told_apart
+from scalescope.report.varied import disambiguate
 
 _MOST_LINES = 8
 
 
-def chapter(material: Material) -> Chapter | None:
-    figures = tuple(figure for name in material.dataset_names for figure in _figures(name, material))
-    told = [one for one in material.measured if dataset_of(one) in material.dataset_names]
+def chapter(report_input: ReportInput) -> Chapter | None:
+    figures = tuple(figure for name in report_input.dataset_names for figure in _figures(name, report_input))
+    told = [one for one in report_input.measured if dataset_of(one) in report_input.dataset_names]
     sections = tuple(section for one in told[:_MOST_LINES] if (section := epoch_section(one)) is not None)
     if not figures and not sections:
         return None
     return Chapter(name="data", title="By data set", order=40, sections=sections, figures=figures)
 
 
-def _figures(name: str, material: Material) -> list[Figure]:
-    everything = _in_order(material.of_dataset(name))
+def _figures(name: str, report_input: ReportInput) -> list[Figure]:
+    everything = _in_order(report_input.of_dataset(name))
     measured = everything[:_MOST_LINES]
-    taught = [one for one in measured if worth_telling(_epochs(one, material))]
+    taught = [one for one in measured if has_epochs(_epochs(one, report_input))]
     found = [_throughput(name, measured, len(everything) - len(measured))]
     if taught:
-        found.append(_epoch_times(name, taught, material))
+        found.append(_epoch_times(name, taught, report_input))
     if any(epoch.validation_accuracy is not None for one in taught for epoch in one.epochs):
         found.append(_accuracy(name, taught))
-    speedups = _speedups(name, material)
+    speedups = _speedups(name, report_input)
     return found if speedups is None else [*found, speedups]
 
 
@@ -50,9 +50,9 @@ def _in_order(measured: tuple[Configuration, ...]) -> tuple[Configuration, ...]:
     return tuple(sorted(own, key=lambda one: (one.trial.rank_batch_size, one.trial.world_size)))
 
 
-def _epochs(configuration: Configuration, material: Material) -> tuple[Epoch, ...]:
+def _epochs(configuration: Configuration, report_input: ReportInput) -> tuple[Epoch, ...]:
     """The epochs that count; the first ones may be left out as warm-up."""
-    return tuple(epoch for epoch in configuration.epochs if epoch.number > material.skip_epochs)
+    return tuple(epoch for epoch in configuration.epochs if epoch.number > report_input.skip_epochs)
 
 
 def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Figure:
@@ -77,16 +77,16 @@ def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Fi
     )
 
 
-def _epoch_times(name: str, taught: list[Configuration], material: Material) -> Figure:
+def _epoch_times(name: str, taught: list[Configuration], report_input: ReportInput) -> Figure:
     series = tuple(
         Series(
             label=label.replace("\n", ", "),
-            x=tuple(float(epoch.number) for epoch in _epochs(one, material)),
-            y=tuple(epoch.time_s for epoch in _epochs(one, material)),
+            x=tuple(float(epoch.number) for epoch in _epochs(one, report_input)),
+            y=tuple(epoch.time_s for epoch in _epochs(one, report_input)),
         )
         for label, one in zip(_labels(taught), taught, strict=True)
     )
-    skipped = f", without the first {material.skip_epochs}" if material.skip_epochs else ""
+    skipped = f", without the first {report_input.skip_epochs}" if report_input.skip_epochs else ""
     return Figure(
         name=f"{_stem(name)}_epoch_time_detailed",
         title=f"{name}: time of every epoch{skipped}",
@@ -121,11 +121,11 @@ def _accuracy(name: str, taught: list[Configuration]) -> Figure:
     )
 
 
-def _speedups(name: str, material: Material) -> Figure | None:
-    rows = tuple(row for row in material.rows if dataset_of(row.configuration) == name)
+def _speedups(name: str, report_input: ReportInput) -> Figure | None:
+    rows = tuple(row for row in report_input.rows if dataset_of(row.configuration) == name)
     if not any(not row.is_baseline for row in rows):
         return None
-    groups = grouped(rows, material.by)
+    groups = grouped(rows, report_input.by)
     modes = sorted({row.trial.mode for row in rows})
     return Figure(
         name=f"{_stem(name)}_speedup_efficiency",
@@ -142,7 +142,7 @@ def _short(configuration: Configuration) -> str:
 
 
 def _labels(measured: Sequence[Configuration]) -> tuple[str, ...]:
-    return told_apart(
+    return disambiguate(
         [_short(one) for one in measured], [one.trial for one in measured], [one.device for one in measured]
     )
 

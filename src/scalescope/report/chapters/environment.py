@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import MISSING, data_size
 from scalescope.report.section import Section, Table
@@ -22,15 +22,17 @@ _COLUMNS = (
 _FEW_HOSTS = 4
 
 
-def chapter(material: Material) -> Chapter | None:
-    rows = tuple(_row(story) for story in material.stories)
+def chapter(report_input: ReportInput) -> Chapter | None:
+    rows = tuple(_row(analyzed) for analyzed in report_input.analyzed_runs)
     variables = tuple(
-        f"{story.name}: {name}={value}"
-        for story in material.stories
-        for name, value in sorted((story.run.environment.get("variables") or {}).items())
+        f"{analyzed.name}: {name}={value}"
+        for analyzed in report_input.analyzed_runs
+        for name, value in sorted((analyzed.run.environment.get("variables") or {}).items())
     )
     table = Table(columns=_COLUMNS, rows=rows, left=frozenset(_COLUMNS))
-    commands = tuple(f"{story.name}: {story.command}" for story in material.stories if story.command)
+    commands = tuple(
+        f"{analyzed.name}: {analyzed.command}" for analyzed in report_input.analyzed_runs if analyzed.command
+    )
     repeated = (Section(title="Commands that repeat the runs", lines=commands),) if commands else ()
     return Chapter(
         name="environment",
@@ -40,16 +42,16 @@ def chapter(material: Material) -> Chapter | None:
     )
 
 
-def _row(story: Story) -> tuple[str, ...]:
-    environment = story.run.environment
+def _row(analyzed: AnalyzedRun) -> tuple[str, ...]:
+    environment = analyzed.run.environment
     machine: dict[str, Any] = environment.get("machine") or {}
     gpus = [str(gpu.get("name", "unknown")) for gpu in machine.get("gpus") or []]
     git = environment.get("git") or {}
     commit = str(git.get("commit", ""))[:10] + (" and changes" if git.get("changed") else "")
     memory = machine.get("memory_bytes")
     return (
-        story.name,
-        min((result.started_at for result in story.run.results), default=MISSING)[:16].replace("T", " "),
+        analyzed.name,
+        min((result.started_at for result in analyzed.run.results), default=MISSING)[:16].replace("T", " "),
         _hosts(environment),
         str(machine.get("cpu_model", "unknown")),
         str(machine.get("cores", "unknown")),

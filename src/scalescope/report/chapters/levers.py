@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.section import Section
@@ -12,10 +12,16 @@ _NOT_JUDGED = "not judged: one launch"
 _GROUPS = ("faster", "slower", "no difference", "inconclusive", _NOT_JUDGED)
 
 
-def chapter(material: Material) -> Chapter | None:
-    found = [(story, tuning) for story in reversed(material.stories) if (tuning := _tuning(story))]
+def chapter(report_input: ReportInput) -> Chapter | None:
+    found = [
+        (analyzed, tuning)
+        for analyzed in reversed(report_input.analyzed_runs)
+        if (tuning := _tuning(analyzed))
+    ]
     figures = tuple(
-        figure for number, (story, tuning) in enumerate(found) if (figure := _figure(story, tuning, number))
+        figure
+        for number, (analyzed, tuning) in enumerate(found)
+        if (figure := _figure(analyzed, tuning, number))
     )
     if not found:
         return None
@@ -30,12 +36,12 @@ def chapter(material: Material) -> Chapter | None:
     return Chapter(name="levers", title="What each lever does", order=90, sections=sections, figures=figures)
 
 
-def _tuning(story: Story) -> dict[str, Any] | None:
-    found = read_json(story.run.path / TUNING)
+def _tuning(analyzed: AnalyzedRun) -> dict[str, Any] | None:
+    found = read_json(analyzed.run.path / TUNING)
     return found if isinstance(found, dict) and isinstance(found.get("tried"), list) else None
 
 
-def _figure(story: Story, tuning: dict[str, Any], number: int) -> Figure | None:
+def _figure(analyzed: AnalyzedRun, tuning: dict[str, Any], number: int) -> Figure | None:
     tried = [
         one for one in tuning["tried"] if isinstance(one, dict) and isinstance(one.get("speedup"), float)
     ]
@@ -62,7 +68,7 @@ def _figure(story: Story, tuning: dict[str, Any], number: int) -> Figure | None:
         title=f"Speed of each lever against the baseline, {shown}",
         alt=f"Points with intervals: {names[0]} is fastest at {speeds[0]:.2f} times the baseline.",
         panels=(panel,),
-        command=story.command,
+        command=analyzed.command,
     )
 
 

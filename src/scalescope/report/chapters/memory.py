@@ -3,7 +3,7 @@
 import dataclasses
 
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.memory.sections import memory_sections
 from scalescope.report.render.figure import Figure, Panel, Series
@@ -13,15 +13,20 @@ _MIB = 2.0**20
 _MOST = 6  # figures, of the newest runs
 
 
-def chapter(material: Material) -> Chapter | None:
-    stories = [story for story in reversed(material.stories) if memory_groups(story.run)]
-    if not stories:
+def chapter(report_input: ReportInput) -> Chapter | None:
+    analyzed_runs = [
+        analyzed for analyzed in reversed(report_input.analyzed_runs) if memory_groups(analyzed.run)
+    ]
+    if not analyzed_runs:
         return None
     figures = [
-        figure for story in stories for group in memory_groups(story.run) if (figure := _figure(story, group))
+        figure
+        for analyzed in analyzed_runs
+        for group in memory_groups(analyzed.run)
+        if (figure := _figure(analyzed, group))
     ]
     named = tuple(_named(figure, number) for number, figure in enumerate(figures[:_MOST]))
-    sections = tuple(section for story in stories for section in memory_sections(story.run))
+    sections = tuple(section for analyzed in analyzed_runs for section in memory_sections(analyzed.run))
     return Chapter(name="memory", title="Memory", order=80, sections=sections, figures=named)
 
 
@@ -29,7 +34,7 @@ def _named(figure: Figure, number: int) -> Figure:
     return figure if number == 0 else dataclasses.replace(figure, name=f"memory_{number + 1}")
 
 
-def _figure(story: Story, group: MemoryGroup) -> Figure | None:
+def _figure(analyzed: AnalyzedRun, group: MemoryGroup) -> Figure | None:
     rows = [row for row in group.rows if row.measured("peak") is not None]
     if not rows:
         return None
@@ -56,5 +61,5 @@ def _figure(story: Story, group: MemoryGroup) -> Figure | None:
             Panel(kind="stacked", x_label="MiB", y_label="", series=tuple(series), names=names),
             Panel(kind="lines", x_label="batch", y_label="peak, MiB", series=(peaks,)),
         ),
-        command=story.command,
+        command=analyzed.command,
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
-from scalescope.report.analyzed_run import Material, Story, notes_of
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import counted, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
@@ -21,22 +21,24 @@ _ON_THE_AXES = ("world_size", "batch_size", "global_batch_size", "threads_per_ra
 Value = Callable[[ScalingRow], Estimate]
 
 
-def chapter(material: Material) -> Chapter | None:
-    stories = material.scaling_stories[:_MOST]
-    if not stories:
+def chapter(report_input: ReportInput) -> Chapter | None:
+    analyzed_runs = report_input.scaling_runs[:_MOST]
+    if not analyzed_runs:
         return None
     return Chapter(
         name="scaling",
         title="How it scales",
         order=30,
-        sections=tuple(_section(story) for story in stories),
-        figures=tuple(_figure(story, number, material.by) for number, story in enumerate(stories)),
+        sections=tuple(_section(analyzed) for analyzed in analyzed_runs),
+        figures=tuple(
+            _figure(analyzed, number, report_input.by) for number, analyzed in enumerate(analyzed_runs)
+        ),
     )
 
 
-def _section(story: Story) -> Section:
+def _section(analyzed: AnalyzedRun) -> Section:
     """The scaling table; of very many rows the first ones."""
-    whole = table_section(story.rows)
+    whole = table_section(analyzed.rows)
     assert whole.table is not None
     left = len(whole.table.rows) - _MOST_ROWS
     if left <= 0:
@@ -48,18 +50,18 @@ def _section(story: Story) -> Section:
     )
 
 
-def _figure(story: Story, number: int, by: str | None) -> Figure:
-    groups = grouped(story.rows, by)
-    jobs = sorted({f"{row.trial.settings['workload']}, {row.trial.mode} scaling" for row in story.rows})
-    best = max((row for row in story.rows if not row.is_baseline), key=lambda row: row.efficiency.value)
+def _figure(analyzed: AnalyzedRun, number: int, by: str | None) -> Figure:
+    groups = grouped(analyzed.rows, by)
+    jobs = sorted({f"{row.trial.settings['workload']}, {row.trial.mode} scaling" for row in analyzed.rows})
+    best = max((row for row in analyzed.rows if not row.is_baseline), key=lambda row: row.efficiency.value)
     return Figure(
         name="scaling" if number == 0 else f"scaling_{number + 1}",
         title=f"Throughput and efficiency against ranks: {'; '.join(jobs)}",
         alt=f"Lines of throughput and of efficiency over the number of ranks for {', '.join(groups)}. The "
         f"best efficiency is {best.efficiency.value:.0%} on {best.ranks} ranks.",
         panels=(throughput_panel(groups), efficiency_panel(groups)),
-        command=story.command,
-        notes=notes_of([row.configuration for row in story.rows]),
+        command=analyzed.command,
+        notes=notes_of([row.configuration for row in analyzed.rows]),
     )
 
 

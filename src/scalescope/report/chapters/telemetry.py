@@ -1,21 +1,21 @@
 """Telemetry: what processors and GPUs did while it was measured."""
 
-from scalescope.report.analyzed_run import Material
+from scalescope.report.analyzed_run import ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import MISSING
 from scalescope.report.section import Section, Table
 from scalescope.report.training.sections import cpu_reading, gpu_reading
-from scalescope.report.varied import told_apart
+from scalescope.report.varied import disambiguate
 
 _MOST = 200
 
 
-def chapter(material: Material) -> Chapter | None:
+def chapter(report_input: ReportInput) -> Chapter | None:
     rows = []
-    seen = [(one, one.seen) for one in material.measured]
+    seen = [(one, one.seen) for one in report_input.measured]
     looked = [one for one, looks in seen if gpu_reading(looks) or cpu_reading(looks)]
     shown = looked[:_MOST]
-    labels = told_apart(
+    labels = disambiguate(
         [one.trial.label for one in shown], [one.trial for one in shown], [one.device for one in shown]
     )
     for label, one in zip(labels, shown, strict=True):

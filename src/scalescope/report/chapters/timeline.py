@@ -2,35 +2,39 @@
 
 from itertools import pairwise
 
-from scalescope.analysis.trace.profile import Profile
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.analysis.trace.profile import TraceProfile
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.trace.sections import profile_sections
-from scalescope.report.training.sections import surroundings
+from scalescope.report.training.sections import context
 
 _KINDS = ("compute", "communication", "copy")
 _MOST_RANKS = 8
 _MOST_SPANS = 150  # of a kind; shorter ones are drawn together
 
 
-def chapter(material: Material) -> Chapter | None:
-    stories = [
-        story for story in reversed(material.stories) if any(profile.ranks for profile in story.profiles)
+def chapter(report_input: ReportInput) -> Chapter | None:
+    analyzed_runs = [
+        analyzed
+        for analyzed in reversed(report_input.analyzed_runs)
+        if any(profile.ranks for profile in analyzed.profiles)
     ]
-    if not stories:
+    if not analyzed_runs:
         return None
-    drawn = [(story, profile) for story in stories for profile in story.profiles if profile.ranks][:3]
+    drawn = [
+        (analyzed, profile) for analyzed in analyzed_runs for profile in analyzed.profiles if profile.ranks
+    ][:3]
     return Chapter(
         name="timeline",
         title="Inside a step",
         order=70,
-        sections=tuple(section for story in stories for section in profile_sections(story.run)),
-        figures=tuple(_figure(story, one, number) for number, (story, one) in enumerate(drawn)),
+        sections=tuple(section for analyzed in analyzed_runs for section in profile_sections(analyzed.run)),
+        figures=tuple(_figure(analyzed, one, number) for number, (analyzed, one) in enumerate(drawn)),
     )
 
 
-def _figure(story: Story, profile: Profile, number: int) -> Figure:
+def _figure(analyzed: AnalyzedRun, profile: TraceProfile, number: int) -> Figure:
     ranks = sorted(profile.ranks)[:_MOST_RANKS]
     names = tuple(f"rank {rank} {kind}" for rank in ranks for kind in _KINDS[:2])
     series = []
@@ -64,8 +68,8 @@ def _figure(story: Story, profile: Profile, number: int) -> Figure:
                 names=names,
             ),
         ),
-        command=story.command,
-        notes=tuple(surroundings(profile.trial)),
+        command=analyzed.command,
+        notes=tuple(context(profile.trial)),
     )
 
 

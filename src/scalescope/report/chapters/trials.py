@@ -1,7 +1,7 @@
 """Trials: every launch, as it was measured."""
 
 from scalescope.experiment.trial import Trial
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import MISSING, milliseconds, significant
 from scalescope.report.section import Section, Table
@@ -13,25 +13,27 @@ _COLUMNS = ("run", "trial", "launch", "what", "status", "step ms", "samples/s", 
 _LEFT = frozenset(("run", "trial", "what", "status", "reason"))
 
 
-def chapter(material: Material) -> Chapter | None:
-    pairs = [(story, result) for story in material.stories for result in story.run.results]
+def chapter(report_input: ReportInput) -> Chapter | None:
+    pairs = [(analyzed, result) for analyzed in report_input.analyzed_runs for result in analyzed.run.results]
     if not pairs:
         return None
-    rows = tuple(_row(story, result) for story, result in pairs[:_MOST])
+    rows = tuple(_row(analyzed, result) for analyzed, result in pairs[:_MOST])
     left = len(pairs) - len(rows)
     lines = (
         (f"{left:,} more launches are in trials.jsonl and tables/comprehensive_summary.csv.",) if left else ()
     )
     table = Table(columns=_COLUMNS, rows=rows, left=_LEFT)
-    warnings = tuple(warning for story in material.stories for warning in _warnings(story.run))
+    warnings = tuple(
+        warning for analyzed in report_input.analyzed_runs for warning in _warnings(analyzed.run)
+    )
     section = Section(table=table, lines=lines, details=warnings)
     return Chapter(name="trials", title="Every launch", order=120, sections=(section,))
 
 
-def _row(story: Story, result: Result) -> tuple[str, ...]:
+def _row(analyzed: AnalyzedRun, result: Result) -> tuple[str, ...]:
     step_s, rate = _speed(result)
     return (
-        story.name,
+        analyzed.name,
         result.trial_id,
         str(result.launch),
         Trial(settings=result.settings).label,

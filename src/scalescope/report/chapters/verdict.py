@@ -2,7 +2,7 @@
 
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import TERMS, Waterfall
-from scalescope.report.analyzed_run import Material, Story, notes_of
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.performance import NOTHING, headline
 from scalescope.report.render.figure import Figure, Panel, Series
@@ -14,18 +14,21 @@ _MOST_LINES = 12  # of what runs say; the rest is folded
 _MOST_BARS = 24  # of those that lose most
 
 
-def chapter(material: Material) -> Chapter | None:
+def chapter(report_input: ReportInput) -> Chapter | None:
     """The newest run that scales speaks first."""
-    stories = [*material.scaling_stories, *(s for s in reversed(material.stories) if not s.scales)]
-    said = [(story.name, headline(story)) for story in stories]
+    analyzed_runs = [
+        *report_input.scaling_runs,
+        *(s for s in reversed(report_input.analyzed_runs) if not s.scales),
+    ]
+    said = [(analyzed.name, headline(analyzed)) for analyzed in analyzed_runs]
     told = [f"{name}: {line}" if len(said) > 1 else line for name, line in said if line != NOTHING]
     silent = [name for name, line in said if line == NOTHING]
     nothing = (f"Nothing was measured that could be explained: {', '.join(silent)}.",) if silent else ()
     lines = tuple(told[:_MOST_LINES]) if told else nothing
     details = (*told[_MOST_LINES:], *(nothing if told else ()))
-    drawn = [story for story in material.scaling_stories if _waterfalls(story)][:_MOST]
-    sections = tuple(section for story in drawn for section in waterfall_sections(story.rows))
-    figures = tuple(_figure(story, number) for number, story in enumerate(drawn))
+    drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
+    sections = tuple(section for analyzed in drawn for section in waterfall_sections(analyzed.rows))
+    figures = tuple(_figure(analyzed, number) for number, analyzed in enumerate(drawn))
     return Chapter(
         name="verdict",
         title="Verdict",
@@ -35,13 +38,13 @@ def chapter(material: Material) -> Chapter | None:
     )
 
 
-def _waterfalls(story: Story) -> list[tuple[ScalingRow, Waterfall]]:
-    found = [(row, row.waterfall) for row in story.rows if row.waterfall is not None]
+def _waterfalls(analyzed: AnalyzedRun) -> list[tuple[ScalingRow, Waterfall]]:
+    found = [(row, row.waterfall) for row in analyzed.rows if row.waterfall is not None]
     return [(row, one) for row, one in found if any(term.lost is not None for term in one.terms)]
 
 
-def _figure(story: Story, number: int) -> Figure:
-    everything = _waterfalls(story)
+def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
+    everything = _waterfalls(analyzed)
     found = sorted(everything, key=lambda pair: -pair[1].lost)[:_MOST_BARS]
     found.sort(key=everything.index)
     names = tuple(f"{row.ranks} ranks, batch {row.batch:,}" for row, _ in found)
@@ -64,7 +67,7 @@ def _figure(story: Story, number: int) -> Figure:
         title=f"Where the speed of N ranks goes ({' and '.join(modes)} scaling)",
         alt=f"Bars of delivered speed and what is lost, for {', '.join(names)}.{most}",
         panels=(panel,),
-        command=story.command,
+        command=analyzed.command,
         notes=notes_of([row.configuration for row, _ in found]),
     )
 

@@ -13,7 +13,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.report.comm.nccl_tests import table_text
 from scalescope.report.numbers import counted, data_rate, percent, significant
 from scalescope.report.section import Section, Table
-from scalescope.report.training.sections import surroundings
+from scalescope.report.training.sections import context
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 
@@ -59,7 +59,7 @@ def _sentences(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
 
 def _made_for(trial_id: str, run: Run) -> list[str]:
     settings = next(result.settings for result in run.results if result.trial_id == trial_id)
-    return [f"Note: {surrounding}." for surrounding in surroundings(Trial(settings=settings))]
+    return [f"Note: {surrounding}." for surrounding in context(Trial(settings=settings))]
 
 
 def _pairs_by_trial(run: Run) -> list[tuple[tuple[PairRow, ...], list[str]]]:

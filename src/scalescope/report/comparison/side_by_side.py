@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.analysis.comparison.environments import Difference
-from scalescope.analysis.comparison.side_by_side import Beside, Group
+from scalescope.analysis.comparison.side_by_side import JobGroup, RunRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.comparison.two_runs import SCHEMA_VERSION, differences_json
 from scalescope.report.numbers import (
@@ -25,7 +25,7 @@ class SideBySide:
     """The matched rows of several runs; `differences` are each run's to the first."""
 
     runs: tuple[str, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[JobGroup, ...]
     differences: tuple[tuple[Difference, ...], ...]
     notes: tuple[str, ...] = ()
 
@@ -84,7 +84,7 @@ def _table(sides: SideBySide) -> Section:
     )
 
 
-def _cells(sides: SideBySide, one: Beside, varied: Sequence[str]) -> dict[str, str]:
+def _cells(sides: SideBySide, one: RunRow, varied: Sequence[str]) -> dict[str, str]:
     row = one.row
     return {
         "ranks": f"{row.ranks}",
@@ -100,11 +100,11 @@ def _cells(sides: SideBySide, one: Beside, varied: Sequence[str]) -> dict[str, s
     }
 
 
-def _rate(one: Beside) -> str:
+def _rate(one: RunRow) -> str:
     return significant(one.row.configuration.samples_per_s.value, 4)
 
 
-def _exposed(one: Beside) -> str:
+def _exposed(one: RunRow) -> str:
     exposed = one.row.exposed_comm_s
     if exposed is None or one.row.exposed_fraction is None:
         return MISSING if one.row.ranks == 1 else "unknown"
@@ -136,7 +136,7 @@ def side_by_side_json(sides: SideBySide) -> dict[str, Any]:
     }
 
 
-def _row_json(sides: SideBySide, one: Beside) -> dict[str, Any]:
+def _row_json(sides: SideBySide, one: RunRow) -> dict[str, Any]:
     row = one.row
     return {
         "run": sides.runs[one.run],

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalescope.analysis.comm.collectives import CollectiveRow
 from scalescope.analysis.comparison.environments import Difference
-from scalescope.analysis.comparison.runs import Alone, CollectivePair, Comparison, Judged
+from scalescope.analysis.comparison.runs import CollectivePair, ComparedConfig, RunComparison, Unmatched
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import MISSING, counted, data_size, is_useful, shortened, significant
@@ -27,7 +27,7 @@ class Compared:
 
     base: str
     new: str
-    comparison: Comparison
+    comparison: RunComparison
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] = ()
 
@@ -40,7 +40,7 @@ def comparison_sections(compared: Compared) -> tuple[Section, ...]:
     return (first, *tables, *_failures(comparison), *_collectives(comparison), *_differing(compared))
 
 
-def verdict(comparison: Comparison) -> str:
+def verdict(comparison: RunComparison) -> str:
     """What became slower; else that nothing did, as far as can be told."""
     total, least = len(comparison.judged), _share(comparison.threshold)
     failed = len(comparison.failed)
@@ -61,7 +61,7 @@ def verdict(comparison: Comparison) -> str:
     return f"Nothing got slower by more than {least}{_unsure(comparison)}.{faster}{broken}"
 
 
-def _unsure(comparison: Comparison) -> str:
+def _unsure(comparison: RunComparison) -> str:
     """What the sentence does not cover."""
     total = len(comparison.judged)
     inconclusive = comparison.with_verdict("inconclusive")
@@ -73,7 +73,7 @@ def _unsure(comparison: Comparison) -> str:
     return said
 
 
-def _faster(comparison: Comparison) -> str:
+def _faster(comparison: RunComparison) -> str:
     found = comparison.with_verdict("faster")
     if not found:
         return ""
@@ -82,12 +82,12 @@ def _faster(comparison: Comparison) -> str:
     return f" {len(found)} of {len(comparison.judged)} {are} faster, by up to {most}."
 
 
-def _doubts(comparison: Comparison) -> tuple[str, ...]:
+def _doubts(comparison: RunComparison) -> tuple[str, ...]:
     """What besides the code may make a difference."""
     return (*_windows_differ(comparison), *_machine_changed(comparison))
 
 
-def _windows_differ(comparison: Comparison) -> tuple[str, ...]:
+def _windows_differ(comparison: RunComparison) -> tuple[str, ...]:
     """How long launches measured, where that is not the same in both runs."""
     differing = [pair for judged in comparison.judged if _is_longer(*(pair := judged.windows_s))]
     if not differing:
@@ -103,7 +103,7 @@ def _is_longer(before_s: float, after_s: float) -> bool:
     return max(before_s, after_s) > _WINDOW_DIFFERS * min(before_s, after_s)
 
 
-def _machine_changed(comparison: Comparison) -> tuple[str, ...]:
+def _machine_changed(comparison: RunComparison) -> tuple[str, ...]:
     """Whether the machine itself ran at another speed: then it may not be the code."""
     changes = [one.machine_change for one in comparison.judged if one.machine_change is not None]
     if not changes or abs(change := statistics.median(changes)) <= _MACHINE_CHANGED:
@@ -130,7 +130,7 @@ def _table(compared: Compared) -> Section:
     )
 
 
-def _row(name: str, judged: Judged) -> tuple[str, ...]:
+def _row(name: str, judged: ComparedConfig) -> tuple[str, ...]:
     before, after = judged.launches
     return (
         name,
@@ -170,12 +170,12 @@ def _share(share: float) -> str:
     return f"{text.removesuffix('.0')} %"
 
 
-def _failures(comparison: Comparison) -> tuple[Section, ...]:
+def _failures(comparison: RunComparison) -> tuple[Section, ...]:
     lines = tuple(f"{one.trial.label}: {one.reason}" for one in comparison.failed)
     return (Section(title="Worked before, failed now", lines=lines),) if lines else ()
 
 
-def _collectives(comparison: Comparison) -> tuple[Section, ...]:
+def _collectives(comparison: RunComparison) -> tuple[Section, ...]:
     """Beside training in a line each; alone in full."""
     pairs = comparison.collectives
     if not pairs:
@@ -246,11 +246,11 @@ def _differing(compared: Compared) -> tuple[Section, ...]:
     return (Section(title="What differs", lines=tuple(lines), details=tuple(details)),)
 
 
-def _alone(alone: Alone) -> str:
+def _alone(alone: Unmatched) -> str:
     return f"{alone.trial.label}{nearest_words(alone)}"
 
 
-def nearest_words(alone: Alone) -> str:
+def nearest_words(alone: Unmatched) -> str:
     """How the nearest configuration of the other run differs, in brackets."""
     if not alone.nearest:
         return ""
@@ -285,7 +285,7 @@ def differences_json(differences: Sequence[Difference]) -> list[dict[str, str]]:
     ]
 
 
-def _trial_json(judged: Judged) -> dict[str, Any]:
+def _trial_json(judged: ComparedConfig) -> dict[str, Any]:
     speedup = judged.speedup
     return {
         "trial_id": judged.trial.trial_id,
@@ -306,7 +306,7 @@ def _trial_json(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _alone_json(alone: Alone) -> dict[str, Any]:
+def _alone_json(alone: Unmatched) -> dict[str, Any]:
     nearest = [{"setting": name, "here": here, "there": there} for name, here, there in alone.nearest]
     return {
         "trial_id": alone.trial.trial_id,

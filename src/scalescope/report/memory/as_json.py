@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from scalescope.analysis.memory.fit import Line
+from scalescope.analysis.memory.fit import FittedLine
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.analysis.memory.rows import MemoryRow, memory_rows
 from scalescope.experiment.trial import Trial
@@ -92,5 +92,5 @@ def _largest(group: MemoryGroup) -> tuple[int | None, str]:
     return None, "none_fits" if group.bracket.fails == 1 else "unknown"
 
 
-def _slope(line: Line | None) -> float | None:
+def _slope(line: FittedLine | None) -> float | None:
     return None if line is None else line.slope

@@ -8,7 +8,7 @@ from scalescope.analysis.memory.rows import MemoryRow
 from scalescope.report.memory.verdict import name_of, verdicts
 from scalescope.report.numbers import MISSING, data_size, percent
 from scalescope.report.section import Section, Table
-from scalescope.report.training.sections import surroundings
+from scalescope.report.training.sections import context
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
 
@@ -50,7 +50,7 @@ def _table_section(groups: tuple[MemoryGroup, ...]) -> Section:
     others = tuple(name for name in _OTHERS if any(row.measured(name) is not None for row in rows))
     cells = [_cells(row, varied, others) for row in rows]
     first = rows[0].trial
-    made = "".join(f" · {surrounding}" for surrounding in surroundings(first))
+    made = "".join(f" · {surrounding}" for surrounding in context(first))
     title = f"memory of a rank · {first.settings['workload']} on {first.device}{made}"
     return Section(
         title=title,

@@ -5,14 +5,14 @@ from typing import Any
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.errors import CannotRun
-from scalescope.report.analyzed_run import Material
+from scalescope.report.analyzed_run import ReportInput
 
 
-def write_scalars(material: Material, folder: Path) -> int:
+def write_scalars(report_input: ReportInput, folder: Path) -> int:
     """One TensorBoard run for each configuration; returns how many scalars were written."""
     writer_of = _writer()
     written = 0
-    for one in material.measured:
+    for one in report_input.measured:
         writer = writer_of(str(folder / _name(one)))
         try:
             written += _write(writer, one)

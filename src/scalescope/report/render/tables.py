@@ -9,7 +9,7 @@ from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.experiment.trial import identity
-from scalescope.report.analyzed_run import Material, dataset_of
+from scalescope.report.analyzed_run import ReportInput, dataset_of
 from scalescope.report.numbers import MISSING, milliseconds, percent_with_interval, significant
 from scalescope.report.render.markdown import table_text
 from scalescope.report.section import Table
@@ -32,29 +32,29 @@ _TEX_ACCENTS = {
 _FORMULA = ("=", "+", "-", "@", "\t", "\n")  # what a spreadsheet would run
 
 
-def tables(material: Material) -> dict[str, str]:
+def tables(report_input: ReportInput) -> dict[str, str]:
     """File name → text."""
-    summary = summary_table(material)
+    summary = summary_table(report_input)
     found = {
-        "comprehensive_summary.csv": comprehensive_csv(material),
+        "comprehensive_summary.csv": comprehensive_csv(report_input),
         "summary_table.tex": to_tex(summary),
         "summary_table.md": table_text(summary) + "\n",
     }
-    if (compared := before_after(material)) is not None:
+    if (compared := before_after(report_input)) is not None:
         found |= {"before_after.tex": to_tex(compared), "before_after.md": table_text(compared) + "\n"}
     return found
 
 
-def summary_table(material: Material) -> Table:
+def summary_table(report_input: ReportInput) -> Table:
     """One row for each configuration, with what differs between them."""
-    measured = [one for one in material.measured if dataset_of(one) in material.dataset_names]
+    measured = [one for one in report_input.measured if dataset_of(one) in report_input.dataset_names]
     names = tuple(n for n in varied_settings([one.trial for one in measured]) if n not in ("batch_size",))[:4]
     columns = ("data", "strategy", "ranks", "batch", *names, "step ms", "samples/s", "speedup", "efficiency")
     cells = []
     for one in sorted(
         measured, key=lambda one: (dataset_of(one), one.trial.rank_batch_size, one.trial.world_size)
     ):
-        row = material.row_of(one)
+        row = report_input.row_of(one)
         cells.append(
             (
                 dataset_of(one),
@@ -76,11 +76,11 @@ def _scaling_cells(row: ScalingRow | None) -> tuple[str, str]:
     return f"{row.speedup.value:.2f}×", percent_with_interval(row.efficiency)
 
 
-def before_after(material: Material) -> Table | None:
+def before_after(report_input: ReportInput) -> Table | None:
     """Two configurations of one job on the same ranks: the later one against the earlier one."""
     groups: dict[tuple[object, ...], list[Configuration]] = {}
-    for one in material.measured:
-        if dataset_of(one) in material.dataset_names:
+    for one in report_input.measured:
+        if dataset_of(one) in report_input.dataset_names:
             job = (dataset_of(one), one.trial.settings["workload"], one.device)
             groups.setdefault((*job, one.trial.world_size, one.trial.rank_batch_size), []).append(one)
     pairs = [group for group in groups.values() if len(group) == 2]
@@ -111,10 +111,10 @@ def _times(ratio: Estimate) -> str:
     return f"{ratio.value:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
-def comprehensive_csv(material: Material) -> str:
+def comprehensive_csv(report_input: ReportInput) -> str:
     """Everything about every configuration: figures in SI units, then all settings."""
-    chosen = [one for one in material.measured if dataset_of(one) in material.dataset_names]
-    records = [_record(one, material.row_of(one)) for one in chosen]
+    chosen = [one for one in report_input.measured if dataset_of(one) in report_input.dataset_names]
+    records = [_record(one, report_input.row_of(one)) for one in chosen]
     names = list(dict.fromkeys(name for record in records for name in record))
     stream = io.StringIO()
     writer = csv.DictWriter(stream, fieldnames=names, lineterminator="\n", restval="")

@@ -21,7 +21,7 @@ from scalescope.report.numbers import (
 )
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section, Table
-from scalescope.report.training.sections import surroundings, warnings_of
+from scalescope.report.training.sections import context, warnings_of
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
 
@@ -108,7 +108,7 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     shared = any(row.trial.settings["oversubscribe"] for row in rows)
     marks = " · GPU shared by ranks: no scaling measurement" if shared else ""
     brackets = ", 95 % intervals in brackets" if any(row.efficiency.has_interval for row in rows) else ""
-    made = "".join(f" · {surrounding}" for surrounding in surroundings(first.trial))
+    made = "".join(f" · {surrounding}" for surrounding in context(first.trial))
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (

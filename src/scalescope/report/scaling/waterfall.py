@@ -5,7 +5,7 @@ from typing import Any
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import EXPOSED, Term, Waterfall
 from scalescope.analysis.statistics import Estimate
-from scalescope.experiment.ablations import silent_twin
+from scalescope.experiment.ablations import without_communication
 from scalescope.report.numbers import milliseconds
 from scalescope.report.section import Section, Table
 
@@ -28,7 +28,9 @@ def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
 def _is_measured(waterfall: Waterfall) -> bool:
     """Whether what it takes was measured, as far as the strategy allows."""
     exposed = waterfall.term(EXPOSED)
-    return silent_twin(waterfall.trial) is None or (exposed is not None and exposed.time_s is not None)
+    return without_communication(waterfall.trial) is None or (
+        exposed is not None and exposed.time_s is not None
+    )
 
 
 def sentence(waterfall: Waterfall) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scalescope.analysis.trace.profile import Bucket, Profile, profiles
+from scalescope.analysis.trace.profile import BucketTiming, TraceProfile, profiles
 from scalescope.analysis.trace.rank_trace import IDLE_CAUSES, TracedStep
 from scalescope.report.numbers import MISSING, data_size, milliseconds, percent
 from scalescope.report.section import Section, Table
@@ -20,7 +20,7 @@ def profile_sections(run: Run) -> tuple[Section, ...]:
     return tuple(_section(profile) for profile in profiles(run))
 
 
-def _section(profile: Profile) -> Section:
+def _section(profile: TraceProfile) -> Section:
     missing = [f"Rank {rank}: {reason}." for rank, reason in profile.unread.items()]
     title = f"Trace · {profile.trial.label.removeprefix('profile, ')}"
     if not profile.ranks:
@@ -40,13 +40,13 @@ def _section(profile: Profile) -> Section:
     )
 
 
-def _parts(profile: Profile) -> Table:
+def _parts(profile: TraceProfile) -> Table:
     columns = ("rank", "step ms", "compute", "communication", "hidden", "exposed", "copies", "idle")
     rows = tuple(_row(profile, rank) for rank in sorted(profile.ranks))
     return Table(columns=columns, rows=rows)
 
 
-def _row(profile: Profile, rank: int) -> tuple[str, ...]:
+def _row(profile: TraceProfile, rank: int) -> tuple[str, ...]:
     def idle(step: TracedStep) -> float:
         return sum(step.idle_s.values())
 
@@ -62,7 +62,7 @@ def _row(profile: Profile, rank: int) -> tuple[str, ...]:
     return (str(rank), *(milliseconds(profile.mean(rank, part)) for part in parts))
 
 
-def _slowed(profile: Profile) -> list[str]:
+def _slowed(profile: TraceProfile) -> list[str]:
     """Recording costs time: traced steps explain, timed ones count."""
     if profile.untraced_step_s is None:
         return []
@@ -72,7 +72,7 @@ def _slowed(profile: Profile) -> list[str]:
     ]
 
 
-def _hidden(profile: Profile) -> list[str]:
+def _hidden(profile: TraceProfile) -> list[str]:
     """How much of communication hides behind compute, by the trace and by DDP itself."""
     if profile.overlap is None:
         return []
@@ -89,7 +89,7 @@ def _hidden(profile: Profile) -> list[str]:
     return lines
 
 
-def _exposed_buckets(profile: Profile) -> list[str]:
+def _exposed_buckets(profile: TraceProfile) -> list[str]:
     exposed = [bucket for bucket in profile.buckets if bucket.exposed_s > _WORTH_NAMING_S]
     if not exposed:
         return []
@@ -103,7 +103,7 @@ def _exposed_buckets(profile: Profile) -> list[str]:
     ]
 
 
-def _waiting(profile: Profile) -> list[str]:
+def _waiting(profile: TraceProfile) -> list[str]:
     """Transfer against wait: what exchanges last beyond those of the rank that came last."""
     if profile.transfer_s is None:
         return []  # one rank alone was recorded, or exchanges overlap or have a root
@@ -118,13 +118,13 @@ def _waiting(profile: Profile) -> list[str]:
     ]
 
 
-def _idle(profile: Profile) -> list[str]:
+def _idle(profile: TraceProfile) -> list[str]:
     causes = {cause: time_s for cause, time_s in profile.idle_s.items() if time_s > _WORTH_NAMING_S}
     words = [f"{milliseconds(time_s)} ms {IDLE_CAUSES[cause]}" for cause, time_s in causes.items()]
     return [f"Idle: {', '.join(words)}."] if words else []
 
 
-def _longest(profile: Profile) -> list[str]:
+def _longest(profile: TraceProfile) -> list[str]:
     """What compute consists of."""
     whole_s = sum(time_s for _, time_s, _ in profile.kernels)
     steps = len(next(iter(profile.ranks.values())).steps)
@@ -135,11 +135,11 @@ def _longest(profile: Profile) -> list[str]:
     ]
 
 
-def _all_buckets(profile: Profile) -> list[str]:
+def _all_buckets(profile: TraceProfile) -> list[str]:
     return [_bucket_line(bucket) for bucket in profile.buckets[:_MOST_BUCKETS]]
 
 
-def _bucket_line(bucket: Bucket) -> str:
+def _bucket_line(bucket: BucketTiming) -> str:
     size = MISSING if bucket.size_bytes is None else data_size(bucket.size_bytes)
     transfer = "" if bucket.transfer_s is None else f", transfer {milliseconds(bucket.transfer_s)} ms"
     return (
@@ -148,7 +148,7 @@ def _bucket_line(bucket: Bucket) -> str:
     )
 
 
-def _where(profile: Profile) -> str:
+def _where(profile: TraceProfile) -> str:
     return f"Traces open in Perfetto (ui.perfetto.dev): {', '.join(profile.files.values())}"
 
 
@@ -157,7 +157,7 @@ def profile_json(run: Run) -> list[dict[str, Any]]:
     return [_json(profile) for profile in profiles(run)]
 
 
-def _json(profile: Profile) -> dict[str, Any]:
+def _json(profile: TraceProfile) -> dict[str, Any]:
     return {
         "trial_id": profile.trial.trial_id,
         "world_size": profile.trial.world_size,
@@ -189,7 +189,7 @@ def _json(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _rank_json(profile: Profile, rank: int) -> dict[str, Any]:
+def _rank_json(profile: TraceProfile, rank: int) -> dict[str, Any]:
     return {
         "rank": rank,
         "waiting_s": profile.waiting_s(rank),

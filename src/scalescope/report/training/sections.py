@@ -3,8 +3,8 @@
 import json
 
 from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.epochs import Epoch, worth_telling
-from scalescope.analysis.telemetry import Seen
+from scalescope.analysis.epochs import Epoch, has_epochs
+from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial, identity
 from scalescope.report.numbers import MISSING, is_useful, milliseconds, percent, significant
@@ -118,7 +118,7 @@ def _throughput(configuration: Configuration) -> str:
 def epoch_section(configuration: Configuration) -> Section | None:
     """How the training went, epoch by epoch, and where it ended; nothing where one epoch says nothing."""
     epochs = configuration.epochs
-    if not worth_telling(epochs):
+    if not has_epochs(epochs):
         return None
     judged = epochs[-1].validation_accuracy is not None
     columns = ("Epoch", "Time (s)", "Train accuracy", "Validation accuracy")[: 4 if judged else 2]
@@ -151,7 +151,7 @@ def _epoch_cells(epoch: Epoch | None) -> tuple[str, ...]:
     return (f"{epoch.number}", f"{epoch.time_s:.2f}", *shown)
 
 
-def surroundings(trial: Trial) -> list[str]:
+def context(trial: Trial) -> list[str]:
     """What was made for this trial: a result from a shaped link or a split GPU must say so."""
     found = []
     if trial.settings.get("link"):
@@ -166,7 +166,7 @@ def surroundings(trial: Trial) -> list[str]:
 def warnings_of(configuration: Configuration) -> list[str]:
     """What a reader must know before believing this configuration."""
     found = [f"unstable: {cause}" for cause in configuration.instabilities()] + configuration.remarks()
-    found[:0] = surroundings(configuration.trial)
+    found[:0] = context(configuration.trial)
     if configuration.trial.settings["oversubscribe"]:
         found.insert(0, "ranks share a GPU: this is no scaling measurement")
     return found
@@ -194,7 +194,7 @@ def compute_reading(configuration: Configuration) -> str:
     return f"{shown}, {percent(mfu)} of a bare matrix product ({_flops(ceiling)})"
 
 
-def gpu_reading(seen: Seen) -> str | None:
+def gpu_reading(seen: TelemetrySummary) -> str | None:
     """What the GPUs did in the window; None where there was none to look at."""
     if not seen.knows_gpu:
         return None if seen.problem is None else f"unknown: {seen.problem}"
@@ -210,7 +210,7 @@ def gpu_reading(seen: Seen) -> str | None:
     return ", ".join([*facts, *(f"slowed by {name}" for name in seen.slowdowns)])
 
 
-def cpu_reading(seen: Seen) -> str | None:
+def cpu_reading(seen: TelemetrySummary) -> str | None:
     """What the processor did in the window; None where the system does not say."""
     if seen.host_utilization is None:
         return None

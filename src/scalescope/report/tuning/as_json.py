@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scalescope.analysis.tuning.verdicts import Comparison
+from scalescope.analysis.tuning.verdicts import LeverComparison
 from scalescope.report.tuning.sections import Tuning, verdict
 
 
@@ -46,7 +46,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
     }
 
 
-def _judgement(comparison: Comparison | None) -> dict[str, Any]:
+def _judgement(comparison: LeverComparison | None) -> dict[str, Any]:
     if comparison is None:
         return {"verdict": None}
     speedup = comparison.speedup

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.search import Attempt
-from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, Comparison
+from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, LeverComparison
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
 from scalescope.report.section import Section, Table
@@ -21,14 +21,14 @@ class Tuning:
     levers: tuple[tuple[str, str, str], ...]  # (setting and value, trial id, what it changes)
     inapplicable: tuple[tuple[str, str], ...]
     baseline: Trial
-    singles: tuple[Comparison, ...]
+    singles: tuple[LeverComparison, ...]
     dropped: frozenset[str]
     failed: dict[str, str]
     scaling: dict[str, Estimate]  # over one rank, by lever and value: of other jobs, and of NOW
     first: str | None  # the lever that others were added to
     attempts: tuple[Attempt, ...]
     winner: frozenset[str]
-    final: Comparison | None
+    final: LeverComparison | None
     threshold: float
     finished: bool
     one_launch_each: bool = False  # by ranks that stay the same processes: nothing can be proven
@@ -166,7 +166,7 @@ def _tried(tuning: Tuning) -> Section:
 
 
 def _cells(
-    tuning: Tuning, text: str, trial_id: str, changes: str, comparison: Comparison | None
+    tuning: Tuning, text: str, trial_id: str, changes: str, comparison: LeverComparison | None
 ) -> dict[str, str]:
     """What is known of a lever, by column."""
     if comparison is None:
@@ -187,7 +187,7 @@ def _cells(
     }
 
 
-def _remarks(tuning: Tuning, trial_id: str, changes: str, comparison: Comparison) -> list[str]:
+def _remarks(tuning: Tuning, trial_id: str, changes: str, comparison: LeverComparison) -> list[str]:
     launches = len(comparison.candidate.launches)
     found = [] if launches > 1 else ["one launch: no verdict"]
     if changes == "the job":
@@ -227,7 +227,7 @@ def _names(winner: frozenset[str]) -> str:
     return " + ".join(sorted(winner))
 
 
-def _times(comparison: Comparison) -> str:
+def _times(comparison: LeverComparison) -> str:
     return _estimate(comparison.speedup)
 
 

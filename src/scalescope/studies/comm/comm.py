@@ -23,7 +23,7 @@ from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.network import listeners
 from scalescope.studies.scaling.scale import chosen_device, default_most_ranks
-from scalescope.studies.study import StudyReport, carry_out
+from scalescope.studies.study import StudyReport, run_study
 
 DEFAULTS = {"repeats": 1}
 
@@ -40,7 +40,7 @@ def comm(
     machine = launcher.machine()
     experiment = _with_world_size(request.experiment(DEFAULTS), machine, most_ranks)
     expansion = expand(experiment, machine, many=request.yes)
-    trials = (*expansion.trials, *_told_apart(expansion.trials, machine, len(launcher.nodes())))
+    trials = (*expansion.trials, *_disambiguated(expansion.trials, machine, len(launcher.nodes())))
     plan = Plan(
         experiment=expansion.experiment,
         trials=(*trials, *(listeners(expansion.trials) if launcher.repeatable else ())),
@@ -51,13 +51,13 @@ def comm(
     def files(run: Run) -> dict[str, str]:
         return {"curve.json": to_text(curves_json(collective_rows(run.results)))}
 
-    report = carry_out(
+    report = run_study(
         request, plan, launcher, watcher, communication_sections, next_after_communication, files
     )
     return judged(report, least_busbw, nccl_json)
 
 
-def _told_apart(trials: tuple[Trial, ...], machine: Machine, nodes: int) -> tuple[Trial, ...]:
+def _disambiguated(trials: tuple[Trial, ...], machine: Machine, nodes: int) -> tuple[Trial, ...]:
     """The same inside one node and between nodes of one rank each, for trials that mix the two."""
     ranks = machine.ranks_per_node or 1
     if nodes < 2 or ranks < 2:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.comparison.environments import Difference, differences, other_hardware
-from scalescope.analysis.comparison.runs import Comparison, compare_runs
+from scalescope.analysis.comparison.runs import RunComparison, compare_runs
 from scalescope.analysis.comparison.side_by_side import side_by_side
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import scaling_rows
@@ -106,7 +106,7 @@ def _check_hardware(
         )
 
 
-def _check_common(before: Run, after: Run, comparison: Comparison) -> None:
+def _check_common(before: Run, after: Run, comparison: RunComparison) -> None:
     if comparison.has_nothing_in_common:
         raise BadInput(
             f"compare: {before.path} and {after.path} have no configuration in common; "

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scalescope.analysis.comparison.environments import Difference, differences
-from scalescope.analysis.comparison.runs import Comparison, Judged, compare_runs, more_would_tell
+from scalescope.analysis.comparison.runs import (
+    ComparedConfig,
+    RunComparison,
+    compare_runs,
+    more_launches_would_tell,
+)
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
@@ -47,7 +52,7 @@ def extend(
         raise BadInput(f"--until-conclusive: {base.path} and {new.path} are the same run")
     found = compare_runs(base.results, new.results, threshold)
     inconclusive = found.with_verdict("inconclusive")
-    asked = [one.trial for one in inconclusive if more_would_tell(one)]
+    asked = [one.trial for one in inconclusive if more_launches_would_tell(one)]
     hopeless = _hopeless(len(inconclusive) - len(asked))
     if not asked:
         return new, hopeless
@@ -91,7 +96,7 @@ class _Launches:
 
     def wanted(self, run: Run) -> tuple[tuple[Trial, int], ...]:
         """One more launch of every configuration that the noise still hides."""
-        comparison: Comparison = compare_runs(self._base.results, run.results, self._threshold)
+        comparison: RunComparison = compare_runs(self._base.results, run.results, self._threshold)
         numbers: dict[str, int] = {}
         for result in run.results:
             numbers[result.trial_id] = max(result.launch, numbers.get(result.trial_id, 0))
@@ -108,7 +113,7 @@ class _Launches:
         budget = f"The budget was spent with {counted(left, 'configuration')} still too noisy."
         return (said, budget) if left else (said,)
 
-    def _is_open(self, judged: Judged) -> bool:
+    def _is_open(self, judged: ComparedConfig) -> bool:
         if judged.trial.trial_id not in self._asked:
             return False
         return judged.smallest_seen is None or judged.smallest_seen > self._threshold

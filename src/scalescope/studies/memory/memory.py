@@ -16,7 +16,7 @@ from scalescope.report.memory.verdict import next_after_memory
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
-from scalescope.studies.study import StudyReport, carry_out
+from scalescope.studies.study import StudyReport, run_study
 
 DEFAULTS = {"repeats": 1}
 _LEAST_TO_NORMALISE = 2  # over the batch: a single sample has no spread
@@ -37,7 +37,7 @@ def memory(
         machine=machine,
         notes=expansion.notes,
     )
-    return carry_out(
+    return run_study(
         request,
         plan,
         launcher,

@@ -22,11 +22,11 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.memory.memory import with_one_forecaster
-from scalescope.studies.report import PAGE, Wishes, report
+from scalescope.studies.report import PAGE, ReportOptions, report
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.network import exchanges
 from scalescope.studies.scaling.scale import only_explains, plan_scaling
-from scalescope.studies.study import StudyReport, carry_out
+from scalescope.studies.study import StudyReport, run_study
 
 PARTS = ("comm", "training", "memory", "scaling")
 DEFAULTS = {"repeats": 5, "budget": 110.0, "min_steps": 3}
@@ -79,7 +79,7 @@ def main_job(
         beside = settings.get("pairs") or settings.get("purpose") == "listen"
         return "comm" in parts and settings["benchmark"] == "comm" and not beside
 
-    found = carry_out(
+    found = run_study(
         request,
         plan,
         launcher,
@@ -97,7 +97,7 @@ def _with_page(study_report: StudyReport, watcher: CampaignWatcher) -> StudyRepo
     if study_report.path is None:
         return study_report
     try:
-        report((study_report.path,), study_report.path, Wishes(formats=("html",)))
+        report((study_report.path,), study_report.path, ReportOptions(formats=("html",)))
     except ScalescopeError as error:
         watcher.noted(f"There is no {PAGE}: {error}")
         return study_report

@@ -8,11 +8,11 @@ from scalescope.catalog.setting import for_device
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.ablations import (
     PRELOADED,
-    plain_twin,
-    preloaded_twin,
-    silent_twin,
-    takes_away,
-    with_share,
+    at_per_rank_batch,
+    has_ablation,
+    single_rank_baseline,
+    with_preloaded_input,
+    without_communication,
 )
 from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
@@ -25,7 +25,7 @@ from scalescope.results.result import Result
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.network import network_of
-from scalescope.studies.study import StudyReport, carry_out
+from scalescope.studies.study import StudyReport, run_study
 
 DEFAULTS = {"repeats": 5}
 _BATCHES = {"cpu": (32, 256), "cuda": (256, 4096)}  # one too small to scale, one that should
@@ -42,7 +42,7 @@ def scale(
     """Measure the sweep and show how it scales; `most_ranks` limits the default when attached."""
     experiment = request.experiment(DEFAULTS)
     plan = plan_scaling(request, experiment, launcher, most_ranks, waterfall=waterfall)
-    return carry_out(
+    return run_study(
         request,
         plan,
         launcher,
@@ -84,12 +84,12 @@ def plan_scaling(
 def _answers(asked: Iterable[Trial]) -> tuple[Trial, ...]:
     """What the table's rows are made of: the trials asked for, and one rank without a wrapper."""
     trials = tuple(asked)
-    return (*trials, *(plain_twin(trial) for trial in trials))
+    return (*trials, *(single_rank_baseline(trial) for trial in trials))
 
 
 def only_explains(result: Result) -> bool:
     """Whether a launch was made to explain others: where it fails, nothing that was asked for is missing."""
-    return result.settings["benchmark"] == "comm" or takes_away(Trial(settings=result.settings), PRELOADED)
+    return result.settings["benchmark"] == "comm" or has_ablation(Trial(settings=result.settings), PRELOADED)
 
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
@@ -157,15 +157,15 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
     found = []
     if has_one_rank:
         found += [trial.on_one_rank()] if wrapper_alone else []
-        found.append(plain_twin(trial))
+        found.append(single_rank_baseline(trial))
     if not waterfall or trial.world_size == 1:
         return found
-    silent = silent_twin(preloaded_twin(trial))
-    found += [preloaded_twin(trial), *([] if silent is None else [silent])]
+    silent = without_communication(with_preloaded_input(trial))
+    found += [with_preloaded_input(trial), *([] if silent is None else [silent])]
     if has_one_rank:
-        share = with_share(trial)
-        found += [plain_twin(share), preloaded_twin(plain_twin(share))]
-        found += [preloaded_twin(share.on_one_rank())] if wrapper_alone else []
+        share = at_per_rank_batch(trial)
+        found += [single_rank_baseline(share), with_preloaded_input(single_rank_baseline(share))]
+        found += [with_preloaded_input(share.on_one_rank())] if wrapper_alone else []
     return found
 
 

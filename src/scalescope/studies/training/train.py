@@ -11,7 +11,7 @@ from scalescope.results.files import write_atomically
 from scalescope.results.run import Run
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
-from scalescope.studies.study import StudyReport, carry_out
+from scalescope.studies.study import StudyReport, run_study
 from scalescope.studies.trace.profiling import NSYS_SCRIPT, Profiling, nsys_command, nsys_script, run_nsys
 
 DEFAULTS = {"repeats": 1, "window": 10.0}
@@ -40,7 +40,7 @@ def train(
         notes=expansion.notes,
         once=() if profiling is None else profiling.trials(expansion.trials),
     )
-    report = carry_out(request, plan, launcher, watcher, _sections, next_after_training)
+    report = run_study(request, plan, launcher, watcher, _sections, next_after_training)
     if profiling is None or not profiling.nsys or report.path is None:
         return report
     ranks = max(trial.world_size for trial in expansion.trials)

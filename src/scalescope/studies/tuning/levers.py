@@ -8,7 +8,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput, ScalescopeError
-from scalescope.experiment.ablations import plain_twin
+from scalescope.experiment.ablations import single_rank_baseline
 from scalescope.experiment.emulation import emulated_in, emulation_text
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment, check_variable
@@ -236,4 +236,4 @@ def other_jobs(levers: Levers, failed: Collection[str] = ()) -> dict[str, tuple[
     if levers.baseline.world_size == 1 or not wanted:
         return {}
     wanted[NOW] = levers.baseline
-    return {name: (trial, plain_twin(trial)) for name, trial in wanted.items()}
+    return {name: (trial, single_rank_baseline(trial)) for name, trial in wanted.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.ledger import MOST_LAUNCHES, Laboratory, Needs
+from scalescope.analysis.tuning.ledger import MOST_LAUNCHES, LaunchesNeeded, SearchLedger
 from scalescope.analysis.tuning.search import (
     ALONE,
     BEFORE_COMBINING,
@@ -17,7 +17,7 @@ from scalescope.analysis.tuning.search import (
     explore,
     scaling_of,
 )
-from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, Comparison, compare_all, fastest
+from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, LeverComparison, compare_all, fastest
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
@@ -98,7 +98,7 @@ class Search:
             self._earlier = len(run.results)
         try:
             self._follow(run, _Progress())
-        except Needs as needed:
+        except LaunchesNeeded as needed:
             return needed.launches
         return ()
 
@@ -108,7 +108,7 @@ class Search:
         finished = True
         try:
             self._follow(run, progress)
-        except Needs:
+        except LaunchesNeeded:
             finished = False
             progress.singles = progress.singles or self._so_far(run)
         return Tuning(
@@ -130,7 +130,7 @@ class Search:
             finished=finished,
         )
 
-    def _so_far(self, run: Run) -> tuple[Comparison, ...]:
+    def _so_far(self, run: Run) -> tuple[LeverComparison, ...]:
         """What the launches there are say, where the budget ended before every lever had its turn."""
         found = {configuration.trial.trial_id: configuration for configuration in configurations(run.results)}
         baseline = found.get(self.levers.baseline.trial_id)
@@ -153,7 +153,7 @@ class Search:
     def _follow(self, run: Run, progress: "_Progress") -> None:
         repeats = self._experiment.measuring.repeats
         baseline, seed = self.levers.baseline, self._experiment.measuring.order_seed
-        laboratory = Laboratory(
+        ledger = SearchLedger(
             results=run.results,
             seed=seed,
             baseline=baseline.trial_id,
@@ -161,32 +161,32 @@ class Search:
             earlier=self._earlier or 0,
             is_slow=self._is_slow,
         )
-        progress.failed = laboratory.failed
+        progress.failed = ledger.failed
         trials = [candidate.trial for candidate in self.levers.candidates]
         shares = BEFORE_COMBINING if self._combine else ALONE
         progress.singles, progress.dropped = explore(
-            laboratory, baseline, trials, repeats, self._threshold, shares
+            ledger, baseline, trials, repeats, self._threshold, shares
         )
         if not progress.singles:
             return
         ranked = self._ranked(progress)
         if ranked:
-            self._choose(laboratory, ranked, progress)
+            self._choose(ledger, ranked, progress)
         pairs = other_jobs(self.levers, progress.failed)
-        progress.scaling = scaling_of(laboratory, pairs, min(repeats, _SCALING_LAUNCHES))
+        progress.scaling = scaling_of(ledger, pairs, min(repeats, _SCALING_LAUNCHES))
 
-    def _choose(self, laboratory: Laboratory, ranked: list[Candidate], progress: "_Progress") -> None:
+    def _choose(self, ledger: SearchLedger, ranked: list[Candidate], progress: "_Progress") -> None:
         """The best lever, or what helps together with it, confirmed."""
         repeats = self._experiment.measuring.repeats
         progress.first = ranked[0].text
         progress.winner = frozenset((progress.first,))
         if self._combine:
-            combining = Combining(laboratory=laboratory, build=self._trial_with, confirmations=repeats)
+            combining = Combining(ledger=ledger, build=self._trial_with, confirmations=repeats)
             others = [one.text for one in ranked[1:]]
             progress.winner, progress.attempts = combining.search(ranked[0].text, others)
         winner = self._trial_with(progress.winner)
         assert winner is not None  # it was measured
-        progress.final = confirmed(laboratory, self.levers.baseline, winner, repeats, self._threshold)
+        progress.final = confirmed(ledger, self.levers.baseline, winner, repeats, self._threshold)
 
     def _ranked(self, progress: "_Progress") -> list[Candidate]:
         """The best value of every lever: the fastest first; what starts slowly before what did nothing alone.
@@ -218,7 +218,7 @@ class Search:
 
         return [ranked[0], *sorted(ranked[1:], key=turn)]
 
-    def _may_win(self, comparison: Comparison) -> bool:
+    def _may_win(self, comparison: LeverComparison) -> bool:
         """What is known to be faster, or looks so where the budget allowed too few launches to know."""
         if self._combine or len(comparison.candidate.launches) < self._experiment.measuring.repeats:
             return comparison.verdict != "slower" and comparison.speedup.value > 1.0 + LEAST_EFFECT
@@ -242,7 +242,7 @@ class Search:
         return trial
 
 
-def _is_fit(candidate: Candidate, judged: Comparison | None) -> bool:
+def _is_fit(candidate: Candidate, judged: LeverComparison | None) -> bool:
     """Whether a candidate may become part of what is recommended."""
     if candidate.changes == "the job":
         return False
@@ -253,11 +253,11 @@ def _is_fit(candidate: Candidate, judged: Comparison | None) -> bool:
 class _Progress:
     """How far a reading of the results came."""
 
-    singles: tuple[Comparison, ...] = ()
+    singles: tuple[LeverComparison, ...] = ()
     dropped: frozenset[str] = frozenset()
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
     scaling: dict[str, Estimate] = dataclasses.field(default_factory=dict)
     first: str | None = None
     attempts: tuple[Attempt, ...] = ()
     winner: frozenset[str] = frozenset()
-    final: Comparison | None = None
+    final: LeverComparison | None = None

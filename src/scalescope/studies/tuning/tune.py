@@ -18,7 +18,7 @@ from scalescope.report.tuning.sections import next_after_tuning, tuning_sections
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.estimate import estimate_s
 from scalescope.studies.request import Request
-from scalescope.studies.study import StudyReport, carry_out
+from scalescope.studies.study import StudyReport, run_study
 from scalescope.studies.tuning.levers import Levers, find_levers
 from scalescope.studies.tuning.search import TUNED, Search
 from scalescope.studies.tuning.tune_once import for_running_ranks, tune_once
@@ -74,7 +74,7 @@ def tune(
         notes=tuple(dict.fromkeys((*expansion.notes, *notes))),
         chosen=(),
     )
-    return carry_out(
+    return run_study(
         request,
         plan,
         launcher,

@@ -26,7 +26,7 @@ from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT, TUNING
 from scalescope.studies.campaign import CampaignWatcher, Plan
 from scalescope.studies.request import Request
-from scalescope.studies.study import StudyReport, carry_out
+from scalescope.studies.study import StudyReport, run_study
 from scalescope.studies.tuning.levers import Candidate, Inapplicable, Levers, other_jobs, settings_of_trial
 
 _NOTE = "Attached ranks make one launch of each lever: no interval and no verdict."
@@ -82,7 +82,7 @@ def tune_once(
     )
     nodes, baseline = len(launcher.nodes()), levers.baseline
     on_a_node = machine.ranks_on_a_host(baseline.world_size)
-    return carry_out(
+    return run_study(
         request,
         plan,
         launcher,

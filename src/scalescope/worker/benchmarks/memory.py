@@ -13,7 +13,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Phase, Stage
 from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
 from scalescope.worker.memory.device_memory import DeviceGauge
-from scalescope.worker.memory.forecast import Job, forecast
+from scalescope.worker.memory.forecast import ForecastJob, forecast
 from scalescope.worker.memory.out_of_memory import is_out_of_memory
 from scalescope.worker.memory.resident_memory import DataLimit, ResidentGauge
 from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
@@ -75,7 +75,7 @@ def _measure(
         waiting = _waiting(trial, workload)
         found.counters |= _shortage(trial, workload, batch)
         if not searching and group.rank == 0:
-            job = Job(trial=trial, workload=workload, batch=batch, batches=waiting, device=device)
+            job = ForecastJob(trial=trial, workload=workload, batch=batch, batches=waiting, device=device)
             with lifted():
                 found.counters |= forecast(job, trial.settings["memory_limit"] or gauge.room())
         gauge.before_steps()

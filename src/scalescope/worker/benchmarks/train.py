@@ -23,11 +23,11 @@ from scalescope.worker.training.assembly import build_feed, build_step, build_wo
 from scalescope.worker.training.calibration import BareProduct
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
-from scalescope.worker.training.feeding import Feed, Peeked
+from scalescope.worker.training.feeding import Feed, PeekableBatches
 from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.stand_in import stand_in_for
-from scalescope.worker.training.step import Step, Stretch, Workload, run_steps
+from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
 from scalescope.worker.training.timing import clock_for
 
 MOST_STEPS = 10_000  # of one window: raw samples are kept, and steps below 0.1 ms are not training
@@ -89,7 +89,7 @@ def _count_operations(
     feed: Feed, workload: Workload, device: torch.device, measurements: Measurements
 ) -> Feed:
     """Note what a sample costs, by the first batch; the feed that is returned begins with it all the same."""
-    peeked = Peeked(feed.batches)
+    peeked = PeekableBatches(feed.batches)
     measurements.counters["model_flops_per_sample"] = count_flops_per_sample(workload, peeked.first, device)
     return dataclasses.replace(feed, batches=peeked)
 
@@ -164,7 +164,7 @@ class TrainingRun:
     fault: Fault | None
     schedule: StepSchedule
 
-    def steps(self, count: int) -> tuple[list[float], Stretch]:
+    def steps(self, count: int) -> tuple[list[float], StepWindow]:
         """Run the next `count` steps; returns their times and what they left."""
         clock = clock_for(self.device, count)
         stretch = run_steps(

@@ -14,7 +14,7 @@ _GIVES_BACK = ("free_requested", "free_completed", "free")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AllocatorEvent:
     """Memory taken or given back; other actions are ignored."""
 
     action: str
@@ -23,7 +23,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class AllocatorPhase:
     """A part of the step, from this event on until the next phase begins."""
 
     name: str
@@ -54,7 +54,9 @@ class _Block:
         return self.taken <= index and (self.freed is None or self.freed > index)
 
 
-def replay(events: Sequence[Event], phases: Sequence[Phase], gradients: Iterable[int]) -> Breakdown:
+def replay(
+    events: Sequence[AllocatorEvent], phases: Sequence[AllocatorPhase], gradients: Iterable[int]
+) -> Breakdown:
     """The breakdown at the peak; `gradients` are the addresses where gradients lie after backward."""
     blocks, peak, growth, given_back = _follow(events)
     spans = _spans(phases, len(events))
@@ -69,7 +71,7 @@ def replay(events: Sequence[Event], phases: Sequence[Phase], gradients: Iterable
     return Breakdown(growth=growth, given_back=given_back, held_after_forward=sum(held), **sizes)
 
 
-def _follow(events: Sequence[Event]) -> tuple[list[_Block], int, int, int]:
+def _follow(events: Sequence[AllocatorEvent]) -> tuple[list[_Block], int, int, int]:
     """All blocks of the step, the event of the peak, and growth and what was given back by then."""
     blocks: list[_Block] = []
     live: dict[int, _Block] = {}
@@ -97,8 +99,8 @@ def _follow(events: Sequence[Event]) -> tuple[list[_Block], int, int, int]:
     return blocks, peak, growth, given_back_at_peak
 
 
-def _spans(phases: Sequence[Phase], end: int) -> list[tuple[str, int, int]]:
-    closed = [*phases, Phase("end", end)]
+def _spans(phases: Sequence[AllocatorPhase], end: int) -> list[tuple[str, int, int]]:
+    closed = [*phases, AllocatorPhase("end", end)]
     return [(one.name, one.start, following.start) for one, following in pairwise(closed)]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD, Event, Phase, replay
+from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD, AllocatorEvent, AllocatorPhase, replay
 from scalescope.worker.memory.out_of_memory import is_out_of_memory
 from scalescope.worker.memory.tensor_bytes import gradients_of, storages
 from scalescope.worker.process.device import device_identity
@@ -88,7 +88,7 @@ class AllocatorTrace:
 
     def __init__(self, device: torch.device) -> None:
         self._index = torch.cuda.current_device() if device.index is None else device.index
-        self._phases: list[Phase] = []
+        self._phases: list[AllocatorPhase] = []
         self._first = 0
         self._problem: str | None = None
 
@@ -96,7 +96,7 @@ class AllocatorTrace:
         self._guarded(self._begin)
 
     def mark(self, name: str) -> None:
-        self._guarded(lambda: self._phases.append(Phase(name, len(self._events()) - self._first)))
+        self._guarded(lambda: self._phases.append(AllocatorPhase(name, len(self._events()) - self._first)))
 
     def end(self, gradients: dict[int, int]) -> dict[str, float | int | str | None]:
         """What lived at the peak of the step."""
@@ -121,7 +121,8 @@ class AllocatorTrace:
         if len(raw) >= _MOST_EVENTS:
             raise RuntimeError(f"one step makes more than {_MOST_EVENTS} allocator events")
         events = [
-            Event(str(one["action"]), int(one.get("addr", 0)), int(one["size"])) for one in raw[self._first :]
+            AllocatorEvent(str(one["action"]), int(one.get("addr", 0)), int(one["size"]))
+            for one in raw[self._first :]
         ]
         if not any(event.action == "alloc" for event in events):
             raise RuntimeError("the allocator recorded no events")

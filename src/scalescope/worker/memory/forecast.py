@@ -43,7 +43,7 @@ Counters = dict[str, float | int | str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ForecastJob:
     """What is trained on one rank; `batches` as large as `batch` wait on the device."""
 
     trial: Trial
@@ -62,7 +62,7 @@ class Job:
         return all(len(one.shape) > 0 and len(one) == self.size for one in tensors_in(self.batch))
 
 
-def forecast(job: Job, room: int | None) -> Counters:
+def forecast(job: ForecastJob, room: int | None) -> Counters:
     """Bytes by category at the peak of a step on one rank, for as many ways to train as the purpose needs.
 
     `room` is about how much a rank may take. Gradients that stay in DDP's buckets stay here too.
@@ -80,7 +80,7 @@ def forecast(job: Job, room: int | None) -> Counters:
     return counters
 
 
-def _other_ways(job: Job, times: int) -> Counters:
+def _other_ways(job: ForecastJob, times: int) -> Counters:
     """The same batch trained otherwise; so large a batch that it matters."""
     trial, blocks = job.trial, blocks_of(job.workload.model)
     counters: Counters = {"forecast/other_ways_batch": job.size * times}
@@ -95,7 +95,7 @@ def _other_ways(job: Job, times: int) -> Counters:
     return counters
 
 
-def _times_that_fit(counters: Counters, job: Job, room: int | None) -> int:
+def _times_that_fit(counters: Counters, job: ForecastJob, room: int | None) -> int:
     """How many times the batch fits the room, by the line through the large batches; 1 where unknown."""
     wholes: Counter[int] = Counter()
     for name, size in counters.items():
@@ -118,7 +118,9 @@ def _told(name: str, track: Callable[[], dict[str, int]]) -> Counters:
         return {f"forecast/{name}/problem": f"{type(error).__name__}: {reason}"[:_LONGEST_REASON]}
 
 
-def _track(job: Job, *, times: int = 1, checkpointed: bool = False, kept: bool = False) -> dict[str, int]:
+def _track(
+    job: ForecastJob, *, times: int = 1, checkpointed: bool = False, kept: bool = False
+) -> dict[str, int]:
     from torch.distributed._tools.mem_tracker import MemTracker
 
     device, batches = job.device, job.batches

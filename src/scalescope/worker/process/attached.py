@@ -19,10 +19,10 @@ from scalescope.cores import own_cores, share_of
 from scalescope.errors import BadInput
 from scalescope.parent_death import die_with_parent
 from scalescope.results.rank_job import RankJob
-from scalescope.results.secondary_errors import is_echo
+from scalescope.results.secondary_errors import is_secondary_error
 from scalescope.worker.process.node import node_name
 from scalescope.worker.process.position import Position
-from scalescope.worker.process.rendezvous import Meeting
+from scalescope.worker.process.rendezvous import Rendezvous
 
 _ANSWER_LIMIT_S = 600.0  # after a first answer: the ranks of a trial end together
 _LOOK_LIMIT_S = 120.0  # the same where ranks only look around
@@ -36,7 +36,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command line, which takes us along
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints must not break the protocol
-    meeting, lost = Meeting(), set[int]()
+    meeting, lost = Rendezvous(), set[int]()
     for number in itertools.count():
         text = _next_request(meeting, number)
         if text == _STOP:
@@ -52,7 +52,7 @@ def main() -> int:
     raise AssertionError("the loop above ends by returning")
 
 
-def _next_request(meeting: Meeting, number: int) -> bytes:
+def _next_request(meeting: Rendezvous, number: int) -> bytes:
     key = f"request/{number}"
     if meeting.rank == 0:
         text = sys.stdin.readline().strip().encode() or _STOP
@@ -61,7 +61,7 @@ def _next_request(meeting: Meeting, number: int) -> bytes:
     return meeting.hear(key)
 
 
-def _answer(request: dict[str, Any], meeting: Meeting, number: int) -> dict[str, Any]:
+def _answer(request: dict[str, Any], meeting: Rendezvous, number: int) -> dict[str, Any]:
     if meeting.rank not in request["ranks"]:
         return {"state": "idle"}
     if "probe" in request:
@@ -174,7 +174,7 @@ def _all_cores() -> list[int]:
     return own_cores()
 
 
-def _gather(request: dict[str, Any], meeting: Meeting, number: int) -> list[dict[str, Any]]:
+def _gather(request: dict[str, Any], meeting: Rendezvous, number: int) -> list[dict[str, Any]]:
     """What the ranks that were asked have answered; one that is gone is a failed one."""
     ranks: list[int] = request["ranks"]
     answers: dict[int, dict[str, Any]] = {}
@@ -198,7 +198,7 @@ def _patience_s(request: dict[str, Any], answer: dict[str, Any]) -> float:
         return _LOOK_LIMIT_S
     if answer.get("state") != "failed":
         return _ANSWER_LIMIT_S
-    lost = is_echo(str(answer["error"]["message"]))
+    lost = is_secondary_error(str(answer["error"]["message"]))
     return _LOST_LIMIT_S + (0.0 if lost else float(request["group_timeout_s"]))
 
 
@@ -217,7 +217,7 @@ def _is_lost(answer: dict[str, Any]) -> bool:
     return bool(answer.get("error", {}).get("lost"))
 
 
-def _part(meeting: Meeting, lost: set[int]) -> None:
+def _part(meeting: Rendezvous, lost: set[int]) -> None:
     """Leave together: the store may live in rank 0's process, and the others still read from it."""
     meeting.say(f"left/{meeting.rank}", b"1")
     if meeting.rank == 0:

@@ -10,7 +10,7 @@ _LIMIT = datetime.timedelta(minutes=5)
 _LONGEST_SLEEP_S = 0.25
 
 
-class Meeting:
+class Rendezvous:
     """All ranks of a run, through the store that they share."""
 
     def __init__(self) -> None:

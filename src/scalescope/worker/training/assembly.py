@@ -13,11 +13,11 @@ from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, PRELOADED, takes_away
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.worker.process.group import Group
-from scalescope.worker.training.feeding import Feed, Handling, Shard, feed, preloaded
-from scalescope.worker.training.step import OptimizerFactory, Step, Surroundings, Workload
+from scalescope.worker.training.feeding import Feed, InputOptions, Shard, feed, preloaded
+from scalescope.worker.training.step import BuildContext, OptimizerFactory, Step, Workload
 
 
 def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload:
@@ -27,14 +27,14 @@ def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload
     module = importlib.import_module(card.__module__.replace(".catalog.", ".worker."))
     torch.manual_seed(trial.settings["seed"])
     shard = shard_of(trial, group)
-    surroundings = Surroundings(
+    context = BuildContext(
         reference=name,
         rank=shard.index,
         world_size=shard.count,
         batch_size=trial.micro_batch_size,
         corpus=_corpus(trial, source),
     )
-    workload: Workload = module.build(trial.options(card), device, surroundings)
+    workload: Workload = module.build(trial.options(card), device, context)
     _check_same_on_all_ranks(workload.model, group)
     return workload
 
@@ -72,7 +72,7 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
         workload,
         trial.options(cards.card("strategies", name)),
         device,
-        NO_COMM if takes_away(trial, NO_COMM) else "none",
+        NO_COMM if has_ablation(trial, NO_COMM) else "none",
         workload.make_optimizer or optimizer_factory(trial.options(Training)),
     )
     return with_levers(trial, step, device)
@@ -107,9 +107,9 @@ def build_feed(trial: Trial, workload: Workload, group: Group, device: torch.dev
     """The stream of batches this rank trains on."""
     seed = int(trial.settings["seed"])
     shard = shard_of(trial, group)
-    how = Handling(loader=trial.options(Input), copying=trial.options(Copying))
+    how = InputOptions(loader=trial.options(Input), copying=trial.options(Copying))
     found = feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
-    return preloaded(found) if takes_away(trial, PRELOADED) else found
+    return preloaded(found) if has_ablation(trial, PRELOADED) else found
 
 
 def shard_of(trial: Trial, group: Group) -> Shard:

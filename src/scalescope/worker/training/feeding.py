@@ -36,7 +36,7 @@ class Shard:
 
 
 @dataclass(kw_only=True)
-class Waits:
+class InputTimes:
     """What the host's clock says about batches: waiting for the loader, and having them copied."""
 
     batches: int = 0
@@ -60,7 +60,7 @@ class Feed:
 
     batches: Batches
     epoch_batches: int | None = None
-    waits: Waits = field(default_factory=Waits)
+    waits: InputTimes = field(default_factory=InputTimes)
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -78,7 +78,7 @@ def preloaded(source: Feed) -> Feed:
     return Feed(batches=itertools.cycle(ready), epoch_batches=source.epoch_batches)
 
 
-class Peeked:
+class PeekableBatches:
     """Batches whose first one was looked at, and still comes first."""
 
     def __init__(self, batches: Batches) -> None:
@@ -89,7 +89,7 @@ class Peeked:
     def first(self) -> Batch:
         return self._first[0]
 
-    def __iter__(self) -> "Peeked":
+    def __iter__(self) -> "PeekableBatches":
         return self
 
     def __next__(self) -> Batch:
@@ -103,14 +103,16 @@ class Peeked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Handling:
+class InputOptions:
     """What the input levers ask for: who prepares batches, and how they get to the device."""
 
     loader: Input
     copying: Copying
 
 
-def feed(data: Data, batch_size: int, how: Handling, device: torch.device, shard: Shard, seed: int) -> Feed:
+def feed(
+    data: Data, batch_size: int, how: InputOptions, device: torch.device, shard: Shard, seed: int
+) -> Feed:
     """The stream of batches, handled as asked."""
     generator = torch.Generator().manual_seed(seed * 65_537 + shard.index + 1)
     if data.synthesize is not None:
@@ -126,7 +128,7 @@ def feed(data: Data, batch_size: int, how: Handling, device: torch.device, shard
     if _is_numbered(data.samples):
         sampler: Sampler[int] = DistributedSampler(data.samples, shard.count, shard.index, seed=seed)
         return _from_loader(data, batch_size, how, device, sampler, seed + shard.index)
-    waits = Waits()
+    waits = InputTimes()
     made = _ready_made(data.samples, batch_size)
     return Feed(batches=_copied(made, how.copying, device, waits), waits=waits)
 
@@ -139,7 +141,7 @@ def _is_numbered(samples: Any) -> bool:
 def _from_loader(
     data: Data,
     batch_size: int,
-    how: Handling,
+    how: InputOptions,
     device: torch.device,
     sampler: Sampler[int] | None,
     seed: int,
@@ -162,7 +164,7 @@ def _from_loader(
         multiprocessing_context="fork" if workers else None,
         generator=generator,
     )
-    waits = Waits()
+    waits = InputTimes()
     stream = _copied(_epochs(loader, sampler), how.copying, device, waits)
     ends = isinstance(sampler, DistributedSampler)
     return Feed(batches=stream, epoch_batches=len(loader) if ends else None, waits=waits)
@@ -181,7 +183,7 @@ def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None) -> Iterator
 
 
 def _copied(
-    batches: Iterator[Batch], options: Copying, device: torch.device, waits: Waits
+    batches: Iterator[Batch], options: Copying, device: torch.device, waits: InputTimes
 ) -> Iterator[Batch]:
     waited = _waited_for(batches, waits)
     if options.prefetch_stream and device.type == "cuda":
@@ -193,7 +195,7 @@ def _copied(
     return (_timed(copy, batch, waits) for batch in waited)
 
 
-def _waited_for(batches: Iterator[Batch], waits: Waits) -> Iterator[Batch]:
+def _waited_for(batches: Iterator[Batch], waits: InputTimes) -> Iterator[Batch]:
     while True:
         began = time.perf_counter()
         batch = next(batches, None)
@@ -204,7 +206,7 @@ def _waited_for(batches: Iterator[Batch], waits: Waits) -> Iterator[Batch]:
         yield batch
 
 
-def _timed(copy: Callable[[Batch], Batch], batch: Batch, waits: Waits) -> Batch:
+def _timed(copy: Callable[[Batch], Batch], batch: Batch, waits: InputTimes) -> Batch:
     """Copy, and count how long the host was held up by it."""
     began = time.perf_counter()
     copied = copy(batch)
@@ -212,7 +214,7 @@ def _timed(copy: Callable[[Batch], Batch], batch: Batch, waits: Waits) -> Batch:
     return copied
 
 
-def _copied_ahead(batches: Iterator[Batch], device: torch.device, waits: Waits) -> Iterator[Batch]:
+def _copied_ahead(batches: Iterator[Batch], device: torch.device, waits: InputTimes) -> Iterator[Batch]:
     """Copy the next batch on a stream of its own while the current one is used."""
     copies = torch.cuda.Stream(device)
 

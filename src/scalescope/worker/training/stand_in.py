@@ -24,7 +24,7 @@ _MEASURED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ComputeTimes:
     """What rank 0 measured: how long each part takes, and which gradient comes when."""
 
     forward_s: float
@@ -39,14 +39,14 @@ def stand_in_for(
     """The same parameters and data, with compute replaced by its measured duration."""
     measured = _measure(workload, trial, group, device) if group.rank == 0 else None
     answers = group.others("pace", json.dumps(measured and dataclasses.asdict(measured)))
-    facts = measured or Facts(**json.loads(answers[0]))
+    facts = measured or ComputeTimes(**json.loads(answers[0]))
     measurements.counters["stand_in_forward_s"] = facts.forward_s
     measurements.counters["stand_in_backward_s"] = facts.gradient_ready_s[-1]
     measurements.counters["stand_in_optimizer_s"] = facts.optimizer_s
     return paced(workload, facts)
 
 
-def paced(workload: Workload, facts: Facts) -> Workload:
+def paced(workload: Workload, facts: ComputeTimes) -> Workload:
     """The workload with a model and an optimizer that only take their time."""
     parameters = trained_parameters(workload.model)
     order = [parameters[number] for number in reversed(facts.ready_order)]
@@ -71,7 +71,7 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _measure(workload: Workload, trial: Trial, group: Group, device: torch.device) -> Facts:
+def _measure(workload: Workload, trial: Trial, group: Group, device: torch.device) -> ComputeTimes:
     """Medians over a few plain steps, while the other ranks wait."""
     make = workload.make_optimizer or optimizer_factory(trial.options(Training))
     optimizer = make(iter(trained_parameters(workload.model)))
@@ -111,7 +111,7 @@ def _timed_step(step: Step, batch: Batch, ready: dict[int, float]) -> TimedStep:
     )
 
 
-def summarise(steps: list[TimedStep]) -> Facts:
+def summarise(steps: list[TimedStep]) -> ComputeTimes:
     """Medians of several steps; a parameter counts that got its gradient in all of them."""
     numbers = set.intersection(*(set(step.gradient_ready_s) for step in steps))
     after = {
@@ -119,7 +119,7 @@ def summarise(steps: list[TimedStep]) -> Facts:
         for number in sorted(numbers)
     }
     order = sorted(after, key=lambda number: after[number])
-    return Facts(
+    return ComputeTimes(
         forward_s=statistics.median(step.forward_s for step in steps),
         optimizer_s=statistics.median(step.optimizer_s for step in steps),
         ready_order=order,

@@ -58,7 +58,7 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class BuildContext:
     """What a workload may be built for: its name as given, the part of the samples it is to read, and text.
 
     The ranks of a pipeline are one reader, so `rank` and `world_size` count readers.
@@ -128,7 +128,7 @@ def plain_step(
 
 
 @dataclass(kw_only=True)
-class Stretch:
+class StepWindow:
     """What a stretch of steps left behind: losses, still on the device, and how many samples went in."""
 
     losses: list[Tensor] = field(default_factory=list)
@@ -143,9 +143,9 @@ def run_steps(
     position: Position,
     fault: Fault | None = None,
     parts_of: Callable[[int], int] | None = None,
-) -> Stretch:
+) -> StepWindow:
     """Run `count` steps under the clock; `parts_of` says how many batches the step of a number takes."""
-    done = Stretch()
+    done = StepWindow()
     before = position.completed
     clock.start()
     for _ in range(count):

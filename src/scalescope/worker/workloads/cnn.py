@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from scalescope.catalog.workloads.cnn import Block, Cnn, Convolution
-from scalescope.worker.training.step import Batch, Data, Surroundings, Workload
+from scalescope.worker.training.step import Batch, BuildContext, Data, Workload
 
 
-def build(options: Cnn, device: torch.device, surroundings: Surroundings) -> Workload:
+def build(options: Cnn, device: torch.device, context: BuildContext) -> Workload:
     """The model with freshly initialised parameters on `device`."""
     model = nn.Sequential(
         _stem(options, device),

@@ -17,19 +17,19 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput
-from scalescope.worker.training.step import Data, OptimizerFactory, Surroundings, Workload
+from scalescope.worker.training.step import BuildContext, Data, OptimizerFactory, Workload
 
 _EXPECTED = "(model, data, loss) or (model, data, loss, optimizer)"
 
 
-def build(options: Custom, device: torch.device, surroundings: Surroundings) -> Workload:
+def build(options: Custom, device: torch.device, context: BuildContext) -> Workload:
     """Call the function and make a workload of what it returns."""
-    reference = surroundings.reference
+    reference = context.reference
     factory = _factory(reference)
     offered = {
-        "rank": surroundings.rank,
-        "world_size": surroundings.world_size,
-        "batch_size": surroundings.batch_size,
+        "rank": context.rank,
+        "world_size": context.world_size,
+        "batch_size": context.batch_size,
         "device": device,
     }
     arguments = _asked_for(reference, factory, offered)

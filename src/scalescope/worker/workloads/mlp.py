@@ -4,10 +4,10 @@ import torch
 from torch import nn
 
 from scalescope.catalog.workloads.mlp import Mlp
-from scalescope.worker.training.step import Batch, Data, Surroundings, Workload
+from scalescope.worker.training.step import Batch, BuildContext, Data, Workload
 
 
-def build(options: Mlp, device: torch.device, surroundings: Surroundings) -> Workload:
+def build(options: Mlp, device: torch.device, context: BuildContext) -> Workload:
     """The model with freshly initialised parameters on `device`."""
     layers: list[nn.Module] = []
     for inputs, outputs in options.layer_widths:

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from scalescope.catalog.workloads.paced import Paced
 from scalescope.worker.training.pacing import Pace, PacedModel
-from scalescope.worker.training.step import Batch, Data, Surroundings, Workload
+from scalescope.worker.training.step import Batch, BuildContext, Data, Workload
 
 
-def build(options: Paced, device: torch.device, surroundings: Surroundings) -> Workload:
+def build(options: Paced, device: torch.device, context: BuildContext) -> Workload:
     """Layers of zeros; every step moves them by the learning rate, on all ranks alike."""
     layers = nn.ParameterList(torch.zeros(elements, device=device) for elements in options.layer_elements)
     pace = Pace(forward_s=options.forward_ms / 1e3, gradient_ready_s=options.gradient_ready_s)

@@ -16,14 +16,14 @@ from scalescope.worker.text.corpus import Corpus, Split
 from scalescope.worker.text.encoding import ClassifiedTexts, ContinuedTexts, continued, encode
 from scalescope.worker.text.vocabulary import FIRST_WORD, PADDING, vocabulary_of
 from scalescope.worker.training.evaluation import IGNORED
-from scalescope.worker.training.step import Batch, Data, Surroundings, Workload
+from scalescope.worker.training.step import Batch, BuildContext, Data, Workload
 
 _SPREAD = 0.02  # GPT-2's standard deviation of fresh embeddings
 
 
-def build(options: Transformer, device: torch.device, surroundings: Surroundings) -> Workload:
+def build(options: Transformer, device: torch.device, context: BuildContext) -> Workload:
     """The model with freshly initialised parameters on `device`, and texts or random tokens to read."""
-    corpus: Corpus | None = surroundings.corpus
+    corpus: Corpus | None = context.corpus
     classes = options.num_classes or (SYNTHETIC_CLASSES if corpus is None else corpus.classes)
     causal = options.task == "next_token"
     padded = corpus is not None and not causal

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.analysis.memory.fit import MOST_TRIES, Bracket, Line, fit_line, next_batch
+from scalescope.analysis.memory.fit import MOST_TRIES, Bracket, FittedLine, fit_line, next_batch
 
 
 def test_a_line_is_recovered() -> None:
@@ -27,7 +27,7 @@ def test_one_batch_makes_no_line(points: list[tuple[int, int]]) -> None:
 
 
 def test_memory_that_does_not_grow_predicts_nothing() -> None:
-    assert Line(base=10, slope=0, largest=8).largest_batch(100) is None
+    assert FittedLine(base=10, slope=0, largest=8).largest_batch(100) is None
 
 
 def search(truth: int, predicted: int | None, fits: int = 8) -> tuple[Bracket, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.analysis.trace.profile import Profile, profiles, timed_twin
+from scalescope.analysis.trace.profile import TraceProfile, profiles, timed_twin
 from scalescope.results.run import Run
 from scalescope.results.trace import trace_name
 
@@ -20,7 +20,7 @@ EARLY = steps_of(cpu_step([(50, 90)]))
 LATE = steps_of(cpu_step([(70, 90)]))
 
 
-def only_profile(run: Run) -> Profile:
+def only_profile(run: Run) -> TraceProfile:
     (found,) = profiles(run)
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from scalescope.analysis.tuning.ledger import FINAL_STAGE, MOST_LAUNCHES, Laboratory, Needs
+from scalescope.analysis.tuning.ledger import FINAL_STAGE, MOST_LAUNCHES, LaunchesNeeded, SearchLedger
 from scalescope.analysis.tuning.search import (
     BEFORE_COMBINING,
     SCREENING,
@@ -35,8 +35,8 @@ def failure(trial: Trial, launch: int, reason: str = "lost", status: str = "fail
     return dataclasses.replace(result(trial, launch, 1.0), status=status, reason=reason, ranks=[])
 
 
-def laboratory(results: Sequence[Result], seed: int = 0) -> Laboratory:
-    return Laboratory(results=results, seed=seed, baseline=BASELINE.trial_id)
+def ledger(results: Sequence[Result], seed: int = 0) -> SearchLedger:
+    return SearchLedger(results=results, seed=seed, baseline=BASELINE.trial_id)
 
 
 def keys(launches: Iterable[tuple[Trial, int]]) -> list[Key]:
@@ -44,18 +44,18 @@ def keys(launches: Iterable[tuple[Trial, int]]) -> list[Key]:
 
 
 def asked(results: Sequence[Result], trials: Sequence[Trial], count: int, stage: int = 0) -> list[Key]:
-    with pytest.raises(Needs) as caught:
-        laboratory(results).measured(trials, count, stage)
+    with pytest.raises(LaunchesNeeded) as caught:
+        ledger(results).measured(trials, count, stage)
     return keys(caught.value.launches)
 
 
-def search(read: Callable[[Laboratory], object], step_s: StepTime) -> tuple[object, list[Result]]:
+def search(read: Callable[[SearchLedger], object], step_s: StepTime) -> tuple[object, list[Result]]:
     """Launch what is asked for until nothing is; returns the answer and all results."""
     results: list[Result] = []
     while True:
         try:
-            return read(laboratory(results)), results
-        except Needs as needed:
+            return read(ledger(results)), results
+        except LaunchesNeeded as needed:
             assert needed.launches
             results += [result(trial, n, step_s(trial, n)) for trial, n in needed.launches]
 
@@ -71,8 +71,8 @@ def test_launches_are_asked_for_in_rounds_each_in_an_order_of_its_own() -> None:
 
 
 def test_another_seed_is_another_order() -> None:
-    with pytest.raises(Needs) as caught:
-        laboratory([], seed=1).measured(TRIALS, 8, 0)
+    with pytest.raises(LaunchesNeeded) as caught:
+        ledger([], seed=1).measured(TRIALS, 8, 0)
     assert keys(caught.value.launches) != asked([], TRIALS, 8)
     assert sorted(keys(caught.value.launches)) == sorted(asked([], TRIALS, 8))
 
@@ -90,7 +90,7 @@ def test_each_stage_measures_anew() -> None:
     found = asked(there, [BASELINE], 3, stage=2)
     assert found == [(BASELINE.trial_id, 2 * MOST_LAUNCHES + n) for n in range(3)]
     there += [result(BASELINE, 200 + n, 0.02) for n in range(3)]
-    (one,) = laboratory(there).measured([BASELINE], 3, 2).values()
+    (one,) = ledger(there).measured([BASELINE], 3, 2).values()
     assert [round(step, 3) for step in one.mean_steps_s] == [0.02] * 3
 
 
@@ -130,7 +130,7 @@ def test_fewer_launches_than_screening_takes_are_enough() -> None:
 def test_a_failed_candidate_is_left_out_and_blocks_nothing(status: str) -> None:
     there = [failure(CANDIDATES[0], 0, status=status)]
     there += [result(trial, n, 0.01) for trial in (BASELINE, CANDIDATES[1]) for n in range(5)]
-    one = laboratory(there)
+    one = ledger(there)
     comparisons, dropped = singles(one, BASELINE, CANDIDATES[:2], 5, 0.03)
     assert [comparison.candidate.trial.trial_id for comparison in comparisons] == [CANDIDATES[1].trial_id]
     assert not dropped
@@ -140,7 +140,7 @@ def test_a_failed_candidate_is_left_out_and_blocks_nothing(status: str) -> None:
 def test_a_baseline_that_never_works_ends_the_search() -> None:
     there = [failure(BASELINE, n) for n in range(2)]
     there += [result(CANDIDATES[0], n, 0.01) for n in range(2)]
-    one = laboratory(there)
+    one = ledger(there)
     assert singles(one, BASELINE, CANDIDATES[:1], 5, 0.03) == ((), frozenset())
     assert one.failed == {BASELINE.trial_id: "failed: lost"}
     assert confirmed(one, BASELINE, BASELINE, 5, 0.03) is None
@@ -149,7 +149,7 @@ def test_a_baseline_that_never_works_ends_the_search() -> None:
 def test_a_launch_that_the_baseline_loses_does_not_lose_the_search() -> None:
     there = [failure(BASELINE, 3), *(result(BASELINE, n, 0.01) for n in (0, 1, 2, 4))]
     there += [result(CANDIDATES[0], n, 0.005) for n in range(5)]
-    one = laboratory(there)
+    one = ledger(there)
     ((found,), _) = singles(one, BASELINE, CANDIDATES[:1], 5, 0.03)
     assert found.verdict == "faster"
     assert one.failed == {}
@@ -158,7 +158,7 @@ def test_a_launch_that_the_baseline_loses_does_not_lose_the_search() -> None:
 def test_an_interrupted_launch_is_made_again() -> None:
     there = [failure(BASELINE, 0, "interrupted by SIGINT"), result(BASELINE, 1, 0.01)]
     assert asked(there, [BASELINE], 2) == [(BASELINE.trial_id, 0)]
-    assert laboratory(there).failed == {}
+    assert ledger(there).failed == {}
 
 
 def levers(**factors: float) -> tuple[dict[frozenset[str], Trial], StepTime]:
@@ -180,8 +180,8 @@ def levers(**factors: float) -> tuple[dict[frozenset[str], Trial], StepTime]:
     return built, step_s
 
 
-def combining(one: Laboratory, build: Callable[[frozenset[str]], Trial | None]) -> Combining:
-    return Combining(laboratory=one, build=build, confirmations=5)
+def combining(one: SearchLedger, build: Callable[[frozenset[str]], Trial | None]) -> Combining:
+    return Combining(ledger=one, build=build, confirmations=5)
 
 
 def combined(
@@ -243,7 +243,7 @@ def test_a_combination_that_fails_is_passed_over() -> None:
     built, _ = levers(a=0.7, b=0.8)
     both, alone = built[frozenset("ab")], built[frozenset("a")]
     there = [failure(both, MOST_LAUNCHES), *(result(alone, MOST_LAUNCHES + n, 0.007) for n in range(3))]
-    found = combining(laboratory(there), lambda on: built[on]).search("a", ["b"])
+    found = combining(ledger(there), lambda on: built[on]).search("a", ["b"])
     assert found == (frozenset("a"), ())
 
 
@@ -267,11 +267,11 @@ def test_pairs_that_disagree_are_followed_by_a_third_and_then_their_mean_counts(
     assert kept == {"a"}  # 5 % on average, but with an error as large
 
 
-def spending(results: Sequence[Result], budget_s: float, slow: Sequence[Trial] = ()) -> Laboratory:
-    """A laboratory where every launch took ten seconds."""
+def spending(results: Sequence[Result], budget_s: float, slow: Sequence[Trial] = ()) -> SearchLedger:
+    """A ledger where every launch took ten seconds."""
     ids = {trial.trial_id for trial in slow}
     timed = [dataclasses.replace(one, duration_s=10.0) for one in results]
-    return Laboratory(
+    return SearchLedger(
         results=timed,
         seed=0,
         baseline=BASELINE.trial_id,
@@ -285,7 +285,7 @@ def launches_made(read: Callable[[Sequence[Result]], object]) -> list[Key]:
     while True:
         try:
             read(results)
-        except Needs as needed:
+        except LaunchesNeeded as needed:
             results += [result(trial, n, 0.01) for trial, n in needed.launches]
         else:
             return [one.key for one in results]
@@ -322,7 +322,7 @@ def test_combining_stops_where_confirming_would_not_fit_any_more() -> None:
 
     there = [result(BASELINE, 0, 0.01), result(built[frozenset("a")], 0, 0.007)]
     there = [dataclasses.replace(one, duration_s=0.0) for one in there]
-    with pytest.raises(Needs):
+    with pytest.raises(LaunchesNeeded):
         read([])
     _, attempts = read(there + [result(built[frozenset(on)], 100, 0.01) for on in ("ab", "a")])
     assert [(attempt.text, attempt.speedup is None, attempt.kept) for attempt in attempts] == [
@@ -333,9 +333,9 @@ def test_combining_stops_where_confirming_would_not_fit_any_more() -> None:
 
 def test_the_time_of_an_interrupted_run_is_not_charged_to_the_one_that_resumes_it() -> None:
     there = [dataclasses.replace(result(BASELINE, 0, 0.01), duration_s=500.0)]
-    resumed = Laboratory(results=there, seed=0, budget_s=100.0, earlier=1)
+    resumed = SearchLedger(results=there, seed=0, budget_s=100.0, earlier=1)
     assert resumed.spent_s == 0.0
-    assert Laboratory(results=there, seed=0, budget_s=100.0).spent_s == 500.0
+    assert SearchLedger(results=there, seed=0, budget_s=100.0).spent_s == 500.0
 
 
 def test_a_slow_start_is_expected_to_be_faster_the_second_time() -> None:
@@ -355,11 +355,11 @@ def test_the_winner_is_confirmed_by_launches_that_did_not_choose_it() -> None:
 
 
 def test_reading_again_gives_the_same_answer_and_asks_for_nothing() -> None:
-    def read(one: Laboratory) -> object:
+    def read(one: SearchLedger) -> object:
         comparisons, dropped = singles(one, BASELINE, CANDIDATES, 5, 0.03)
         judged = [(comparison.candidate.trial.trial_id, comparison.verdict) for comparison in comparisons]
         return judged, dropped, [round(comparison.speedup.value, 12) for comparison in comparisons]
 
     found, results = search(read, lambda trial, n: 0.01 * (1.0 + TRIALS.index(trial) / 20))
-    assert read(laboratory(results)) == found
-    assert read(laboratory(results[::-1])) == found  # the order of the lines says nothing
+    assert read(ledger(results)) == found
+    assert read(ledger(results[::-1])) == found  # the order of the lines says nothing

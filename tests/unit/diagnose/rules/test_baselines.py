@@ -5,7 +5,7 @@ from typing import Any
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.rules import unfair_baseline, weak_as_strong
-from scalescope.experiment.ablations import plain_twin
+from scalescope.experiment.ablations import single_rank_baseline
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from tests.unit.analysis.made_results import make_configuration, make_trial
@@ -24,7 +24,7 @@ def test_one_rank_in_the_wrapper_is_no_fair_baseline() -> None:
 
 
 def test_plain_training_is_a_fair_baseline() -> None:
-    alone = make_configuration(plain_twin(make_facts().trial), 0.1)
+    alone = make_configuration(single_rank_baseline(make_facts().trial), 0.1)
     assert unfair_baseline.rule(make_facts(one_rank=alone)) is None
 
 
@@ -42,7 +42,7 @@ def two(batch: int, **settings: Any) -> Trial:
 def on_ranks(batch: int, alone_s: float, together_s: float, **settings: Any) -> list[Result]:
     """One rank and two with that batch for each."""
     trial = two(batch, **settings)
-    return [*measured(plain_twin(trial), alone_s), *measured(trial, together_s)]
+    return [*measured(single_rank_baseline(trial), alone_s), *measured(trial, together_s)]
 
 
 def about(batch: int, *results: list[Result], **settings: Any) -> Facts:
@@ -77,7 +77,7 @@ def test_weak_scaling_that_looks_bad_misleads_nobody() -> None:
 
 def test_strong_scaling_is_what_it_says() -> None:
     trial = make_trial(strategy="ddp", world_size=2, global_batch_size=100)
-    (facts,) = facts_from(measured(plain_twin(trial), 0.1), measured(trial, 0.05))
+    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.1), measured(trial, 0.05))
     assert weak_as_strong.rule(facts) is None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS
-from scalescope.analysis.telemetry import Seen
+from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
     contention,
@@ -17,7 +17,7 @@ from scalescope.diagnose.rules import (
     shared_gpu,
     throttling,
 )
-from scalescope.experiment.ablations import plain_twin
+from scalescope.experiment.ablations import single_rank_baseline
 from tests.unit.analysis.made_results import make_configuration
 
 from ..made_facts import ON_GPUS, finding, levers, make_curve, make_facts, with_seen
@@ -88,14 +88,14 @@ def test_contention_that_costs_nothing_or_is_unknown_is_no_finding() -> None:
 # the GPU by itself
 
 
-def on_gpu(seen: Seen | None = None, *, alone_s: float = 0.01, **changes: Any) -> Facts:
+def on_gpu(seen: TelemetrySummary | None = None, *, alone_s: float = 0.01, **changes: Any) -> Facts:
     """Two GPUs, and what was seen of them; one rank alone takes `alone_s` and shows the same."""
     facts = make_facts(changes={**ON_GPUS, **changes}, seen=seen, gpu_memory_bytes=GIB)
-    alone = make_configuration(plain_twin(facts.trial), alone_s)
-    return dataclasses.replace(facts, one_rank=with_seen(alone, seen or Seen()))
+    alone = make_configuration(single_rank_baseline(facts.trial), alone_s)
+    return dataclasses.replace(facts, one_rank=with_seen(alone, seen or TelemetrySummary()))
 
 
-IDLE = Seen(gpu_utilization=0.4, rank_busy_cores=1.0)
+IDLE = TelemetrySummary(gpu_utilization=0.4, rank_busy_cores=1.0)
 
 
 def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
@@ -111,9 +111,9 @@ def test_graphs_that_are_replayed_already_are_not_advised() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        on_gpu(Seen(gpu_utilization=0.9, rank_busy_cores=1.0)),
-        on_gpu(Seen(gpu_utilization=0.4, rank_busy_cores=0.5)),
-        on_gpu(Seen()),
+        on_gpu(TelemetrySummary(gpu_utilization=0.9, rank_busy_cores=1.0)),
+        on_gpu(TelemetrySummary(gpu_utilization=0.4, rank_busy_cores=0.5)),
+        on_gpu(TelemetrySummary()),
         on_gpu(IDLE, alone_s=0.03),
         on_gpu(IDLE, device="cpu"),
         dataclasses.replace(on_gpu(IDLE), one_rank=None),
@@ -134,26 +134,28 @@ def test_other_formats_and_processors_have_no_idle_matrix_units(changes: dict[st
 
 
 def test_memory_is_nearly_full_from_92_percent() -> None:
-    found = finding(memory_limit.rule(on_gpu(Seen(gpu_memory_bytes=0.95 * GIB))))
+    found = finding(memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.95 * GIB))))
     assert found.claim == "95% of the GPU's memory is in use."
     assert found.advice[0].command == "scalescope memory"
-    assert memory_limit.rule(on_gpu(Seen(gpu_memory_bytes=0.9 * GIB))) is None
+    assert memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.9 * GIB))) is None
 
 
 def test_memory_that_nobody_saw_is_not_full() -> None:
-    full = on_gpu(Seen(gpu_memory_bytes=GIB))
+    full = on_gpu(TelemetrySummary(gpu_memory_bytes=GIB))
     assert memory_limit.rule(on_gpu()) is None
     assert memory_limit.rule(dataclasses.replace(full, gpu_memory_bytes=None)) is None
 
 
 def test_a_gpu_that_was_slowed_down_is_named_with_the_reason_and_its_clock() -> None:
-    hot = Seen(slowdowns=("power cap", "thermal (software)"), sm_clock_hz=1.2e9, sm_clock_limit_hz=2e9)
+    hot = TelemetrySummary(
+        slowdowns=("power cap", "thermal (software)"), sm_clock_hz=1.2e9, sm_clock_limit_hz=2e9
+    )
     found = finding(throttling.rule(on_gpu(hot)))
     assert found.claim == "The GPU was slowed down to 60% of its clock by: power cap, thermal (software)."
 
 
 def test_a_clock_that_nobody_saw_is_not_made_up() -> None:
-    found = finding(throttling.rule(on_gpu(Seen(slowdowns=("power cap",)))))
+    found = finding(throttling.rule(on_gpu(TelemetrySummary(slowdowns=("power cap",)))))
     assert found.claim == "The GPU was slowed down by: power cap."
     assert throttling.rule(on_gpu()) is None
 

@@ -11,7 +11,7 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached import launcher as attached
 from scalescope.launch.attached.launcher import AttachedLauncher, members_of
-from scalescope.launch.attached.rank_context import Membership
+from scalescope.launch.attached.rank_context import RankContext
 
 NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may deal them out
 
@@ -37,7 +37,7 @@ def test_older_trials_are_among_all() -> None:
 
 def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: None)
-    launcher = AttachedLauncher(Membership(0, 4))
+    launcher = AttachedLauncher(RankContext(0, 4))
     fixed = {"env": None, "link": None, "split_gpu": None, "pin_cores": "auto", "threads_per_rank": 1}
     launcher.check(Trial(settings={"world_size": 2, **fixed}))
     launcher.check(Trial(settings={"world_size": 4, **fixed}))
@@ -64,7 +64,7 @@ def test_clocks_of_several_hosts_do_not_decide_who_failed_first(
         {"rank": n, "error": {"message": text, "at_wall_s": at, "lost": text == "lost"}}
         for n, text, at in records
     ]
-    assert min(failed, key=attached._suspicion)["rank"] == culprit
+    assert min(failed, key=attached._culprit_key)["rank"] == culprit
 
 
 def test_a_follower_does_not_wait_for_ever_for_rank_0(
@@ -76,4 +76,4 @@ def test_a_follower_does_not_wait_for_ever_for_rank_0(
     monkeypatch.setattr(attached, "_APPEAR_S", 0.05)
     monkeypatch.setattr(attached, "shared_directory", lambda name: contextlib.nullcontext(tmp_path))
     with pytest.raises(CannotRun, match="rank 0 did not appear"):
-        attached.follow(Membership(1, 2, directory="77.0.0"))
+        attached.follow(RankContext(1, 2, directory="77.0.0"))

@@ -3,7 +3,7 @@
 import pytest
 
 from scalescope.errors import BadInput
-from scalescope.launch.attached.rank_context import Membership, membership, port_of, stray_variables
+from scalescope.launch.attached.rank_context import RankContext, port_of, rank_context, stray_variables
 
 _TORCHRUN = {
     "RANK": "1",
@@ -15,31 +15,31 @@ _TORCHRUN = {
 
 
 def test_a_complete_set_makes_a_rank() -> None:
-    assert membership({**_TORCHRUN, "HOME": "/"}) == Membership(1, 4)
+    assert rank_context({**_TORCHRUN, "HOME": "/"}) == RankContext(1, 4)
     assert stray_variables(_TORCHRUN) == []
 
 
 def test_nothing_set_is_no_rank() -> None:
-    assert membership({"HOME": "/"}) is None
+    assert rank_context({"HOME": "/"}) is None
     assert stray_variables({"HOME": "/"}) == []
 
 
 @pytest.mark.parametrize("missing", _TORCHRUN)
 def test_an_incomplete_set_is_left_over(missing: str) -> None:
     kept = {name: value for name, value in _TORCHRUN.items() if name != missing}
-    assert membership(kept) is None
+    assert rank_context(kept) is None
     assert stray_variables(kept) == list(kept)
 
 
 def test_an_empty_value_does_not_count() -> None:
-    assert membership({**_TORCHRUN, "MASTER_PORT": ""}) is None
+    assert rank_context({**_TORCHRUN, "MASTER_PORT": ""}) is None
     assert stray_variables({"RANK": ""}) == ["RANK"]
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
 def test_words_for_numbers_are_bad_input(name: str) -> None:
     with pytest.raises(BadInput, match="are no numbers; unset them"):
-        membership({**_TORCHRUN, name: "one"})
+        rank_context({**_TORCHRUN, name: "one"})
 
 
 _STEP = {
@@ -55,7 +55,7 @@ _STEP = {
 
 
 def test_a_step_of_srun_makes_a_rank() -> None:
-    place = membership(_STEP)
+    place = rank_context(_STEP)
     assert place is not None
     assert (place.rank, place.world_size) == (1, 3)
     port = port_of("77", 2)
@@ -73,19 +73,19 @@ def test_a_step_of_srun_makes_a_rank() -> None:
 
 def test_ranks_of_one_host_meet_in_a_directory_and_stay_on_the_loopback() -> None:
     alone = {**_STEP, "SLURM_STEP_NODELIST": "n3", "SLURM_STEP_TASKS_PER_NODE": "3"}
-    place = membership(alone)
+    place = rank_context(alone)
     assert place is not None
     assert (place.rendezvous, place.directory) == (None, "77.2.0")
     assert "MASTER_PORT" not in place.variables
     assert place.variables["GLOO_SOCKET_IFNAME"] == place.variables["NCCL_SOCKET_IFNAME"] == "lo"
-    chosen = membership({**alone, "NCCL_SOCKET_IFNAME": "ib0", "SLURM_RESTART_COUNT": "2"})
+    chosen = rank_context({**alone, "NCCL_SOCKET_IFNAME": "ib0", "SLURM_RESTART_COUNT": "2"})
     assert chosen is not None and "NCCL_SOCKET_IFNAME" not in chosen.variables
     assert chosen.directory == "77.2.2"  # a job that starts anew counts its steps anew
 
 
 def test_ranks_of_other_nodes_find_the_same_place() -> None:
-    last = membership({**_STEP, "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "1"})
-    first = membership(_STEP)
+    last = rank_context({**_STEP, "SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_NODEID": "1"})
+    first = rank_context(_STEP)
     assert first is not None and last is not None
     assert last.rendezvous == first.rendezvous
     assert last.variables["LOCAL_WORLD_SIZE"] == "1"
@@ -98,14 +98,14 @@ def test_steps_and_jobs_have_ports_of_their_own() -> None:
 
 
 def test_an_address_that_was_given_is_kept() -> None:
-    place = membership({**_STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242"})
+    place = rank_context({**_STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242"})
     assert place is not None
     assert place.rendezvous == "10.0.0.1:4242"
     assert stray_variables({**_STEP, "MASTER_ADDR": "10.0.0.1"}) == []
 
 
 def test_torchrun_inside_a_step_decides() -> None:
-    assert membership({**_STEP, **_TORCHRUN}) == Membership(1, 4)
+    assert rank_context({**_STEP, **_TORCHRUN}) == RankContext(1, 4)
 
 
 @pytest.mark.parametrize(
@@ -119,16 +119,16 @@ def test_torchrun_inside_a_step_decides() -> None:
     ],
 )
 def test_a_shell_in_a_job_is_no_rank(change: dict[str, str]) -> None:
-    assert membership({**_STEP, **change}, on_terminal=True) is None
+    assert rank_context({**_STEP, **change}, on_terminal=True) is None
 
 
 def test_a_step_started_from_such_a_shell_has_ranks() -> None:
-    place = membership({**_STEP, "SLURM_PTY_PORT": "41000"}, on_terminal=False)
+    place = rank_context({**_STEP, "SLURM_PTY_PORT": "41000"}, on_terminal=False)
     assert place is not None and place.world_size > 1
 
 
 def test_a_single_stray_variable_does_not_hide_a_step() -> None:
-    assert membership({**_STEP, "RANK": "0"}, on_terminal=False) is not None
+    assert rank_context({**_STEP, "RANK": "0"}, on_terminal=False) is not None
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_a_single_stray_variable_does_not_hide_a_step() -> None:
 )
 def test_a_broken_step_is_bad_input(change: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        membership({**_STEP, **change})
+        rank_context({**_STEP, **change})

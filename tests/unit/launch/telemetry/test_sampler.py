@@ -556,7 +556,7 @@ def test_the_gpus_of_ranks_that_others_started_are_seen(
     monkeypatch.setattr(attached, "_start_worker", lambda place, **_: Child(host, answer))
     node = Node(machine=_machine(1), system={}, ranks=(0,))
     monkeypatch.setattr(attached.AttachedLauncher, "_seen", lambda self: {"h": node})
-    launcher = attached.AttachedLauncher(attached.Membership(0, 1))
+    launcher = attached.AttachedLauncher(attached.RankContext(0, 1))
     settings = {"benchmark": "train", "device": "cuda", "world_size": 1, "split_gpu": None}
     limits = Measuring(**{setting.name: setting.default for setting in settings_of(Measuring)})
     (tmp_path / "ranks").mkdir()

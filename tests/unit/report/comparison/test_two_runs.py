@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from scalescope.analysis.comparison.environments import Difference
-from scalescope.analysis.comparison.runs import Comparison, Failed, compare_runs
+from scalescope.analysis.comparison.runs import Failed, RunComparison, compare_runs
 from scalescope.experiment.trial import Trial
 from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections, verdict
 from scalescope.report.render.markdown import escaped, markdown
@@ -34,11 +34,11 @@ def times(factor: float, steps_s: Sequence[float] = CALM) -> list[float]:
     return [factor * step for step in steps_s]
 
 
-def compared_with(*after: Sequence[float], before: Sequence[Sequence[float]] | None = None) -> Comparison:
+def compared_with(*after: Sequence[float], before: Sequence[Sequence[float]] | None = None) -> RunComparison:
     return compare_runs(run_of(*(before or [CALM] * len(after))), run_of(*after), 0.03)
 
 
-def told(comparison: Comparison, *differences: Difference, notes: tuple[str, ...] = ()) -> Compared:
+def told(comparison: RunComparison, *differences: Difference, notes: tuple[str, ...] = ()) -> Compared:
     return Compared(base="old", new="new", comparison=comparison, differences=differences, notes=notes)
 
 
@@ -69,7 +69,7 @@ def test_the_sentence(after: list[Sequence[float]], said: str) -> None:
 
 def test_what_failed_is_part_of_the_sentence(render: Render) -> None:
     comparison = compared_with(CALM)
-    broken = Comparison(
+    broken = RunComparison(
         threshold=0.03,
         judged=comparison.judged,
         failed=(Failed(trial=TRIALS[1], reason="rank 1 died"),),

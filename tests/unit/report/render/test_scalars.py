@@ -8,7 +8,7 @@ import pytest
 
 from scalescope.errors import CannotRun
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.studies.report import Wishes, gather, report
+from scalescope.studies.report import ReportOptions, gather, report
 from scalescope.studies.training.train import train
 from tests.pipeline.recording import RecordingWatcher, ask
 
@@ -22,7 +22,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_configuration_is_a_run_of_tensorboard(run: Path, tmp_path: Path) -> None:
-    report((run,), tmp_path / "out", Wishes(formats=("csv",), tensorboard=tmp_path / "board"))
+    report((run,), tmp_path / "out", ReportOptions(formats=("csv",), tensorboard=tmp_path / "board"))
     folders = sorted(path.name for path in (tmp_path / "board").iterdir())
     assert len(folders) == 2
     assert folders[0].startswith("single-1_rank-batch_16")
@@ -47,7 +47,7 @@ def test_step_times_and_the_summary_are_written(
             pass
 
     monkeypatch.setattr(scalars, "_writer", lambda: Writer)
-    assert scalars.write_scalars(gather((run,), Wishes()), tmp_path) == len(told)
+    assert scalars.write_scalars(gather((run,), ReportOptions()), tmp_path) == len(told)
     names = {name for name, _, _ in told}
     assert {"training/step_time_s", "summary/samples_per_s"} <= names
 
@@ -64,4 +64,4 @@ def test_without_the_library_one_line_says_what_to_install(
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(CannotRun, match="scalescope\\[track\\]"):
-        report((run,), tmp_path / "out", Wishes(formats=("csv",), tensorboard=tmp_path / "board"))
+        report((run,), tmp_path / "out", ReportOptions(formats=("csv",), tensorboard=tmp_path / "board"))

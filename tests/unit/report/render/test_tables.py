@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from scalescope.report.analyzed_run import Material, Story
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.render.markdown import escaped, table_text
 from scalescope.report.render.tables import (
     before_after,
@@ -23,8 +23,8 @@ from tests.unit.report.known_runs import make_run, make_trials
 TABLE = Table(columns=("what", "ranks"), rows=(("[a] & b", "2"), ("* 50 %", "—")), left=frozenset(("what",)))
 
 
-def material(*runs: Run, **wishes: object) -> Material:
-    return Material(tuple(Story(run) for run in runs), "title", **wishes)  # type: ignore[arg-type]
+def report_input(*runs: Run, **options: object) -> ReportInput:
+    return ReportInput(tuple(AnalyzedRun(run) for run in runs), "title", **options)  # type: ignore[arg-type]
 
 
 def cells(text: str) -> list[dict[str, str]]:
@@ -82,13 +82,13 @@ def test_a_markdown_table_is_aligned_as_the_table_says() -> None:
 def test_no_cell_of_the_csv_is_a_formula(value: str) -> None:
     (trial,) = make_trials(batch_size=16)
     hostile = trial.replace(data_note=value)
-    (row,) = cells(comprehensive_csv(material(make_run([hostile], launches=1))))
+    (row,) = cells(comprehensive_csv(report_input(make_run([hostile], launches=1))))
     assert row["setting_data_note"] == "'" + value.replace("\r", "\n")
 
 
 def test_the_csv_holds_figures_in_si_units_and_all_settings() -> None:
     run = make_run(make_trials(world_size=[1, 2], batch_size=16, explained=True), launches=3)
-    rows = cells(comprehensive_csv(material(run)))
+    rows = cells(comprehensive_csv(report_input(run)))
     (two,) = [row for row in rows if row["setting_world_size"] == "2"]
     assert float(two["step_time_s"]) == pytest.approx(0.0081, rel=0.02)
     assert 1.0 < float(two["speedup"]) < 2.0
@@ -99,12 +99,12 @@ def test_the_csv_holds_figures_in_si_units_and_all_settings() -> None:
 
 def test_the_summary_has_a_column_for_what_was_varied() -> None:
     run = make_run(make_trials(optimizer=["sgd", "adamw"]), launches=1)
-    assert "optimizer" in summary_table(material(run)).columns
+    assert "optimizer" in summary_table(report_input(run)).columns
 
 
 def test_before_and_after_compare_one_job_with_one_change() -> None:
     run = make_run(make_trials(world_size=2, batch_size=16, optimizer=["sgd", "adamw"]), launches=2)
-    compared = before_after(material(run))
+    compared = before_after(report_input(run))
     assert compared is not None
     ((workload, ranks, changed, *_),) = compared.rows
     assert (workload, ranks, changed) == ("mlp", "2", "optimizer sgd → adamw")
@@ -112,7 +112,8 @@ def test_before_and_after_compare_one_job_with_one_change() -> None:
 
 def test_two_batches_are_no_before_and_after() -> None:
     assert (
-        before_after(material(make_run(make_trials(world_size=2, batch_size=[16, 64]), launches=1))) is None
+        before_after(report_input(make_run(make_trials(world_size=2, batch_size=[16, 64]), launches=1)))
+        is None
     )
 
 
@@ -120,7 +121,9 @@ def test_tables_hold_only_the_data_sets_asked_for() -> None:
     run = make_run(
         [*make_trials(), *make_trials(workload="paced", input_dim=None, hidden_dim=None)], launches=1
     )
-    assert [row["dataset"] for row in cells(comprehensive_csv(material(run, datasets=("mlp",))))] == ["mlp"]
+    assert [row["dataset"] for row in cells(comprehensive_csv(report_input(run, datasets=("mlp",))))] == [
+        "mlp"
+    ]
 
 
 def test_hostile_names_reach_every_table_harmlessly() -> None:
@@ -128,7 +131,7 @@ def test_hostile_names_reach_every_table_harmlessly() -> None:
         trial.replace(note=HOSTILE + trial.settings["optimizer"])
         for trial in make_trials(optimizer=["sgd", "adamw"])
     ]
-    made = tables(material(make_run(trials, launches=1)))
+    made = tables(report_input(make_run(trials, launches=1)))
     assert set(made) >= {"comprehensive_summary.csv", "summary_table.tex", "summary_table.md"}
     assert "<script" not in made["summary_table.md"]
     widths = {line.replace("\\|", "").count("|") for line in made["summary_table.md"].splitlines()}

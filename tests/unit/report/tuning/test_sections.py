@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.search import Attempt
-from scalescope.analysis.tuning.verdicts import Comparison, compare_all
+from scalescope.analysis.tuning.verdicts import LeverComparison, compare_all
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import NOW, Tuning, next_after_tuning, tuning_sections, verdict
 from tests.unit.analysis.made_results import make_configuration, make_trial
@@ -25,7 +25,7 @@ def times(factor: float) -> tuple[float, ...]:
     return tuple(factor * value for value in CALM)
 
 
-def comparisons() -> tuple[Comparison, ...]:
+def comparisons() -> tuple[LeverComparison, ...]:
     made = {"fast 1": times(0.5), "same 2": CALM, "noisy 3": (0.008, 0.012, 0.01, 0.009, 0.013)}
     found = [make_configuration(TRIALS[text], *steps) for text, steps in made.items()]
     slow = make_configuration(TRIALS["slow 4"], 0.02, 0.02)

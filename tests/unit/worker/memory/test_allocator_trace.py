@@ -1,21 +1,21 @@
 """Replaying made-up allocator events: where the peak is and what lives there."""
 
-from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD, Event, Phase, replay
+from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD, AllocatorEvent, AllocatorPhase, replay
 
-PHASES = [Phase(FORWARD, 0), Phase(BACKWARD, 5), Phase("optimizer", 11)]
+PHASES = [AllocatorPhase(FORWARD, 0), AllocatorPhase(BACKWARD, 5), AllocatorPhase("optimizer", 11)]
 STEP = [
-    Event("alloc", 0x10, 100),  # kept for backward
-    Event("alloc", 0x20, 40),  # gone before forward ends
-    Event("free_requested", 0x20, 40),
-    Event("free_completed", 0x20, 40),
-    Event("alloc", 0x30, 60),  # kept for backward
-    Event("alloc", 0x40, 70),  # a gradient
-    Event("alloc", 0x50, 500),  # in passing: the peak
-    Event("free_requested", 0x50, 500),
-    Event("free_completed", 0x50, 500),
-    Event("free_requested", 0x30, 60),
-    Event("free_requested", 0x10, 100),
-    Event("free_requested", 0x40, 70),
+    AllocatorEvent("alloc", 0x10, 100),  # kept for backward
+    AllocatorEvent("alloc", 0x20, 40),  # gone before forward ends
+    AllocatorEvent("free_requested", 0x20, 40),
+    AllocatorEvent("free_completed", 0x20, 40),
+    AllocatorEvent("alloc", 0x30, 60),  # kept for backward
+    AllocatorEvent("alloc", 0x40, 70),  # a gradient
+    AllocatorEvent("alloc", 0x50, 500),  # in passing: the peak
+    AllocatorEvent("free_requested", 0x50, 500),
+    AllocatorEvent("free_completed", 0x50, 500),
+    AllocatorEvent("free_requested", 0x30, 60),
+    AllocatorEvent("free_requested", 0x10, 100),
+    AllocatorEvent("free_requested", 0x40, 70),
 ]
 
 
@@ -28,8 +28,8 @@ def test_the_peak_is_split_by_what_lives_there() -> None:
 
 
 def test_parts_and_what_was_given_back_add_up() -> None:
-    events = [Event("free_requested", 0x1, 30), Event("free_completed", 0x1, 30), *STEP]
-    phases = [Phase(one.name, one.start + 2 if one.start else 0) for one in PHASES]
+    events = [AllocatorEvent("free_requested", 0x1, 30), AllocatorEvent("free_completed", 0x1, 30), *STEP]
+    phases = [AllocatorPhase(one.name, one.start + 2 if one.start else 0) for one in PHASES]
     found = replay(events, phases, [0x40])
     assert found.given_back == 30  # told twice, counted once
     assert found.growth == found.activations + found.gradients + found.temporary - found.given_back
@@ -37,37 +37,42 @@ def test_parts_and_what_was_given_back_add_up() -> None:
 
 def test_an_address_used_again_is_another_block() -> None:
     events = [
-        Event("alloc", 0x10, 8),
-        Event("free_requested", 0x10, 8),
-        Event("free_completed", 0x10, 8),
-        Event("alloc", 0x10, 90),
+        AllocatorEvent("alloc", 0x10, 8),
+        AllocatorEvent("free_requested", 0x10, 8),
+        AllocatorEvent("free_completed", 0x10, 8),
+        AllocatorEvent("alloc", 0x10, 90),
     ]
-    found = replay(events, [Phase(FORWARD, 0), Phase(BACKWARD, 3)], [0x10])
+    found = replay(events, [AllocatorPhase(FORWARD, 0), AllocatorPhase(BACKWARD, 3)], [0x10])
     assert (found.growth, found.gradients, found.temporary) == (90, 90, 0)
 
 
 def test_a_block_where_a_gradient_came_to_lie_later_is_no_gradient() -> None:
     events = [
-        Event("alloc", 0x10, 90),
-        Event("free_requested", 0x10, 90),
-        Event("alloc", 0x10, 8),
+        AllocatorEvent("alloc", 0x10, 90),
+        AllocatorEvent("free_requested", 0x10, 90),
+        AllocatorEvent("alloc", 0x10, 8),
     ]
-    found = replay(events, [Phase(FORWARD, 0), Phase(BACKWARD, 2)], [0x10])
+    found = replay(events, [AllocatorPhase(FORWARD, 0), AllocatorPhase(BACKWARD, 2)], [0x10])
     assert (found.temporary, found.gradients) == (90, 0)
 
 
 def test_several_forward_passes_each_hold_their_own() -> None:
     events = [
-        Event("alloc", 0x10, 10),
-        Event("free_requested", 0x10, 10),
-        Event("alloc", 0x20, 20),
-        Event("free_requested", 0x20, 20),
+        AllocatorEvent("alloc", 0x10, 10),
+        AllocatorEvent("free_requested", 0x10, 10),
+        AllocatorEvent("alloc", 0x20, 20),
+        AllocatorEvent("free_requested", 0x20, 20),
     ]
-    phases = [Phase(FORWARD, 0), Phase(BACKWARD, 1), Phase(FORWARD, 2), Phase(BACKWARD, 3)]
+    phases = [
+        AllocatorPhase(FORWARD, 0),
+        AllocatorPhase(BACKWARD, 1),
+        AllocatorPhase(FORWARD, 2),
+        AllocatorPhase(BACKWARD, 3),
+    ]
     found = replay(events, phases, [])
     assert (found.activations, found.held_after_forward) == (20, 20)
 
 
 def test_a_step_that_takes_nothing_has_no_peak() -> None:
-    found = replay([Event("segment_alloc", 1, 1 << 20)], PHASES[:1], [])
+    found = replay([AllocatorEvent("segment_alloc", 1, 1 << 20)], PHASES[:1], [])
     assert found.growth == found.activations == found.temporary == 0

@@ -9,7 +9,7 @@ from torch import nn
 
 from scalescope.experiment.trial import Trial
 from scalescope.worker.memory.blocks import blocks_of, gathered_bytes
-from scalescope.worker.memory.forecast import Job, forecast
+from scalescope.worker.memory.forecast import ForecastJob, forecast
 from scalescope.worker.training.step import Data, Workload
 
 WIDTH = 32
@@ -58,7 +58,7 @@ def counted(model: nn.Module, batch: int = 64, room: int | None = None, **change
     }
     workload = Workload(model=model, data=Data(), loss=nn.functional.mse_loss)
     tensors = (torch.zeros(batch, WIDTH), torch.zeros(batch, WIDTH))
-    job = Job(
+    job = ForecastJob(
         trial=Trial(settings=settings),
         workload=workload,
         batch=tensors,

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from scalescope.worker.process import attached
-from scalescope.worker.process.rendezvous import Meeting
+from scalescope.worker.process.rendezvous import Rendezvous
 
 
 class Said(dict[str, bytes]):
@@ -31,7 +31,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gather(said: Said, ranks: list[int]) -> list[dict[str, Any]]:
-    return attached._gather({"ranks": ranks, "group_timeout_s": 0.0}, cast(Meeting, said), 3)
+    return attached._gather({"ranks": ranks, "group_timeout_s": 0.0}, cast(Rendezvous, said), 3)
 
 
 def test_answers_come_in_the_order_of_the_trial_s_ranks() -> None:

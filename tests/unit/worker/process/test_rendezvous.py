@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.worker.process.rendezvous import Meeting
+from scalescope.worker.process.rendezvous import Rendezvous
 
 
-def meet(rank: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> Meeting:
+def meet(rank: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> Rendezvous:
     for name, value in (("RANK", rank), ("WORLD_SIZE", 2), ("SCALESCOPE_STORE_FILE", path)):
         monkeypatch.setenv(name, str(value))
-    return Meeting()
+    return Rendezvous()
 
 
 def test_what_one_says_the_others_hear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,15 @@ import torch
 
 from scalescope.worker.text.encoding import ClassifiedTexts
 from scalescope.worker.training import feeding
-from scalescope.worker.training.feeding import Feed, Handling, Peeked, Shard, Waits, feed, preloaded
+from scalescope.worker.training.feeding import (
+    Feed,
+    InputOptions,
+    InputTimes,
+    PeekableBatches,
+    Shard,
+    feed,
+    preloaded,
+)
 from scalescope.worker.training.step import Data
 
 from ..making import CPU, handling
@@ -28,7 +36,7 @@ def texts(count: int) -> Data:
     return Data(samples=ClassifiedTexts(tokens, torch.arange(count)), collate=lambda batch: batch)
 
 
-def loader(num_workers: int | None = None, *, persistent: bool = False) -> Handling:
+def loader(num_workers: int | None = None, *, persistent: bool = False) -> InputOptions:
     return handling(num_workers=num_workers, persistent_workers=persistent)
 
 
@@ -40,7 +48,7 @@ def epoch_of(stream: Feed) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [loader(), loader(2), loader(1, persistent=True)], ids=str)
-def test_two_shards_see_every_sample_once_an_epoch(options: Handling) -> None:
+def test_two_shards_see_every_sample_once_an_epoch(options: InputOptions) -> None:
     shards = [feed(texts(40), 6, options, CPU, Shard(index=index, count=2), 0) for index in (0, 1)]
     try:
         epochs = [[epoch_of(stream) for stream in shards] for _ in range(2)]
@@ -119,14 +127,14 @@ def test_a_batch_is_on_its_device_before_the_next_is_made(monkeypatch: pytest.Mo
 
 
 def test_a_batch_that_was_looked_at_still_comes_first_and_once() -> None:
-    peeked = Peeked(iter("abcd"))
+    peeked = PeekableBatches(iter("abcd"))
     assert (peeked.first, peeked.first) == ("a", "a")
     assert list(peeked) == ["a", "b", "c", "d"]
 
 
 def test_looking_takes_one_batch_and_no_more() -> None:
     behind = iter("abcd")
-    peeked = Peeked(behind)
+    peeked = PeekableBatches(behind)
     assert peeked.first == "a"
     assert next(behind) == "b"
     assert next(peeked) == "a"
@@ -134,7 +142,7 @@ def test_looking_takes_one_batch_and_no_more() -> None:
 
 
 def test_a_batch_that_was_taken_is_not_kept() -> None:
-    peeked = Peeked(torch.ones(2) for _ in itertools.count())
+    peeked = PeekableBatches(torch.ones(2) for _ in itertools.count())
     kept = weakref.ref(peeked.first)
     assert kept() is not None
     next(peeked)
@@ -152,7 +160,7 @@ def test_closing_ends_the_batches_behind_those_looked_at(taken: int) -> None:
             ended.append("once")
 
     behind = numbers()
-    stream = Feed(batches=Peeked(behind))
+    stream = Feed(batches=PeekableBatches(behind))
     assert [next(stream.batches) for _ in range(taken)] == list(range(taken))
     assert ended == []
     stream.close()
@@ -164,7 +172,7 @@ def test_closing_ends_the_batches_behind_those_looked_at(taken: int) -> None:
 def test_closing_ends_the_loader_s_processes_also_before_the_first_batch_was_taken(taken: int) -> None:
     others = set(multiprocessing.active_children())
     stream = feed(texts(40), 4, loader(2), CPU, Shard(index=0, count=1), 0)
-    peeked = Peeked(stream.batches)
+    peeked = PeekableBatches(stream.batches)
     for _ in range(taken):
         next(peeked)
     assert len(set(multiprocessing.active_children()) - others) == 2
@@ -173,25 +181,25 @@ def test_closing_ends_the_loader_s_processes_also_before_the_first_batch_was_tak
 
 
 def test_batches_that_cannot_be_closed_need_not_be() -> None:
-    stream = Feed(batches=Peeked(itertools.cycle("ab")))
+    stream = Feed(batches=PeekableBatches(itertools.cycle("ab")))
     stream.close()
     assert next(stream.batches) == "a"
 
 
 def test_waits_are_told_for_a_batch() -> None:
-    waits = Waits(batches=4, loader_s=0.2, copy_s=0.4)
+    waits = InputTimes(batches=4, loader_s=0.2, copy_s=0.4)
     assert waits.counters() == pytest.approx({"loader_s": 0.05, "copy_s": 0.1})
 
 
 def test_waits_are_counted_from_where_they_begin() -> None:
-    waits = Waits(batches=4, loader_s=0.2, copy_s=0.4)
+    waits = InputTimes(batches=4, loader_s=0.2, copy_s=0.4)
     waits.begin()
-    assert waits == Waits()
+    assert waits == InputTimes()
     assert waits.counters() == {}
 
 
 def test_without_batches_there_are_no_waits() -> None:
-    assert Waits().counters() == {}
+    assert InputTimes().counters() == {}
 
 
 class _Clock:
@@ -207,7 +215,7 @@ class _Clock:
 
 @pytest.mark.parametrize("options", [loader(), loader(1)], ids=["no processes", "one process"])
 def test_every_batch_of_a_loader_is_waited_for_and_copied(
-    options: Handling, monkeypatch: pytest.MonkeyPatch
+    options: InputOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "perf_counter", _Clock())
     stream = feed(texts(40), 4, options, CPU, Shard(index=0, count=1), 0)
@@ -215,7 +223,7 @@ def test_every_batch_of_a_loader_is_waited_for_and_copied(
     for _ in range(3):
         next(stream.batches)
     stream.close()
-    assert stream.waits == Waits(batches=3, loader_s=3.0, copy_s=3.0)
+    assert stream.waits == InputTimes(batches=3, loader_s=3.0, copy_s=3.0)
 
 
 def test_somebody_else_s_batches_are_waited_for_as_well() -> None:

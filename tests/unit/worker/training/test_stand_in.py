@@ -15,7 +15,7 @@ from scalescope.worker.process.group import Group
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.pacing import PacedModel, SleepingOptimizer
 from scalescope.worker.training.stand_in import (
-    Facts,
+    ComputeTimes,
     TimedStep,
     gradient_times,
     paced,
@@ -73,7 +73,7 @@ def test_medians_are_taken_and_gradients_sorted_by_their_time() -> None:
         TimedStep(forward_s=9.0, optimizer_s=0.1, gradient_ready_s={0: 3.5, 1: 9.0, 2: 2.5}),
         TimedStep(forward_s=2.0, optimizer_s=0.2, gradient_ready_s={0: 4.0, 1: 1.5, 2: 2.0}),
     ]
-    assert summarise(steps) == Facts(
+    assert summarise(steps) == ComputeTimes(
         forward_s=2.0, optimizer_s=0.2, ready_order=[1, 2, 0], gradient_ready_s=[1.5, 2.0, 3.5]
     )
 
@@ -102,7 +102,7 @@ def test_the_moments_of_gradients_are_noted_by_number_and_only_meanwhile() -> No
 
 def test_gradients_of_the_stand_in_come_in_the_measured_order() -> None:
     workload = _workload()
-    facts = Facts(
+    facts = ComputeTimes(
         forward_s=0.0, optimizer_s=0.0, ready_order=[4, 1, 3, 2], gradient_ready_s=[0.0, 0.0, 0.0, 0.0]
     )
     stand_in = paced(workload, facts)

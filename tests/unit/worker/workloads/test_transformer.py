@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from scalescope.catalog.workloads.transformer import Transformer
 from scalescope.worker.text.corpus import Corpus, corpus_of
-from scalescope.worker.training.step import Surroundings, Workload
+from scalescope.worker.training.step import BuildContext, Workload
 from scalescope.worker.workloads.transformer import build
 
 CPU = torch.device("cpu")
@@ -35,8 +35,8 @@ def card(**changes: Any) -> Transformer:
 
 def made(corpus: Corpus | None = None, seed: int = 0, **changes: Any) -> Workload:
     torch.manual_seed(seed)
-    surroundings = Surroundings(reference="transformer", rank=0, world_size=1, batch_size=4, corpus=corpus)
-    return build(card(**changes), CPU, surroundings)
+    context = BuildContext(reference="transformer", rank=0, world_size=1, batch_size=4, corpus=corpus)
+    return build(card(**changes), CPU, context)
 
 
 def batch_of(workload: Workload, count: int = 4) -> tuple[Tensor, Tensor]:

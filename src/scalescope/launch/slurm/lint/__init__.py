@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 
 from scalescope.launch.slurm.lint import reading, rendezvous, resources, this_host
-from scalescope.launch.slurm.lint.facts import Job, Mistake, job_of
+from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, job_of
 from scalescope.launch.slurm.lint.script import read
 
-_RULES: tuple[Callable[[Job], Iterator[Mistake]], ...] = (
+_RULES: tuple[Callable[[LintedJob], Iterator[Mistake]], ...] = (
     reading.indented_directive,
     reading.late_directive,
     reading.commented_directive,

@@ -4,8 +4,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from scalescope.launch.slurm.lint.launches import Launch, launches
-from scalescope.launch.slurm.lint.script import Directive, JobScript, Line, variables
+from scalescope.launch.slurm.lint.launches import LaunchCommand, launches
+from scalescope.launch.slurm.lint.script import Directive, JobScript, ScriptLine, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,21 +18,21 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LintedJob:
     """What the rules look at."""
 
     script: JobScript
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchCommand, ...]
     options: dict[str, str]
     """All directives together, also those sbatch does not read: what is wrong with those is said once."""
     variables: dict[str, str]
 
     @property
-    def launchers(self) -> list[Launch]:
+    def launchers(self) -> list[LaunchCommand]:
         return [launch for launch in self.launches if launch.started.is_launcher]
 
     @property
-    def ranks(self) -> list[Launch]:
+    def ranks(self) -> list[LaunchCommand]:
         """Launchers, and what may be ranks by itself."""
         return [launch for launch in self.launches if launch.started.may_be_ranks]
 
@@ -45,14 +45,14 @@ class Job:
         return self.options.get("exclusive") == ""
 
 
-def job_of(script: JobScript) -> Job:
+def job_of(script: JobScript) -> LintedJob:
     """Gather what the rules look at."""
     told = sorted(
         script.directives, key=lambda directive: not directive.is_comment
     )  # what is no comment counts
     options = {name: text for one in told for name, text in slurm_options(one.text).items()}
     known = variables(script.lines)
-    return Job(script, tuple(launches(script, known)), options, known)
+    return LintedJob(script, tuple(launches(script, known)), options, known)
 
 
 def number_in(text: str | None) -> int | None:
@@ -84,7 +84,7 @@ class Tasks:
     is_of_step: bool
 
 
-def tasks_of(step: dict[str, str], job: Job) -> Tasks:
+def tasks_of(step: dict[str, str], job: LintedJob) -> Tasks:
     """As srun counts: its own --ntasks, else the tasks of the job, else its own --ntasks-per-node.
 
     sbatch puts the job's tasks into SLURM_NTASKS, against which srun does not honour --ntasks-per-node.
@@ -108,5 +108,5 @@ def _divided(tasks: int | None, nodes: int) -> int | None:
     return None if tasks is None else math.ceil(tasks / nodes)
 
 
-def places(job: Job) -> list[Directive | Line]:
+def places(job: LintedJob) -> list[Directive | ScriptLine]:
     return [*job.script.directives, *job.script.lines]

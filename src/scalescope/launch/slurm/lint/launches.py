@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scalescope.launch.slurm.lint.script import Command, JobScript, Line, commands, expanded, unquoted
+from scalescope.launch.slurm.lint.script import Command, JobScript, ScriptLine, commands, expanded, unquoted
 
 LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 """Programs of which a node needs one, because each starts the ranks of its node."""
@@ -112,21 +112,21 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchCommand:
     """A started program in its place in the script."""
 
     number: int
-    line: Line
+    line: ScriptLine
     command: Command
     started: Started
 
 
-def launches(script: JobScript, known: dict[str, str]) -> Iterator[Launch]:
+def launches(script: JobScript, known: dict[str, str]) -> Iterator[LaunchCommand]:
     """Everything that may be ranks, in the order of the script."""
     for line in script.lines:
         for command in commands(line.text):
             if started := _first_launcher(expanded(command.text, known), None):
-                yield Launch(line.number_at(command.offset), line, command, started)
+                yield LaunchCommand(line.number_at(command.offset), line, command, started)
 
 
 def _first_launcher(text: str, step: str | None) -> Started | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from scalescope.launch.slurm.lint.facts import Job, Mistake, slurm_options
+from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, slurm_options
 
 
 def refused(script: str) -> Iterator[Mistake]:
@@ -19,7 +19,7 @@ def refused(script: str) -> Iterator[Mistake]:
         )
 
 
-def indented_directive(job: Job) -> Iterator[Mistake]:
+def indented_directive(job: LintedJob) -> Iterator[Mistake]:
     for directive in job.script.directives:
         if directive.is_indented and directive.comes_after is None:
             yield Mistake(
@@ -29,7 +29,7 @@ def indented_directive(job: Job) -> Iterator[Mistake]:
             )
 
 
-def late_directive(job: Job) -> Iterator[Mistake]:
+def late_directive(job: LintedJob) -> Iterator[Mistake]:
     for directive in job.script.directives:
         if directive.comes_after is not None:
             yield Mistake(
@@ -40,7 +40,7 @@ def late_directive(job: Job) -> Iterator[Mistake]:
             )
 
 
-def commented_directive(job: Job) -> Iterator[Mistake]:
+def commented_directive(job: LintedJob) -> Iterator[Mistake]:
     """An option that another line gives was put aside on purpose."""
     read = {name for one in job.script.directives if not one.is_comment for name in slurm_options(one.text)}
     for directive in job.script.directives:

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from scalescope.launch.slurm.lint.facts import Job, Mistake
-from scalescope.launch.slurm.lint.launches import Launch
+from scalescope.launch.slurm.lint.facts import LintedJob, Mistake
+from scalescope.launch.slurm.lint.launches import LaunchCommand
 from scalescope.launch.slurm.lint.script import DOUBLE, SINGLE, Command, assignments, commands
 
 _NODE_LIST = r"\$\{?SLURM_(?:JOB_|STEP_)?NODELIST\}?"
@@ -12,7 +12,7 @@ ADDRESS = r"(?:--rdzv[-_]endpoint|--master[-_]addr|--main[-_]process[-_]ip|\bMAS
 FIRST_HOST = 'take the first: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
-def node_list_as_address(job: Job) -> Iterator[Mistake]:
+def node_list_as_address(job: LintedJob) -> Iterator[Mistake]:
     given = [assignment for line in job.script.lines for assignment in assignments(line)]
     copies = [name for name, value, _ in given if re.fullmatch(rf"[\"']?{_NODE_LIST}[\"']?", value)]
     names = [_NODE_LIST, *(rf"\$\{{?{name}\b\}}?" for name in copies if name != "MASTER_ADDR")]
@@ -38,7 +38,7 @@ _ENDPOINT_VARIABLE = re.compile(rf"{_ENDPOINT}\$\{{?([A-Za-z_]\w*)\}}?(?![\w:$])
 _REFERENCE = re.compile(r"[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?")
 
 
-def fixed_port(job: Job) -> Iterator[Mistake]:
+def fixed_port(job: LintedJob) -> Iterator[Mistake]:
     if job.has_whole_nodes:  # then no other job is on the node
         return
     for line in job.script.lines:
@@ -54,7 +54,7 @@ def fixed_port(job: Job) -> Iterator[Mistake]:
                 yield _fixed(line.number_at(place), held, name if name in ports else None)
 
 
-def _is_kept(match: re.Match[str], job: Job) -> bool:
+def _is_kept(match: re.Match[str], job: LintedJob) -> bool:
     """Whether the number is what counts: a default does not where the script gives another value."""
     return match["unless"] is None or job.variables.get(match["unless"], match["port"]).isdigit()
 
@@ -69,7 +69,7 @@ def _fixed(number: int, match: re.Match[str], name: str | None) -> Mistake:
     )
 
 
-def _names_of_ports(job: Job) -> tuple[set[str], set[str]]:
+def _names_of_ports(job: LintedJob) -> tuple[set[str], set[str]]:
     """Variables that come to stand where a port is due, and where an endpoint is, also by way of others."""
     texts = [line.text for line in job.script.lines]
     ports = {match[1] for text in texts for match in _PORT_VARIABLE.finditer(text)} | {"MASTER_PORT"}
@@ -88,7 +88,7 @@ _OWN_PORT = re.compile(
 )
 
 
-def shared_default_port(job: Job) -> Iterator[Mistake]:
+def shared_default_port(job: LintedJob) -> Iterator[Mistake]:
     """torchruns beside each other; those of different nodes do not see each other's ports."""
     launchers = {
         (launcher.line.number, launcher.command.offset): launcher
@@ -114,7 +114,7 @@ def shared_default_port(job: Job) -> Iterator[Mistake]:
         is_any_running = is_any_running or is_left_running
 
 
-def _is_at_default_port(launch: Launch, job: Job) -> bool:
+def _is_at_default_port(launch: LaunchCommand, job: LintedJob) -> bool:
     if launch.started.program != "torchrun" or (launch.started.step is not None and job.nodes > 1):
         return False
     return not _OWN_PORT.search(f"{launch.command.text} {launch.started.arguments}")
@@ -136,7 +136,7 @@ _UNQUOTED_RANK = re.compile(
 )
 
 
-def rank_of_the_first_node(job: Job) -> Iterator[Mistake]:
+def rank_of_the_first_node(job: LintedJob) -> Iterator[Mistake]:
     """`$SLURM_NODEID` in srun's command line: the batch script's shell puts in its own, which is 0."""
     if job.nodes < 2 or not any(launcher.started.step is not None for launcher in job.launchers):
         return
@@ -158,7 +158,7 @@ def _without_single_quoted(match: re.Match[str]) -> str:
 OTHER_NODES = re.compile(r"\b(?:srun|ssh|pdsh|clush|mpirun|mpiexec|parallel|blaunch)\b")
 
 
-def one_node_of_several(job: Job) -> Iterator[Mistake]:
+def one_node_of_several(job: LintedJob) -> Iterator[Mistake]:
     if job.nodes < 2 or any(OTHER_NODES.search(line.text) for line in job.script.lines):
         return
     for launch in job.launchers:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scalescope.launch.slurm.lint.facts import (
-    Job,
+    LintedJob,
     Mistake,
     Tasks,
     places,
     slurm_options,
     tasks_of,
 )
-from scalescope.launch.slurm.lint.launches import Launch
-from scalescope.launch.slurm.lint.script import Line
+from scalescope.launch.slurm.lint.launches import LaunchCommand
+from scalescope.launch.slurm.lint.script import ScriptLine
 
 _RANKS_FLAG = {"torchrun": "--nproc_per_node", "accelerate": "--num_processes", "deepspeed": "--num_gpus"}
 _RANKS = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)(?:=|\s+)[\"']?([0-9]+)(?![\w$])")
@@ -24,7 +24,7 @@ _GPU_GRES = re.compile(
 )
 
 
-def several_launchers(job: Job) -> Iterator[Mistake]:
+def several_launchers(job: LintedJob) -> Iterator[Mistake]:
     for launch in job.launchers:
         step = slurm_options(launch.started.step or "")
         tasks = tasks_of(step, job)
@@ -48,23 +48,23 @@ def _one_task_a_node(tasks: Tasks, program: str) -> str:
     return f"one task for each node (--ntasks-per-node=1{instead}) and {ranks}"
 
 
-def _line_of(option: str | None, job: Job) -> int:
+def _line_of(option: str | None, job: LintedJob) -> int:
     """The last one counts, as for sbatch; a comment only where there is no other."""
     having = [directive for directive in job.script.directives if option in slurm_options(directive.text)]
     return max(having, key=lambda one: (not one.is_comment, one.number)).number
 
 
-def pmix(job: Job) -> Iterator[Mistake]:
+def pmix(job: LintedJob) -> Iterator[Mistake]:
     for place in places(job):
         if match := re.search(r"--mpi[=\s]\s*[\"']?pmix", place.text):
             yield Mistake(
-                place.number_at(match.start()) if isinstance(place, Line) else place.number,
+                place.number_at(match.start()) if isinstance(place, ScriptLine) else place.number,
                 "--mpi=pmix fails where SLURM was built without PMIx, and torch does not use it",
                 "leave it out, or --mpi=none",
             )
 
 
-def gpus_per_task(job: Job) -> Iterator[Mistake]:
+def gpus_per_task(job: LintedJob) -> Iterator[Mistake]:
     """A task that has all GPUs of its node is as good as a node that has them."""
     for launch in job.launchers:
         step = slurm_options(launch.started.step or "")
@@ -79,7 +79,7 @@ def gpus_per_task(job: Job) -> Iterator[Mistake]:
         )
 
 
-def _is_short_of_gpus(launch: Launch, gpus: str, tasks: int) -> bool:
+def _is_short_of_gpus(launch: LaunchCommand, gpus: str, tasks: int) -> bool:
     """Under srun a task sees its own; a script that starts the launcher itself sees those of all tasks."""
     of_task = re.search(r"[0-9]+$", gpus)
     ranks = _RANKS.search(launch.started.arguments)
@@ -88,7 +88,7 @@ def _is_short_of_gpus(launch: Launch, gpus: str, tasks: int) -> bool:
     return is_one_of_several or (ranks is not None and seen < int(ranks[1]))
 
 
-def more_ranks_than_gpus(job: Job) -> Iterator[Mistake]:
+def more_ranks_than_gpus(job: LintedJob) -> Iterator[Mistake]:
     if job.has_whole_nodes:  # with all their GPUs
         return
     for launch in job.launchers:
@@ -123,13 +123,13 @@ def _gpus_of_node(options: dict[str, str]) -> _Gpus | None:
     return None
 
 
-def _line_of_ranks(launch: Launch) -> int:
+def _line_of_ranks(launch: LaunchCommand) -> int:
     """Of the number where the command has it, else (in a variable) of the command."""
     match = _RANKS.search(launch.command.text)
     return launch.line.number_at(launch.command.offset + match.start()) if match else launch.number
 
 
-def no_cores(job: Job) -> Iterator[Mistake]:
+def no_cores(job: LintedJob) -> Iterator[Mistake]:
     steps = [slurm_options(launch.started.step or "") for launch in job.launches]
     asked = {"cpus-per-task", "cpus-per-gpu"}
     if any(not asked.isdisjoint(options) for options in [job.options, *steps]) or _has_cores_anyway(job):
@@ -141,13 +141,13 @@ def no_cores(job: Job) -> Iterator[Mistake]:
     )
 
 
-def _has_cores_anyway(job: Job) -> bool:
+def _has_cores_anyway(job: LintedJob) -> bool:
     """Whole nodes; or the cores of several tasks for what the script starts itself, without srun."""
     uses_srun = any(launch.started.step is not None for launch in job.launches)
     return job.has_whole_nodes or (not uses_srun and (tasks_of({}, job).per_node or 1) > 1)
 
 
-def no_thread_count(job: Job) -> Iterator[Mistake]:
+def no_thread_count(job: LintedJob) -> Iterator[Mistake]:
     ranks = job.ranks
     told = [one.text for one in places(job)] + list(job.script.documents)
     if ranks and not any(re.search(r"OMP_NUM_THREADS=|--num[-_]cpu[-_]threads", text) for text in told):

@@ -19,7 +19,7 @@ class Directive:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScriptLine:
     """A line as the shell reads it: without comments; where it was continued there is a line break."""
 
     number: int
@@ -45,7 +45,7 @@ class JobScript:
     """What a script says, and to whom."""
 
     directives: tuple[Directive, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[ScriptLine, ...]
     documents: tuple[str, ...]
     """Bodies of here-documents: text that this script writes or hands on, no commands of its own."""
 
@@ -78,7 +78,7 @@ class _Reader:
         self._unclosed: set[str] = set()
         self._ends: list[tuple[str, bool]] = []
         self._directives: list[Directive] = []
-        self._lines: list[Line] = []
+        self._lines: list[ScriptLine] = []
         self._documents: list[str] = []
 
     def read(self) -> JobScript:
@@ -121,7 +121,7 @@ class _Reader:
     def _end_line(self) -> None:
         text = "".join(self._pieces)
         if text.strip():
-            self._lines.append(Line(self._begun, _without_talk(text)))
+            self._lines.append(ScriptLine(self._begun, _without_talk(text)))
         self._pieces, self._in_array = [], False
 
     def _skip_documents(self, place: int) -> int:
@@ -194,7 +194,7 @@ _DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset", "en
 _MOST_EXPANDED = 4_000  # variables that double each other would grow without bound
 
 
-def assignments(line: Line) -> Iterator[tuple[str, str, int]]:
+def assignments(line: ScriptLine) -> Iterator[tuple[str, str, int]]:
     """Names that a line gives values to, the values as they are written, and where."""
     for command in commands(line.text):
         place = command.offset
@@ -206,7 +206,7 @@ def assignments(line: Line) -> Iterator[tuple[str, str, int]]:
                 break
 
 
-def variables(lines: tuple[Line, ...]) -> dict[str, str]:
+def variables(lines: tuple[ScriptLine, ...]) -> dict[str, str]:
     """What the script's variables hold at its end, as far as the script says so."""
     known: dict[str, str] = {}
     for line in lines:

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from scalescope.launch.slurm.lint.facts import Job, Mistake, number_in, slurm_options
-from scalescope.launch.slurm.lint.launches import Launch
+from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, number_in, slurm_options
+from scalescope.launch.slurm.lint.launches import LaunchCommand
 from scalescope.launch.slurm.lint.rendezvous import ADDRESS, FIRST_HOST, OTHER_NODES
-from scalescope.launch.slurm.lint.script import Line, assignments, expanded, unquoted
+from scalescope.launch.slurm.lint.script import ScriptLine, assignments, expanded, unquoted
 
 _THIS_HOST = r"(?:localhost(?:\.localdomain)?|127(?:\.[0-9]{1,3}){3}|\[::1\]|::1)(?![\w.-])"
 _DEFAULT = r"(?:\$\{\w+:?[-=])?"
@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _NODES_OF_LAUNCHER = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)[\"']?([^\s\"']+)")
 
 
-def meeting_at_this_host(job: Job) -> Iterator[Mistake]:
+def meeting_at_this_host(job: LintedJob) -> Iterator[Mistake]:
     if job.nodes < 2:
         return
     known = _certain_values(job)
@@ -34,7 +34,7 @@ def meeting_at_this_host(job: Job) -> Iterator[Mistake]:
             )
 
 
-def _is_for_several_nodes(launch: Launch) -> bool:
+def _is_for_several_nodes(launch: LaunchCommand) -> bool:
     if "--standalone" in launch.started.arguments:
         return False
     if launch.started.is_launcher and (nodes := _NODES_OF_LAUNCHER.search(launch.started.arguments)):
@@ -44,18 +44,18 @@ def _is_for_several_nodes(launch: Launch) -> bool:
     return bool(OTHER_NODES.search(launch.command.text)) and not is_on_one
 
 
-def _meets_here(launch: Launch, known: dict[str, str]) -> bool:
+def _meets_here(launch: LaunchCommand, known: dict[str, str]) -> bool:
     """By its own address; else by the variable, which ranks read for themselves."""
     if _has_address(launch, known):
         return bool(_HERE.search(expanded(launch.command.text, known)))
     return bool(_VALUE_HERE.match(known.get("MASTER_ADDR", "")))
 
 
-def _has_address(launch: Launch, known: dict[str, str]) -> bool:
+def _has_address(launch: LaunchCommand, known: dict[str, str]) -> bool:
     return bool(re.search(ADDRESS, expanded(launch.command.text, known)))
 
 
-def _certain_values(job: Job) -> dict[str, str]:
+def _certain_values(job: LintedJob) -> dict[str, str]:
     """What variables hold; one that is this host in one case and not in another stands for itself."""
     known: dict[str, str] = {}
     for line in job.script.lines:
@@ -71,7 +71,7 @@ def _names_this_host(text: str) -> bool:
     return bool(re.search(rf"(?<![\w.:]){_THIS_HOST}", text))
 
 
-def _places(job: Job, known: dict[str, str]) -> Iterator[tuple[Line, int]]:
+def _places(job: LintedJob, known: dict[str, str]) -> Iterator[tuple[ScriptLine, int]]:
     """Where this host is written for an address: at once, or in a variable that comes to stand there."""
     names = _names_of_addresses(job)
     for line in job.script.lines:
@@ -86,7 +86,7 @@ def _places(job: Job, known: dict[str, str]) -> Iterator[tuple[Line, int]]:
                 yield line, place
 
 
-def _names_of_addresses(job: Job) -> set[str]:
+def _names_of_addresses(job: LintedJob) -> set[str]:
     used = re.compile(rf"{ADDRESS}\$\{{?([A-Za-z_]\w*)")
     names = {match[1] for line in job.script.lines for match in used.finditer(line.text)}
     given = [(name, value) for line in job.script.lines for name, value, _ in assignments(line)]
@@ -96,7 +96,7 @@ def _names_of_addresses(job: Job) -> set[str]:
     return names
 
 
-def _launch_at(line: Line, place: int, job: Job) -> Launch | None:
+def _launch_at(line: ScriptLine, place: int, job: LintedJob) -> LaunchCommand | None:
     for launch in job.launches:
         begin = launch.command.offset
         if launch.line == line and begin <= place < begin + len(launch.command.text):
