@@ -165,7 +165,7 @@ def test_a_run_of_failures_alone_is_refused_with_the_first(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("options", "words"),
     [
         ({"formats": ("docx",)}, "--format: 'docx' is not one of html, figures"),
         ({"width": "poster"}, "--width: 'poster' is not one of column, page"),

@@ -53,7 +53,7 @@ class Launch:
 
 def summarise(result: Result) -> Launch:
     """Combine the ranks: a step takes as long as its slowest rank."""
-    trial = Trial(settings=result.settings)
+    trial = result.trial
     per_rank = [record.samples["step_time_s"] for record in result.ranks]
     steps = tuple(max(times) for times in zip(*per_rank, strict=True))
     return Launch(

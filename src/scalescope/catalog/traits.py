@@ -50,6 +50,7 @@ class StrategyTraits:
     """What a strategy does with ranks, and which comparisons make sense with it."""
 
     least_ranks: ClassVar[int] = 1
+    wraps: ClassVar[bool] = True  # False: the plain loop on one rank, which others are compared with
     ablations: ClassVar[tuple[str, ...]] = ()
     replicated: ClassVar[bool] = True  # every rank ends with the same parameters
     evaluates: ClassVar[bool] = True

@@ -277,7 +277,7 @@ def _place(trial: Trial) -> Place:
 
 def _curves(run: Run) -> dict[Place, Curve]:
     points: dict[Place, list[tuple[int, float]]] = {}
-    places = {result.trial_id: _place(Trial(settings=result.settings)) for result in run.results}
+    places = {result.trial_id: _place(result.trial) for result in run.results}
     for row in collective_rows(run.results):
         if row.collective == "all_reduce":
             points.setdefault(places[row.trial_id], []).append((row.size_bytes, row.time_s))
@@ -288,13 +288,13 @@ def _pairs(run: Run) -> dict[Place, tuple[PairRow, ...]]:
     measured: dict[Place, list[Result]] = {}
     for result in run.of_status("ok"):
         if result.settings.get("pairs"):
-            measured.setdefault(_place(Trial(settings=result.settings)), []).append(result)
+            measured.setdefault(_place(result.trial), []).append(result)
     return {place: pair_rows(found) for place, found in measured.items()}
 
 
 def _choices(run: Run) -> dict[Place, NcclChoices]:
     return {
-        _place(Trial(settings=result.settings)): nccl_choices(run, result)
+        _place(result.trial): nccl_choices(run, result)
         for result in run.of_status("ok")
         if result.settings.get("purpose") == "listen"
     }

@@ -37,14 +37,182 @@ class Trial:
             return self.settings[setting.name]
         return setting.neutral
 
+    # The settings that other layers ask for, typed; where a run lacks a setting, its neutral value.
+
+    @property
+    def benchmark(self) -> str:
+        """What a launch measures: train, comm, memory or profile."""
+        return str(self.settings["benchmark"])
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a launch times training steps."""
+        return self.benchmark == "train"
+
+    @property
+    def device(self) -> str:
+        return str(self.settings["device"])
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device == "cuda"
+
+    @property
+    def backend(self) -> str:
+        return str(self.settings["backend"])
+
     @property
     def world_size(self) -> int:
         return int(self.settings["world_size"])
 
     @property
+    def threads_per_rank(self) -> int:
+        return int(self.settings["threads_per_rank"])
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment variables that every rank gets."""
+        return dict(self.settings.get("env") or {})
+
+    @property
+    def link(self) -> str | None:
+        """The network link that is emulated between ranks; None where there is none."""
+        return self._text("link")
+
+    @property
+    def split_gpu(self) -> int | None:
+        """Into how many parts one GPU is split for the ranks; None where each has its own."""
+        return self._whole("split_gpu")
+
+    @property
+    def oversubscribe(self) -> bool:
+        """Whether ranks share a GPU, so that this is not a scaling measurement."""
+        return bool(self.settings.get("oversubscribe", False))
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether ranks sleep for measured compute times instead of computing."""
+        return bool(self.settings.get("stand_in", False))
+
+    @property
+    def pin_cores(self) -> str:
+        return str(self.settings.get("pin_cores", "auto"))
+
+    @property
+    def ranks_among(self) -> str:
+        """Which ranks of a launch take part in a collective: all, those of one node, or one per node."""
+        return str(self.settings.get("among", "all"))
+
+    @property
+    def measures_pairs(self) -> bool:
+        """Whether every pair of ranks is measured by itself."""
+        return bool(self.settings.get("pairs", False))
+
+    @property
+    def purpose(self) -> str | None:
+        """Why a launch is made, where its benchmark knows several reasons."""
+        return self._text("purpose")
+
+    @property
+    def dtype(self) -> str:
+        """The number format of a collective."""
+        return str(self.settings["dtype"])
+
+    @property
+    def strategy(self) -> str:
+        return str(self.settings["strategy"])
+
+    @property
+    def strategy_card(self) -> Any:
+        return card("strategies", self.strategy)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether a strategy wraps the model; plain training on one rank does not."""
+        return bool(self.strategy_card.wraps)
+
+    @property
+    def workload(self) -> str:
+        return str(self.settings["workload"])
+
+    @property
+    def workload_card(self) -> Any:
+        return card("workloads", self.workload)
+
+    @property
+    def data(self) -> str:
+        return str(self.settings.get("data", "synthetic"))
+
+    @property
+    def precision(self) -> str:
+        return str(self.settings["precision"])
+
+    @property
+    def optimizer(self) -> str:
+        return str(self.settings["optimizer"])
+
+    @property
+    def num_workers(self) -> int | None:
+        """Processes that load data; None where the model's batches are made on the device."""
+        return self._whole("num_workers")
+
+    @property
+    def batch_size(self) -> int | None:
+        """The batch per rank that was asked for; None where the global batch was."""
+        return self._whole("batch_size")
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """The batch of all ranks that was asked for; None where the batch per rank was."""
+        return self._whole("global_batch_size")
+
+    @property
+    def warmup_steps(self) -> int:
+        return int(self.settings["warmup_steps"])
+
+    @property
+    def window_s(self) -> float | None:
+        """How long a launch measures; None where it counts steps."""
+        window = self.settings.get("window")
+        return None if window is None else float(window)
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes that a rank may take; None without a limit."""
+        return self._whole("memory_limit")
+
+    @property
+    def searches_batch(self) -> bool:
+        """Whether the largest batch that fits is looked for."""
+        return bool(self.settings.get("search", True))
+
+    @property
+    def comm_hook(self) -> str:
+        return str(self.settings.get("comm_hook", "none"))
+
+    @property
+    def bucket_cap_mb(self) -> float | None:
+        cap = self.settings.get("bucket_cap_mb")
+        return None if cap is None else float(cap)
+
+    def is_on(self, name: str) -> bool:
+        """Whether a switch of the trial's cards is on; one that its cards do not have is off."""
+        return bool(self.settings.get(name, False))
+
+    def _text(self, name: str) -> str | None:
+        value = self.settings.get(name)
+        return None if value is None else str(value)
+
+    def _whole(self, name: str) -> int | None:
+        value = self.settings.get(name)
+        return None if value is None else int(value)
+
+    # What follows from the settings.
+
+    @property
     def replicas(self) -> int:
         """How many parts of the world work on samples of their own; a pipeline is one."""
-        return int(card("strategies", str(self.settings["strategy"])).replicas(self.world_size))
+        return int(self.strategy_card.replicas(self.world_size))
 
     @property
     def accumulation_steps(self) -> int:
@@ -53,10 +221,10 @@ class Trial:
     @property
     def rank_batch_size(self) -> int:
         """Samples one replica works on in an optimizer step, whichever way the batch was given."""
-        total = self.settings.get("global_batch_size")
-        if total is not None:
-            return int(total) // self.replicas
-        return int(self.settings["batch_size"]) * self.accumulation_steps
+        if self.global_batch_size is not None:
+            return self.global_batch_size // self.replicas
+        assert self.batch_size is not None  # one of the two is always given
+        return self.batch_size * self.accumulation_steps
 
     @property
     def micro_batch_size(self) -> int:
@@ -71,13 +239,13 @@ class Trial:
     @property
     def mode(self) -> str:
         """`strong` when more ranks share the same work, `weak` when each brings its own."""
-        fixed = self.settings.get("global_batch_size") is not None
+        fixed = self.global_batch_size is not None
         return "strong" if fixed or self.replicas < self.world_size else "weak"
 
     @property
     def steps(self) -> int:
         """How many steps a launch makes, for progress; 0 where only its ranks can tell."""
-        return int(self.options(card("benchmarks", str(self.settings["benchmark"]))).steps())
+        return int(self.options(card("benchmarks", self.benchmark)).steps())
 
     @property
     def ablations(self) -> frozenset[str]:
@@ -85,22 +253,20 @@ class Trial:
         return frozenset(str(self.settings.get("ablation", "none")).split("+")) - {"none"}
 
     @property
+    def is_ablation(self) -> bool:
+        return bool(self.ablations)
+
+    @property
     def label(self) -> str:
         """What tells this trial from its neighbours, in a few words."""
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         if "strategy" in self.settings:
-            benchmark = self.settings["benchmark"]
-            what = "" if benchmark == "train" else f"{benchmark}, "
+            what = "" if self.is_training else f"{self.benchmark}, "
             shared = " in all" if self.replicas < self.world_size else ""
-            job = f"{what}{self.settings['strategy']}, {ranks}, batch {self.rank_batch_size}{shared}"
+            job = f"{what}{self.strategy}, {ranks}, batch {self.rank_batch_size}{shared}"
             return ", ".join((job, *(text for name, text in _ABLATIONS.items() if name in self.ablations)))
-        among = self.settings.get("among", "all")
-        where = "" if among == "all" else f" ({among})"
-        return f"{self.settings['benchmark']}, {ranks}{where}, {self.settings['dtype']}"
-
-    @property
-    def device(self) -> str:
-        return str(self.settings["device"])
+        where = "" if self.ranks_among == "all" else f" ({self.ranks_among})"
+        return f"{self.benchmark}, {ranks}{where}, {self.dtype}"
 
     def on_one_rank(self) -> "Trial":
         """The same trial on one rank, which shares its device with nobody."""

@@ -130,7 +130,7 @@ def _failures(run: Run) -> list[dict[str, Any]]:
 
 
 def _failure(result: Result) -> dict[str, Any]:
-    trial = Trial(settings=result.settings)
+    trial = result.trial
     return {
         "trial_id": result.trial_id,
         "launch": result.launch,

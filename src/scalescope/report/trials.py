@@ -77,7 +77,7 @@ def is_answer(result: Result) -> bool:
 
 
 def _failure_line(result: Result, count: int) -> str:
-    trial = Trial(settings=result.settings)
+    trial = result.trial
     log = f"; log: {result.log}" if result.log else ""
     times = f" ({counted(count, 'launch')})" if count > 1 else ""
     return f"{trial.label} [{result.trial_id}]: {result.status}: {result.reason}{times}{log}"

@@ -4,6 +4,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from scalescope.experiment.trial import Trial
+
 SCHEMA_VERSION = "1.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid"]
 _STRICT = {"allow_inf_nan": False}
@@ -54,6 +56,11 @@ class Result:
     def key(self) -> tuple[str, int]:
         """What makes a launch unique in a run: the trial and the number of its launch."""
         return self.trial_id, self.launch
+
+    @property
+    def trial(self) -> Trial:
+        """What was launched, with typed properties."""
+        return Trial(settings=self.settings)
 
 
 def to_json(record: RankRecord | Result) -> dict[str, Any]:

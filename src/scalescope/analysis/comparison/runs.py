@@ -235,7 +235,7 @@ def _failed(
     reasons: dict[str, str] = {}
     for result in new:
         if result.status != "ok" and result.settings["benchmark"] == "train":
-            reasons[_job_key(Trial(settings=result.settings))] = result.reason or result.status
+            reasons[_job_key(result.trial)] = result.reason or result.status
     return tuple(
         Failed(trial=configuration.trial, reason=reasons[key])
         for configuration in left

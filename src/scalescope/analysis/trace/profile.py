@@ -162,7 +162,7 @@ def _profile(result: Result, run: Run) -> TraceProfile:
             if not ranks[rank].steps:
                 unread[rank] = f"{name} holds no complete step"
                 del ranks[rank]
-    trial = Trial(settings=result.settings)
+    trial = result.trial
     return TraceProfile(
         trial=trial,
         files=files,

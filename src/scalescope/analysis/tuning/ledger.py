@@ -162,5 +162,5 @@ class SearchLedger:
         return statistics.median(alike)
 
     def _by_trial(self) -> list[tuple[Trial, list[float]]]:
-        trials = {result.trial_id: Trial(settings=result.settings) for result in self.results}
+        trials = {result.trial_id: result.trial for result in self.results}
         return [(trial, self.durations_s[trial_id]) for trial_id, trial in trials.items()]

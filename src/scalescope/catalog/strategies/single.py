@@ -12,6 +12,8 @@ from scalescope.errors import BadInput
 class Single(StrategyTraits):
     """One rank, no wrapper, no process group: the plain baseline."""
 
+    wraps = False
+
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
         """There is nothing in a plain loop that would keep two ranks together."""

@@ -1,6 +1,5 @@
 """Trials: every launch, as it was measured."""
 
-from scalescope.experiment.trial import Trial
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import MISSING, milliseconds, significant
@@ -36,7 +35,7 @@ def _row(analyzed: AnalyzedRun, result: Result) -> tuple[str, ...]:
         analyzed.name,
         result.trial_id,
         str(result.launch),
-        Trial(settings=result.settings).label,
+        result.trial.label,
         result.status,
         MISSING if step_s is None else milliseconds(step_s),
         MISSING if rate is None else significant(rate, 4),
@@ -52,7 +51,7 @@ def _speed(result: Result) -> tuple[float | None, float | None]:
     per_rank = [record.samples["step_time_s"] for record in result.ranks]
     window_s = max(sum(times) for times in per_rank)
     step_s = window_s / len(per_rank[0])
-    return step_s, Trial(settings=result.settings).samples_per_step / step_s
+    return step_s, result.trial.samples_per_step / step_s
 
 
 def _warnings(run: Run) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def _answers(asked: Iterable[Trial]) -> tuple[Trial, ...]:
 
 def only_explains(result: Result) -> bool:
     """Whether a launch was made to explain others: where it fails, nothing that was asked for is missing."""
-    return result.settings["benchmark"] == "comm" or has_ablation(Trial(settings=result.settings), PRELOADED)
+    return result.settings["benchmark"] == "comm" or has_ablation(result.trial, PRELOADED)
 
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:

@@ -90,7 +90,7 @@ class _Trials:
                     result = parse_result(line)
                 except ValueError:
                     continue  # said when the run is read as a whole
-                watcher.launching(Trial(settings=result.settings), result.launch)
+                watcher.launching(result.trial, result.launch)
                 watcher.ended(result)
 
 
