@@ -55,7 +55,7 @@ class StoredRun:
                 "lost_ranks": finding.lost,
                 "share": finding.share,
                 "certain": finding.certain,
-                "advice": finding.advice[0].text if finding.advice else None,
+                "advice": finding.advice[0].label if finding.advice else None,
                 "command": finding.advice[0].command if finding.advice else None,
             }
             for finding in diagnose(self.run).findings

@@ -2,28 +2,36 @@
 
 import shlex
 
+from scalescope.catalog.cards import all_settings
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice
 from scalescope.diagnose.network import is_slow_network
 from scalescope.results.run_folder import EXPERIMENT
 
 
-def advise(facts: Facts, text: str, name: str, value: object = None) -> tuple[Advice, ...]:
+def advise(facts: Facts, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
     """To move a setting, as a tuple of one; empty where the configuration has no such setting or is there."""
     settings = facts.trial.settings
     if name not in settings or (value is not None and str(settings[name]) == str(value)):
         return ()
     if name == "accumulation_steps" and settings[name] > 1:
         return ()
-    return (Advice(text=text, command=_command(facts, name if value is None else f"{name}={value}")),)
+    command = _command(facts, name if value is None else f"{name}={value}")
+    return (Advice(label=label, command=command, changes_job=_changes_job(facts, name)),)
 
 
-def advise_more(facts: Facts, text: str, name: str, value: float) -> tuple[Advice, ...]:
+def _changes_job(facts: Facts, name: str) -> bool:
+    """Whether moving a setting trains something else."""
+    lever = all_settings(facts.trial.benchmark)[name][0].lever
+    return lever is not None and lever.changes == "the job"
+
+
+def advise_more(facts: Facts, label: str, name: str, value: float) -> tuple[Advice, ...]:
     """To raise a setting to a value; empty where it is there or beyond."""
     now = facts.trial.settings.get(name)
     if isinstance(now, int | float) and now >= value:
         return ()
-    return advise(facts, text, name, value)
+    return advise(facts, label, name, value)
 
 
 def _command(facts: Facts, lever: str) -> str:
@@ -77,7 +85,7 @@ def fewer_bytes(facts: Facts) -> tuple[Advice, ...]:
     if facts.trial.settings.get("comm_hook") == "none":
         half = advise(facts, "send gradients in 16 bits", "comm_hook")
     less = (
-        *advise(facts, "compute more for every byte (another job)", batch_name(facts)),
-        *advise(facts, "exchange less often (another job)", "accumulation_steps"),
+        *advise(facts, "compute more for every byte", batch_name(facts)),
+        *advise(facts, "exchange less often", "accumulation_steps"),
     )
     return (*half, *less) if is_slow_network(facts) else (*less, *half)

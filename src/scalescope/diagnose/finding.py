@@ -20,8 +20,9 @@ class Evidence:
 class Advice:
     """Something to change, with a command of ours that shows whether it helps."""
 
-    text: str
+    label: str
     command: str
+    changes_job: bool = False  # it trains something else, such as another batch size: not a free speed-up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Findings in words: the claim, what it stands on, and what to do first."""
 
+import dataclasses
 from typing import Any
 
-from scalescope.diagnose.finding import Diagnosis, Evidence, Finding
+from scalescope.diagnose.finding import Advice, Diagnosis, Evidence, Finding
 from scalescope.report.numbers import data_size, milliseconds, significant
 from scalescope.report.section import Section
 
@@ -34,8 +35,12 @@ def _lines(number: int, finding: Finding, *, every: bool) -> list[str]:
     tries = finding.advice if every else finding.advice[:1]
     return [
         f"{number}. {finding.rule}{where}: {finding.claim}{doubt}",
-        *(f"   try: {advice.text}: {advice.command}" for advice in tries),
+        *(f"   try: {advice.label}{_another_job(advice)}: {advice.command}" for advice in tries),
     ]
+
+
+def _another_job(advice: Advice) -> str:
+    return " (another job)" if advice.changes_job else ""
 
 
 def evidence_lines(finding: Finding) -> list[str]:
@@ -73,7 +78,7 @@ def findings_json(diagnosis: Diagnosis) -> list[dict[str, Any]]:
                 item.name: {"value": item.value, "unit": item.unit, "source": item.source}
                 for item in finding.evidence
             },
-            "advice": [{"text": advice.text, "command": advice.command} for advice in finding.advice],
+            "advice": [dataclasses.asdict(advice) for advice in finding.advice],
         }
         for finding in diagnosis.findings
     ]

@@ -49,5 +49,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=lost,
         share=lost / facts.ranks,
         evidence=(measured,),
-        advice=(Advice(text="look at the placement of ranks", command="scalescope check"),),
+        advice=(Advice(label="look at the placement of ranks", command="scalescope check"),),
     )

@@ -33,7 +33,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
                 if count > 1
                 else ()
             ),
-            *advise(facts, "compute more for every exchange (another job)", batch_name(facts)),
-            *advise(facts, "exchange less often (another job)", "accumulation_steps"),
+            *advise(facts, "compute more for every exchange", batch_name(facts)),
+            *advise(facts, "exchange less often", "accumulation_steps"),
         ),
     )

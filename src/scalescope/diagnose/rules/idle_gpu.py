@@ -32,6 +32,6 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         ),
         advice=(
             *advise(facts, "replay kernels as graphs", "compile", "reduce-overhead"),
-            *advise(facts, "a larger batch (another job)", batch_name(facts)),
+            *advise(facts, "a larger batch", batch_name(facts)),
         ),
     )

@@ -20,5 +20,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="used", value=used, unit="bytes", source="NVML"),
             Evidence(name="there", value=there, unit="bytes", source="the GPU"),
         ),
-        advice=(Advice(text="see what takes it, and what would save", command="scalescope memory"),),
+        advice=(Advice(label="see what takes it, and what would save", command="scalescope memory"),),
     )

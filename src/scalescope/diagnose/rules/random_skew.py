@@ -28,5 +28,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
                 source="slowest rank of each step, sending nothing",
             ),
         ),
-        advice=(Advice(text="look for other work on the machine", command="scalescope check"),),
+        advice=(Advice(label="look for other work on the machine", command="scalescope check"),),
     )

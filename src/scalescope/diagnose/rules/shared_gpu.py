@@ -17,5 +17,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=lost,
         share=lost / facts.ranks,
         evidence=(Evidence(name="oversubscribe", value="true", source="settings"),),
-        advice=(Advice(text="see which rank sits where", command="scalescope check"),),
+        advice=(Advice(label="see which rank sits where", command="scalescope check"),),
     )

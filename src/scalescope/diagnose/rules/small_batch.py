@@ -39,7 +39,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="exchange", value=exchange_s, unit="s", source=facts.exchange_source),
         ),
         advice=(
-            *advise(facts, "a larger batch (another job)", batch_name(facts), enough),
-            *advise(facts, "exchange less often (another job)", "accumulation_steps"),
+            *advise(facts, "a larger batch", batch_name(facts), enough),
+            *advise(facts, "exchange less often", "accumulation_steps"),
         ),
     )

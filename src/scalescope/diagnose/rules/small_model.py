@@ -32,7 +32,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="latency", value=latency_s, unit="s", source="smallest all-reduce measured"),
         ),
         advice=(
-            *advise(facts, "compute more for every exchange (another job)", batch_name(facts)),
-            *advise(facts, "exchange less often (another job)", "accumulation_steps"),
+            *advise(facts, "compute more for every exchange", batch_name(facts)),
+            *advise(facts, "exchange less often", "accumulation_steps"),
         ),
     )

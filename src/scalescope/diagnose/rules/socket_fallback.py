@@ -28,7 +28,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         ),
         advice=(
             Advice(
-                text="look for NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and missing devices",
+                label="look for NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and missing devices",
                 command="scalescope check",
             ),
         ),

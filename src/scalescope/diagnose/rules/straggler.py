@@ -26,6 +26,6 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="behind", value=late.time_s, unit="s", source="steps without communication"),
         ),
         advice=(
-            Advice(text="look at that rank's device, clocks and neighbours", command="scalescope check"),
+            Advice(label="look at that rank's device, clocks and neighbours", command="scalescope check"),
         ),
     )

@@ -35,7 +35,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
                 name="usual", value=worst.usual_bytes_per_s, unit="bytes/s", source="median of its kind"
             ),
         ),
-        advice=(Advice(text="measure every pair again, and look at that link", command=pairs_command),),
+        advice=(Advice(label="measure every pair again, and look at that link", command=pairs_command),),
     )
 
 

@@ -19,5 +19,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name=f"doubt {number}", value=doubt, source="launches")
             for number, doubt in enumerate(doubts, start=1)
         ),
-        advice=(Advice(text="see what else runs here; more --repeats help", command="scalescope check"),),
+        advice=(Advice(label="see what else runs here; more --repeats help", command="scalescope check"),),
     )

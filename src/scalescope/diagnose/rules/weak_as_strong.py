@@ -32,7 +32,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="weak", value=row.speedup.value, source=f"batch {row.batch:,} a rank"),
             Evidence(name="strong", value=strong, source=f"batch {row.batch:,} in all"),
         ),
-        advice=(Advice(text="measure the job as it will run", command=_command(facts)),),
+        advice=(Advice(label="measure the job as it will run", command=_command(facts)),),
     )
 
 

@@ -31,7 +31,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
         ),
         advice=(
             Advice(
-                text="look at all nodes side by side (under srun or torchrun)", command="scalescope check"
+                label="look at all nodes side by side (under srun or torchrun)", command="scalescope check"
             ),
         ),
     )

@@ -70,7 +70,7 @@ def next_after_scaling(run: Run) -> str | None:
     if smallest_batch_reaching(rows, 0.8).batch is None:
         costly = [finding for finding in diagnose(run).findings if finding.share > 0.0 and finding.advice]
         if costly:
-            return f"{costly[0].advice[0].text}: {costly[0].advice[0].command}"
+            return f"{costly[0].advice[0].label}: {costly[0].advice[0].command}"
         largest = max(row.batch for row in scaled)
         flag = "--batch-size" if scaled[0].trial.mode == "weak" else "--global-batch-size"
         return f"more compute for the same gradients hides more of them: {flag} {largest * 2},{largest * 4}"
