@@ -27,7 +27,7 @@ from scalescope.experiment.yaml_file import Given
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
 from scalescope.studies.request import Request
-from scalescope.studies.scaling.scale import scale
+from tests.verbs import scale
 
 HEALTHY = "healthy"
 _MATTERS = 0.05

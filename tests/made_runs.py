@@ -10,13 +10,9 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.comm.comm import comm
-from scalescope.studies.memory.memory import memory
 from scalescope.studies.request import Request
-from scalescope.studies.scaling.scale import scale
-from scalescope.studies.training.train import train
-from scalescope.studies.tuning.tune import TuneOptions, tune
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.verbs import comm, memory, scale, train, tune
 
 MODEL = CostModel(
     fixed_s=0.010,
@@ -57,8 +53,8 @@ def _memory(path: str) -> None:
 
 def _tune(path: str) -> None:
     model = dataclasses.replace(MODEL, factors=FASTER)
-    options = TuneOptions(levers=("precision", "fused_optimizer", "bucket_cap_mb"), combine=False)
-    tune(ask("tune", output_dir=path, world_size=2), FakeLauncher(model), RecordingWatcher(), options=options)
+    options = {"levers": ("precision", "fused_optimizer", "bucket_cap_mb"), "combine": False}
+    tune(ask("tune", output_dir=path, world_size=2), FakeLauncher(model), RecordingWatcher(), **options)
 
 
 def _train(path: str) -> None:

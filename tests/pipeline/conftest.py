@@ -14,4 +14,4 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """The main job draws no page, which takes seconds: for tests that do not look at it."""
-    monkeypatch.setattr("scalescope.studies.scaling.main_job._with_page", lambda found, watcher: found)
+    monkeypatch.setattr("scalescope.studies.report.page_of", lambda run: "")

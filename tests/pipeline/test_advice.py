@@ -19,8 +19,8 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.launch.local import launcher as local
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.scaling.scale import scale
 from tests.unit.experiment.asking import with_gpus
+from tests.verbs import scale
 
 from .recording import RecordingWatcher, ask
 

@@ -16,8 +16,8 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.report.comm.nccl_tests import parse
 from scalescope.results.result import RankRecord
-from scalescope.studies.comm.comm import comm
 from scalescope.studies.request import Request
+from tests.verbs import comm
 
 from .recording import RecordingWatcher, summary_of
 

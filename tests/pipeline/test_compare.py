@@ -14,10 +14,10 @@ from scalescope.launch.launcher import Outcome
 from scalescope.report.render.markdown import markdown
 from scalescope.results import provenance
 from scalescope.results.run import Run, load_run
+from scalescope.results.run_record import RunRecord, write_run_record
 from scalescope.studies.comparison.compare import ComparisonReport, compare, lay_side_by_side
 from scalescope.studies.comparison.extend import extend
-from scalescope.studies.scaling.scale import scale
-from scalescope.studies.training.train import train
+from tests.verbs import scale, train
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -255,8 +255,8 @@ def test_a_run_is_not_extended_against_itself() -> None:
 
 def test_a_run_of_tune_is_not_extended() -> None:
     base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
-    (new / "experiment.yaml").write_text("# scalescope tune --levers all FILE repeats this run.\n")
-    with pytest.raises(BadInput, match="is no run of train, scale, run"):
+    write_run_record(new, RunRecord(verb="tune"))
+    with pytest.raises(BadInput, match="is not a run of train, scale, run"):
         further(base, new)
 
 

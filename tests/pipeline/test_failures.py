@@ -14,9 +14,7 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Status
 from scalescope.results.run import load_run
-from scalescope.studies.scaling.main_job import main_job
-from scalescope.studies.scaling.scale import scale
-from scalescope.studies.training.train import train
+from tests.verbs import scale, standard_run, train
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -108,7 +106,7 @@ def test_an_unstable_run_ends_6_only_when_strict() -> None:
     assert training["warnings"][0].startswith("unstable: launches differ by")
 
 
-@pytest.mark.parametrize("study", [train, scale, main_job])
+@pytest.mark.parametrize("study", [train, scale, standard_run])
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_is_recorded_and_raised_again(
     study: Callable[..., object], signum: signal.Signals
@@ -126,9 +124,9 @@ def test_an_interruption_is_recorded_and_raised_again(
         study(ask("train", world_size=[1, 2], batch_size=50, repeats=5), launcher, RecordingWatcher())
     assert caught.value.exit_code == 128 + signum
     assert caught.value.kept.startswith("finished launches are kept; scalescope ")
-    assert caught.value.kept.endswith(" --resume --output-dir run goes on")
+    assert caught.value.kept.endswith(" --resume --output-dir run continues")
     results = load_run("run").results
-    assert [result.status for result in results] == ["ok", "ok", "ok", "failed"]
+    assert [result.status for result in results] == ["ok", "ok", "ok", "interrupted"]
     assert results[-1].reason == f"interrupted by {signum.name}"
     summary = summary_of(Path("run"))
     statuses = [one["status"] for one in summary["results"]["training"]]

@@ -10,15 +10,10 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.results.result import RankRecord
-from scalescope.studies.comm.comm import comm
 from scalescope.studies.explain import explain
-from scalescope.studies.memory.memory import memory
 from scalescope.studies.request import Request
-from scalescope.studies.scaling.main_job import main_job
-from scalescope.studies.scaling.scale import scale
-from scalescope.studies.study import StudyReport
-from scalescope.studies.training.train import train
-from scalescope.studies.tuning.tune import TuneOptions, tune
+from scalescope.studies.study import Report
+from tests.verbs import comm, memory, scale, standard_run, train, tune
 
 from .recording import RecordingWatcher, ask
 
@@ -33,30 +28,30 @@ def for_benchmark(benchmark: str, **asked: Any) -> Request:
     return dataclasses.replace(made, benchmark=benchmark, flags=flags)
 
 
-def run_scale(launcher: FakeLauncher) -> StudyReport:
+def run_scale(launcher: FakeLauncher) -> Report:
     return scale(ask("scale", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
 
 
-def run_train(launcher: FakeLauncher) -> StudyReport:
+def run_train(launcher: FakeLauncher) -> Report:
     return train(ask("train", world_size=2, batch_size=50), launcher, RecordingWatcher())
 
 
-def run_comm(launcher: FakeLauncher) -> StudyReport:
+def run_comm(launcher: FakeLauncher) -> Report:
     asked = for_benchmark("comm", collective="all_reduce", max_bytes="1M", world_size=2)
     return comm(asked, launcher, RecordingWatcher())
 
 
-def run_memory(launcher: FakeLauncher) -> StudyReport:
+def run_memory(launcher: FakeLauncher) -> Report:
     return memory(for_benchmark("memory"), launcher, RecordingWatcher())
 
 
-def run_main_job(launcher: FakeLauncher) -> StudyReport:
-    return main_job(ask("run", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
+def run_main_job(launcher: FakeLauncher) -> Report:
+    return standard_run(ask("run", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
 
 
-def run_tune(launcher: FakeLauncher) -> StudyReport:
-    options = TuneOptions(levers=("precision",))
-    return tune(ask("tune", world_size=2), launcher, RecordingWatcher(), options=options)
+def run_tune(launcher: FakeLauncher) -> Report:
+    options = {"levers": ("precision",)}
+    return tune(ask("tune", world_size=2), launcher, RecordingWatcher(), **options)
 
 
 STUDIES = [run_scale, run_train, run_comm, run_memory, run_tune, run_main_job]

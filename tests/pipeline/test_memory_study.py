@@ -13,8 +13,8 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from scalescope.studies.estimate import estimate_s
-from scalescope.studies.memory.memory import memory
 from scalescope.studies.request import Request
+from tests.verbs import memory
 
 from .recording import RecordingWatcher, ask, summary_of
 

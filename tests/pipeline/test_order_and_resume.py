@@ -18,13 +18,12 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.recorded import RecordedLauncher
 from scalescope.results.run import load_run
+from scalescope.results.run_record import RunEnd
 from scalescope.studies import campaign
-from scalescope.studies.scaling.main_job import main_job
-from scalescope.studies.scaling.scale import scale
-from scalescope.studies.study import StudyReport
-from scalescope.studies.training.train import train
+from scalescope.studies.stored import recorded_host
+from scalescope.studies.study import Report
+from tests.verbs import scale, standard_run, train
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -93,7 +92,9 @@ def test_the_budget_stops_between_launches_and_leaves_whole_rounds_but_the_last(
     assert len(launcher.launched) == 7
     counts = Counter(trial for trial, _ in launcher.launched)
     assert sorted(counts.values()) == [2, 2, 3]
-    assert "The budget of 75 s ended the run with 8 of 15 launches to go; --resume goes on." in watcher.notes
+    assert report.run is not None
+    assert load_run("run").record.end == RunEnd(why="budget", missing=8, budget_s=75.0, next_launch_s=10.0)
+    assert any("8 of 15 launches" in note for note in watcher.notes)
     assert report.exit_code == 0
 
 
@@ -180,7 +181,7 @@ def test_resume_with_other_settings_is_refused() -> None:
             train(ask("train", **other, resume=True), launcher, RecordingWatcher())
         assert caught.value.exit_code == 2
         changed = "order_seed" if "order_seed" in other else "batch_size"
-        assert str(caught.value).endswith(f"these differ: {changed}")
+        assert f"different settings: {changed} (" in str(caught.value)
     assert launcher.launched == []
     assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
 
@@ -215,7 +216,7 @@ def test_resume_on_another_node_of_the_same_type_goes_on_as_the_one_before() -> 
     assert list(record["nodes"]) == ["fake", "twin"]
     assert record["starts"] == [["fake"], ["twin"]]
     assert list(record["systems"]) == ["fake", "twin"]
-    assert list(RecordedLauncher(Path("run")).nodes()) == ["fake"]  # the plan is one start's
+    assert recorded_host(Path("run"), repeatable=True, ranks=None).nodes == 1  # the plan is one start's
 
 
 def test_other_nodes_are_compared_with_those_before() -> None:
@@ -267,7 +268,9 @@ def test_the_budget_note_counts_only_what_is_left_to_do(clock: Clock) -> None:
     again, watcher = FakeLauncher(MODEL, outcomes=clock.launch), RecordingWatcher()
     train(ask("train", **asked, budget="10s", resume=True), again, watcher)
     assert len(again.launched) == 1
-    assert "The budget of 10 s ended the run with 2 of 6 launches to go; --resume goes on." in watcher.notes
+    end = load_run("run").record.end
+    assert end is not None and (end.why, end.missing, end.budget_s) == ("budget", 2, 10.0)
+    assert any("2 of 6 launches" in note for note in watcher.notes)
 
 
 def test_an_existing_run_without_resume_is_refused() -> None:
@@ -313,7 +316,7 @@ def test_a_line_that_was_cut_off_is_measured_again() -> None:
 KILLED = """
 import os, signal
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.studies.training.train import train
+from tests.verbs import train
 from tests.pipeline.recording import RecordingWatcher, ask
 count = []
 def kill(trial, launch):
@@ -350,12 +353,10 @@ def test_after_a_kill_resume_loses_and_repeats_nothing() -> None:
         {"env.OMP_NUM_THREADS": [1, 2], "name": "null", "budget": "2h"},
     ],
 )
-@pytest.mark.parametrize("study", [train, scale, main_job])
+@pytest.mark.parametrize("study", [train, scale, standard_run])
 @pytest.mark.usefixtures("without_page")
-def test_the_experiment_file_repeats_the_run(
-    study: Callable[..., StudyReport], asked: dict[str, Any]
-) -> None:
-    verb = "run" if study is main_job else "scale" if study is scale else "train"
+def test_the_experiment_file_repeats_the_run(study: Callable[..., Report], asked: dict[str, Any]) -> None:
+    verb = "run" if study is standard_run else "scale" if study is scale else "train"
     first, second = FakeLauncher(MODEL), FakeLauncher(MODEL)
     one = study(ask(verb, output_dir="a", **asked), first, RecordingWatcher())
     other = study(ask(verb, output_dir="b", file=Path("a/experiment.yaml")), second, RecordingWatcher())

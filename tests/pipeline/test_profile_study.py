@@ -10,10 +10,10 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.results.trace import trace_name
 from scalescope.studies.explain import explain
-from scalescope.studies.trace.profiling import Profiling
-from scalescope.studies.training.train import train
+from scalescope.studies.trace.profiling import Profiling, with_nsys
 from tests.unit.analysis.made_traces import cpu_step, profile_result, steps_of, write_trace
 from tests.unit.experiment.asking import with_gpus
+from tests.verbs import train
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -128,6 +128,7 @@ def test_the_command_for_nsight_systems_is_written_and_its_end_told(monkeypatch:
     launcher = FakeLauncher(MODEL, outcomes=recorded)
     asked = Profiling(steps=4, ranks="1", nsys=True)
     report = train(ask("train", world_size=2), launcher, RecordingWatcher(), profiling=asked)
+    report = with_nsys(report, asked, run=True)
     script = Path("run/traces/nsys.sh").read_text()
     assert script.startswith("#!/bin/sh\nexec nsys ")
     assert "--profile-steps=4" in script and "--profile-ranks=1" in script

@@ -14,8 +14,10 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Result
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.campaign import Plan
-from scalescope.studies.scaling.scale import plan_scaling, powers_of_two_to, scale
+from scalescope.studies.execution import host_of
+from scalescope.studies.plan import Plan
+from scalescope.studies.scaling.scale import plan_scaling, powers_of_two_to
+from tests.verbs import scale
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -30,7 +32,7 @@ def true_step_s(ranks: int, batch: int) -> float:
 
 def plan_of(**settings: Any) -> Plan:
     request = ask("scale", **settings)
-    return plan_scaling(request, request.experiment({"repeats": 5}), FakeLauncher(MODEL))
+    return plan_scaling(request, request.experiment({"repeats": 5}), host_of(FakeLauncher(MODEL)))
 
 
 def test_without_noise_the_numbers_are_exact() -> None:
@@ -162,7 +164,7 @@ def test_every_number_is_explained_by_baselines_and_silent_runs() -> None:
 def test_the_default_sweep_covers_the_machine() -> None:
     many = dataclasses.replace(TWO_CORES, cores=64)
     request = ask("scale")
-    trials = plan_scaling(request, request.experiment({}), FakeLauncher(MODEL, many)).trials
+    trials = plan_scaling(request, request.experiment({}), host_of(FakeLauncher(MODEL, many))).trials
     assert {trial.world_size for trial in trials} == {1, 2, 4}
     assert len({trial.rank_batch_size for trial in trials}) == 2
     assert {trial.world_size for trial in plan_of().trials} == {1, 2}

@@ -10,37 +10,40 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, RanksLost
-from scalescope.launch.recorded import RecordedLauncher
 from scalescope.results.run import load_run
-from scalescope.studies.memory.memory import memory
+from scalescope.studies.campaign import missing_launches
 from scalescope.studies.request import Request
-from scalescope.studies.scaling.scale import scale
-from scalescope.studies.study import StudyReport
+from scalescope.studies.scaling.scale import Scale
+from scalescope.studies.stored import present, recorded_host
+from scalescope.studies.study import Report
 from tests.pipeline.recording import RecordingWatcher, ask, summary_of
 from tests.pipeline.test_memory_study import GPU, MODEL
 from tests.pipeline.test_memory_study import request as memory_request
+from tests.verbs import memory, scale
 
 _ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 3}
 
 
-def _step(launch: int, launcher: FakeLauncher | None = None, request: Request | None = None) -> StudyReport:
+def _step(launch: int, launcher: FakeLauncher | None = None, request: Request | None = None) -> Report:
     launcher = launcher or FakeLauncher(CostModel())
     launcher.repeatable = False  # attached ranks
     request = dataclasses.replace(request or ask("scale", **_ASKED), only_launches=(launch,))
     return scale(request, launcher, RecordingWatcher(), most_ranks=2)
 
 
-def _collect() -> StudyReport:
-    request = dataclasses.replace(ask("scale", **_ASKED), only_launches=(), resume=True)
-    return scale(request, RecordedLauncher(Path("run")), RecordingWatcher(), most_ranks=2)
+def _collect() -> tuple[Report, int]:
+    """What the stored run shows, and how many launches are missing."""
+    host = recorded_host(Path("run"), repeatable=False, ranks=2)
+    planned = Scale().plan(ask("scale", **_ASKED), host).launches()
+    run = load_run("run")
+    return present(run), missing_launches(planned, run)
 
 
 def test_commands_for_each_launch_make_the_run_of_one() -> None:
     for launch in range(3):
-        report = _step(launch)
-    assert report.missing == 0
-    collected = _collect()
-    assert (collected.exit_code, collected.missing) == (0, 0)
+        _step(launch)
+    collected, missing = _collect()
+    assert (collected.exit_code, missing) == (0, 0)
     assert collected.run is not None
     launches = {result.launch for result in collected.run.results if result.settings["benchmark"] == "train"}
     assert launches == {0, 1, 2}
@@ -66,11 +69,11 @@ def test_a_step_that_is_run_again_measures_only_what_is_missing() -> None:
 
 def test_what_is_missing_is_counted() -> None:
     _step(0)
-    first = _collect()
+    first, missing = _collect()
     assert first.exit_code == 0
-    assert first.missing > 0
+    assert missing > 0
     _step(2)
-    assert 0 < _collect().missing < first.missing
+    assert 0 < _collect()[1] < missing
 
 
 def test_the_last_step_asks_for_more() -> None:
@@ -78,7 +81,7 @@ def test_the_last_step_asks_for_more() -> None:
     for launch in (0, 1):
         asked = dataclasses.replace(memory_request(repeats=2), only_launches=(launch,))
         watcher = RecordingWatcher()
-        memory(asked, FakeLauncher(MODEL, GPU), watcher, 1)
+        memory(asked, FakeLauncher(MODEL, GPU), watcher, most_ranks=1)
         purposes.append({trial.settings["purpose"] for trial, _ in watcher.launched})
     assert "search" not in purposes[0]
     assert "search" in purposes[1]
@@ -115,8 +118,8 @@ def test_a_job_that_is_submitted_again_has_a_budget_of_its_own() -> None:
 
 
 def test_a_run_without_its_machine_cannot_be_read() -> None:
-    with pytest.raises(CannotRun, match="does not say where the run was measured"):
-        RecordedLauncher(Path("nowhere"))
+    with pytest.raises(CannotRun, match="does not record where the run was measured"):
+        recorded_host(Path("nowhere"), repeatable=True, ranks=None)
 
 
 def _ends_all_ranks(trial: Trial, launch: int) -> Outcome | None:
@@ -144,5 +147,5 @@ def test_commands_that_share_a_run_must_name_its_folder() -> None:
     alone = dataclasses.replace(
         request, flags={name: flag for name, flag in request.flags.items() if name != "output_dir"}
     )
-    with pytest.raises(BadInput, match="--only-launch needs --output-dir"):
+    with pytest.raises(BadInput, match="--only-launch requires --output-dir"):
         _step(0, request=alone)

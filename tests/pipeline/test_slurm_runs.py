@@ -13,13 +13,15 @@ from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.slurm import queue as slurm
-from scalescope.studies.scaling.scale import DEFAULTS, scale
+from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
+from scalescope.studies.scaling.scale import Scale
 from scalescope.studies.slurm import job as slurm_run
 from scalescope.studies.slurm import queue as slurm_queue
 from scalescope.studies.slurm.job import run_on_slurm
 from scalescope.studies.slurm.slurm_request import SlurmRun, is_slurm_run, prepare
-from scalescope.studies.study import StudyReport
+from scalescope.studies.study import Report
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.verbs import scale
 
 _ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 2}
 _FLAGS = {"launcher": (Given("slurm", "--launcher"),), "nodes": (Given("2", "--nodes"),)}
@@ -59,7 +61,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpSlurm:
 
 
 def _prepared(**asked: Any) -> SlurmRun:
-    return prepare(ask("scale", **(asked or _ASKED)), _FLAGS, (), DEFAULTS)
+    return prepare(Scale(), ask("scale", **(asked or _ASKED)), _FLAGS, ())
 
 
 def _step(launch: int) -> str:
@@ -72,15 +74,23 @@ def _step(launch: int) -> str:
     return "RUNNING|None"
 
 
-def _run(run: SlurmRun, watcher: RecordingWatcher | None = None) -> StudyReport:
-    return run_on_slurm(run, scale, watcher or RecordingWatcher())
+def _ended(end: RunEnd) -> str:
+    """How a step of the job recorded its end."""
+    record = read_run_record(Path("run"))
+    write_run_record(Path("run"), dataclasses.replace(record, end=end))
+    return "RUNNING|None"
+
+
+def _run(run: SlurmRun, watcher: RecordingWatcher | None = None) -> Report:
+    return run_on_slurm(run, watcher or RecordingWatcher())
 
 
 def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlurm) -> None:
     made_up.states = ["PENDING|Resources", lambda: _step(0), lambda: _step(1)]
     watcher = RecordingWatcher()
     report = _run(_prepared(), watcher)
-    assert (report.exit_code, report.missing) == (0, 0)
+    assert report.exit_code == 0
+    assert not any("missing" in note for note in watcher.notes)
     assert "Job 17 is pending (Resources)." in watcher.notes
     assert "Job 17 is running." in watcher.notes
     assert watcher.notes[0].endswith("which the nodes must see too.")
@@ -94,22 +104,20 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
 
 
 def test_what_a_failed_job_left_is_shown_and_resume_submits_the_rest(made_up: MadeUpSlurm) -> None:
-    made_up.states = [lambda: _step(0), "NODE_FAIL|None"]
+    failed = RunEnd(why="failed", message="cores differ")
+    made_up.states = [lambda: _step(0), lambda: _ended(failed), "NODE_FAIL|None"]
     watcher = RecordingWatcher()
     run = _prepared()
-    (run.path / "slurm").mkdir(parents=True)
-    said = "scalescope: cores differ\nscalescope: stopped by SIGTERM; kept\nsrun: error: killed\n"
-    (run.path / "slurm/slurm-17.out").write_text(said)
     report = _run(run, watcher)
     assert report.exit_code == 4
     (note,) = (note for note in watcher.notes if "Job 17 ended (node fail)" in note)
-    assert "--resume submits them. It said: cores differ (log: " in note
+    assert "--resume submits them. Its error: cores differ (log: " in note
 
     again = ask("scale", resume=True)
     again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
     assert is_slurm_run(again)
     made_up.states = ["NODE_FAIL|None", "RUNNING|None", lambda: _step(1)]
-    resumed = prepare(again, {}, (), DEFAULTS)
+    resumed = prepare(Scale(), again, {}, ())
     assert resumed.job.nodes == 2  # as it was asked for when the run began
     watcher = RecordingWatcher()
     assert _run(resumed, watcher).exit_code == 0
@@ -127,7 +135,7 @@ def test_a_job_that_is_still_there_is_followed(made_up: MadeUpSlurm, number: sig
     assert "job 17 goes on" in stopped.value.kept
     assert made_up.cancelled == []
     made_up.states = ["RUNNING|None", lambda: _step(1)]
-    resumed = prepare(ask("scale", **_ASKED, resume=True), _FLAGS, (), DEFAULTS)
+    resumed = prepare(Scale(), ask("scale", **_ASKED, resume=True), _FLAGS, ())
     assert _run(resumed).exit_code == 0
     assert len(made_up.submitted) == 1
 
@@ -167,16 +175,16 @@ def test_a_job_that_could_not_be_cancelled_is_not_called_so(made_up: MadeUpSlurm
 def test_a_submission_that_failed_can_be_repeated(made_up: MadeUpSlurm) -> None:
     made_up.failing = {"sbatch": "Invalid partition"}
     with pytest.raises(CannotRun, match="Invalid partition"):
-        _run(prepare(ask("scale", **_ASKED), _FLAGS, ("module load a",), DEFAULTS))
+        _run(prepare(Scale(), ask("scale", **_ASKED), _FLAGS, ("module load a",)))
     assert "job_id" not in json.loads(Path("run/slurm/job.json").read_text())
     with pytest.raises(CannotRun, match="Invalid partition"):  # the folder is as good as new
-        _run(prepare(ask("scale", **_ASKED), _FLAGS, ("module load b",), DEFAULTS))
+        _run(prepare(Scale(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
     made_up.failing = {}
     made_up.states = [lambda: _step(0), lambda: _step(1)]
     bare = ask("scale", resume=True)
     bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
     assert is_slurm_run(bare)
-    again = prepare(bare, {}, (), DEFAULTS)
+    again = prepare(Scale(), bare, {}, ())
     assert (again.job.nodes, again.job.setup) == (2, ("module load b",))
     assert _run(again).exit_code == 0
 
@@ -191,31 +199,31 @@ def test_resume_elsewhere_means_the_files_of_the_beginning(
     Path("site.sh").write_text(f"{_SITE}first\n")
     flags = {**_FLAGS, "slurm_template": (Given("site.sh", "--slurm-template"),)}
     made_up.states = [lambda: _step(0)]
-    _run(prepare(ask("scale", **_ASKED), flags, (), DEFAULTS))
+    _run(prepare(Scale(), ask("scale", **_ASKED), flags, ()))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     Path("site.sh").write_text(f"{_SITE}second\n")
     bare = ask("scale", resume=True)
     bare = dataclasses.replace(bare, flags={"output_dir": (Given(str(begun / "run"), "--output-dir"),)})
-    stored = prepare(bare, {}, (), DEFAULTS)
+    stored = prepare(Scale(), bare, {}, ())
     assert stored.job.directory == begun
     assert stored.script.endswith("# first\n")
-    assert prepare(bare, flags, (), DEFAULTS).script.endswith("# second\n")
+    assert prepare(Scale(), bare, flags, ()).script.endswith("# second\n")
     ours = {"slurm_template": (Given("none", "--slurm-template"),)}
-    assert prepare(bare, ours, (), DEFAULTS).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
+    assert prepare(Scale(), bare, ours, ()).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
 
 
 def test_a_job_that_measured_nothing_says_what_it_said(made_up: MadeUpSlurm) -> None:
     made_up.states = ["FAILED|None"]
-    with pytest.raises(CannotRun, match="do the nodes see this folder"):
+    with pytest.raises(CannotRun, match="is this folder visible to the nodes"):
         _run(_prepared())
-    Path("run/slurm/slurm-18.out").write_text("loading\n0: scalescope: torch 2.1 is too old\nsrun: error\n")
+    _ended(RunEnd(why="failed", message="torch 2.1 is too old"))
     made_up.states = ["FAILED|None", "FAILED|None"]
     with pytest.raises(
         CannotRun, match=r"job 18 ended \(failed\) and measured nothing: torch 2.1 is too old"
     ):
-        _run(prepare(ask("scale", **_ASKED, resume=True), _FLAGS, (), DEFAULTS))
+        _run(prepare(Scale(), ask("scale", **_ASKED, resume=True), _FLAGS, ()))
 
 
 def test_files_that_appear_late_are_waited_for(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +284,9 @@ def test_a_job_of_one_task_starts_ranks_of_its_own(made_up: MadeUpSlurm) -> None
 
     made_up.states = [step]
     watcher = RecordingWatcher()
-    report = _run(prepare(ask("scale", **asked), {"launcher": _FLAGS["launcher"]}, (), DEFAULTS), watcher)
-    assert (report.exit_code, report.missing) == (0, 0)
+    report = _run(prepare(Scale(), ask("scale", **asked), {"launcher": _FLAGS["launcher"]}, ()), watcher)
+    assert report.exit_code == 0
+    assert not any("missing" in note for note in watcher.notes)
     assert report.run is not None
     assert {result.settings["world_size"] for result in report.run.results} == {1, 2}
     assert watcher.notes[0].startswith("Job 17: 1 rank on 1 node, 1 launch.")
@@ -286,16 +295,14 @@ def test_a_job_of_one_task_starts_ranks_of_its_own(made_up: MadeUpSlurm) -> None
 def test_a_spent_budget_is_told_and_the_next_job_has_its_own(made_up: MadeUpSlurm) -> None:
     run = _prepared(**_ASKED, budget="1h")
     (since,) = (word for word in run.job.command if word.startswith("--budget-since="))
-    (run.path / "slurm").mkdir(parents=True)
-    spent = "The budget of 3600 s ended the run with 3 of 4 launches to go; --resume goes on."
-    (run.path / "slurm/slurm-17.out").write_text(f"{spent}\nResults: run\n")
-    made_up.states = [lambda: _step(0)]
+    spent = RunEnd(why="budget", missing=3, budget_s=3600.0)
+    made_up.states = [lambda: _step(0), lambda: _ended(spent)]
     watcher = RecordingWatcher()
     report = _run(run, watcher)
-    assert (report.exit_code, report.missing > 0) == (0, True)
-    told = "It said: The budget of 3600 s ended the run; --resume goes on."
+    assert (report.exit_code, any("missing" in note for note in watcher.notes)) == (0, True)
+    told = "The budget of 3600 s ended it."
     assert any(note.endswith(told) for note in watcher.notes)
-    again = prepare(ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, (), DEFAULTS)
+    again = prepare(Scale(), ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, ())
     (later,) = (word for word in again.job.command if word.startswith("--budget-since="))
     assert later > since
     assert not any("--budget-since" in word for word in _prepared().job.command)
@@ -312,8 +319,8 @@ def test_another_request_does_not_continue_it(made_up: MadeUpSlurm) -> None:
     made_up.states = [lambda: _step(0)]
     _run(_prepared())
     other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
-    with pytest.raises(BadInput, match="was asked for otherwise; these differ: batch_size"):
-        prepare(other, _FLAGS, (), DEFAULTS)
+    with pytest.raises(BadInput, match="different settings: batch_size"):
+        prepare(Scale(), other, _FLAGS, ())
 
 
 @pytest.mark.parametrize("said", ["5", "5;here\n", "5\nNote: mind the gap", "Welcome\n\n5;here\nBye"])

@@ -9,9 +9,9 @@ import pytest
 from scalescope.errors import StorageError
 from scalescope.experiment.machine import PrecisionSupport
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
-from scalescope.results.result import to_json
+from scalescope.results.result import SCHEMA_VERSION, to_json
 from scalescope.results.run import load_run
-from scalescope.studies.training.train import train
+from tests.verbs import train
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -39,7 +39,7 @@ def test_the_summary_holds_the_true_numbers() -> None:
 def test_the_summary_says_what_was_run() -> None:
     report = train(ask("train", world_size=2, name="my-run"), FakeLauncher(MODEL), RecordingWatcher())
     summary = summary_of(report.path)
-    assert summary["schema_version"] == "1.0"
+    assert summary["schema_version"] == SCHEMA_VERSION
     assert summary["name"] == "my-run"
     assert summary["verb"] == "train"
     assert summary["world_size"] == 2
@@ -152,7 +152,8 @@ def test_attached_ranks_are_launched_once_and_that_is_said() -> None:
     train(ask("train", repeats=5), launcher, watcher, most_ranks=4)
     assert len(launcher.launched) == 1
     assert watcher.launched[0][0].world_size == 4
-    assert any(note.startswith("Attached ranks make one launch: no interval.") for note in watcher.notes)
+    assert any("single launch" in note for note in watcher.notes)
+    assert load_run("run").record.repeatable is False
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_launching() -> None:

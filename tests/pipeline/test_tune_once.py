@@ -17,8 +17,8 @@ from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapters.levers import chapter
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
-from scalescope.studies.study import StudyReport
-from scalescope.studies.tuning.tune import TuneOptions, tune
+from scalescope.studies.study import Report
+from tests.verbs import tune
 
 from .recording import RecordingWatcher, ask, summary_of
 from .test_tune_study import (
@@ -72,13 +72,13 @@ def tuned(
     watcher: RecordingWatcher | None = None,
     outcomes: Outcomes = lambda trial, launch: None,
     **asked: Any,
-) -> StudyReport:
-    options = TuneOptions(levers=levers or LEVERS)
+) -> Report:
+    options = {"levers": levers or LEVERS}
     made = attached or Attached(factors, outcomes)
-    return tune(ask("tune", **asked), made, watcher or RecordingWatcher(), most_ranks=2, options=options)
+    return tune(ask("tune", **asked), made, watcher or RecordingWatcher(), most_ranks=2, **options)
 
 
-def rows(report: StudyReport) -> dict[str, dict[str, str]]:
+def rows(report: Report) -> dict[str, dict[str, str]]:
     table = report.sections[1].table
     assert table is not None
     return {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
@@ -107,7 +107,9 @@ def test_everything_is_launched_once_and_nothing_is_claimed() -> None:
 def test_the_sentence_says_so_and_how_to_know() -> None:
     watcher = RecordingWatcher()
     report = tuned(HELPING, watcher=watcher)
-    assert watcher.notes[1:] == ["Attached ranks make one launch of each lever: no interval and no verdict."]
+    assert watcher.notes[1:] == [
+        "Under torchrun or srun every lever is launched once, so there is no interval and no verdict."
+    ]
     assert watcher.verdicts == []
     assert sentence(report).startswith("precision bf16 looked fastest (1.4")
     assert NOT_PROVEN in sentence(report)
@@ -162,9 +164,9 @@ def test_a_baseline_that_running_ranks_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_combinations_need_launches_of_their_own(dry_run: bool) -> None:
     attached = Attached({})
-    options = TuneOptions(levers=LEVERS, combine=True)
-    with pytest.raises(BadInput, match=r"^--combine needs launches of its own; .* torchrun or srun$"):
-        tune(ask("tune", dry_run=dry_run), attached, RecordingWatcher(), options=options)
+    options = {"levers": LEVERS, "combine": True}
+    with pytest.raises(BadInput, match=r"^--combine cannot be used under torchrun or srun"):
+        tune(ask("tune", dry_run=dry_run), attached, RecordingWatcher(), **options)
     assert attached.launched == []
 
 

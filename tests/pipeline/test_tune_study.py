@@ -17,9 +17,9 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
-from scalescope.studies.study import StudyReport
-from scalescope.studies.training.train import train
-from scalescope.studies.tuning.tune import TuneOptions, levers_from, tune
+from scalescope.studies.study import Report
+from scalescope.studies.tuning.tune import levers_from
+from tests.verbs import train, tune
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -42,23 +42,23 @@ def tuned(
     outcomes: Outcomes = lambda trial, launch: None,
     combine: bool = False,
     **asked: Any,
-) -> StudyReport:
-    options = TuneOptions(levers=levers or LEVERS, combine=combine)
+) -> Report:
+    options = {"levers": levers or LEVERS, "combine": combine}
     request = ask("tune", world_size=2, **asked)
-    return tune(request, launcher(factors, outcomes), watcher or RecordingWatcher(), options=options)
+    return tune(request, launcher(factors, outcomes), watcher or RecordingWatcher(), **options)
 
 
-def tuning_of(report: StudyReport) -> dict[str, Any]:
+def tuning_of(report: Report) -> dict[str, Any]:
     assert report.path is not None
     found: dict[str, Any] = json.loads((report.path / "tuning.json").read_text())
     return found
 
 
-def verdicts(report: StudyReport) -> dict[str, str | None]:
+def verdicts(report: Report) -> dict[str, str | None]:
     return {one["lever"]: one["verdict"] for one in tuning_of(report)["tried"]}
 
 
-def sentence(report: StudyReport) -> str:
+def sentence(report: Report) -> str:
     return report.sections[0].lines[0]
 
 
@@ -158,9 +158,9 @@ def test_other_jobs_are_compared_by_how_they_scale() -> None:
     """Exposed communication of 20 ms beside 5.6 ms of work on one rank: two ranks are slower than one."""
     model = CostModel(fixed_s=0.005, per_sample_s=0.0002, exposed_comm_s={2: 0.020}, launch_noise=0.002)
     watcher = RecordingWatcher()
-    options = TuneOptions(levers=("batch_size",))
+    options = {"levers": ("batch_size",)}
     request = ask("tune", world_size=2, batch_size=3)
-    report = tune(request, FakeLauncher(model), watcher, options=options)
+    report = tune(request, FakeLauncher(model), watcher, **options)
     scaling = {name: one["speedup"] for name, one in tuning_of(report)["scaling"].items()}
 
     def true(batch: int) -> float:
@@ -211,7 +211,8 @@ def test_a_combination_is_found_confirmed_and_told_within_its_budget(
 def test_what_is_fastest_so_far_is_told_when_it_changes() -> None:
     watcher = RecordingWatcher()
     tuned(HELPING, combine=True, watcher=watcher)
-    assert [text.rpartition(" ")[0] for text in watcher.verdicts][-2:] == [
+    told = dict.fromkeys(text.rpartition(" ")[0] for text in watcher.verdicts)
+    assert list(told)[-2:] == [
         "the fastest is precision bf16 with",
         "the fastest is jit True + precision bf16 with",
     ]
@@ -403,7 +404,7 @@ def test_a_dry_run_shows_the_trials_and_launches_nothing() -> None:
     made = launcher(HELPING)
     watcher = RecordingWatcher()
     request = ask("tune", world_size=2, dry_run=True)
-    report = tune(request, made, watcher, options=TuneOptions(levers=("precision", "comm_hook")))
+    report = tune(request, made, watcher, levers=("precision", "comm_hook"))
     assert made.launched == []
     assert list(Path().iterdir()) == []
     section, left_out = report.sections

@@ -7,8 +7,8 @@ import pytest
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.studies.scaling.scale import scale
 from tests.unit.experiment.asking import with_gpus
+from tests.verbs import scale
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -119,4 +119,4 @@ def test_gpus_over_gloo_are_measured_without_an_exchange() -> None:
     launcher = FakeLauncher(CostModel(), machine=with_gpus(2))
     report = scale(ask("scale", **WEAK, device="cuda", backend="gloo"), launcher, watcher)
     assert report.exit_code == 0
-    assert any(note.startswith("The exchange is not measured: ") for note in watcher.notes)
+    assert any(note.startswith("Collectives are not measured: ") for note in watcher.notes)

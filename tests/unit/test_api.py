@@ -12,8 +12,8 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.studies.scaling.scale import scale
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.verbs import scale
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class Placement:
     link: str | None = setting(
         None,
         "Run every rank in a network namespace of its own behind a link of this rate: 100mbit, 1gbit, or "
-        "0:1gbit,1:100mbit for each rank. LaunchesNeeded Linux and root; repeat for a sweep.",
+        "0:1gbit,1:100mbit for each rank. Needs Linux and root; repeat for a sweep.",
         kind="link",
         neutral=None,
     )

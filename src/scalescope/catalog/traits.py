@@ -17,6 +17,7 @@ class WorkloadTraits:
     unit: ClassVar[str] = "samples"
     has_convolutions: ClassVar[bool] = False
     has_attention: ClassVar[bool] = False
+    brings_data: ClassVar[bool] = False  # with batches of its own, perhaps of one size only
     counts_operations: ClassVar[bool] = False  # by running it, for want of a formula
 
     @staticmethod

@@ -11,54 +11,39 @@ import click
 
 from scalescope.cli.interruption import interruptible
 from scalescope.cli.options import ON_SLURM, given_flags
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.given import Entries
+from scalescope.studies.study import Report, Study
 
 if TYPE_CHECKING:
     from scalescope.cli.progress import TerminalWatcher
     from scalescope.launch.attached.rank_context import RankContext
     from scalescope.studies.request import Request
-    from scalescope.studies.study import StudyReport
+
+# What a verb does with its report after measuring; the second value is whether the ranks were its own.
+Finish = Callable[[Report, bool], Report]
 
 
 def measure(
-    verb: str,
-    study: Callable[..., Any],
+    study: Study,
     arguments: dict[str, Any],
     *,
     every_placement: bool = False,
-    benchmark: str = "train",
-    words: tuple[str, ...] = (),
-    **options: Any,
+    finish: Finish = lambda report, own_ranks: report,
 ) -> None:
-    """Run a study and show what it found; under torchrun or srun, ranks other than 0 only follow."""
+    """Run a study and show its report; under torchrun or srun, ranks other than 0 only follow."""
     from scalescope.launch.attached.rank_context import rank_context
-    from scalescope.studies.request import Request, split_slurm_flags
 
-    flags, of_job = split_slurm_flags(given_flags(click.get_current_context()))
-    only = arguments["only_launch"]
-    request = Request(
-        verb=verb,
-        benchmark=benchmark,
-        file=arguments["experiment"],
-        flags=flags,
-        words=words,
-        resume=arguments["resume"],
-        dry_run=arguments["dry_run"],
-        strict=arguments["strict"],
-        yes=arguments["yes"],
-        only_launches=None if only is None else (only,),
-        budget_since=arguments["budget_since"],
-    )
-    output_dir = request.experiment({}).measuring.output_dir  # bad input is said before torch is loaded
+    request, job_flags = _request_of(study, arguments)
+    output_dir = request.experiment({}).measuring.output_dir  # bad input is refused before torch is loaded
     if _is_restarted(output_dir):
         request = dataclasses.replace(request, resume=True)
-    place = rank_context(os.environ)
-    on_slurm = _is_for_slurm(request, of_job, arguments, place)
-    if place is not None and place.rank != 0:
+    context = rank_context(os.environ)
+    on_slurm = _is_for_slurm(request, job_flags, arguments, context)
+    if context is not None and context.rank != 0:
         from scalescope.launch.attached.launcher import follow
 
-        sys.exit(follow(place))
+        sys.exit(follow(context))
     from scalescope.cli.progress import TerminalWatcher
     from scalescope.report.render.terminal import console, show
 
@@ -67,16 +52,37 @@ def measure(
         TerminalWatcher(every_placement=every_placement, verbose=arguments["verbose"]) as watcher,
     ):
         if on_slurm:
-            report = _on_slurm(request, of_job, arguments["setup"], study, watcher, options)
+            report = _on_slurm(study, request, job_flags, arguments["setup"], watcher)
         else:
-            report = _with_ranks(request, place, study, watcher, options)
+            report = _with_ranks(study, request, context, watcher, finish)
     show(report.sections, console(), verbose=arguments["verbose"])
-    _say_where(report)
+    show_where(report)
     sys.exit(report.exit_code)
 
 
+def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entries]":
+    """What was asked of the measurement, and what of SLURM."""
+    from scalescope.studies.request import Request, split_slurm_flags
+
+    flags, job_flags = split_slurm_flags(given_flags(click.get_current_context()))
+    only = arguments["only_launch"]
+    request = Request(
+        verb=study.verb,
+        benchmark=study.benchmark,
+        file=arguments["experiment"],
+        flags=flags,
+        resume=arguments["resume"],
+        dry_run=arguments["dry_run"],
+        strict=arguments["strict"],
+        yes=arguments["yes"],
+        only_launches=None if only is None else (only,),
+        budget_since=arguments["budget_since"],
+    )
+    return request, job_flags
+
+
 def _is_restarted(output_dir: str | None) -> bool:
-    """Whether torchrun started us anew after a rank failed, and the run it began is there to go on with."""
+    """Whether torchrun started this command again after a rank failed, and the run it began is there."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or output_dir is None:
         return False
     from scalescope.results.run_folder import EXPERIMENT
@@ -85,41 +91,62 @@ def _is_restarted(output_dir: str | None) -> bool:
 
 
 def _with_ranks(
+    study: Study,
     request: "Request",
-    place: "RankContext | None",
-    study: Callable[..., Any],
+    context: "RankContext | None",
     watcher: "TerminalWatcher",
-    options: dict[str, Any],
-) -> "StudyReport":
-    """Measure with the ranks that are there, or with our own."""
+    finish: Finish,
+) -> Report:
+    """Measure with the ranks that are there, or with ranks started for it."""
     from scalescope.launch.attached.launcher import AttachedLauncher
     from scalescope.launch.attached.rank_context import stray_variables
     from scalescope.launch.local.launcher import LocalLauncher
+    from scalescope.studies.execution import run_study
 
     for name in stray_variables(os.environ):
-        watcher.noted(f"{name} is set but makes no complete set of rank variables: ignored.")
-    launcher = AttachedLauncher(place) if place else LocalLauncher()
+        watcher.noted(f"{name} is set without the other variables of a rank: ignored.")
+    launcher = AttachedLauncher(context) if context else LocalLauncher()
     try:
         if isinstance(launcher, AttachedLauncher):
-            options["most_ranks"] = launcher.ranks
             for note in launcher.notes():
                 watcher.noted(note)
-        report: StudyReport = study(request, launcher, watcher, **options)
+        report = run_study(study, request, launcher, watcher)
+        return report if report.run is None else finish(report, launcher.repeatable)
+    except ScalescopeError as error:
+        if request.only_launches is not None:
+            _record_error(request, error)
+        raise
     finally:
         launcher.close()
-    return report
+
+
+def _record_error(request: "Request", error: ScalescopeError) -> None:
+    """Leave what stopped a step of a job in the run folder, where the command that submitted it looks."""
+    import contextlib
+
+    from scalescope.results.run_record import RunEnd, RunRecord, read_run_record, write_run_record
+
+    output_dir = request.experiment({}).measuring.output_dir
+    if output_dir is None or not Path(output_dir).is_dir():
+        return
+    stored = read_run_record(Path(output_dir))
+    if stored.end is None:
+        record = RunRecord(verb=request.verb, flags=stored.flags, name=stored.name)
+        end = RunEnd(why="failed", message=str(error))
+        with contextlib.suppress(Exception):
+            write_run_record(Path(output_dir), dataclasses.replace(record, end=end))
 
 
 def _is_for_slurm(
-    request: "Request", of_job: Entries, arguments: dict[str, Any], place: "RankContext | None"
+    request: "Request", job_flags: Entries, arguments: dict[str, Any], context: "RankContext | None"
 ) -> bool:
     """Whether a job is to be submitted, or one of a job's runs continued."""
     from scalescope.studies.slurm.slurm_request import is_slurm_run, slurm_from
 
-    typed = slurm_from(of_job).launcher if "launcher" in of_job else None
-    if typed == "slurm" and place is not None:
-        raise BadInput("--launcher slurm submits a job, and this is a rank of one already")
-    if place is not None or request.only_launches is not None:  # a file may ask for the job that we are in
+    typed = slurm_from(job_flags).launcher if "launcher" in job_flags else None
+    if typed == "slurm" and context is not None:
+        raise BadInput("--launcher slurm submits a job; it cannot be used inside one")
+    if context is not None or request.only_launches is not None:  # a file may ask for the job that this is
         return False
     written = request.of_job()
     launcher = typed or (slurm_from(written).launcher if "launcher" in written else None)
@@ -127,7 +154,7 @@ def _is_for_slurm(
         origin = written["launcher"][0].origin
         raise BadInput(f"{origin}: {request.verb} cannot be a job; {', '.join(ON_SLURM)} can")
     chosen = launcher == "slurm" or (launcher is None and is_slurm_run(request))
-    given = [*of_job, *(["setup"] if arguments.get("setup") else [])]
+    given = [*job_flags, *(["setup"] if arguments.get("setup") else [])]
     if not chosen and set(given) - {"launcher"}:
         name = next(name for name in given if name != "launcher")
         raise BadInput(f"--{name.replace('_', '-')} is for jobs; add --launcher slurm")
@@ -135,32 +162,29 @@ def _is_for_slurm(
 
 
 def _on_slurm(
+    study: Study,
     request: "Request",
-    of_job: Entries,
+    job_flags: Entries,
     setup: tuple[str, ...],
-    study: Callable[..., Any],
     watcher: "TerminalWatcher",
-    options: dict[str, Any],
-) -> "StudyReport":
-    """Show the job's script, or submit it and show what it found."""
+) -> Report:
+    """Show the job's script, or submit it and show what it measured."""
     from scalescope.studies.slurm.job import run_on_slurm
     from scalescope.studies.slurm.slurm_request import prepare
-    from scalescope.studies.study import StudyReport
 
-    if "--nsys" in request.words:
-        raise BadInput("--nsys runs beside ranks of our own; use --launcher local")
-    defaults = sys.modules[study.__module__].DEFAULTS
+    if "--nsys" in study.flags():
+        raise BadInput("--nsys cannot be used with --launcher slurm; use --launcher local")
     written = request.of_job()
-    lines = tuple(one.text for one in written.pop("setup", ()))
-    run = prepare(request, {**written, **of_job}, setup or lines, defaults)
+    lines = tuple(given.text for given in written.pop("setup", ()))
+    run = prepare(study, request, {**written, **job_flags}, setup or lines)
     if request.dry_run:
         click.echo(run.script, nl=False)
-        return StudyReport(sections=())
-    return run_on_slurm(run, study, watcher, **options)
+        return Report(sections=())
+    return run_on_slurm(run, watcher)
 
 
-def _say_where(report: Any) -> None:
-    """The result in a sentence, what to do next, and where everything is."""
+def show_where(report: Report) -> None:
+    """The result in a sentence, what to do next, and where the files are."""
     if report.headline is not None:
         click.echo(f"\nIn short: {report.headline}")
     if report.next_step is not None:

@@ -14,6 +14,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import PerDevice, Scalar, Setting, settings_of
 from scalescope.catalog.slurm import Slurm
 from scalescope.experiment.given import Entries, Given
+from scalescope.studies.study import Study
 
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
 SWEEP_TEXT = {
@@ -54,10 +55,12 @@ class MeasuringCommand(click.Command):
                 formatter.write_dl(records)
 
 
-def measuring_verb(
-    name: str, defaults: dict[str, Any], benchmark: str = "train"
-) -> Callable[[Any], click.Command]:
-    """Decorator: a verb with every setting as a flag, an experiment file and the run's switches."""
+def measuring_verb(study: type[Study], shown: dict[str, str] | None = None) -> Callable[[Any], click.Command]:
+    """Decorator: the verb of a study: every setting as a flag, an experiment file and the run's switches.
+
+    `shown` has defaults in words, for settings whose default is decided when the study is planned.
+    """
+    name, benchmark, defaults = study.verb, study.benchmark, {**study.defaults, **(shown or {})}
 
     def decorate(function: Any) -> click.Command:
         command = click.command(name, cls=MeasuringCommand)(function)

@@ -12,9 +12,8 @@ from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput
-from scalescope.experiment.given import Entries, Given
+from scalescope.experiment.given import Entries, Given, shown_key
 from scalescope.experiment.trial import Value
-from scalescope.experiment.yaml_file import shown_key
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -30,6 +29,14 @@ class Experiment:
     benchmark: str
     settings: Mapping[str, tuple[Value, ...]]
     measuring: Measuring
+
+    def asked(self, name: str, *default: Value) -> tuple[Value, ...]:
+        """The values that were asked for; those given as default where there are none."""
+        return self.settings.get(name, default)
+
+    def with_default(self, **defaults: tuple[Value, ...]) -> "Experiment":
+        """The experiment with settings that were not asked for."""
+        return dataclasses.replace(self, settings={**defaults, **self.settings})
 
     def with_settings(self, **changes: tuple[Value, ...]) -> "Experiment":
         return dataclasses.replace(self, settings={**self.settings, **changes})

@@ -12,3 +12,8 @@ class Given:
 
 
 Entries = dict[str, tuple[Given, ...]]
+
+
+def shown_key(name: str) -> str:
+    """A key as messages print it: on one line, whatever it holds."""
+    return name if name and name.isprintable() and len(name) <= 60 else repr(name)[:60]

@@ -17,6 +17,13 @@ _NOT_REPEATED = ("output_dir",)
 
 def to_yaml(experiment: Experiment, words: tuple[str, ...] = ()) -> str:
     """The experiment file: `scalescope VERB` on it makes the same run again."""
+    lines = [f"{name}: {_inline(value)}\n" for name, value in sorted(to_mapping(experiment).items())]
+    command = " ".join(("scalescope", experiment.verb, *words, "FILE"))
+    return f"# {command} repeats this run.\n" + "".join(lines)
+
+
+def to_mapping(experiment: Experiment) -> dict[str, Any]:
+    """The content of an experiment file, by key."""
     body: dict[str, Any] = {}
     for name, values in sorted(experiment.settings.items()):
         if name == "env":
@@ -27,19 +34,13 @@ def to_yaml(experiment: Experiment, words: tuple[str, ...] = ()) -> str:
     for name, value in dataclasses.asdict(experiment.measuring).items():
         if name not in _NOT_REPEATED:  # None is said too: a verb may have another default
             body[name] = value
-    lines = [f"{name}: {_inline(value)}\n" for name, value in sorted(body.items())]
-    command = " ".join(("scalescope", experiment.verb, *words, "FILE"))
-    return f"# {command} repeats this run.\n" + "".join(lines)
+    return body
 
 
-def neutral_lines(benchmark: str) -> set[str]:
-    """The lines that say of a setting what every run before it existed did."""
+def neutral_values(benchmark: str) -> dict[str, Any]:
+    """The settings that were added later, with what every run before them did."""
     settings = (versions[0] for versions in cards.all_settings(benchmark).values())
-    return {
-        f"{setting.name}: {_inline(setting.neutral)}"
-        for setting in settings
-        if not isinstance(setting.neutral, Unset)
-    }
+    return {setting.name: setting.neutral for setting in settings if not isinstance(setting.neutral, Unset)}
 
 
 class _Dumper(yaml.SafeDumper):

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from scalescope.errors import BadInput
-from scalescope.experiment.given import Entries, Given
+from scalescope.experiment.given import Entries, Given, shown_key
 
 _LARGEST_FILE_BYTES = 1 << 20
 _GROUPS = ("model", "training", "data")  # headings people write; their keys are settings like any other
@@ -33,11 +33,6 @@ def read_experiment_file(path: Path) -> Entries:
     if not entries:
         raise BadInput(f"{path}: the file sets nothing")
     return entries
-
-
-def shown_key(name: str) -> str:
-    """A key as messages print it: on one line, whatever it holds."""
-    return name if name and name.isprintable() and len(name) <= 60 else repr(name)[:60]
 
 
 def _read_mapping(path: Path, events: Iterator[yaml.Event], group: str, entries: Entries) -> None:

@@ -94,6 +94,7 @@ class FakeLauncher:
     """Makes up rank records from a cost model; `outcomes` replaces chosen ones, for instance by failures."""
 
     repeatable = True
+    ranks: int | None = None
 
     def __init__(
         self,

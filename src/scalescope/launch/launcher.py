@@ -57,6 +57,11 @@ class Launcher(Protocol):
 
     repeatable: bool  # False where all launches are one and the same set of processes
 
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks others started; None where the launcher starts its own."""
+        ...
+
     def machine(self) -> Machine:
         """What the machine can do."""
         ...

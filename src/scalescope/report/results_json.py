@@ -9,7 +9,6 @@ from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
-from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
 from scalescope.report.comm.sections import communication_json, pairs_json
 from scalescope.report.findings import findings_json
@@ -21,17 +20,17 @@ from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 
 
-def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
+def results_json(run: Run) -> dict[str, Any]:
     """Everything results.json holds; parts that were not measured are empty."""
     measured = configurations(run.results)
     full = [one for one in measured if one.trial.settings["ablation"] == "none"]
     train = [dict(one.settings) for one in run.results if one.settings["benchmark"] == "train"]
     settings = train[0] if train else dict(run.results[0].settings) if run.results else {}
-    rows = scaling_rows(measured) if experiment.verb != "train" else ()
+    rows = scaling_rows(measured) if run.record.verb != "train" else ()
     return {
         "schema_version": SCHEMA_VERSION,
-        "name": experiment.measuring.name or run.path.name,
-        "verb": experiment.verb,
+        "name": run.record.name or run.path.name,
+        "verb": run.record.verb,
         "world_size": max((result.settings["world_size"] for result in run.results), default=None),
         "timestamp": min((result.started_at for result in run.results), default=None),
         "config": {

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from scalescope.experiment.trial import Trial
 
-SCHEMA_VERSION = "1.0"
-Status = Literal["ok", "failed", "hang", "oom", "invalid"]
+SCHEMA_VERSION = "2.0"
+Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
 _STRICT = {"allow_inf_nan": False}
 
 

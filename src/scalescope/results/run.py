@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scalescope.errors import BadInput
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, TRIALS, read_json
+from scalescope.results.run_record import RunRecord, read_run_record
 from scalescope.results.schema import parse_result
 
 
@@ -17,6 +18,7 @@ class Run:
     """All results of a run, newest record of each launch, and what could not be read."""
 
     path: Path
+    record: RunRecord = field(default_factory=RunRecord)
     environment: dict[str, Any]
     results: tuple[Result, ...]
     warnings: tuple[str, ...]
@@ -39,6 +41,7 @@ def load_run(path: str | Path) -> Run:
     environment = read_json(folder / ENVIRONMENT)
     return Run(
         path=folder,
+        record=read_run_record(folder),
         environment=environment if isinstance(environment, dict) else {},
         results=tuple(newest.values()),
         warnings=tuple(warnings),
@@ -65,6 +68,6 @@ def _what_is_wrong(line: bytes, error: ValueError) -> str:
         version = str(json.loads(line)["schema_version"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return "not a result"
-    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+    if version.partition(".")[0] not in ("1", SCHEMA_VERSION.partition(".")[0]):
         return f"schema {version} is not {SCHEMA_VERSION}; another version of scalescope wrote it"
     return str(error).splitlines()[0]

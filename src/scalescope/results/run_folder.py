@@ -15,6 +15,7 @@ from scalescope.results.result import Result, to_json
 DEFAULT_ROOT = Path("runs")
 TRIALS = "trials.jsonl"
 RESULTS = "results.json"
+RUN = "run.json"
 TUNING = "tuning.json"
 PERFORMANCE = "performance_report.txt"
 EXPERIMENT = "experiment.yaml"

@@ -3,11 +3,15 @@
 import functools
 import json
 import math
+import re
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from scalescope.results.old_formats import upgraded_result
 from scalescope.results.result import SCHEMA_VERSION, Result
+
+_OLD_SCHEMA = re.compile(rb'"schema_version": ?"1\.')
 
 
 @functools.cache
@@ -18,15 +22,32 @@ def _adapter() -> TypeAdapter[Result]:
 def parse_result(line: bytes) -> Result:
     """One line of trials.jsonl; a ValueError says what is wrong with it."""
     try:
-        result = _adapter().validate_json(line)
+        result = _validated(line)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the line"
         raise ValueError(f"{where}: {first['msg']}") from None
-    if result.schema_version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+    if _major(result.schema_version) != _major(SCHEMA_VERSION):
         raise ValueError(f"schema {result.schema_version} is not {SCHEMA_VERSION}")
     _check_numbers(result)
     return result
+
+
+def _validated(line: bytes) -> Result:
+    """The line as a result; one of schema 1 is upgraded first."""
+    if _OLD_SCHEMA.search(line) is None:
+        return _adapter().validate_json(line)
+    try:
+        raw = json.loads(line)
+    except RecursionError:
+        raise ValueError("the line is nested too deeply") from None
+    if not isinstance(raw, dict) or _major(str(raw.get("schema_version"))) != "1":
+        return _adapter().validate_json(line)
+    return _adapter().validate_json(json.dumps(upgraded_result(raw)))
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]
 
 
 def _check_numbers(result: Result) -> None:

@@ -14,7 +14,7 @@ from scalescope.launch.launcher import Launcher
 from scalescope.results.provenance import describe_environment, environment_id
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import ENVIRONMENT, read_json
-from scalescope.studies.campaign import Plan
+from scalescope.studies.plan import Plan
 from scalescope.version import __version__
 
 _MEMORY_TOLERANCE = 0.05  # the firmware keeps some for itself, and not the same on every node
@@ -38,8 +38,8 @@ def _measured_nothing_there(stored: dict[str, Any], plan: Plan) -> bool:
 def _described(plan: Plan, launcher: Launcher) -> dict[str, Any]:
     described = describe_environment(plan.machine, __version__, launcher.nodes())
     systems = launcher.systems()
-    found = {**described, "system": next(iter(systems.values()))}
-    return {**found, "systems": systems} if len(systems) > 1 else found
+    record = {**described, "system": next(iter(systems.values()))}
+    return {**record, "systems": systems} if len(systems) > 1 else record
 
 
 def _with_new_hosts(stored: dict[str, Any], launcher: Launcher) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ def _with_new_hosts(stored: dict[str, Any], launcher: Launcher) -> dict[str, Any
     if not isinstance(before, dict) or set(now) <= set(before):
         return None
     try:
-        nodes = {host: Machine.from_json(one) for host, one in before.items()} | dict(now)
+        nodes = {host: Machine.from_json(machine) for host, machine in before.items()} | dict(now)
     except (AttributeError, KeyError, TypeError):  # not ours to mend
         return None
     systems = stored.get("systems") or {next(iter(before)): stored.get("system")}
@@ -86,12 +86,12 @@ def unlike_fields(before: Machine, now: Machine) -> list[str]:
     """In what two machines differ that makes them two kinds: `cores (64, now 32)`."""
     names = [field.name for field in dataclasses.fields(Machine) if field.name not in _EVERY_ONE_S_OWN]
     pairs = [(name, getattr(before, name), getattr(now, name)) for name in names]
-    found = [f"{name} ({old}, now {new})" for name, old, new in pairs if old != new]
+    differing = [f"{name} ({old}, now {new})" for name, old, new in pairs if old != new]
     if not _about_equal(before.memory_bytes, now.memory_bytes):
-        found.append(f"memory_bytes ({before.memory_bytes}, now {now.memory_bytes})")
+        differing.append(f"memory_bytes ({before.memory_bytes}, now {now.memory_bytes})")
     if not _alike(before.gpus, now.gpus):
-        found.append(f"gpus ({_gpus_of(before)}, now {_gpus_of(now)})")
-    return found
+        differing.append(f"gpus ({_gpus_of(before)}, now {_gpus_of(now)})")
+    return differing
 
 
 def _recorded(environment: dict[str, Any]) -> tuple[Machine | None, str]:

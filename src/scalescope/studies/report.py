@@ -35,9 +35,9 @@ class ReportOptions:
 
     def check(self) -> None:
         """Refuse what is not offered."""
-        for one in self.formats:
-            if one not in FORMATS:
-                raise BadInput(f"--format: {one!r} is not one of {', '.join(FORMATS)}")
+        for name in self.formats:
+            if name not in FORMATS:
+                raise BadInput(f"--format: {name!r} is not one of {', '.join(FORMATS)}")
         if self.width not in WIDTHS_IN:
             raise BadInput(f"--width: {self.width!r} is not one of {', '.join(WIDTHS_IN)}")
 
@@ -69,15 +69,27 @@ def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> W
     return Written(files=tuple(files), headline=headline(first), warnings=warnings)
 
 
+def page_of(run: Run) -> str:
+    """The page of one run, as text."""
+    report_input = _input_of([run], ReportOptions())
+    return page(chapters_of(report_input), report_input.title, 1)
+
+
 def gather(roots: Sequence[Path], options: ReportOptions) -> ReportInput:
     """All runs at or below the roots that hold a result, oldest first."""
     paths = [path for root in roots or (DEFAULT_ROOT,) for path in _runs_below(root)]
     runs = [load_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
-    finished = [run for run in runs if run.results]
-    finished.sort(key=lambda run: min(result.started_at for result in run.results))
-    if not any(run.of_status("ok") for run in finished):
+    if not any(run.of_status("ok") for run in runs):
         where = ", ".join(map(str, roots or (DEFAULT_ROOT,)))
         raise BadInput(f"report: {where}: {_why_nothing(runs)}")
+    return _input_of(runs, options)
+
+
+def _input_of(runs: Sequence[Run], options: ReportOptions) -> ReportInput:
+    finished = sorted(
+        (run for run in runs if run.results),
+        key=lambda run: min(result.started_at for result in run.results),
+    )
     analyzed_runs = _analyzed_runs(finished)
     what = analyzed_runs[0].name if len(analyzed_runs) == 1 else f"{len(analyzed_runs)} runs"
     title = options.title or f"scalescope: {what}"
@@ -86,7 +98,9 @@ def gather(roots: Sequence[Path], options: ReportOptions) -> ReportInput:
     for name in options.datasets:
         if name not in known:
             raise BadInput(f"--datasets: no run has {name!r}; there are {', '.join(known) or 'none'}")
-    if options.by is not None and not any(options.by in one.trial.settings for one in report_input.measured):
+    if options.by is not None and not any(
+        options.by in configuration.trial.settings for configuration in report_input.measured
+    ):
         raise BadInput(f"--by: no trial has a setting {options.by!r}")
     return report_input
 
@@ -109,10 +123,10 @@ def _why_nothing(runs: Sequence[Run]) -> str:
 def _runs_below(root: Path) -> list[Path]:
     if not root.exists():
         raise BadInput(f"report: {root}: no such run folder")
-    found = list(find_runs(root.resolve() if root.is_symlink() else root))
-    if not found:
+    runs = list(find_runs(root.resolve() if root.is_symlink() else root))
+    if not runs:
         raise BadInput(f"report: {root}: holds no run")
-    return found
+    return runs
 
 
 def _default_folder(report_input: ReportInput) -> Path:
@@ -125,13 +139,13 @@ def _figures(chapters: tuple[Chapter, ...], folder: Path, options: ReportOptions
     if "figures" not in options.formats:
         return []
     check_drawing()
-    place = folder / "figures"
-    place.mkdir(parents=True, exist_ok=True)
+    target = folder / "figures"
+    target.mkdir(parents=True, exist_ok=True)
     return [
         path
         for chapter in chapters
         for figure in chapter.figures
-        for path in save(figure, place, options.width)
+        for path in save(figure, target, options.width)
     ]
 
 
@@ -158,12 +172,12 @@ def _texts(
 
 def _summary(analyzed: AnalyzedRun) -> object:
     """A run's own results.json; None where it is missing, broken, or holds what is no JSON."""
-    found = read_json(analyzed.run.path / RESULTS)
+    summary = read_json(analyzed.run.path / RESULTS)
     try:
-        to_text(found)
+        to_text(summary)
     except ValueError:
         return None
-    return found
+    return summary
 
 
 def _write(texts: dict[str, str], folder: Path) -> list[Path]:

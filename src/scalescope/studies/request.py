@@ -12,7 +12,7 @@ from scalescope.experiment.given import Entries
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
 
-_OF_JOB = ("setup", *(one.name for one in settings_of(Slurm)))
+_OF_JOB = ("setup", *(setting.name for setting in settings_of(Slurm)))
 
 
 def split_slurm_flags(entries: Entries) -> tuple[Entries, Entries]:
@@ -29,12 +29,11 @@ class Request:
     benchmark: str = "train"
     file: Path | None = None
     flags: Entries = field(default_factory=dict)
-    words: tuple[str, ...] = ()  # flags of the verb alone, needed to repeat the run
     resume: bool = False
     dry_run: bool = False
     strict: bool = False
     yes: bool = False
-    only_launches: tuple[int, ...] | None = None  # of a run that several commands share; none only reads it
+    only_launches: tuple[int, ...] | None = None  # of a run that several commands share
     budget_since: str | None = None  # the budget of such a run is for launches that started later
 
     def _begun(self) -> Path | None:

@@ -1,6 +1,7 @@
 """Flags are made from the cards, and what is typed becomes the same entries as a file's lines."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import click
 import pytest
@@ -11,9 +12,17 @@ from scalescope.catalog.setting import settings_of
 from scalescope.cli.options import given_flags, measuring_verb
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.yaml_file import Entries, Given
+from scalescope.studies.study import Study
 
 
-@measuring_verb("example", {"repeats": 3, "budget": 90.0})
+class Example(Study):
+    """A study with defaults."""
+
+    verb = "example"
+    defaults: ClassVar[dict[str, object]] = {"repeats": 3, "budget": 90.0}
+
+
+@measuring_verb(Example)
 @click.option("--own", help="An option of this verb alone.")
 def example(**arguments: object) -> None:
     """An example."""

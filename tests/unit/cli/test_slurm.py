@@ -7,11 +7,11 @@ import pytest
 
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
-from scalescope.studies.study import StudyReport
+from scalescope.studies.study import Report
 from tests.unit.cli.test_app import Run, refusal
 from tests.unit.cli.test_app import run as run
 
-_NOTHING = StudyReport(sections=())
+_NOTHING = Report(sections=())
 _JOB = ("--launcher=slurm", "--nodes=2")
 
 
@@ -137,7 +137,7 @@ def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
         ((*_JOB, "--time=soon"), "--time: expected a time such as 30m"),
         ((*_JOB, "--output-dir=a b"), "cannot stand in an sbatch script"),
         ((*_JOB, "--slurm-template=none.sh"), "--slurm-template: none.sh: No such file or directory"),
-        ((*_JOB, "--resume", "--output-dir=none"), "holds no run that SLURM began"),
+        ((*_JOB, "--resume", "--output-dir=none"), "has no run that SLURM began"),
         ((*_JOB, "--batch-size=x"), "--batch-size: expected a whole number"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_rank_of_a_job_submits_no_other(run: Run, monkeypatch: pytest.MonkeyPa
     step = {"STEP_ID": "0", "PROCID": "0", "LOCALID": "0", "NTASKS": "2", "STEP_NODELIST": "n[1-2]"}
     for name, value in step.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    assert "this is a rank of one already" in refusal(run, "train", *_JOB)
+    assert "cannot be used inside one" in refusal(run, "train", *_JOB)
 
 
 def test_without_slurm_it_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The flags of `train` that ask for a trace: what they ask for, what is refused, and what repeats the run."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -11,18 +10,19 @@ from scalescope.cli.verbs import train
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.studies.trace.profiling import Profiling
+from scalescope.studies.training.train import Train
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[str, Any]:
-    """What the study is asked for by these flags."""
-    heard: dict[str, Any] = {}
-    monkeypatch.setattr(train, "measure", lambda *arguments, **options: heard.update(options))
+def asked(monkeypatch: pytest.MonkeyPatch, *flags: str) -> Train:
+    """The study that these flags ask for."""
+    studies: list[Train] = []
+    monkeypatch.setattr(train, "measure", lambda study, arguments, **options: studies.append(study))
     train.command.main(list(flags), prog_name="train", standalone_mode=False)
-    return heard
+    return studies[0]
 
 
 def test_without_a_flag_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "profiling" not in asked(monkeypatch)
+    assert asked(monkeypatch).profiling is None
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_flags_say_what_to_record_and_the_run_remembers_words_that_say_the_same(
     monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], profiling: Profiling
 ) -> None:
     first = asked(monkeypatch, "--profile", *flags)
-    assert first["profiling"] == profiling
-    assert asked(monkeypatch, *first["words"]) == first
+    assert first.profiling == profiling
+    assert asked(monkeypatch, *first.flags()) == Train.from_flags(first.flags()) == first
 
 
 def test_words_of_switches_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = asked(monkeypatch, "--profile", "--nsys", "--profile-ranges-only", "--profile-steps=100")
-    assert sorted(found["words"]) == ["--nsys", "--profile", "--profile-ranges-only", "--profile-steps=100"]
+    study = asked(monkeypatch, "--profile", "--nsys", "--profile-ranges-only", "--profile-steps=100")
+    assert sorted(study.flags()) == ["--nsys", "--profile", "--profile-ranges-only", "--profile-steps=100"]
 
 
 @pytest.mark.parametrize("steps", ["0", "101"])

@@ -116,22 +116,22 @@ def test_a_failed_launch_needs_no_samples(tmp_path: Path) -> None:
 
 
 def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
-    write_lines(tmp_path, line_of(launch=1), line_of(launch=2, schema_version="2.3"), line_of(launch=3))
+    write_lines(tmp_path, line_of(launch=1), line_of(launch=2, schema_version="3.3"), line_of(launch=3))
     run = load_run(tmp_path)
     assert launches(tmp_path) == [1, 3]
-    cause = "schema 2.3 is not 1.0; another version of scalescope wrote it"
+    cause = "schema 3.3 is not 2.0; another version of scalescope wrote it"
     assert run.warnings == (f"{tmp_path / 'trials.jsonl'}:2: left out: {cause}",)
 
 
 def test_a_newer_schema_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
     write_lines(tmp_path, json.dumps({"schema_version": "9.0", "everything": "else"}))
-    assert "schema 9.0 is not 1.0; another version of scalescope wrote it" in load_run(tmp_path).warnings[0]
+    assert "schema 9.0 is not 2.0; another version of scalescope wrote it" in load_run(tmp_path).warnings[0]
 
 
 def test_an_older_major_schema_is_not_called_newer(tmp_path: Path) -> None:
     write_lines(tmp_path, line_of(schema_version="0.9"))
     (warning,) = load_run(tmp_path).warnings
-    assert "schema 0.9 is not 1.0" in warning
+    assert "schema 0.9 is not 2.0" in warning
     assert "newer" not in warning
 
 

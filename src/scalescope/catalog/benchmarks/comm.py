@@ -20,6 +20,8 @@ DTYPE_BYTES = {
 }
 ALL = "all"
 
+NCCL_LOG = "listen"  # an untimed launch in which NCCL logs what it chooses
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comm:
@@ -81,7 +83,7 @@ class Comm:
     purpose: str = setting(
         "measure",
         "Whether to measure, or only to hear from NCCL what it chose.",
-        choices=("measure", "listen"),
+        choices=("measure", NCCL_LOG),
         neutral="measure",
         internal=True,
     )

@@ -18,6 +18,7 @@ class Custom(WorkloadTraits):
     """A function of yours that returns a model, its data and its loss."""
 
     counts_operations = True
+    brings_data = True
     takes = ("own",)
     has_convolutions = has_attention = True  # it may: nobody knows before it is built
     # PyTorch's own defaults for DDP: the owner wants the job reproduced, not improved.

@@ -11,7 +11,7 @@ from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
     from scalescope.launch.attached.rank_context import RankContext
-    from scalescope.studies.study import StudyReport
+    from scalescope.studies.study import Report
 
 
 @click.command("check")
@@ -45,7 +45,7 @@ def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
     sys.exit(report.exit_code)
 
 
-def _of_this_host(world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
+def _of_this_host(world_size: int | None) -> "tuple[Report, dict[str, Any]]":
     from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.studies.checks.check import check
 
@@ -56,9 +56,7 @@ def _of_this_host(world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]
         launcher.close()
 
 
-def _of_all_hosts(
-    rank_context: "RankContext", world_size: int | None
-) -> "tuple[StudyReport, dict[str, Any]]":
+def _of_all_hosts(rank_context: "RankContext", world_size: int | None) -> "tuple[Report, dict[str, Any]]":
     from scalescope.launch.attached.launcher import AttachedLauncher
     from scalescope.studies.checks.check import check, check_hosts
 

@@ -3,19 +3,20 @@
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import given_flags, measuring_verb
 from scalescope.errors import BadInput
+from scalescope.studies.comm.comm import Comm
 
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMgGtT]?)[bB](?:/s)?")
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
-@measuring_verb("comm", {"repeats": 1}, benchmark="comm")
+@measuring_verb(Comm)
 @click.option(
     "--min-busbw", metavar="RATE", help="Exit 8 when a collective's best bus bandwidth is below (10GB/s)."
 )
@@ -35,18 +36,15 @@ def command(**arguments: Any) -> None:
 
       scalescope comm --world-size 2 --collective all_reduce -e 32M
     """
-    if arguments["import_file"] is not None:
-        _import(arguments)
-        return
-    from scalescope.studies.comm.comm import comm
-
     gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
-    measure("comm", comm, arguments, benchmark="comm", least_busbw=gate, nccl_json=arguments["json_nccl"])
+    study = Comm(least_busbw=gate, nccl_json=arguments["json_nccl"])
+    if arguments["import_file"] is not None:
+        _import(study, arguments)
+    measure(study, arguments)
 
 
-def _import(arguments: dict[str, Any]) -> None:
+def _import(study: Comm, arguments: dict[str, Any]) -> NoReturn:
     from scalescope.report.render.terminal import console, show
-    from scalescope.studies.comm.comm import judged
     from scalescope.studies.comm.nccl_import import import_nccl
 
     given = {name: values[0].text for name, values in given_flags(click.get_current_context()).items()}
@@ -54,13 +52,12 @@ def _import(arguments: dict[str, Any]) -> None:
     if ranks is not None and not ranks.isdecimal():
         raise BadInput(f"--world-size: expected the number of ranks the file was made on, got {ranks!r}")
     report = import_nccl(
+        study,
         arguments["import_file"],
         given.get("output_dir"),
         int(ranks) if ranks else None,
         given.get("collective"),
     )
-    gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
-    report = judged(report, gate, arguments["json_nccl"])
     show(report.sections, console(), verbose=arguments["verbose"])
     assert report.path is not None
     click.echo(f"\nResults: {report.path / 'results.json'}")

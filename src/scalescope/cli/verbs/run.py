@@ -1,4 +1,4 @@
-"""`scalescope run`: the main job."""
+"""`scalescope run`: the standard benchmark."""
 
 from typing import Any
 
@@ -7,9 +7,10 @@ import click
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
 from scalescope.errors import BadInput
+from scalescope.studies.scaling.run import PARTS, StandardRun
 
 
-@measuring_verb("run", {"repeats": 5, "budget": 110.0, "min_steps": 3, **SWEEP_TEXT})
+@measuring_verb(StandardRun, SWEEP_TEXT)
 @click.option(
     "--benchmark", metavar="PART[,...]", help="Parts to run: comm, training, memory, scaling. [default: all]"
 )
@@ -23,17 +24,13 @@ from scalescope.errors import BadInput
 )
 @no_waterfall
 def command(**arguments: Any) -> None:
-    """The main job: look at this machine and show how it scales.
+    """Run the standard benchmark on this machine and write a report.
 
-    Measures how training scales here and how fast the ranks talk, and says where the files are.
+    Measures how training scales, how fast collectives are, and how much memory training takes.
     """
-    from scalescope.studies.scaling.main_job import PARTS, main_job
-
     parts = tuple((arguments["benchmark"] or ",".join(PARTS)).split(","))
     for part in parts:
         if part not in PARTS:
             raise BadInput(f"--benchmark: {part!r} is not one of {', '.join(PARTS)}")
-    chosen_parts = ("--benchmark", ",".join(parts)) if parts != PARTS else ()
-    words = (*chosen_parts, *(() if arguments["waterfall"] else ("--no-waterfall",)))
     chosen = {name: arguments[name] for name in ("warmup", "iters", "waterfall")}
-    measure("run", main_job, arguments, words=words, parts=parts, **chosen)
+    measure(StandardRun(parts=parts, **chosen), arguments)

@@ -4,11 +4,15 @@ from typing import Any
 
 import click
 
-from scalescope.cli.measuring import measure
+from scalescope.cli.measuring import Finish, measure
 from scalescope.cli.options import measuring_verb
+from scalescope.errors import BadInput
+from scalescope.studies.study import Report
+from scalescope.studies.trace.profiling import FLAGS, Profiling, with_nsys
+from scalescope.studies.training.train import Train
 
 
-@measuring_verb("train", {"repeats": 1, "window": 10.0})
+@measuring_verb(Train)
 @click.option(
     "--profile", is_flag=True, help="Also record a trace of a few steps, in a launch that is not timed."
 )
@@ -31,32 +35,27 @@ def command(**arguments: Any) -> None:
 
       scalescope train --world-size 2 --batch-size 256 --repeats 5
     """
-    from scalescope.studies.training.train import train
-
-    measure("train", train, arguments, every_placement=True, **_profiling(arguments))
-
-
-_FLAGS = {
-    "steps": "--profile-steps",
-    "ranks": "--profile-ranks",
-    "ranges_only": "--profile-ranges-only",
-    "nsys": "--nsys",
-}
+    profiling = _profiling(arguments)
+    measure(Train(profiling=profiling), arguments, every_placement=True, finish=_finish(profiling))
 
 
-def _profiling(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What is to be recorded, and the words under which the run remembers it."""
-    from scalescope.errors import BadInput
-    from scalescope.studies.trace.profiling import Profiling
-
-    given = {name: arguments[flag[2:].replace("-", "_")] for name, flag in _FLAGS.items()}
+def _profiling(arguments: dict[str, Any]) -> Profiling | None:
+    """What is to be recorded; None without --profile."""
+    given = {name: arguments[flag[2:].replace("-", "_")] for name, flag in FLAGS.items()}
     given = {name: value for name, value in given.items() if value not in (None, False)}
-    if not arguments["profile"]:
-        if given:
-            raise BadInput(f"{_FLAGS[next(iter(given))]} needs --profile")
-        return {}
-    words = [
-        "--profile",
-        *(_FLAGS[name] if value is True else f"{_FLAGS[name]}={value}" for name, value in given.items()),
-    ]
-    return {"profiling": Profiling(**given), "words": tuple(words)}
+    if arguments["profile"]:
+        return Profiling(**given)
+    if given:
+        raise BadInput(f"{FLAGS[next(iter(given))]} requires --profile")
+    return None
+
+
+def _finish(profiling: Profiling | None) -> Finish:
+    """What follows on the measurement: Nsight Systems, where it is asked for."""
+
+    def finish(report: Report, own_ranks: bool) -> Report:
+        if profiling is None or not profiling.nsys:
+            return report
+        return with_nsys(report, profiling, run=own_ranks)
+
+    return finish

@@ -31,6 +31,7 @@ class LocalLauncher:
     """Forks ranks from a zygote where the system allows it, and starts fresh processes elsewhere."""
 
     repeatable = True
+    ranks: int | None = None
 
     def __init__(self, *, fork: bool | None = None, telemetry: bool = True) -> None:
         self.telemetry = telemetry

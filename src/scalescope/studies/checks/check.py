@@ -9,45 +9,43 @@ from scalescope.errors import ExitCode
 from scalescope.launch.launcher import Launcher
 from scalescope.report.checks.sections import check_sections, host_sections
 from scalescope.results.provenance import describe_environment
-from scalescope.studies.study import StudyReport
+from scalescope.studies.study import Report
 from scalescope.version import __version__
 
 
-def check(launcher: Launcher, world_size: int | None = None) -> tuple[StudyReport, dict[str, Any]]:
+def check(launcher: Launcher, world_size: int | None = None) -> tuple[Report, dict[str, Any]]:
     """Look at everything once; the second value is the same as plain data."""
     machine = launcher.machine()
     (system,) = launcher.systems().values()
     ranks = world_size or max(1, len(machine.gpus))
     checks = all_checks(machine, system, system["variables"], ranks)
-    report = StudyReport(
+    report = Report(
         sections=check_sections(checks, matrix_of(system["topology"] or "")), exit_code=_exit_code(checks)
     )
     described = describe_environment(machine, __version__)
-    return report, {**described, "system": system, "checks": [_plain(one) for one in checks]}
+    return report, {**described, "system": system, "checks": [_plain(check) for check in checks]}
 
 
-def check_hosts(
-    launcher: Launcher, ranks: Mapping[str, tuple[int, ...]]
-) -> tuple[StudyReport, dict[str, Any]]:
+def check_hosts(launcher: Launcher, ranks: Mapping[str, tuple[int, ...]]) -> tuple[Report, dict[str, Any]]:
     """The same for several hosts, which should be alike; `ranks` has those of each."""
     nodes, systems = launcher.nodes(), launcher.systems()
     hosts = checks_of_hosts(nodes, systems, ranks)
     between = checks_between(hosts)
-    report = StudyReport(
+    report = Report(
         sections=host_sections(hosts, between),
-        exit_code=_exit_code((*between, *(check for one in hosts for check in one.checks))),
+        exit_code=_exit_code((*between, *(check for host in hosts for check in host.checks))),
     )
     lines: list[dict[str, str | None]] = [
-        {"host": one.host, **_plain(check)} for one in hosts for check in one.checks
+        {"host": host.host, **_plain(check)} for host in hosts for check in host.checks
     ]
     lines += [{"host": None, **_plain(check)} for check in between]
     described = describe_environment(launcher.machine(), __version__, nodes)
     return report, {**described, "systems": systems, "ranks": ranks, "checks": lines}
 
 
-def _plain(one: Check) -> dict[str, str]:
-    return {"level": one.level, "subject": one.subject, "text": one.text, "advice": one.advice}
+def _plain(check: Check) -> dict[str, str]:
+    return {"level": check.level, "subject": check.subject, "text": check.text, "advice": check.advice}
 
 
 def _exit_code(checks: tuple[Check, ...]) -> int:
-    return ExitCode.CANNOT_RUN if any(one.level == "fail" for one in checks) else ExitCode.OK
+    return ExitCode.CANNOT_RUN if any(check.level == "fail" for check in checks) else ExitCode.OK

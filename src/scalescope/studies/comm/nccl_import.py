@@ -6,28 +6,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scalescope.analysis.comm.collectives import collective_rows
-from scalescope.catalog.benchmarks.comm import Comm
-from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.benchmarks.comm import Comm as CommCard
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput
-from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
 from scalescope.report.comm.nccl_tests import ImportedRow, parse
-from scalescope.report.comm.sections import communication_sections, curves_json
-from scalescope.report.results_json import results_json
 from scalescope.results.files import to_text
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import load_run
-from scalescope.results.run_folder import ENVIRONMENT, RESULTS, RunFolder, new_run_path, point_latest_at
-from scalescope.studies.study import StudyReport
+from scalescope.results.run_folder import ENVIRONMENT, RunFolder, new_run_path, point_latest_at
+from scalescope.results.run_record import RunEnd, RunRecord, write_run_record
+from scalescope.studies.comm.comm import Comm
+from scalescope.studies.execution import write_files
+from scalescope.studies.study import Report
 
 
 def import_nccl(
-    file: Path, output_dir: str | None, world_size: int | None, collective: str | None
-) -> StudyReport:
-    """Read the file, store it as a run folder, and show it."""
+    study: Comm, file: Path, output_dir: str | None, world_size: int | None, collective: str | None
+) -> Report:
+    """Read the file, store it as a run folder, and present it as the study would."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -38,19 +36,14 @@ def import_nccl(
         for order, result in enumerate(results):
             folder.append(dataclasses.replace(result, order=order))
         folder.write(ENVIRONMENT, to_text({"imported_from": file.name}))
-        run = load_run(folder.path)
-        folder.write(RESULTS, to_text(results_json(run, _experiment())))
-        folder.write("curve.json", to_text(curves_json(collective_rows(run.results))))
+        write_run_record(folder.path, RunRecord(verb=study.verb, end=RunEnd(why="finished")))
+        report = study.present(load_run(folder.path))
+        write_files(report, folder)
     finally:
         folder.close()
     if not output_dir:
         point_latest_at(folder.path)
-    return StudyReport(sections=communication_sections(run), path=folder.path, run=run)
-
-
-def _experiment() -> Experiment:
-    defaults: dict[str, Any] = {setting.name: setting.default for setting in settings_of(Measuring)}
-    return Experiment(verb="comm", benchmark="comm", settings={}, measuring=Measuring(**defaults))
+    return report
 
 
 def _results(rows: tuple[ImportedRow, ...], world_size: int | None, file: Path) -> Iterable[Result]:
@@ -67,7 +60,7 @@ def _results(rows: tuple[ImportedRow, ...], world_size: int | None, file: Path) 
 def _result(ranks: int, dtype: str, rows: list[ImportedRow]) -> Result:
     settings: dict[str, Any] = {
         setting.name: setting.default_for("cuda")
-        for card in (Placement, Comm)
+        for card in (Placement, CommCard)
         for setting in settings_of(card)
     }
     settings |= {

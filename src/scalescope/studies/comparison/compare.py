@@ -42,24 +42,24 @@ def compare(
     before, after = _load(base), _load(new)
     differing = differences(before.environment, after.environment)
     _check_hardware(before, after, differing, any_hardware=any_hardware)
-    found = compare_runs(before.results, after.results, threshold, any_hardware=any_hardware)
-    _check_common(before, after, found)
+    comparison = compare_runs(before.results, after.results, threshold, any_hardware=any_hardware)
+    _check_common(before, after, comparison)
     notes: tuple[str, ...] = ()
     if extend is not None:
         after, notes = extend(before, after)
-        found = compare_runs(before.results, after.results, threshold, any_hardware=any_hardware)
+        comparison = compare_runs(before.results, after.results, threshold, any_hardware=any_hardware)
     names = _names((before, after))
     compared = Compared(
         base=names[0],
         new=names[1],
-        comparison=found,
+        comparison=comparison,
         differences=differing,
         notes=(*notes, *_unrecorded((before, after)), *before.warnings, *after.warnings),
     )
     return ComparisonReport(
         sections=comparison_sections(compared),
         data=comparison_json(compared),
-        exit_code=ExitCode.GATE_MISSED if found.gate_missed else ExitCode.OK,
+        exit_code=ExitCode.GATE_MISSED if comparison.gate_missed else ExitCode.OK,
     )
 
 
@@ -97,9 +97,11 @@ def _load(path: Path) -> Run:
 def _check_hardware(
     before: Run, after: Run, differing: tuple[Difference, ...], *, any_hardware: bool
 ) -> None:
-    found = other_hardware(differing)
-    if found and not any_hardware:
-        words = "; ".join(f"{one.name}: {one.before} and {one.after}" for one in found)
+    hardware = other_hardware(differing)
+    if hardware and not any_hardware:
+        words = "; ".join(
+            f"{difference.name}: {difference.before} and {difference.after}" for difference in hardware
+        )
         raise CannotRun(
             f"compare: {before.path} and {after.path} were measured on different hardware ({words}); "
             "--any-hardware compares them all the same"
@@ -117,7 +119,9 @@ def _check_common(before: Run, after: Run, comparison: RunComparison) -> None:
 def _what_differs(before: Run, after: Run) -> str:
     """The settings in which the two nearest configurations differ."""
     alone = compare_runs(before.results, after.results, threshold=0.03)
-    nearest = min((one.nearest for one in alone.only_before if one.nearest), key=len, default=())
+    nearest = min(
+        (unmatched.nearest for unmatched in alone.only_before if unmatched.nearest), key=len, default=()
+    )
     if not nearest:
         return "they measured different things"
     words = [f"{name} ({here} / {there})" for name, here, there in nearest]

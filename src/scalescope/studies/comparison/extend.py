@@ -7,12 +7,10 @@ a difference shows would find one sooner or later.
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 from scalescope.analysis.comparison.environments import Difference, differences
 from scalescope.analysis.comparison.runs import (
     ComparedConfig,
-    RunComparison,
     compare_runs,
     more_launches_would_tell,
 )
@@ -25,9 +23,13 @@ from scalescope.results.provenance import describe_environment
 from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import EXPERIMENT, RunFolder
-from scalescope.studies.campaign import CampaignWatcher, Plan, run_campaign
+from scalescope.studies.campaign import run_campaign
+from scalescope.studies.execution import write_files
+from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
-from scalescope.studies.study import summarise_again
+from scalescope.studies.stored import present
+from scalescope.studies.study import NextLaunches
+from scalescope.studies.watcher import CampaignWatcher
 from scalescope.version import __version__
 
 WINDOW_S = 3.0
@@ -50,71 +52,73 @@ def extend(
     """
     if base.path.resolve() == new.path.resolve():
         raise BadInput(f"--until-conclusive: {base.path} and {new.path} are the same run")
-    found = compare_runs(base.results, new.results, threshold)
-    inconclusive = found.with_verdict("inconclusive")
-    asked = [one.trial for one in inconclusive if more_launches_would_tell(one)]
+    comparison = compare_runs(base.results, new.results, threshold)
+    inconclusive = comparison.with_verdict("inconclusive")
+    asked = [compared.trial for compared in inconclusive if more_launches_would_tell(compared)]
     hopeless = _hopeless(len(inconclusive) - len(asked))
     if not asked:
         return new, hopeless
     experiment = _experiment_of(new, budget_s)
     machine = launcher.machine()
-    _check_same_place(new, describe_environment(machine, __version__))
+    _check_same_machine(new, describe_environment(machine, __version__))
     for trial in asked:
         launcher.check(trial)
     plan = Plan(experiment=experiment, trials=(), machine=machine, chosen=())
-    launches = _Launches(base, asked, threshold, window_s)
+    extension = Extension(base, new, asked, threshold, window_s)
     folder = RunFolder.open(new.path.resolve(), resume=True)
     try:
-        run_campaign(plan, launcher, folder, watcher, launches.wanted, launches.heard)
-        summarise_again(folder, plan)
+        run_campaign(plan, launcher, folder, watcher, extension)
+        write_files(present(load_run(folder.path)), folder)
     except BaseException as error:
         if isinstance(error, Interrupted):
             error.kept = f"finished launches are kept in {new.path}"
-        with contextlib.suppress(Exception):  # what stopped us is what the person must hear of
-            summarise_again(folder, plan)
+        with contextlib.suppress(Exception):  # what stopped the run is what the person must see
+            write_files(present(load_run(folder.path)), folder)
         raise
     finally:
         folder.close()
     run = load_run(new.path)
-    return run, (*launches.told(run), *hopeless)
+    return run, (*extension.notes(run), *hopeless)
 
 
-class _Launches:
-    """Which launches are still wanted; one that fails ends its configuration."""
+class Extension(NextLaunches):
+    """Launches that a comparison still needs; a configuration of which one fails gets no more."""
 
-    def __init__(self, base: Run, asked: Sequence[Trial], threshold: float, window_s: float) -> None:
+    def __init__(
+        self, base: Run, new: Run, asked: Sequence[Trial], threshold: float, window_s: float
+    ) -> None:
         self._base = base
+        self._earlier = {result.key for result in new.results}
         self._window_s = window_s
         self._asked = {trial.trial_id for trial in asked}
         self._threshold = threshold
-        self.made = 0
 
-    def heard(self, result: Result) -> None:
-        self.made += 1
-        if result.status != "ok":
-            self._asked.discard(result.trial_id)
+    def _made(self, run: Run) -> list[Result]:
+        return [result for result in run.results if result.key not in self._earlier]
 
-    def wanted(self, run: Run) -> tuple[tuple[Trial, int], ...]:
+    def next_launches(self, run: Run, remaining_s: float | None) -> tuple[Launch, ...]:
         """One more launch of every configuration that the noise still hides."""
-        comparison: RunComparison = compare_runs(self._base.results, run.results, self._threshold)
+        comparison = compare_runs(self._base.results, run.results, self._threshold)
+        failed = {result.trial_id for result in self._made(run) if result.status != "ok"}
         numbers: dict[str, int] = {}
         for result in run.results:
             numbers[result.trial_id] = max(result.launch, numbers.get(result.trial_id, 0))
-        trials = [one.trial for one in comparison.judged if self._is_open(one)]
-        return tuple((self._timed(trial), numbers[trial.trial_id] + 1) for trial in trials)
+        trials = [compared.trial for compared in comparison.judged if self._is_open(compared, failed)]
+        return tuple(Launch(self._timed(trial), numbers[trial.trial_id] + 1) for trial in trials)
 
     def _timed(self, trial: Trial) -> Trial:
-        return trial if trial.settings.get("window") is None else trial.replace(window=self._window_s)
+        return trial if trial.window_s is None else trial.replace(window=self._window_s)
 
-    def told(self, run: Run) -> tuple[str, ...]:
+    def notes(self, run: Run) -> tuple[str, ...]:
         """What was done, and whether time ended it."""
-        said = f"The new run was measured further ({counted(self.made, 'launch')}), the old one was not."
-        left = len(self.wanted(run))
+        made = counted(len(self._made(run)), "launch")
+        extended = f"The new run was measured further ({made}), the old one was not."
+        left = len(self.next_launches(run, None))
         budget = f"The budget was spent with {counted(left, 'configuration')} still too noisy."
-        return (said, budget) if left else (said,)
+        return (extended, budget) if left else (extended,)
 
-    def _is_open(self, judged: ComparedConfig) -> bool:
-        if judged.trial.trial_id not in self._asked:
+    def _is_open(self, judged: ComparedConfig, failed: set[str]) -> bool:
+        if judged.trial.trial_id not in self._asked - failed:
             return False
         return judged.smallest_seen is None or judged.smallest_seen > self._threshold
 
@@ -130,31 +134,23 @@ def _hopeless(count: int) -> tuple[str, ...]:
 
 def _experiment_of(run: Run, budget_s: float) -> Experiment:
     """The request that the run was made by, with the time that may be spent now."""
-    path = run.path / EXPERIMENT
-    verb = _verb_of(path)
+    verb = run.record.verb
     if verb not in _EXTENDABLE:
         raise BadInput(
-            f"--until-conclusive: {run.path} is no run of {', '.join(_EXTENDABLE)}; measure it again"
+            f"--until-conclusive: {run.path} is not a run of {', '.join(_EXTENDABLE)}; measure it again"
         )
-    experiment = Request(verb=verb, file=path).experiment({})
+    experiment = Request(verb=verb, file=run.path / EXPERIMENT).experiment({})
     measuring = dataclasses.replace(experiment.measuring, budget=budget_s)
     return dataclasses.replace(experiment, measuring=measuring)
 
 
-def _verb_of(path: Path) -> str:
-    """From the first line, which says what repeats the run."""
-    try:
-        words = path.read_text(encoding="utf-8").splitlines()[0].split()
-        return words[words.index("scalescope") + 1]
-    except (OSError, ValueError, IndexError):
-        return ""
-
-
-def _check_same_place(run: Run, here: dict[str, object]) -> None:
+def _check_same_machine(run: Run, here: dict[str, object]) -> None:
     """Launches of another machine, version or commit are no further launches of this run."""
-    found = [difference for difference in differences(run.environment, here) if _matters(difference)]
-    if found:
-        words = "; ".join(f"{one.name}: {one.before}, now {one.after}" for one in found)
+    differing = [difference for difference in differences(run.environment, here) if _matters(difference)]
+    if differing:
+        words = "; ".join(
+            f"{difference.name}: {difference.before}, now {difference.after}" for difference in differing
+        )
         raise CannotRun(f"--until-conclusive: {run.path} was measured elsewhere or otherwise ({words})")
 
 

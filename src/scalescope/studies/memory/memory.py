@@ -1,65 +1,69 @@
 """`memory`: what training holds at several batches, and the largest batch that fits."""
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from scalescope.analysis.memory.groups import memory_groups
-from scalescope.analysis.memory.rows import job_key
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.memory import BATCHES
-from scalescope.catalog.workloads.custom import Custom
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Launcher
-from scalescope.report.memory.sections import memory_sections
-from scalescope.report.memory.verdict import next_after_memory
-from scalescope.results.run import Run
-from scalescope.studies.campaign import CampaignWatcher, Plan
-from scalescope.studies.request import Request
-from scalescope.studies.study import StudyReport, run_study
+from scalescope.studies.plan import Launch, Plan
+from scalescope.studies.study import Host, Report, Study
 
-DEFAULTS = {"repeats": 1}
+if TYPE_CHECKING:
+    from scalescope.results.run import Run
+    from scalescope.studies.request import Request
+
 _LEAST_TO_NORMALISE = 2  # over the batch: a single sample has no spread
 
 
-def memory(
-    request: Request, launcher: Launcher, watcher: CampaignWatcher, most_ranks: int | None = None
-) -> StudyReport:
-    """Measure the batches, then look for the largest; `most_ranks` is the default world size."""
-    experiment = request.experiment(DEFAULTS)
-    if "world_size" not in experiment.settings:
-        experiment = experiment.with_settings(world_size=(most_ranks or 1,))
-    machine = launcher.machine()
-    expansion = expand(_with_small_batches(experiment), machine, many=request.yes)
-    plan = Plan(
-        experiment=expansion.experiment,
-        trials=with_one_forecaster(expansion.trials),
-        machine=machine,
-        notes=expansion.notes,
-    )
-    return run_study(
-        request,
-        plan,
-        launcher,
-        watcher,
-        memory_sections,
-        next_after_memory,
-        more=lambda run: tuple((trial, 0) for trial in tries_worth_making(run)),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Memory(Study):
+    """Measures small batches, then looks for the largest."""
+
+    verb: ClassVar[str] = "memory"
+    benchmark: ClassVar[str] = "memory"
+    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1}
+
+    def plan(self, request: "Request", host: Host) -> Plan:
+        experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
+        expansion = expand(_with_small_batches(experiment), host.machine, many=request.yes)
+        return Plan(
+            experiment=expansion.experiment,
+            trials=with_one_forecaster(expansion.trials),
+            machine=host.machine,
+            notes=expansion.notes,
+        )
+
+    def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
+        """For every job, the one launch that tells most about its largest batch."""
+        from scalescope.analysis.memory.groups import memory_groups
+
+        tries = [group.next_try() for group in memory_groups(run)]
+        return tuple(Launch(trial) for trial in tries if trial is not None)
+
+    def present(self, run: "Run") -> Report:
+        from scalescope.report.memory.sections import memory_sections
+        from scalescope.report.memory.verdict import next_after_memory
+        from scalescope.studies.presenting import report_of
+
+        return report_of(self, run, memory_sections(run), next_after_memory(run))
 
 
 def _with_small_batches(experiment: Experiment) -> Experiment:
     """Batches where none were asked for; a pipeline needs a sample for each rank, or each microbatch.
 
-    One's own data may come in batches of one size, and one's own model may refuse the smallest.
+    Custom data may come in batches of one size, and a custom model may refuse the smallest.
     """
-    settings = experiment.settings
-    own = any(cards.card("workloads", name) is Custom for name in settings.get("workload", ()))
-    if own or {"batch_size", "global_batch_size"} & set(settings):
+    custom = any(cards.card("workloads", name).brings_data for name in experiment.asked("workload"))
+    if custom or {"batch_size", "global_batch_size"} & set(experiment.settings):
         return experiment
     least = 1
-    if "pipeline" in settings.get("strategy", ()):
-        least = math.lcm(*settings["world_size"], *filter(None, settings.get("microbatches", ())))
+    if "pipeline" in experiment.asked("strategy"):
+        least = math.lcm(*experiment.asked("world_size"), *filter(None, experiment.asked("microbatches")))
     return experiment.with_settings(batch_size=tuple(least * batch for batch in BATCHES))
 
 
@@ -68,17 +72,15 @@ def with_one_forecaster(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
 
     That is a small one, which hardly runs out of memory, but not one sample, which some models refuse.
     """
+    from scalescope.analysis.memory.rows import job_key
+
     jobs: dict[str, list[Trial]] = {}
     for trial in trials:
         jobs.setdefault(job_key(trial), []).append(trial)
     chosen = {
-        min(job, key=lambda one: (one.micro_batch_size < _LEAST_TO_NORMALISE, one.micro_batch_size)).trial_id
+        min(
+            job, key=lambda trial: (trial.micro_batch_size < _LEAST_TO_NORMALISE, trial.micro_batch_size)
+        ).trial_id
         for job in jobs.values()
     }
-    return tuple(one if one.trial_id in chosen else one.replace(purpose="compare") for one in trials)
-
-
-def tries_worth_making(run: Run) -> tuple[Trial, ...]:
-    """For every job, the one launch that says most about its largest batch."""
-    tries = [group.next_try() for group in memory_groups(run)]
-    return tuple(trial for trial in tries if trial is not None)
+    return tuple(trial if trial.trial_id in chosen else trial.replace(purpose="compare") for trial in trials)

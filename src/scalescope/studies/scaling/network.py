@@ -1,14 +1,15 @@
-"""What is measured of the network beside training: it tells slow links from late starts."""
+"""What is measured of the network in addition to training, to separate slow links from latency."""
 
 import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import PerDevice, for_device, settings_of
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
-from scalescope.studies.campaign import Plan
+from scalescope.studies.plan import Plan
 
 _SHORT_COMM = {
     "collective": "all_reduce",
@@ -23,18 +24,17 @@ _MOST_RANKS_OF_A_NODE = 8  # for pairs: those of many take long
 _FEW = 2  # iterations of each
 
 
-def network_of(plan: Plan, *, listen: bool) -> tuple[Trial, ...]:
-    """Short launches: the all-reduce on every number of ranks, every pair of the most, and what NCCL says.
+def network_of(plan: Plan, *, with_nccl_log: bool) -> tuple[Trial, ...]:
+    """Short launches: the all-reduce on every number of ranks, every pair of the most, and NCCL's log.
 
-    `listen` is for launchers that can set a rank's variables.
+    `with_nccl_log` is for launchers that can set a rank's variables.
     """
     curves = exchanges(plan)
-    return (*curves, *pairs(plan), *(listeners(curves[-1:]) if listen else ()))
+    return (*curves, *pairs(plan), *(nccl_logs(curves[-1:]) if with_nccl_log else ()))
 
 
 def exchanges(plan: Plan) -> tuple[Trial, ...]:
-    """A short all-reduce on every number of ranks, placed as the training ranks are: it tells slow links from
-    late starts."""
+    """A short all-reduce on every number of ranks, placed as the training ranks are."""
     worlds = sorted({trial.world_size for trial in plan.trials if trial.world_size > 1})
     if not worlds:
         return ()
@@ -50,16 +50,15 @@ def pairs(plan: Plan) -> tuple[Trial, ...]:
     return _expanded(plan, world_size=(most,), **{n: (v,) for n, v in _SHORT_COMM.items()}, **few)
 
 
-def listeners(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+def nccl_logs(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     """An untimed launch for every world size on NCCL, in which it logs what it chooses."""
     variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,TUNING"}
-    found: dict[str, Trial] = {}
-    for trial in trials:
-        if trial.settings["backend"] == "nccl":
-            env = {**(trial.settings["env"] or {}), **variables}
-            heard = trial.replace(purpose="listen", env=env, dtype="float32")
-            found.setdefault(heard.trial_id, heard)
-    return tuple(found.values())
+    logged = (
+        trial.replace(purpose=NCCL_LOG, env={**trial.env, **variables}, dtype="float32")
+        for trial in trials
+        if trial.backend == "nccl"
+    )
+    return tuple({trial.trial_id: trial for trial in logged}.values())
 
 
 def _expanded(plan: Plan, **settings: tuple[Any, ...]) -> tuple[Trial, ...]:

@@ -1,7 +1,9 @@
 """`scale`: world sizes against batch sizes, with the baselines and ablations that explain the difference."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from scalescope.catalog import cards
 from scalescope.catalog.setting import for_device
@@ -18,53 +20,59 @@ from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Launcher
-from scalescope.report.scaling.sections import next_after_scaling, scaling_sections, scaling_so_far
-from scalescope.report.trials import is_answer
 from scalescope.results.result import Result
-from scalescope.studies.campaign import CampaignWatcher, Plan
-from scalescope.studies.request import Request
+from scalescope.studies.flags import read_flags
+from scalescope.studies.plan import Plan
 from scalescope.studies.scaling.network import network_of
-from scalescope.studies.study import StudyReport, run_study
+from scalescope.studies.study import Host, Report, Study
 
-DEFAULTS = {"repeats": 5}
+if TYPE_CHECKING:
+    from scalescope.results.run import Run
+    from scalescope.studies.request import Request
+
 _BATCHES = {"cpu": (32, 256), "cuda": (256, 4096)}  # one too small to scale, one that should
 _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
 
 
-def scale(
-    request: Request,
-    launcher: Launcher,
-    watcher: CampaignWatcher,
-    most_ranks: int | None = None,
-    waterfall: bool = True,
-) -> StudyReport:
-    """Measure the sweep and show how it scales; `most_ranks` limits the default when attached."""
-    experiment = request.experiment(DEFAULTS)
-    plan = plan_scaling(request, experiment, launcher, most_ranks, waterfall=waterfall)
-    return run_study(
-        request,
-        plan,
-        launcher,
-        watcher,
-        scaling_sections,
-        next_after_scaling,
-        answers=lambda result: is_answer(result) or only_explains(result),
-        verdict=scaling_so_far,
-    )
+@dataclass(frozen=True, kw_only=True)
+class Scale(Study):
+    """Measures a sweep, and what explains how it scales."""
+
+    verb: ClassVar[str] = "scale"
+    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5}
+
+    waterfall: bool = True  # also launch what explains the loss
+
+    def flags(self) -> tuple[str, ...]:
+        return () if self.waterfall else ("--no-waterfall",)
+
+    @classmethod
+    def from_flags(cls, flags: Sequence[str]) -> Self:
+        return cls(waterfall="no-waterfall" not in read_flags(flags))
+
+    def plan(self, request: "Request", host: Host) -> Plan:
+        experiment = request.experiment(self.defaults)
+        return plan_scaling(request, experiment, host, waterfall=self.waterfall)
+
+    def interim(self, run: "Run") -> str | None:
+        from scalescope.report.scaling.sections import scaling_so_far
+
+        return scaling_so_far(run)
+
+    def is_expected_failure(self, result: Result) -> bool:
+        return Study.is_expected_failure(self, result) or only_explains(result)
+
+    def present(self, run: "Run") -> Report:
+        from scalescope.report.scaling.sections import next_after_scaling, scaling_sections
+        from scalescope.studies.presenting import report_of
+
+        return report_of(self, run, scaling_sections(run), next_after_scaling(run))
 
 
-def plan_scaling(
-    request: Request,
-    experiment: Experiment,
-    launcher: Launcher,
-    most_ranks: int | None = None,
-    *,
-    waterfall: bool = True,
-) -> Plan:
+def plan_scaling(request: "Request", experiment: Experiment, host: Host, *, waterfall: bool = True) -> Plan:
     """The trials that were asked for, and those needed to explain them."""
-    machine = launcher.machine()
-    experiment = _with_default_sweep(experiment, machine, most_ranks)
+    machine = host.machine
+    experiment = _with_default_sweep(experiment, machine, host.ranks)
     expansion = expand(experiment, machine, many=request.yes)
     plan = Plan(
         experiment=expansion.experiment,
@@ -76,9 +84,9 @@ def plan_scaling(
     if not waterfall:
         return plan
     try:
-        return dataclasses.replace(plan, once=network_of(plan, listen=launcher.repeatable))
+        return dataclasses.replace(plan, once=network_of(plan, with_nccl_log=host.repeatable))
     except ScalescopeError as error:  # gloo between GPUs, for instance: training goes on without
-        return dataclasses.replace(plan, notes=(*plan.notes, f"The exchange is not measured: {error}"))
+        return dataclasses.replace(plan, notes=(*plan.notes, f"Collectives are not measured: {error}"))
 
 
 def _answers(asked: Iterable[Trial]) -> tuple[Trial, ...]:
@@ -89,7 +97,8 @@ def _answers(asked: Iterable[Trial]) -> tuple[Trial, ...]:
 
 def only_explains(result: Result) -> bool:
     """Whether a launch was made to explain others: where it fails, nothing that was asked for is missing."""
-    return result.settings["benchmark"] == "comm" or has_ablation(result.trial, PRELOADED)
+    trial = result.trial
+    return trial.benchmark == "comm" or has_ablation(trial, PRELOADED)
 
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
@@ -105,12 +114,12 @@ def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: in
 
 
 def _two_batches(experiment: Experiment, device: str) -> tuple[int, ...]:
-    """One batch too small to scale and one that should, as the workload would have them."""
-    workload = str(experiment.settings.get("workload", ("mlp",))[0])
-    wished = cards.card("workloads", workload).defaults.get("batch_size")
-    if wished is None:
+    """One batch too small to scale and one that should, as the workload prefers."""
+    workload = str(experiment.asked("workload", "mlp")[0])
+    preferred = cards.card("workloads", workload).defaults.get("batch_size")
+    if preferred is None:
         return _BATCHES[device]
-    usual = int(for_device(wished, device) or 1)
+    usual = int(for_device(preferred, device) or 1)
     return tuple(dict.fromkeys((max(1, usual // 8), usual)))
 
 
@@ -118,14 +127,14 @@ def chosen_device(experiment: Experiment, machine: Machine) -> str:
     """What `auto` means for this experiment on this machine."""
     one_rank = experiment.with_settings(world_size=(1,))
     resolved, _ = resolve_placement(one_rank, machine)
-    return str(resolved.settings["device"][0])
+    return str(resolved.asked("device")[0])
 
 
 def default_most_ranks(device: str, machine: Machine, experiment: Experiment) -> int:
-    """All GPUs, or all shares of a split one; on the CPU at least two, or there is nothing to see."""
-    shares = [parts for parts in experiment.settings.get("split_gpu", ()) if parts]
+    """All GPUs, or all parts of a split one; on the CPU at least two, or there is nothing to compare."""
+    parts = [count for count in experiment.asked("split_gpu") if count]
     if device == "cuda":
-        return min(shares) if shares else len(machine.gpus)
+        return min(parts) if parts else len(machine.gpus)
     return max(2, min(_MOST_CPU_RANKS, machine.cores))
 
 
@@ -138,39 +147,39 @@ def powers_of_two_to(most: int) -> list[int]:
 
 
 def with_explanations(trials: Iterable[Trial], *, waterfall: bool = True) -> tuple[Trial, ...]:
-    """Add what results are compared with: both one-rank baselines, and what a waterfall takes away."""
+    """Add what results are compared with: both one-rank baselines, and the ablations of the waterfall."""
     asked = list(trials)
     wanted = {trial.trial_id: trial for trial in asked}
     has_one_rank = any(trial.world_size == 1 for trial in asked)
     for trial in asked:
-        if trial.settings["strategy"] != "single":
+        if trial.is_wrapped:
             for companion in _companions(trial, has_one_rank=has_one_rank, waterfall=waterfall):
                 wanted.setdefault(companion.trial_id, companion)
-    if all(trial.settings["strategy"] == "single" for trial in asked):
-        wanted |= {twin.trial_id: twin for twin in map(_wrapped_twin, asked)}
+    if not any(trial.is_wrapped for trial in asked):
+        wanted |= {wrapped.trial_id: wrapped for wrapped in map(_wrapped_in_ddp, asked)}
     return tuple(wanted.values())
 
 
 def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Trial]:
     """What a trial on several ranks is compared with."""
-    wrapper_alone = cards.card("strategies", str(trial.settings["strategy"])).least_ranks == 1
-    found = []
+    runs_on_one_rank = trial.strategy_card.least_ranks == 1
+    companions = []
     if has_one_rank:
-        found += [trial.on_one_rank()] if wrapper_alone else []
-        found.append(single_rank_baseline(trial))
+        companions += [trial.on_one_rank()] if runs_on_one_rank else []
+        companions.append(single_rank_baseline(trial))
     if not waterfall or trial.world_size == 1:
-        return found
-    silent = without_communication(with_preloaded_input(trial))
-    found += [with_preloaded_input(trial), *([] if silent is None else [silent])]
+        return companions
+    preloaded = with_preloaded_input(trial)
+    silent = without_communication(preloaded)
+    companions += [preloaded, *([] if silent is None else [silent])]
     if has_one_rank:
         share = at_per_rank_batch(trial)
-        found += [single_rank_baseline(share), with_preloaded_input(single_rank_baseline(share))]
-        found += [with_preloaded_input(share.on_one_rank())] if wrapper_alone else []
-    return found
+        companions += [single_rank_baseline(share), with_preloaded_input(single_rank_baseline(share))]
+        companions += [with_preloaded_input(share.on_one_rank())] if runs_on_one_rank else []
+    return companions
 
 
-def _wrapped_twin(trial: Trial) -> Trial:
+def _wrapped_in_ddp(trial: Trial) -> Trial:
     """The same job on one rank inside DDP, for machines where one rank is all there is."""
-    selection = {"workloads": str(trial.settings["workload"])}
-    defaults = defaults_of(cards.card("strategies", "ddp"), selection, trial.device)
+    defaults = defaults_of(cards.card("strategies", "ddp"), {"workloads": trial.workload}, trial.device)
     return trial.replace(strategy="ddp", **defaults)

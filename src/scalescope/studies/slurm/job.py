@@ -7,9 +7,7 @@ import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from scalescope.errors import (
     BadInput,
@@ -20,57 +18,53 @@ from scalescope.errors import (
     StorageError,
 )
 from scalescope.experiment.given import Entries, Given
-from scalescope.experiment.trial import Trial
-from scalescope.launch.recorded import RecordedLauncher
 from scalescope.launch.slurm import queue as slurm
-from scalescope.report.section import Section
 from scalescope.results.files import to_text, write_atomically
-from scalescope.results.result import Result
-from scalescope.results.run_folder import ENVIRONMENT, TRIALS, point_latest_at
-from scalescope.studies.campaign import BUDGET_SPENT, CampaignWatcher
+from scalescope.results.run import load_run
+from scalescope.results.run_folder import ENVIRONMENT, TRIALS, RunFolder, point_latest_at
+from scalescope.results.run_record import read_run_record
+from scalescope.studies.campaign import missing_launches
+from scalescope.studies.execution import write_files
+from scalescope.studies.plan import Launch
 from scalescope.studies.slurm.queue import cancel, follow
 from scalescope.studies.slurm.slurm_request import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
-from scalescope.studies.study import StudyReport
+from scalescope.studies.stored import recorded_host
+from scalescope.studies.study import Report
+from scalescope.studies.watcher import CampaignWatcher
 
 _FILES_APPEAR_S = 60.0  # the longest that NFS keeps what it knows of a folder
 
-Study = Callable[..., StudyReport]
 
-
-def run_on_slurm(run: SlurmRun, study: Study, watcher: CampaignWatcher, **options: Any) -> StudyReport:
-    """Submit the job, or take up the one that is still there, and show what it found."""
+def run_on_slurm(run: SlurmRun, watcher: CampaignWatcher) -> Report:
+    """Submit the job, or take up the one that is still there, and show what it measured."""
     number = _job_still_there(run) or _submit(run, watcher)
     try:
-        state = follow(number, run.path, watcher, lambda: _planned(run, study, options))
+        state = follow(number, run.path, watcher, lambda: _planned(run))
     except Interrupted as interruption:
-        interruption.kept = _after(interruption, number, run, study, watcher, options)
+        interruption.kept = _after(interruption, number, run, watcher)
         raise
     if not _appear(run.path, _patience_s(run.path, number, state)):
-        raise CannotRun(f"job {number} ended ({state}) and measured nothing: {_last_word(run.path, number)}")
-    report = _collect(run, study, watcher, options)
-    if not report.missing:
+        raise CannotRun(f"job {number} ended ({state}) and measured nothing: {_error_of(run.path, number)}")
+    report = _collect(run)
+    planned = _planned(run)
+    assert report.run is not None
+    missing = 0 if planned is None else missing_launches(planned, report.run)
+    if not missing:
         return report
-    many = f"{report.missing} launches are missing: --resume submits them."
-    lacking = many if report.missing > 1 else "1 launch is missing: --resume submits it."
+    many = f"{missing} launches are missing: --resume submits them."
+    lacking = many if missing > 1 else "1 launch is missing: --resume submits it."
     watcher.noted(f"Job {number} ended ({state}); {lacking}{_why_not_all(run.path, number, state)}")
     code = report.exit_code or (ExitCode.OK if state.word == slurm.COMPLETED else ExitCode.WORKER_FAILED)
     return dataclasses.replace(report, exit_code=code)
 
 
-def _after(
-    interruption: Interrupted,
-    number: str,
-    run: SlurmRun,
-    study: Study,
-    watcher: CampaignWatcher,
-    options: Mapping[str, Any],
-) -> str:
-    """Do with the job what the signal means, and say what is left of it."""
+def _after(interruption: Interrupted, number: str, run: SlurmRun, watcher: CampaignWatcher) -> str:
+    """Do with the job what the signal means; returns what is left of it."""
     if interruption.signum != signal.SIGINT:  # the connection or the host goes, not the wish to measure
         return f"job {number} goes on; --resume with --output-dir {run.path} follows it again"
     cancelled = cancel(number, watcher)
-    with contextlib.suppress(ScalescopeError):  # that we were stopped is what the person must hear
-        _collect(run, study, watcher, options)
+    with contextlib.suppress(ScalescopeError):  # what stopped the run is what the person must see
+        _collect(run)
     kept = f"finished launches are kept in {run.path}"
     if cancelled:
         return f"job {number} is cancelled; {kept}; --resume submits the rest"
@@ -111,58 +105,30 @@ def _job_still_there(run: SlurmRun) -> str | None:
     return None if number is None or slurm.state_of(number).is_over else number
 
 
-def _collect(
-    run: SlurmRun,
-    study: Study,
-    watcher: CampaignWatcher,
-    options: Mapping[str, Any],
-    *,
-    dry_run: bool = False,
-) -> StudyReport:
-    """Let the study read the run as if it had made it: same sections, same summary."""
-    flags: Entries = {"output_dir": (Given(str(run.path), "--output-dir"),)}
-    request = dataclasses.replace(
-        run.request,
-        file=run.path / FOLDER / REQUEST,
-        flags=flags,
-        only_launches=(),
-        resume=True,
-        dry_run=dry_run,
-    )
-    # The step of one task is no group of ranks: it planned and launched as on any machine.
-    alone = run.job.tasks == 1
-    launcher = RecordedLauncher(run.path, repeatable=alone)
-    return study(request, launcher, watcher, most_ranks=None if alone else run.job.tasks, **options)
-
-
-def _planned(run: SlurmRun, study: Study, options: Mapping[str, Any]) -> tuple[tuple[Trial, int], ...] | None:
-    """The launches that the job makes; None where that is not known."""
+def _collect(run: SlurmRun) -> Report:
+    """What the job measured, presented as on one machine; the files are brought up to it."""
+    stored = load_run(run.path)
+    if not stored.results:
+        raise CannotRun("nothing was measured")
+    folder = RunFolder.open(run.path, resume=True)
     try:
-        return _collect(run, study, _Unheard(), options, dry_run=True).planned
+        report, _ = write_files(run.study.present(stored), folder)
+    finally:
+        folder.close()
+    return report
+
+
+def _planned(run: SlurmRun) -> list[Launch] | None:
+    """The launches that the job makes; None where that is not known."""
+    # The step of one task is not a group of ranks: it planned and launched as on any machine.
+    alone = run.job.tasks == 1
+    flags: Entries = {"output_dir": (Given(str(run.path), "--output-dir"),)}
+    request = dataclasses.replace(run.request, file=run.path / FOLDER / REQUEST, flags=flags, resume=True)
+    try:
+        host = recorded_host(run.path, repeatable=alone, ranks=None if alone else run.job.tasks)
+        return run.study.plan(request, host).launches()
     except ScalescopeError:
         return None
-
-
-class _Unheard:
-    """A watcher for a plan that is only counted."""
-
-    def noted(self, line: str) -> None: ...
-
-    def shown(self, sections: tuple[Section, ...]) -> None: ...
-
-    def began(
-        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget_s: float | None
-    ) -> None: ...
-
-    def launching(self, trial: Trial, launch: int) -> None: ...
-
-    def placed(self, lines: list[str], hosts: list[str]) -> None: ...
-
-    def advanced(self, fraction: float) -> None: ...
-
-    def ended(self, result: Result) -> None: ...
-
-    def verdict(self, text: str) -> None: ...
 
 
 def _patience_s(path: Path, number: str, state: slurm.JobState) -> float:
@@ -186,24 +152,24 @@ def _appear(path: Path, patience_s: float) -> bool:
 
 
 def _why_not_all(path: Path, number: str, state: slurm.JobState) -> str:
-    """A sentence of the job's own about the launches it did not make."""
+    """Why the job did not make all launches, as far as it recorded that."""
     if state.word != slurm.COMPLETED:
-        return f" It said: {_last_word(path, number)}"
-    spent = [line for line in _log_of(path, number) or () if line.startswith(BUDGET_SPENT)]
-    if not spent:
+        return f" Its error: {_error_of(path, number)}"
+    end = read_run_record(path).end
+    if end is None or end.why != "budget" or end.budget_s is None:
         return ""
-    head, tail = spent[-1].partition(" with ")[0], spent[-1].rpartition("; ")[2]
-    return f" It said: {head}; {tail}"  # what lies between counts the launches of one step
+    return f" The budget of {end.budget_s:g} s ended it."
 
 
-def _last_word(path: Path, number: str) -> str:
-    """What the job said when it ended, or where to look."""
+def _error_of(path: Path, number: str) -> str:
+    """What stopped the job: what its run recorded, else the end of its log."""
     output, lines = _output_of(path, number), _log_of(path, number)
+    end = read_run_record(path).end
+    if end is not None and end.message is not None:
+        return f"{end.message} (log: {output})"
     if lines is None:
-        return f"it left no {output}; do the nodes see this folder?"
-    own = [line.partition("scalescope: ")[2] for line in lines if "scalescope: " in line]
-    own = [line for line in own if not line.startswith("stopped by ")]  # how it ended, but not why
-    return f"{(own or lines or ['no message'])[-1]} (log: {output})"
+        return f"it left no {output}; is this folder visible to the nodes?"
+    return f"{(lines or ['no message'])[-1]} (log: {output})"
 
 
 def _output_of(path: Path, number: str) -> Path:

@@ -6,40 +6,45 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scalescope.errors import CannotRun, ScalescopeError
-from scalescope.experiment.trial import Trial
 from scalescope.launch.slurm import queue as slurm
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import ENVIRONMENT, TRIALS
 from scalescope.results.schema import parse_result
-from scalescope.studies.campaign import KEPT, CampaignWatcher
+from scalescope.studies.campaign import KEPT
+from scalescope.studies.plan import Launch
+from scalescope.studies.watcher import CampaignWatcher
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
 _PATIENCE_S = 600.0  # with a controller that does not answer
 _CANCEL_LIMIT_S = 60.0
 
 
-Planned = Callable[[], Sequence[tuple[Trial, int]] | None]
+Planned = Callable[[], Sequence[Launch] | None]
 
 
 def follow(
     number: str, path: Path, watcher: CampaignWatcher, planned: Planned = lambda: None
 ) -> slurm.JobState:
-    """Tell how the job goes on until it is over; `planned` has the launches once the machine is recorded."""
-    told, heard, line = "", _Trials(path / TRIALS), _Line(number, watcher)
+    """Report the progress of a job until it is over; `planned` has its launches once they are known."""
+    shown, trials, line = "", _Trials(path / TRIALS), _Line(number, watcher)
     wait_s, counted = _FIRST_WAIT_S, False
     while True:
         state = line.ask()
-        heard.tell(watcher)
+        trials.tell(watcher)
         if not counted and (path / ENVIRONMENT).is_file():
             counted = True
             launches = planned()
             if launches is not None:
-                watcher.began(launches, load_run(path).of_status(*KEPT), budget_s=None)
+                watcher.began(
+                    [(launch.trial, launch.number) for launch in launches],
+                    load_run(path).of_status(*KEPT),
+                    budget_s=None,
+                )
         if state is not None and state.is_over:
             return state
-        if state is not None and str(state) != told:
-            told = str(state)
-            watcher.noted(f"Job {number} is {told}.")
+        if state is not None and str(state) != shown:
+            shown = str(state)
+            watcher.noted(f"Job {number} is {shown}.")
         time.sleep(wait_s)
         wait_s = min(_LONGEST_WAIT_S, wait_s * 1.3)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +12,13 @@ from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.given import Entries, Given
-from scalescope.experiment.record import neutral_lines, to_yaml
+from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.launch.slurm.script import TEMPLATE, SlurmJob, sbatch_script
+from scalescope.results.old_formats import request_of_comment
 from scalescope.results.run_folder import DEFAULT_ROOT, new_run_path, read_json
+from scalescope.studies.execution import check_same_request
 from scalescope.studies.request import Request
-from scalescope.studies.study import check_same_request
+from scalescope.studies.study import Study
 
 FOLDER = "slurm"  # of the run folder: what was submitted, and what the job said
 REQUEST, SCRIPT, JOB = "request.yaml", "job.sh", "job.json"
@@ -28,6 +29,7 @@ _LARGEST_TEMPLATE_BYTES = 1 << 20
 class SlurmRun:
     """A run that is ready to be submitted."""
 
+    study: Study
     request: Request
     path: Path
     job: SlurmJob
@@ -40,17 +42,17 @@ def is_slurm_run(request: Request) -> bool:
     """Whether --resume would continue a run of this verb that SLURM began."""
     if not request.resume:
         return False
-    stored = _resumed_path(request) / FOLDER / REQUEST
-    try:
-        with stored.open(encoding="utf-8", errors="replace") as stream:
-            return stream.readline().startswith(f"# scalescope {request.verb} ")
-    except OSError:
-        return False
+    path = _resumed_path(request)
+    return (path / FOLDER / REQUEST).is_file() and _verb_of(path) == request.verb
 
 
-def prepare(
-    request: Request, flags: Entries, setup: tuple[str, ...], defaults: Mapping[str, Any]
-) -> SlurmRun:
+def _verb_of(path: Path) -> str:
+    """The verb of a submitted run; jobs of earlier versions have it in the comment of their request."""
+    verb = _record_of(path).get("verb")
+    return verb if isinstance(verb, str) else request_of_comment(path / FOLDER / REQUEST)[0]
+
+
+def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ...]) -> SlurmRun:
     """Check everything that can be checked here; `flags` are those of the job."""
     path = (_resumed_path(request) if request.resume else _new_path(request)).absolute()
     before = _record_of(path) if request.resume else {}
@@ -59,9 +61,9 @@ def prepare(
     setup = setup or _texts(before.get("setup"))
     directory = Path(str(before.get("directory", Path.cwd())))  # files of the request are named from there
     if request.resume:
-        request = _as_begun(request, path)
+        request = _as_begun(study, request, path)
     asked = slurm_from(flags)
-    experiment = request.experiment(defaults)
+    experiment = request.experiment(study.defaults)
     template = template if isinstance(template, str) else _template(asked)
     tasks_per_node = _tasks_per_node(asked, experiment)
     _check_ranks(experiment, asked.nodes * tasks_per_node)
@@ -78,16 +80,19 @@ def prepare(
         run_folder=path,
         output=path / FOLDER,
         directory=directory,
-        command=_command(request, path, experiment),
+        command=_command(study, request, path, experiment),
         launches=experiment.measuring.repeats,
     )
     return SlurmRun(
+        study=study,
         request=request,
         path=path,
         job=job,
         script=sbatch_script(job, TEMPLATE if template is None else template),
-        yaml=to_yaml(experiment, request.words),
+        yaml=to_yaml(experiment, study.flags()),
         asked={
+            "verb": request.verb,
+            "verb_flags": list(study.flags()),
             "flags": {name: values[0].text for name, values in flags.items()},
             "setup": list(setup),
             "directory": str(directory),
@@ -130,7 +135,7 @@ def _entries(stored: object) -> Entries:
 
 def _texts(stored: Any) -> tuple[str, ...]:
     """A list of texts as it was stored; anything else is none."""
-    return tuple(one for one in stored if isinstance(one, str)) if isinstance(stored, list) else ()
+    return tuple(text for text in stored if isinstance(text, str)) if isinstance(stored, list) else ()
 
 
 def _new_path(request: Request) -> Path:
@@ -143,15 +148,18 @@ def _resumed_path(request: Request) -> Path:
     return Path(given) if given else (DEFAULT_ROOT / "latest").resolve()
 
 
-def _as_begun(request: Request, path: Path) -> Request:
+def _as_begun(study: Study, request: Request, path: Path) -> Request:
     """The request that began the run, or one that asks for the same."""
     stored = path / FOLDER / REQUEST
     if not stored.is_file():
-        raise BadInput(f"--resume: {path} holds no run that SLURM began")
+        raise BadInput(f"--resume: {path} has no run that SLURM began")
     if request.file is None and not set(request.flags) - {"output_dir"}:
         request = dataclasses.replace(request, file=stored)
-    wanted = to_yaml(request.experiment({}), request.words)
-    check_same_request(stored, wanted, neutral_lines(request.benchmark))
+    check_same_request(stored, to_mapping(request.experiment({})), neutral_values(study.benchmark))
+    before = _record_of(path).get("verb_flags", list(request_of_comment(stored)[1]))
+    if list(before) != list(study.flags()):
+        begun = " ".join(("scalescope", request.verb, *before))
+        raise BadInput(f"--resume: {path} was started with a different command: {begun}")
     return request
 
 
@@ -176,10 +184,10 @@ def _check_ranks(experiment: Experiment, tasks: int) -> None:
         raise BadInput("--link and --split-gpu need ranks of our own; use --launcher local")
 
 
-def _command(request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:
+def _command(study: Study, request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:
     """What a step runs; a job that SLURM sends back to the queue keeps its budget, a new one gets its own."""
     start = (sys.executable, "-m", "scalescope", request.verb, str(path / FOLDER / REQUEST))
-    words = [*start, *request.words, f"--output-dir={path}", *(("--yes",) if request.yes else ())]
+    words = [*start, *study.flags(), f"--output-dir={path}", *(("--yes",) if request.yes else ())]
     if experiment.measuring.budget is not None:
         words.append(f"--budget-since={datetime.now(UTC).isoformat(timespec='milliseconds')}")
     return tuple(words)
@@ -199,4 +207,4 @@ def _template(asked: Slurm) -> str | None:
     except OSError as error:
         raise BadInput(f"--slurm-template: {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"--slurm-template: {path} is no text") from None
+        raise BadInput(f"--slurm-template: {path} is not a text file") from None

@@ -1,5 +1,6 @@
-"""Profiling: which launches are recorded beside the timed ones, and the command for another profiler."""
+"""Profiling: which launches are recorded besides the timed ones, and the command for Nsight Systems."""
 
+import dataclasses
 import os
 import shlex
 import shutil
@@ -12,9 +13,19 @@ from pathlib import Path
 from scalescope.catalog.benchmarks.profile import ALL_RANKS
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
+from scalescope.report.section import Section
+from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import EXPERIMENT
 from scalescope.results.trace import TRACES
+from scalescope.studies.flags import read_flags
+from scalescope.studies.study import Report
 
+FLAGS = {
+    "steps": "--profile-steps",
+    "ranks": "--profile-ranks",
+    "ranges_only": "--profile-ranges-only",
+    "nsys": "--nsys",
+}
 NSYS_SCRIPT = f"{TRACES}/nsys.sh"
 
 
@@ -27,8 +38,26 @@ class Profiling:
     ranges_only: bool = False  # for a profiler that is attached from outside
     nsys: bool = False
 
+    def flags(self) -> tuple[str, ...]:
+        """The flags that ask for it."""
+        words = ["--profile"]
+        for name, flag in FLAGS.items():
+            value = getattr(self, name)
+            if value != getattr(Profiling(), name):
+                words.append(flag if value is True else f"{flag}={value}")
+        return tuple(words)
+
+    @classmethod
+    def from_flags(cls, flags: Sequence[str]) -> "Profiling | None":
+        """What these flags ask for; None without --profile."""
+        given = read_flags(flags)
+        if "profile" not in given:
+            return None
+        chosen = {name: given[flag[2:]] for name, flag in FLAGS.items() if flag[2:] in given}
+        return cls(**{name: int(value) if name == "steps" else value for name, value in chosen.items()})  # type: ignore[arg-type]
+
     def trials(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
-        """A recorded launch beside every timed one: a timed launch is never recorded itself."""
+        """A recorded launch for every timed one: a timed launch is never recorded itself."""
         self._check(max((trial.world_size for trial in trials), default=1))
         return tuple(
             trial.replace(
@@ -42,7 +71,7 @@ class Profiling:
         )
 
     def _check(self, most: int) -> None:
-        """Refuse what is no list of ranks, or names one that no trial has."""
+        """Refuse what is not a list of ranks, or names a rank that no trial has."""
         if self.ranks == ALL_RANKS:
             return
         words = self.ranks.split(",")
@@ -92,7 +121,7 @@ def nsys_script(command: Sequence[str]) -> str:
 
 
 def run_nsys(command: Sequence[str]) -> str:
-    """Run it where it exists; says what became of it."""
+    """Run it where it exists; returns how that ended."""
     if shutil.which(command[0]) is None:
         return "nsys is not installed here; the command is in the file"
     # A session of its own: all that it started ends with it, also when we are stopped.
@@ -105,11 +134,24 @@ def run_nsys(command: Sequence[str]) -> str:
         start_new_session=True,
     )
     try:
-        said = process.communicate()[0].strip().splitlines()
+        output = process.communicate()[0].strip().splitlines()
     except BaseException:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
     if process.returncode == 0:
         return "done"
-    return f"nsys ended with {process.returncode}: {said[-1] if said else 'it said nothing'}"
+    return f"nsys ended with {process.returncode}: {output[-1] if output else 'no output'}"
+
+
+def with_nsys(report: Report, profiling: Profiling, *, run: bool) -> Report:
+    """Write the command for Nsight Systems, and run it where it exists, but not from attached ranks."""
+    assert report.run is not None and report.path is not None
+    ranks = max(result.trial.world_size for result in report.run.results)
+    command = nsys_command(report.path, profiling, ranks)
+    script = report.path / NSYS_SCRIPT
+    script.parent.mkdir(exist_ok=True)
+    write_atomically(script, nsys_script(command))
+    ended = run_nsys(command) if run else "not run by ranks of another launcher"
+    line = f"Nsight Systems: {script}: {ended}."
+    return dataclasses.replace(report, sections=(*report.sections, Section(lines=(line,))))

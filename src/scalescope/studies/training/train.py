@@ -1,62 +1,50 @@
 """`train`: one configuration (or a sweep of them), measured and summarised."""
 
-import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from scalescope.experiment.expand import expand
-from scalescope.launch.launcher import Launcher
-from scalescope.report.section import Section
-from scalescope.report.trace.sections import profile_sections
-from scalescope.report.training.sections import next_after_training, training_sections
-from scalescope.results.files import write_atomically
-from scalescope.results.run import Run
-from scalescope.studies.campaign import CampaignWatcher, Plan
-from scalescope.studies.request import Request
-from scalescope.studies.study import StudyReport, run_study
-from scalescope.studies.trace.profiling import NSYS_SCRIPT, Profiling, nsys_command, nsys_script, run_nsys
+from scalescope.studies.plan import Plan
+from scalescope.studies.study import Host, Report, Study
+from scalescope.studies.trace.profiling import Profiling
 
-DEFAULTS = {"repeats": 1, "window": 10.0}
+if TYPE_CHECKING:
+    from scalescope.results.run import Run
+    from scalescope.studies.request import Request
 
 
-def train(
-    request: Request,
-    launcher: Launcher,
-    watcher: CampaignWatcher,
-    most_ranks: int | None = None,
-    profiling: Profiling | None = None,
-) -> StudyReport:
-    """Measure what was asked, and record it by itself where a profile is wanted.
+@dataclass(frozen=True, kw_only=True)
+class Train(Study):
+    """Measures what was asked for, and records a trace of it where one is wanted."""
 
-    `most_ranks` is the default world size, all ranks there are when attached.
-    """
-    experiment = request.experiment(DEFAULTS)
-    if "world_size" not in experiment.settings:
-        experiment = experiment.with_settings(world_size=(most_ranks or 1,))
-    machine = launcher.machine()
-    expansion = expand(experiment, machine, many=request.yes)
-    plan = Plan(
-        experiment=expansion.experiment,
-        trials=expansion.trials,
-        machine=machine,
-        notes=expansion.notes,
-        once=() if profiling is None else profiling.trials(expansion.trials),
-    )
-    report = run_study(request, plan, launcher, watcher, _sections, next_after_training)
-    if profiling is None or not profiling.nsys or report.path is None:
-        return report
-    ranks = max(trial.world_size for trial in expansion.trials)
-    return _with_nsys(report, nsys_command(report.path, profiling, ranks), run=launcher.repeatable)
+    verb: ClassVar[str] = "train"
+    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1, "window": 10.0}
 
+    profiling: Profiling | None = None
 
-def _sections(run: Run) -> tuple[Section, ...]:
-    return (*training_sections(run), *profile_sections(run))
+    def flags(self) -> tuple[str, ...]:
+        return () if self.profiling is None else self.profiling.flags()
 
+    @classmethod
+    def from_flags(cls, flags: Sequence[str]) -> Self:
+        return cls(profiling=Profiling.from_flags(flags))
 
-def _with_nsys(report: StudyReport, command: list[str], *, run: bool) -> StudyReport:
-    """Write the command for Nsight Systems, and run it where it exists, but not from ranks."""
-    assert report.path is not None
-    script = report.path / NSYS_SCRIPT
-    script.parent.mkdir(exist_ok=True)
-    write_atomically(script, nsys_script(command))
-    ended = run_nsys(command) if run else "not run by ranks of another launcher"
-    line = f"Nsight Systems: {script}: {ended}."
-    return dataclasses.replace(report, sections=(*report.sections, Section(lines=(line,))))
+    def plan(self, request: "Request", host: Host) -> Plan:
+        experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
+        expansion = expand(experiment, host.machine, many=request.yes)
+        return Plan(
+            experiment=expansion.experiment,
+            trials=expansion.trials,
+            machine=host.machine,
+            notes=expansion.notes,
+            once=() if self.profiling is None else self.profiling.trials(expansion.trials),
+        )
+
+    def present(self, run: "Run") -> Report:
+        from scalescope.report.trace.sections import profile_sections
+        from scalescope.report.training.sections import next_after_training, training_sections
+        from scalescope.studies.presenting import report_of
+
+        sections = (*training_sections(run), *profile_sections(run))
+        return report_of(self, run, sections, next_after_training(run))

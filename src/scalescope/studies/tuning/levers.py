@@ -37,7 +37,7 @@ class Candidate:
 def shown(name: str, value: Value) -> str:
     """A setting at a value, as a person reads it."""
     if isinstance(value, Mapping):
-        return f"{name} {' '.join(f'{one}={text}' for one, text in value.items())}"
+        return f"{name} {' '.join(f'{variable}={text}' for variable, text in value.items())}"
     return f"{name} {'none' if value is None else value}"
 
 
@@ -88,11 +88,11 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
                 inapplicable.append(Inapplicable(text=candidate.text, reason=reason))
             else:
                 candidates.setdefault(candidate.trial.trial_id, candidate)
-    tried = {one.text for one in candidates.values()}
+    tried = {candidate.text for candidate in candidates.values()}
     return Levers(
         baseline=baseline,
         candidates=tuple(candidates.values()),
-        inapplicable=tuple(one for one in inapplicable if one.text not in tried),
+        inapplicable=tuple(lever for lever in inapplicable if lever.text not in tried),
     )
 
 
@@ -121,10 +121,12 @@ def _wanted(
             for setting in known.values():
                 if setting.lever is not None and setting.lever.changes != "the job":
                     values = tried_values(setting, baseline)
-                    left_out = {one: why for one, why in setting.lever.on_request.items() if one in values}
-                    yield setting, tuple(one for one in values if one not in list(left_out)), left_out
+                    left_out = {
+                        value: why for value, why in setting.lever.on_request.items() if value in values
+                    }
+                    yield setting, tuple(value for value in values if value not in list(left_out)), left_out
         elif name not in known:
-            levers = [one for one, setting in known.items() if setting.lever]
+            levers = [lever for lever, setting in known.items() if setting.lever]
             raise BadInput(
                 f"--levers: this configuration has no setting {name!r}; levers here: "
                 f"{', '.join(sorted(levers))}{nearest(name, known)}"
@@ -150,7 +152,7 @@ def _read(setting: Setting, text: str, baseline: Trial) -> Value:
 
 def _with_variable(baseline: Trial, name: str, value: str) -> dict[str, str]:
     """The baseline's environment with one variable more, or other."""
-    return {**(baseline.settings["env"] or {}), name: value}
+    return {**baseline.env, name: value}
 
 
 def settings_of_trial(trial: Trial) -> dict[str, Setting]:
@@ -160,8 +162,8 @@ def settings_of_trial(trial: Trial) -> dict[str, Setting]:
         for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy"))
     }
     owners = cards.cards_of_trial(str(trial.settings["benchmark"]), selection)
-    found = {setting.name: setting for owner in owners for setting in settings_of(owner)}
-    return {name: one for name, one in found.items() if not one.internal}
+    settings = {setting.name: setting for owner in owners for setting in settings_of(owner)}
+    return {name: setting for name, setting in settings.items() if not setting.internal}
 
 
 def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
@@ -171,7 +173,7 @@ def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
     multiples = tuple(now * times for times in setting.lever.multiples) if now else ()
     tries: tuple[Value, ...] = setting.lever.tries_on(baseline.device)
     if setting.kind == "env":
-        tries = tuple(_with_variable(baseline, *str(one).split("=", 1)) for one in tries)
+        tries = tuple(_with_variable(baseline, *str(text).split("=", 1)) for text in tries)
     return tuple(value for value in (*tries, *multiples) if value != now)
 
 
@@ -187,7 +189,7 @@ def with_values(experiment: Experiment, values: Mapping[str, Value]) -> Experime
     }
     if values.get("strategy") in known:
         foreign = set().union(*known.values()) - known[values["strategy"]]
-        kept = {name: found for name, found in kept.items() if name not in foreign}
+        kept = {name: given for name, given in kept.items() if name not in foreign}
     moved = {name: (value,) for name, value in values.items()}
     return dataclasses.replace(experiment, settings={**kept, **moved})
 

@@ -1,7 +1,6 @@
 """The search of `tune`: reads the results so far as far as they go, and says what to launch next."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import configurations
@@ -25,12 +24,11 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import Tuning
+from scalescope.report.tuning.sections import Tuning, next_after_tuning
 from scalescope.results.files import to_text
-from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING
-from scalescope.studies.campaign import CampaignWatcher
+from scalescope.studies.plan import Launch
 from scalescope.studies.tuning.levers import (
     Candidate,
     Levers,
@@ -39,8 +37,8 @@ from scalescope.studies.tuning.levers import (
     shown,
     with_values,
 )
+from scalescope.studies.tuning.tune import TUNED
 
-TUNED = "tuned.yaml"
 _SCALING_LAUNCHES = 3
 
 
@@ -63,26 +61,16 @@ class Search:
         }
         self._earlier: int | None = None
 
-    def heard(self, watcher: CampaignWatcher) -> Callable[[Result], None]:
-        """What to do with each result as it comes: say what is fastest so far, when that changes."""
-        results: list[Result] = []
-        told = ""
-        other_jobs = {
-            candidate.trial.trial_id for candidate in self.levers.candidates if candidate.changes == "the job"
-        }
-
-        def hear(result: Result) -> None:
-            nonlocal told
-            if result.launch < SCALING_STAGE * MOST_LAUNCHES and result.trial_id not in other_jobs:
-                results.append(result)
-            best = fastest(configurations(results), self.levers.baseline)
-            if best is not None:
-                name = self._name_of(best[0])
-                if name != told:
-                    told = name
-                    watcher.verdict(f"the fastest is {name} with {best[1]:.2f}×")
-
-        return hear
+    def interim(self, run: Run) -> str | None:
+        """What is fastest so far, among what trains the same job."""
+        other_jobs = {c.trial.trial_id for c in self.levers.candidates if c.changes == "the job"}
+        compared = [
+            result
+            for result in run.results
+            if result.launch < SCALING_STAGE * MOST_LAUNCHES and result.trial_id not in other_jobs
+        ]
+        best = fastest(configurations(compared), self.levers.baseline)
+        return None if best is None else f"the fastest is {self._name_of(best[0])} with {best[1]:.2f}×"
 
     def _name_of(self, trial: Trial) -> str:
         moved = [
@@ -92,14 +80,14 @@ class Search:
         ]
         return " + ".join(moved)
 
-    def more(self, run: Run) -> tuple[tuple[Trial, int], ...]:
+    def next_launches(self, run: Run) -> tuple[Launch, ...]:
         """The launches without which the search cannot go on; none when it is done."""
         if self._earlier is None:
             self._earlier = len(run.results)
         try:
             self._follow(run, _Progress())
         except LaunchesNeeded as needed:
-            return needed.launches
+            return tuple(Launch(trial, number) for trial, number in needed.launches)
         return ()
 
     def read(self, run: Run) -> Tuning:
@@ -116,7 +104,7 @@ class Search:
                 (candidate.text, candidate.trial.trial_id, candidate.changes)
                 for candidate in self.levers.candidates
             ),
-            inapplicable=tuple((one.text, one.reason) for one in self.levers.inapplicable),
+            inapplicable=tuple((lever.text, lever.reason) for lever in self.levers.inapplicable),
             baseline=self.levers.baseline,
             singles=progress.singles,
             dropped=progress.dropped,
@@ -132,23 +120,26 @@ class Search:
 
     def _so_far(self, run: Run) -> tuple[LeverComparison, ...]:
         """What the launches there are say, where the budget ended before every lever had its turn."""
-        found = {configuration.trial.trial_id: configuration for configuration in configurations(run.results)}
-        baseline = found.get(self.levers.baseline.trial_id)
+        by_id = {configuration.trial.trial_id: configuration for configuration in configurations(run.results)}
+        baseline = by_id.get(self.levers.baseline.trial_id)
         if baseline is None:
             return ()
         there = [
             candidate.trial.trial_id
             for candidate in self.levers.candidates
-            if candidate.trial.trial_id in found
+            if candidate.trial.trial_id in by_id
         ]
-        return compare_all(baseline, [found[one] for one in there], self._threshold)
+        return compare_all(baseline, [by_id[trial_id] for trial_id in there], self._threshold)
+
+    def next_step(self, run: Run) -> str | None:
+        return next_after_tuning(self.read(run), run.path / TUNED)
 
     def files(self, run: Run) -> dict[str, str]:
         tuning = self.read(run)
-        found = {TUNING: to_text(tuning_json(tuning))}
+        files = {TUNING: to_text(tuning_json(tuning))}
         if tuning.recommended:
-            found[TUNED] = to_yaml(dataclasses.replace(self._with(tuning.winner), verb="train"))
-        return found
+            files[TUNED] = to_yaml(dataclasses.replace(self._with(tuning.winner), verb="train"))
+        return files
 
     def _follow(self, run: Run, progress: "_Progress") -> None:
         repeats = self._experiment.measuring.repeats
@@ -182,7 +173,7 @@ class Search:
         progress.winner = frozenset((progress.first,))
         if self._combine:
             combining = Combining(ledger=ledger, build=self._trial_with, confirmations=repeats)
-            others = [one.text for one in ranked[1:]]
+            others = [candidate.text for candidate in ranked[1:]]
             progress.winner, progress.attempts = combining.search(ranked[0].text, others)
         winner = self._trial_with(progress.winner)
         assert winner is not None  # it was measured
@@ -196,25 +187,31 @@ class Search:
         """
         effects = {single.candidate.trial.trial_id: single for single in progress.singles}
 
-        def place(one: Candidate) -> tuple[bool, float]:
-            judged = effects.get(one.trial.trial_id)
+        def rank_of(candidate: Candidate) -> tuple[bool, float]:
+            judged = effects.get(candidate.trial.trial_id)
             known = judged is not None and judged.verdict == "faster"
             return not known, 0.0 if judged is None else -judged.speedup.value
 
-        candidates = [one for one in self.levers.candidates if one.trial.trial_id not in progress.failed]
-        fit = [one for one in candidates if _is_fit(one, effects.get(one.trial.trial_id))]
+        candidates = [
+            candidate
+            for candidate in self.levers.candidates
+            if candidate.trial.trial_id not in progress.failed
+        ]
+        fit = [
+            candidate for candidate in candidates if _is_fit(candidate, effects.get(candidate.trial.trial_id))
+        ]
         best: dict[str, Candidate] = {}
-        for one in sorted(fit, key=place):
-            best.setdefault(one.name, one)
+        for candidate in sorted(fit, key=rank_of):
+            best.setdefault(candidate.name, candidate)
         ranked = list(best.values())
         first = effects.get(ranked[0].trial.trial_id) if ranked else None
         if first is None or not self._may_win(first):
             return []
 
-        def turn(one: Candidate) -> int:
-            judged = effects.get(one.trial.trial_id)
+        def turn(candidate: Candidate) -> int:
+            judged = effects.get(candidate.trial.trial_id)
             promising = judged is not None and judged.speedup.value > 1.0 + self._threshold
-            return 0 if promising and not one.starts_slowly else 1 if one.starts_slowly else 2
+            return 0 if promising and not candidate.starts_slowly else 1 if candidate.starts_slowly else 2
 
         return [ranked[0], *sorted(ranked[1:], key=turn)]
 
@@ -229,7 +226,7 @@ class Search:
 
     def _with(self, texts: frozenset[str]) -> Experiment:
         chosen = [self._by_text[text] for text in sorted(texts)]
-        return with_values(self._experiment, {one.name: one.value for one in chosen})
+        return with_values(self._experiment, {candidate.name: candidate.value for candidate in chosen})
 
     def _trial_with(self, texts: frozenset[str]) -> Trial | None:
         """The trial with all these levers; None where it cannot be run, or two move the same setting."""

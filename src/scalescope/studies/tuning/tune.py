@@ -1,113 +1,163 @@
-"""`tune`: which setting helps, really: one by one, then together, each claim measured."""
+"""`tune`: which setting helps: one by one, then together, each claim measured."""
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from scalescope.analysis.tuning.ledger import MOST_LAUNCHES
 from scalescope.errors import BadInput
 from scalescope.experiment.emulation import emulation_notes
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
-from scalescope.launch.launcher import Launcher
-from scalescope.report.machine import format_lines
 from scalescope.report.section import Section
-from scalescope.report.tuning.plan import left_out_section, plan_of_tuning
-from scalescope.report.tuning.sections import next_after_tuning, tuning_sections
-from scalescope.studies.campaign import CampaignWatcher, Plan
-from scalescope.studies.estimate import estimate_s
-from scalescope.studies.request import Request
-from scalescope.studies.study import StudyReport, run_study
+from scalescope.results.result import Result
+from scalescope.studies.flags import read_flags
+from scalescope.studies.plan import Launch, Plan
+from scalescope.studies.study import Host, Report, Study
 from scalescope.studies.tuning.levers import Levers, find_levers
-from scalescope.studies.tuning.search import TUNED, Search
-from scalescope.studies.tuning.tune_once import for_running_ranks, tune_once
 
-DEFAULTS = {"repeats": 5, "budget": 600.0, "window": 3.0}
+if TYPE_CHECKING:
+    from scalescope.report.tuning.sections import Tuning
+    from scalescope.results.run import Run
+    from scalescope.studies.request import Request
+
+TUNED = "tuned.yaml"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
-    """What a person asks of `tune` besides the configuration."""
+class Procedure(Protocol):
+    """How levers are tried: in a search with repeated launches, or each once."""
+
+    @property
+    def levers(self) -> Levers: ...
+
+    def next_launches(self, run: "Run") -> Sequence[Launch]: ...
+
+    def read(self, run: "Run") -> "Tuning": ...
+
+    def files(self, run: "Run") -> dict[str, str]: ...
+
+    def next_step(self, run: "Run") -> str | None: ...
+
+    def interim(self, run: "Run") -> str | None: ...
+
+
+@dataclass(kw_only=True)
+class Tune(Study):
+    """Tries levers around one configuration, within the budget."""
+
+    verb: ClassVar[str] = "tune"
+    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 600.0, "window": 3.0}
 
     levers: tuple[str, ...] = ("all",)
     threshold: float = 0.03
     combine: bool = False
+    _procedure: Procedure | None = field(default=None, init=False, repr=False)  # once it is planned
+
+    def flags(self) -> tuple[str, ...]:
+        percent = f"{self.threshold * 100.0:g}%"
+        combining = ("--combine",) if self.combine else ()
+        return ("--levers", ",".join(self.levers), "--threshold", percent, *combining)
+
+    @classmethod
+    def from_flags(cls, flags: Sequence[str]) -> Self:
+        given = read_flags(flags)
+        return cls(
+            levers=levers_from([str(given.get("levers", "all"))]),
+            threshold=float(str(given.get("threshold", "3%")).removesuffix("%")) / 100.0,
+            combine="combine" in given,
+        )
+
+    def plan(self, request: "Request", host: Host) -> Plan:
+        from scalescope.studies.tuning.search import Search
+        from scalescope.studies.tuning.tune_once import SingleLaunches, for_running_ranks
+
+        if self.combine and not host.repeatable:
+            raise BadInput(
+                "--combine cannot be used under torchrun or srun, where launches cannot be repeated"
+            )
+        experiment, machine = self._experiment(request, host), host.machine
+        levers = find_levers(experiment, machine, self.levers)
+        levers = levers if host.repeatable else for_running_ranks(levers, host)
+        if not levers.candidates:
+            why = "; ".join(f"{lever.text}: {lever.reason}" for lever in levers.inapplicable)
+            raise BadInput(f"--levers: nothing is left to try here; {why}")
+        trials = (levers.baseline, *(candidate.trial for candidate in levers.candidates))
+        expansion = expand(experiment, machine)
+        plan = Plan(
+            experiment=expansion.experiment,
+            trials=trials,
+            machine=machine,
+            notes=tuple(dict.fromkeys((*expansion.notes, *emulation_notes(trials, machine)))),
+            preview=_preview(levers, experiment, machine),
+            chosen=(),
+        )
+        procedure: Procedure
+        if host.repeatable:
+            procedure = Search(experiment, machine, levers, threshold=self.threshold, combine=self.combine)
+        else:
+            seed = experiment.measuring.order_seed
+            singles = SingleLaunches(levers=levers, threshold=self.threshold, seed=seed, host=host)
+            procedure, plan = singles, singles.planned(plan)
+        self._procedure = procedure
+        return plan
+
+    def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
+        return self._planned(run).next_launches(run)
+
+    def interim(self, run: "Run") -> str | None:
+        return self._planned(run).interim(run)
+
+    def is_expected_failure(self, result: Result) -> bool:
+        """A lever that fails is an answer; the baseline must work."""
+        return self._procedure is None or result.trial_id != self._procedure.levers.baseline.trial_id
+
+    def present(self, run: "Run") -> Report:
+        from scalescope.report.tuning.sections import tuning_sections, verdict
+        from scalescope.studies.presenting import report_of, with_files
+
+        procedure = self._planned(run)
+        tuning = procedure.read(run)
+        report = report_of(self, run, tuning_sections(tuning), procedure.next_step(run))
+        report = dataclasses.replace(report, headline=verdict(tuning))
+        return with_files(report, {name: text.__str__ for name, text in procedure.files(run).items()})
+
+    def _planned(self, run: "Run") -> Procedure:
+        """How this study tries levers; of a stored run, worked out again from its request and its machine."""
+        if self._procedure is None:
+            from scalescope.results.run_folder import EXPERIMENT
+            from scalescope.studies.request import Request
+            from scalescope.studies.stored import recorded_host
+
+            host = recorded_host(run.path, repeatable=run.record.repeatable, ranks=None)
+            self.plan(Request(verb=self.verb, file=run.path / EXPERIMENT), host)
+        assert self._procedure is not None
+        return self._procedure
+
+    def _experiment(self, request: "Request", host: Host) -> Experiment:
+        """The request with what the host decides: how many ranks there are, and whether launches repeat."""
+        from scalescope.analysis.tuning.ledger import MOST_LAUNCHES
+
+        experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
+        if experiment.measuring.repeats > MOST_LAUNCHES:
+            raise BadInput(f"--repeats: tune makes at most {MOST_LAUNCHES} launches of one kind")
+        if host.repeatable:
+            return experiment
+        return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
 
 
-def tune(
-    request: Request,
-    launcher: Launcher,
-    watcher: CampaignWatcher,
-    most_ranks: int | None = None,
-    options: TuneOptions | None = None,
-) -> StudyReport:
-    """Try the levers around one configuration, within the budget.
-
-    `most_ranks` is the default world size, all ranks there are when attached.
-    """
-    options = options or TuneOptions()
-    if options.combine and not launcher.repeatable:
-        raise BadInput("--combine needs launches of its own; run it without torchrun or srun")
-    machine = launcher.machine()
-    experiment = _asked(request, launcher, most_ranks)
-    levers = find_levers(experiment, machine, options.levers)
-    if not launcher.repeatable:
-        levers = for_running_ranks(levers, launcher)
-    if not levers.candidates:
-        why = "; ".join(f"{one.text}: {one.reason}" for one in levers.inapplicable)
-        raise BadInput(f"--levers: nothing is left to try here; {why}")
-    trials = (levers.baseline, *(candidate.trial for candidate in levers.candidates))
-    notes = emulation_notes(trials, machine)
-    if request.dry_run:
-        for note in notes:
-            watcher.noted(note)
-        return StudyReport(sections=_plan_of(levers, experiment, machine))
-    if not launcher.repeatable:
-        return tune_once(request, launcher, watcher, experiment, levers, options.threshold)
-    search = Search(experiment, machine, levers, threshold=options.threshold, combine=options.combine)
-    expansion = expand(experiment, machine)
-    plan = Plan(
-        experiment=expansion.experiment,
-        trials=trials,
-        machine=machine,
-        notes=tuple(dict.fromkeys((*expansion.notes, *notes))),
-        chosen=(),
-    )
-    return run_study(
-        request,
-        plan,
-        launcher,
-        watcher,
-        lambda run: tuning_sections(search.read(run)),
-        lambda run: next_after_tuning(search.read(run), run.path / TUNED),
-        search.files,
-        more=search.more,
-        heard=search.heard(watcher),
-        answers=lambda result: result.trial_id != levers.baseline.trial_id,
-    )
-
-
-def _asked(request: Request, launcher: Launcher, most_ranks: int | None) -> Experiment:
-    """The request with what the launcher decides: how many ranks there are, and whether launches repeat."""
-    experiment = request.experiment(DEFAULTS)
-    if experiment.measuring.repeats > MOST_LAUNCHES:
-        raise BadInput(f"--repeats: tune makes at most {MOST_LAUNCHES} launches of one kind")
-    if "world_size" not in experiment.settings:
-        experiment = experiment.with_settings(world_size=(most_ranks or 1,))
-    if launcher.repeatable:
-        return experiment
-    return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
-
-
-def _plan_of(levers: Levers, experiment: Experiment, machine: Machine) -> tuple[Section, ...]:
+def _preview(levers: Levers, experiment: Experiment, machine: Machine) -> tuple[Section, ...]:
     """What would be tried and what not; how often each is launched is decided on the way."""
+    from scalescope.report.machine import format_lines
+    from scalescope.report.tuning.plan import left_out_section, plan_of_tuning
+    from scalescope.studies.estimate import estimate_s
+
     repeats = experiment.measuring.repeats
     seconds = estimate_s((levers.baseline, *(candidate.trial for candidate in levers.candidates)), repeats)
     changes = [(candidate.text, candidate.changes) for candidate in levers.candidates]
     budget_s, formats = experiment.measuring.budget, format_lines(machine, (levers.baseline,))
     planned = plan_of_tuning(levers.baseline, changes, repeats, seconds, budget_s, formats)
-    return (planned, *left_out_section([(one.text, one.reason) for one in levers.inapplicable]))
+    return (planned, *left_out_section([(lever.text, lever.reason) for lever in levers.inapplicable]))
 
 
 def levers_from(words: Sequence[str]) -> tuple[str, ...]:

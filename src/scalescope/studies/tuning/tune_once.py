@@ -14,32 +14,25 @@ from scalescope.analysis.tuning.verdicts import compare_all
 from scalescope.catalog.setting import Setting
 from scalescope.diagnose.advice import as_flag
 from scalescope.errors import ScalescopeError
-from scalescope.experiment.emulation import emulation_notes
-from scalescope.experiment.expand import expand
-from scalescope.experiment.experiment import Experiment
-from scalescope.experiment.trial import Trial, Value
-from scalescope.launch.launcher import Launcher
+from scalescope.experiment.trial import Value
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import Tuning, looks_fastest, tuning_sections
+from scalescope.report.tuning.sections import Tuning, looks_fastest
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT, TUNING
-from scalescope.studies.campaign import CampaignWatcher, Plan
-from scalescope.studies.request import Request
-from scalescope.studies.study import StudyReport, run_study
+from scalescope.studies.plan import Launch, Plan
+from scalescope.studies.study import Host
 from scalescope.studies.tuning.levers import Candidate, Inapplicable, Levers, other_jobs, settings_of_trial
 
-_NOTE = "Attached ranks make one launch of each lever: no interval and no verdict."
+_NOTE = "Under torchrun or srun every lever is launched once, so there is no interval and no verdict."
 _KEEP_CORES = "threads of ranks that run already keep their cores; tune without torchrun or srun tries it"
 
 
-def for_running_ranks(levers: Levers, launcher: Launcher) -> Levers:
+def for_running_ranks(levers: Levers, host: Host) -> Levers:
     """The levers without those that ranks cannot move once they run; refuses a baseline they cannot be."""
-    launcher.check(levers.baseline)
+    host.check(levers.baseline)
     fixed = {
-        candidate.text: why
-        for candidate in levers.candidates
-        if (why := _why_fixed(candidate, levers, launcher))
+        candidate.text: why for candidate in levers.candidates if (why := _why_fixed(candidate, levers, host))
     }
     left_out = (Inapplicable(text=text, reason=why) for text, why in fixed.items())
     return dataclasses.replace(
@@ -49,61 +42,44 @@ def for_running_ranks(levers: Levers, launcher: Launcher) -> Levers:
     )
 
 
-def _why_fixed(candidate: Candidate, levers: Levers, launcher: Launcher) -> str | None:
+def _why_fixed(candidate: Candidate, levers: Levers, host: Host) -> str | None:
     lever = settings_of_trial(levers.baseline)[candidate.name].lever
     if lever is not None and lever.needs_new_ranks:
         return _KEEP_CORES
     try:
-        launcher.check(candidate.trial)
+        host.check(candidate.trial)
     except ScalescopeError as error:
         return str(error)
     return None
 
 
-def tune_once(
-    request: Request,
-    launcher: Launcher,
-    watcher: CampaignWatcher,
-    experiment: Experiment,
-    levers: Levers,
-    threshold: float,
-) -> StudyReport:
-    """Launch the baseline and every lever once, and show them without a verdict."""
-    machine = launcher.machine()
-    expansion = expand(experiment, machine)
-    singles = SingleLaunches(levers=levers, threshold=threshold, seed=experiment.measuring.order_seed)
-    trials = tuple(trial for trial, _ in singles.launches)
-    plan = Plan(
-        experiment=expansion.experiment,
-        trials=trials,
-        machine=machine,
-        notes=tuple(dict.fromkeys((*expansion.notes, *emulation_notes(trials, machine), _NOTE))),
-        chosen=singles.launches,
-    )
-    nodes, baseline = len(launcher.nodes()), levers.baseline
-    on_a_node = machine.ranks_on_a_host(baseline.world_size)
-    return run_study(
-        request,
-        plan,
-        launcher,
-        watcher,
-        lambda run: tuning_sections(singles.read(run)),
-        lambda run: singles.next_step(run, nodes, on_a_node),
-        lambda run: {TUNING: to_text(tuning_json(singles.read(run)))},
-        answers=lambda result: result.trial_id != baseline.trial_id,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleLaunches:
-    """What to launch once, and what these launches say."""
+    """What to launch once, and what these launches show."""
 
     levers: Levers
     threshold: float
     seed: int
+    host: Host
+
+    def planned(self, plan: Plan) -> Plan:
+        """The plan with everything launched once."""
+        trials = tuple(launch.trial for launch in self.launches)
+        return dataclasses.replace(plan, trials=trials, chosen=self.launches, notes=(*plan.notes, _NOTE))
+
+    def next_launches(self, run: Run) -> tuple[Launch, ...]:
+        """Nothing follows on the single launches."""
+        return ()
+
+    def interim(self, run: Run) -> str | None:
+        """One launch each is no answer before all of them."""
+        return None
+
+    def files(self, run: Run) -> dict[str, str]:
+        return {TUNING: to_text(tuning_json(self.read(run)))}
 
     @property
-    def launches(self) -> tuple[tuple[Trial, int], ...]:
+    def launches(self) -> tuple[Launch, ...]:
         """Everything once, in a random order; what starts slowly, and what is only there for scaling, last.
 
         The baseline comes second: the first launch pays for what processes do once, and a budget that ends
@@ -111,69 +87,69 @@ class SingleLaunches:
         """
         order = list(self.levers.candidates)
         random.Random(f"{self.seed}/0").shuffle(order)
-        order.sort(key=lambda one: one.starts_slowly)
-        trials = [one.trial for one in order]
+        order.sort(key=lambda candidate: candidate.starts_slowly)
+        trials = [candidate.trial for candidate in order]
         trials.insert(1, self.levers.baseline)
-        alone = [one for _, one in other_jobs(self.levers).values()]
+        alone = [trial for _, trial in other_jobs(self.levers).values()]
         by_id = {trial.trial_id: trial for trial in (*trials, *alone)}
-        return tuple((trial, 0) for trial in by_id.values())
+        return tuple(Launch(trial) for trial in by_id.values())
 
     def read(self, run: Run) -> Tuning:
         """What there is, each lever against the one launch of the baseline."""
         once = [result for result in run.results if result.launch == 0]
-        found = {configuration.trial.trial_id: configuration for configuration in configurations(once)}
+        by_id = {configuration.trial.trial_id: configuration for configuration in configurations(once)}
         failed = {
-            one.trial_id: f"{one.status}: {one.reason}"
-            for one in once
-            if one.status != "ok"
-            and one.trial_id not in found
-            and not str(one.reason).startswith("interrupted by")  # a signal that ended it says nothing of it
+            result.trial_id: f"{result.status}: {result.reason}"
+            for result in once
+            if result.status not in ("ok", "interrupted") and result.trial_id not in by_id
         }
-        baseline = found.get(self.levers.baseline.trial_id)
+        baseline = by_id.get(self.levers.baseline.trial_id)
         ids = [candidate.trial.trial_id for candidate in self.levers.candidates]
-        judged = [found[one] for one in ids if one in found]
+        judged = [by_id[trial_id] for trial_id in ids if trial_id in by_id]
         return Tuning(
             levers=tuple(
                 (candidate.text, candidate.trial.trial_id, candidate.changes)
                 for candidate in self.levers.candidates
             ),
-            inapplicable=tuple((one.text, one.reason) for one in self.levers.inapplicable),
+            inapplicable=tuple((lever.text, lever.reason) for lever in self.levers.inapplicable),
             baseline=self.levers.baseline,
             singles=() if baseline is None else compare_all(baseline, judged, self.threshold),
             dropped=frozenset(),
             failed=failed,
             scaling={
-                name: ratio_of_logs(found[every.trial_id].log_rates, found[one.trial_id].log_rates)
-                for name, (every, one) in other_jobs(self.levers).items()
-                if {every.trial_id, one.trial_id} <= set(found)
+                name: ratio_of_logs(by_id[every.trial_id].log_rates, by_id[alone.trial_id].log_rates)
+                for name, (every, alone) in other_jobs(self.levers).items()
+                if {every.trial_id, alone.trial_id} <= set(by_id)
             },
             first=None,
             attempts=(),
             winner=frozenset(),
             final=None,
             threshold=self.threshold,
-            finished=all(trial.trial_id in {*found, *failed} for trial, _ in self.launches),
+            finished=all(launch.trial.trial_id in {*by_id, *failed} for launch in self.launches),
             one_launch_each=True,
         )
 
-    def next_step(self, run: Run, nodes: int, on_a_node: int) -> str | None:
+    def next_step(self, run: Run) -> str | None:
         """The command that launches what looked fastest anew; none where nothing did."""
         best = looks_fastest(self.read(run))
+        nodes = self.host.nodes
+        on_a_node = self.host.machine.ranks_on_a_host(self.levers.baseline.world_size)
         if best is None:
             return None
-        one = next(candidate for candidate in self.levers.candidates if candidate.text == best[0])
-        setting = settings_of_trial(self.levers.baseline)[one.name]
+        candidate = next(candidate for candidate in self.levers.candidates if candidate.text == best[0])
+        setting = settings_of_trial(self.levers.baseline)[candidate.name]
         file = shlex.quote(str(run.path / EXPERIMENT))
         if nodes == 1:
-            lever = shlex.quote(f"{one.name}={_typed(setting, one.value)}")
+            lever = shlex.quote(f"{candidate.name}={_typed(setting, candidate.value)}")
             return f"without torchrun or srun: scalescope tune {file} --levers {lever} --repeats 5"
         ranks = "gpus" if self.levers.baseline.device == "cuda" else "tasks"
         job = f"--repeats 5 --launcher slurm --nodes {nodes} --{ranks}-per-node {on_a_node}"
-        now = self.levers.baseline.settings[one.name]
+        now = self.levers.baseline.settings[candidate.name]
         if setting.kind == "bool":
-            way = as_flag(one.name, one.value)
+            way = as_flag(candidate.name, candidate.value)
             return f"scalescope train {file} {job}, and the same with {way}"
-        both = shlex.quote(f"{_typed(setting, now)},{_typed(setting, one.value)}")
+        both = shlex.quote(f"{_typed(setting, now)},{_typed(setting, candidate.value)}")
         return f"scalescope train {file} {setting.flag} {both} {job}"
 
 

@@ -3,8 +3,8 @@
 from scalescope.experiment.expand import expand
 from scalescope.experiment.machine import Machine
 from scalescope.launch.fake import TWO_CORES
-from scalescope.studies.campaign import Plan
-from scalescope.studies.scaling.network import exchanges, listeners, network_of, pairs
+from scalescope.studies.plan import Plan
+from scalescope.studies.scaling.network import exchanges, nccl_logs, network_of, pairs
 from tests.unit.experiment.asking import ask, with_gpus
 
 
@@ -33,7 +33,7 @@ def test_an_exchange_ends_where_only_bytes_count() -> None:
 
 def test_one_rank_has_nobody_to_exchange_with() -> None:
     alone = plan(world_size="1")
-    assert exchanges(alone) == pairs(alone) == network_of(alone, listen=True) == ()
+    assert exchanges(alone) == pairs(alone) == network_of(alone, with_nccl_log=True) == ()
 
 
 def test_an_exchange_is_placed_as_the_training_ranks_are() -> None:
@@ -60,26 +60,26 @@ def test_pairs_are_those_of_the_most_ranks() -> None:
 
 
 def test_only_nccl_is_listened_to() -> None:
-    assert listeners(exchanges(plan(world_size="2"))) == ()
-    (heard,) = listeners(exchanges(on_gpus(world_size="2")))
+    assert nccl_logs(exchanges(plan(world_size="2"))) == ()
+    (heard,) = nccl_logs(exchanges(on_gpus(world_size="2")))
     assert (heard.settings["purpose"], heard.settings["dtype"]) == ("listen", "float32")
     assert heard.settings["env"]["NCCL_DEBUG"] == "INFO"
 
 
 def test_variables_that_were_set_are_kept_while_listening() -> None:
     (one,) = exchanges(on_gpus(world_size="2"))
-    (heard,) = listeners([one.replace(env={"NCCL_P2P_DISABLE": "1"})])
+    (heard,) = nccl_logs([one.replace(env={"NCCL_P2P_DISABLE": "1"})])
     assert {"NCCL_P2P_DISABLE", "NCCL_DEBUG"} <= set(heard.settings["env"])
 
 
 def test_equal_ranks_are_listened_to_once() -> None:
     (one,) = exchanges(on_gpus(world_size="2"))
-    assert len(listeners([one, one.replace(dtype="float16")])) == 1
+    assert len(nccl_logs([one, one.replace(dtype="float16")])) == 1
 
 
 def test_the_most_ranks_are_listened_to_where_the_launcher_can_set_variables() -> None:
     asked = on_gpus(world_size="1,2,4")
-    silent, heard = network_of(asked, listen=False), network_of(asked, listen=True)
+    silent, heard = network_of(asked, with_nccl_log=False), network_of(asked, with_nccl_log=True)
     assert len(heard) == len(silent) + 1
     assert [one.world_size for one in heard if one.settings["purpose"] == "listen"] == [4]
     assert not any(one.settings["purpose"] == "listen" for one in silent)

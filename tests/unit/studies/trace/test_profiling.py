@@ -135,7 +135,7 @@ def test_where_nsys_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         ("exit 0", "done"),
         ("echo first >&2; echo 'no permission' >&2; exit 3", "nsys ended with 3: no permission"),
         ("echo only here; exit 1", "nsys ended with 1: only here"),
-        ("exit 1", "nsys ended with 1: it said nothing"),
+        ("exit 1", "nsys ended with 1: no output"),
     ],
 )
 def test_what_became_of_nsys_is_said_in_a_line(script: str, said: str) -> None:

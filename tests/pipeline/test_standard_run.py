@@ -13,7 +13,7 @@ from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.studies.request import Request
-from scalescope.studies.scaling.main_job import main_job
+from tests.verbs import standard_run
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -29,7 +29,7 @@ def page_where_it_matters(request: pytest.FixtureRequest) -> None:
 
 def test_the_main_job_shows_the_machine_and_then_how_it_scales() -> None:
     watcher = RecordingWatcher()
-    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
+    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
     assert report.exit_code == 0
     (machine,) = watcher.sections
     assert machine.title == "Machine"
@@ -44,7 +44,7 @@ def test_the_main_job_shows_the_machine_and_then_how_it_scales() -> None:
 
 def test_the_main_job_says_what_memory_training_takes() -> None:
     watcher = RecordingWatcher()
-    report = main_job(ask("run", batch_size=50, world_size=[1, 2]), FakeLauncher(MODEL), watcher)
+    report = standard_run(ask("run", batch_size=50, world_size=[1, 2]), FakeLauncher(MODEL), watcher)
     held = [(trial, n) for trial, n in watcher.launched if trial.settings["benchmark"] == "memory"]
     assert sorted(trial.rank_batch_size for trial, _ in held) == [2, 8]
     assert {(trial.world_size, n) for trial, n in held} == {(1, 0)}  # once, however many repeats
@@ -55,7 +55,9 @@ def test_the_main_job_says_what_memory_training_takes() -> None:
 def test_own_models_are_looked_at_with_the_batches_that_were_asked_for() -> None:
     own = f"{Path(__file__).parents[2] / 'examples/own_model.py'}:build"
     watcher = RecordingWatcher()
-    main_job(ask("run", workload=own, batch_size=[16, 48], world_size=[1, 2]), FakeLauncher(MODEL), watcher)
+    standard_run(
+        ask("run", workload=own, batch_size=[16, 48], world_size=[1, 2]), FakeLauncher(MODEL), watcher
+    )
     held = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "memory"]
     assert sorted(trial.rank_batch_size for trial in held) == [16, 48]
 
@@ -67,7 +69,7 @@ def test_memory_that_cannot_be_measured_is_a_remark(bad_input: bool) -> None:
             return Outcome(status="failed", reason="Expected more than 1 value", bad_input=bad_input)
         return None
 
-    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL, outcomes=refuse), RecordingWatcher())
+    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL, outcomes=refuse), RecordingWatcher())
     assert report.exit_code == 0
     assert not any(section.title == "Failed" for section in report.sections)
     assert report.sections[-1].lines == (
@@ -82,12 +84,12 @@ def test_where_memory_alone_was_asked_for_its_failure_counts() -> None:
         return Outcome(status="failed", reason="killed")
 
     launcher = FakeLauncher(MODEL, outcomes=fail)
-    assert main_job(ask("run"), launcher, RecordingWatcher(), parts=("memory",)).exit_code == 4
+    assert standard_run(ask("run"), launcher, RecordingWatcher(), parts=("memory",)).exit_code == 4
 
 
 def test_memory_alone_trains_nothing_else() -> None:
     watcher = RecordingWatcher()
-    report = main_job(ask("run", strategy="ddp"), FakeLauncher(MODEL), watcher, parts=("memory",))
+    report = standard_run(ask("run", strategy="ddp"), FakeLauncher(MODEL), watcher, parts=("memory",))
     assert {trial.settings["benchmark"] for trial, _ in watcher.launched} == {"memory"}
     assert report.exit_code == 0
     kinds = [entry["kind"] for entry in summary_of(report.path)["results"]["memory"]]
@@ -96,7 +98,7 @@ def test_memory_alone_trains_nothing_else() -> None:
 
 def test_the_main_job_says_what_the_network_gives() -> None:
     watcher = RecordingWatcher()
-    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
+    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
     spoken = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "comm"]
     assert {trial.world_size for trial in spoken} == {2}
     assert {trial.settings["collective"] for trial in spoken} == {"all_reduce"}
@@ -111,7 +113,7 @@ def test_the_main_job_says_what_the_network_gives() -> None:
 
 def test_communication_alone_trains_nothing() -> None:
     watcher = RecordingWatcher()
-    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher, parts=("comm",))
+    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher, parts=("comm",))
     assert {trial.settings["benchmark"] for trial, _ in watcher.launched} == {"comm"}
     (section,) = report.sections
     assert section.lines[0].startswith("all_reduce over 2 ranks")
@@ -120,14 +122,14 @@ def test_communication_alone_trains_nothing() -> None:
 
 def test_communication_of_one_rank_is_refused() -> None:
     launcher = FakeLauncher(MODEL)
-    with pytest.raises(CannotRun, match="one rank has nobody to talk to"):
-        main_job(ask("run", world_size=1), launcher, RecordingWatcher(), parts=("comm",))
+    with pytest.raises(CannotRun, match="collectives need at least 2 ranks"):
+        standard_run(ask("run", world_size=1), launcher, RecordingWatcher(), parts=("comm",))
     assert launcher.launched == []
 
 
 def test_training_alone_measures_all_ranks_and_nothing_else() -> None:
     watcher = RecordingWatcher()
-    report = main_job(
+    report = standard_run(
         ask("run", world_size=[1, 2], batch_size=[50, 100]),
         FakeLauncher(MODEL),
         watcher,
@@ -143,7 +145,7 @@ def test_the_machine_is_said_to_have_gpus_and_ranks_to_share_them() -> None:
     gpus = tuple(Gpu(index=n, name=f"H{n}", memory_bytes=80 << 30, uuid=f"GPU-{n}") for n in range(2))
     machine = dataclasses.replace(TWO_CORES, gpus=gpus, backends=("gloo", "nccl"), cuda_version="13.0")
     watcher = RecordingWatcher()
-    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL, machine), watcher)
+    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL, machine), watcher)
     lines = watcher.sections[0].lines
     assert "GPUs       : 2" in lines
     assert "  cuda:1  : H1, 80 GiB" in lines
@@ -158,7 +160,7 @@ def steps_of(settings: dict[str, str], **iterations: int) -> set[tuple[int, int]
     }
     watcher = RecordingWatcher()
     options: dict[str, Any] = dict(iterations)
-    main_job(Request(verb="run", flags=flags), FakeLauncher(MODEL), watcher, **options)
+    standard_run(Request(verb="run", flags=flags), FakeLauncher(MODEL), watcher, **options)
     found = set()
     for trial, _ in watcher.launched:
         if trial.settings["benchmark"] == "train":
@@ -189,14 +191,14 @@ def test_iters_are_measured_steps_and_warmup_those_before(
 def test_iters_and_steps_together_are_refused(name: str) -> None:
     with pytest.raises(BadInput) as caught:
         steps_of({name: "30"}, iters=7)
-    assert str(caught.value) == f"--iters cannot be used with {name}: each says how long a launch measures"
+    assert str(caught.value) == f"--iters cannot be used with {name}: each sets how long a launch measures"
 
 
 def windows_of(**asked: Any) -> set[float]:
     """The windows of all launches of a `run` over 1 and 2 ranks with batches of 50 samples."""
     watcher = RecordingWatcher()
     request = Request(verb="run", flags={name: (Given(str(v), name),) for name, v in asked.items()})
-    main_job(request, FakeLauncher(MODEL), watcher)
+    standard_run(request, FakeLauncher(MODEL), watcher)
     trained = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "train"]
     return {trial.settings["window"] for trial in trained}
 
@@ -214,7 +216,7 @@ def test_a_window_that_was_given_is_kept() -> None:
 
 def test_the_first_verdict_comes_before_what_only_explains() -> None:
     watcher = RecordingWatcher()
-    main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
+    standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
     assert watcher.verdicts[0].endswith("(1 launch each).")
     assert watcher.verdicts[-1].endswith("(5 launches each).")
     rows = [(trial.world_size, trial.settings["strategy"]) for trial, _ in watcher.launched[:2]]
@@ -222,7 +224,7 @@ def test_the_first_verdict_comes_before_what_only_explains() -> None:
 
 
 def test_the_main_job_leaves_a_page_to_show() -> None:
-    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
+    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
     assert report.page is not None and report.path is not None
     assert report.page.resolve() == (report.path / "report.html").resolve()
     assert "2 ranks deliver" in report.page.read_text()
@@ -232,9 +234,9 @@ def test_without_what_draws_it_the_main_job_stands_and_says_so(monkeypatch: pyte
     def missing(*_: object) -> None:
         raise CannotRun("figures need matplotlib")
 
-    monkeypatch.setattr("scalescope.studies.scaling.main_job.report", missing)
+    monkeypatch.setattr("scalescope.studies.report.page_of", missing)
     watcher = RecordingWatcher()
-    report = main_job(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
+    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
     assert report.page is None
     assert report.exit_code == 0
     assert any("There is no report.html: figures need matplotlib" in line for line in watcher.notes)

@@ -1,0 +1,259 @@
+"""The path every measuring verb takes: request, plan, campaign, report."""
+
+import contextlib
+import dataclasses
+import shlex
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError
+from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
+from scalescope.launch.launcher import Launcher, RanksLost
+from scalescope.report.machine import format_lines
+from scalescope.report.trials import plan_section
+from scalescope.results.files import to_text
+from scalescope.results.run import load_run
+from scalescope.results.run_folder import (
+    DEFAULT_ROOT,
+    ENVIRONMENT,
+    EXPERIMENT,
+    RunFolder,
+    new_run_path,
+    point_latest_at,
+)
+from scalescope.results.run_record import RunEnd, RunRecord, read_run_record, write_run_record
+from scalescope.studies.campaign import run_campaign
+from scalescope.studies.environment import continued_environment, environment_record
+from scalescope.studies.estimate import estimate_s
+from scalescope.studies.plan import Plan
+from scalescope.studies.presenting import is_unstable
+from scalescope.studies.report import PAGE
+from scalescope.studies.request import Request
+from scalescope.studies.study import Host, Report, Study
+from scalescope.studies.watcher import CampaignWatcher
+
+# What may differ between the command that began a run and the one that continues it.
+_MAY_DIFFER = (
+    "repeats",
+    "budget",
+    "name",
+    "window",
+    "init_timeout",
+    "warmup_timeout",
+    "stall_timeout",
+    "teardown_timeout",
+)
+
+
+def run_study(study: Study, request: Request, launcher: Launcher, watcher: CampaignWatcher) -> Report:
+    """Plan, measure, and present what is stored then."""
+    plan = study.plan(request, host_of(launcher))
+    if request.only_launches is not None:
+        plan = dataclasses.replace(plan, only=request.only_launches, budget_since=request.budget_since)
+        request = dataclasses.replace(request, resume=_is_begun(plan))
+        if plan.experiment.measuring.output_dir is None:
+            raise BadInput("--only-launch requires --output-dir, which all commands of the run share")
+    elif not launcher.repeatable:
+        plan = _launched_once(plan)
+    for note in plan.notes:
+        watcher.noted(note)
+    if request.dry_run:
+        return _only_planned(plan, watcher)
+    if plan.preface:
+        watcher.shown(plan.preface)
+    for trial in plan.all_trials:
+        launcher.check(trial)
+    folder, plan = _open_folder(study, request, plan)
+    try:
+        record = _begin(study, request, plan, launcher, folder)
+        notes, end = _measured(study, plan, launcher, folder, watcher, record)
+        report = study.present(load_run(folder.path))
+        report, unwritten = write_files(report, folder)
+        write_run_record(folder.path, dataclasses.replace(record, end=end))
+    except BaseException as error:
+        _add_resume_command(error, study, request, folder.path)
+        with contextlib.suppress(Exception):  # what stopped the run is what the person must see
+            write_files(study.present(load_run(folder.path)), folder)
+        raise
+    finally:
+        folder.close()
+    assert report.run is not None
+    for note in (*notes, *unwritten, *report.run.warnings):
+        watcher.noted(note)
+    if not report.run.results and not report.exit_code:
+        raise CannotRun("nothing was measured")
+    if request.strict and not report.exit_code and is_unstable(report.run):
+        return dataclasses.replace(report, exit_code=ExitCode.INVALID)
+    return report
+
+
+def host_of(launcher: Launcher) -> Host:
+    """What planning needs to know of a launcher."""
+    return Host(
+        machine=launcher.machine(),
+        nodes=len(launcher.nodes()),
+        repeatable=launcher.repeatable,
+        ranks=launcher.ranks,
+        check=launcher.check,
+    )
+
+
+def _begin(study: Study, request: Request, plan: Plan, launcher: Launcher, folder: RunFolder) -> RunRecord:
+    """Write what was asked for, and where it is measured."""
+    folder.write(EXPERIMENT, to_yaml(plan.experiment, study.flags()))
+    record = RunRecord(
+        verb=study.verb,
+        flags=study.flags(),
+        name=plan.experiment.measuring.name,
+        repeatable=launcher.repeatable or request.only_launches is not None,
+    )
+    write_run_record(folder.path, record)
+    environment = environment_record(folder.path, plan, launcher, resume=request.resume)
+    if environment is not None:
+        folder.write(ENVIRONMENT, to_text(environment))
+    return record
+
+
+def _measured(
+    study: Study,
+    plan: Plan,
+    launcher: Launcher,
+    folder: RunFolder,
+    watcher: CampaignWatcher,
+    record: RunRecord,
+) -> tuple[list[str], RunEnd]:
+    """Run the campaign; why it ended is written down also where it ended badly."""
+    try:
+        return run_campaign(plan, launcher, folder, watcher, study)
+    except Interrupted as interruption:
+        end = RunEnd(why="interrupted", signal=signal.Signals(interruption.signum).name)
+        _write_end(folder.path, record, end)
+        raise
+    except RanksLost as error:
+        _write_end(folder.path, record, RunEnd(why="ranks_lost", message=str(error)))
+        raise
+    except ScalescopeError as error:
+        _write_end(folder.path, record, RunEnd(why="failed", message=str(error)))
+        raise
+
+
+def _write_end(path: Path, record: RunRecord, end: RunEnd) -> None:
+    with contextlib.suppress(Exception):  # what stopped the run is what the person must see
+        write_run_record(path, dataclasses.replace(record, end=end))
+
+
+def write_files(report: Report, folder: RunFolder) -> tuple[Report, list[str]]:
+    """Write the files of a report; one that cannot be made costs itself, and a note."""
+    notes = []
+    for name, text in report.files.items():
+        try:
+            folder.write(name, text())
+        except OSError:
+            raise
+        except ScalescopeError as error:
+            notes.append(f"There is no {name}: {error}")
+        except Exception as error:
+            notes.append(f"{name} could not be written: {error!r}")
+    page = folder.path / PAGE if PAGE in report.files else None
+    if page is not None and page.is_file():
+        report = dataclasses.replace(report, page=page)
+    return report, notes
+
+
+def _add_resume_command(error: BaseException, study: Study, request: Request, path: Path) -> None:
+    """Let what stopped a run name the command that continues it."""
+    words = shlex.join((study.verb, *study.flags(), "--resume", "--output-dir", str(path)))
+    kept = f"finished launches are kept; scalescope {words} continues"
+    if isinstance(error, Interrupted):
+        error.kept = kept
+    if isinstance(error, RanksLost):
+        error.args = (f"{error}; {kept}",)
+
+
+def _only_planned(plan: Plan, watcher: CampaignWatcher) -> Report:
+    """What --dry-run shows: the trials and how long they take."""
+    if plan.preview:
+        return Report(sections=plan.preview)
+    repeats, budget = plan.experiment.measuring.repeats, plan.experiment.measuring.budget
+    seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
+    if budget is not None and budget < seconds:
+        watcher.noted(f"The budget of {budget:g} s would end this early.")
+    formats = format_lines(plan.machine, plan.all_trials)
+    return Report(sections=(plan_section(plan.trials, repeats, seconds, plan.once, formats),))
+
+
+def _is_begun(plan: Plan) -> bool:
+    """Whether another command of a shared run has begun it."""
+    given = plan.experiment.measuring.output_dir
+    return given is not None and (Path(given) / EXPERIMENT).is_file()
+
+
+def _launched_once(plan: Plan) -> Plan:
+    """Attached ranks are one set of processes: more launches of them would not be independent."""
+    if plan.experiment.measuring.repeats == 1:
+        return plan
+    once = dataclasses.replace(plan.experiment.measuring, repeats=1)
+    note = (
+        "Under torchrun or srun there is a single launch, so no confidence interval. Use --launcher slurm, "
+        "or this command with --only-launch 0, 1, 2, each with the same --output-dir and --repeats 3."
+    )
+    return dataclasses.replace(
+        plan,
+        experiment=dataclasses.replace(plan.experiment, measuring=once),
+        notes=(*plan.notes, note),
+    )
+
+
+def _open_folder(study: Study, request: Request, plan: Plan) -> tuple[RunFolder, Plan]:
+    """The run's folder, and the plan as it is carried out there."""
+    given = plan.experiment.measuring.output_dir
+    path = Path(given) if given else _default_path(study, request)
+    if request.resume and not (path / EXPERIMENT).is_file():
+        raise BadInput(f"--resume: {path} has no run to continue")
+    if request.resume:
+        wanted = to_mapping(plan.experiment)
+        check_same_request(path / EXPERIMENT, wanted, neutral_values(study.benchmark))
+        _check_same_study(study, read_run_record(path), path)
+        plan = dataclasses.replace(plan, environment=continued_environment(path, plan.machine))
+    folder = RunFolder.open(path, resume=request.resume)
+    if not given:
+        point_latest_at(path)
+    return folder, plan
+
+
+def _default_path(study: Study, request: Request) -> Path:
+    if not request.resume:
+        return new_run_path(study.verb)
+    latest = DEFAULT_ROOT / "latest"
+    if not latest.exists():
+        raise BadInput("--resume: there is no run under runs/; name its folder with --output-dir")
+    return latest.resolve()
+
+
+def _check_same_study(study: Study, stored: RunRecord, path: Path) -> None:
+    if (stored.verb, stored.flags) != (study.verb, study.flags()):
+        begun = shlex.join(("scalescope", stored.verb, *stored.flags))
+        raise BadInput(f"--resume: {path} was started with a different command: {begun}")
+
+
+def check_same_request(stored: Path, wanted: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:
+    """A run is continued by the request that began it; only the number of repeats may grow.
+
+    Settings that were added since have their neutral value in it, so a neutral value makes no difference.
+    """
+    before = yaml.safe_load(stored.read_text(encoding="utf-8")) or {}
+    keys = sorted({*before, *wanted} - set(_MAY_DIFFER))
+    differing = [key for key in keys if _value(before, key, neutral) != _value(wanted, key, neutral)]
+    if differing:
+        shown = ", ".join(
+            f"{key} ({before.get(key, 'not set')}, now {wanted.get(key, 'not set')})" for key in differing
+        )
+        raise BadInput(f"--resume: {stored.parent} was started with different settings: {shown}")
+
+
+def _value(mapping: Mapping[str, Any], key: str, neutral: Mapping[str, Any]) -> Any:
+    return mapping.get(key, neutral.get(key))

@@ -1,0 +1,66 @@
+"""Stored runs: the study that made one, and what it presents."""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalescope import studies
+from scalescope.errors import CannotRun, ScalescopeError
+from scalescope.experiment.machine import Machine
+from scalescope.results.run import Run
+from scalescope.results.run_folder import ENVIRONMENT, read_json
+from scalescope.studies.presenting import report_of
+from scalescope.studies.study import Host, Report, Study
+
+
+def present(run: Run) -> Report:
+    """What a stored run shows, by the study that made it."""
+    study = study_of(run)
+    if study is not None:
+        try:
+            return study.present(run)
+        except ScalescopeError as error:  # a custom model that is gone, for instance: the results are there
+            notes = (f"The sections of {run.record.verb} cannot be made: {error}",)
+            return dataclasses.replace(report_of(None, run, ()), notes=notes)
+    return report_of(None, run, ())
+
+
+def study_of(run: Run) -> Study | None:
+    """The study that made a run; None where its verb is not known here."""
+    kind = find_study(run.record.verb)
+    return None if kind is None else kind.from_flags(run.record.flags)
+
+
+def find_study(verb: str) -> type[Study] | None:
+    """The study of a verb: the class in the module of its name, in any folder of studies."""
+    for name in _modules():
+        if verb and name.rpartition(".")[2] == verb:
+            module = importlib.import_module(name)
+            for kind in vars(module).values():
+                if isinstance(kind, type) and getattr(kind, "verb", None) == verb:
+                    return kind
+    return None
+
+
+def _modules() -> Iterator[str]:
+    """The modules in the folders of studies."""
+    for topic in pkgutil.iter_modules(studies.__path__, f"{studies.__name__}."):
+        if topic.ispkg:
+            package = importlib.import_module(topic.name)
+            for module in pkgutil.iter_modules(package.__path__, f"{topic.name}."):
+                yield module.name
+
+
+def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:
+    """The host that a run was measured on, from its record."""
+    record = read_json(path / ENVIRONMENT)
+    try:
+        assert isinstance(record, dict)
+        # A run that went on on other hosts has them all, but was planned for those of one start.
+        nodes = record["starts"][0] if "starts" in record else record["nodes"]
+        machine = Machine.from_json(record["machine"])
+        return Host(machine=machine, nodes=len(nodes), repeatable=repeatable, ranks=ranks)
+    except (AssertionError, AttributeError, KeyError, IndexError, TypeError):
+        raise CannotRun(f"{path / ENVIRONMENT} does not record where the run was measured") from None

@@ -1,0 +1,47 @@
+"""Measuring verbs as functions, for tests: each runs its study with a launcher and a watcher."""
+
+from typing import Any
+
+from scalescope.studies.comm.comm import Comm
+from scalescope.studies.execution import run_study
+from scalescope.studies.memory.memory import Memory
+from scalescope.studies.request import Request
+from scalescope.studies.scaling.run import StandardRun
+from scalescope.studies.scaling.scale import Scale
+from scalescope.studies.study import Report, Study
+from scalescope.studies.training.train import Train
+from scalescope.studies.tuning.tune import Tune
+from scalescope.studies.watcher import CampaignWatcher
+
+
+def _run(
+    kind: type[Study], request: Request, launcher: Any, watcher: CampaignWatcher, options: dict[str, Any]
+) -> Report:
+    """Run a study; `most_ranks` is the number of ranks that torchrun or srun would have started."""
+    if "most_ranks" in options:
+        launcher.ranks = options.pop("most_ranks")
+    return run_study(kind(**options), request, launcher, watcher)
+
+
+def scale(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
+    return _run(Scale, request, launcher, watcher, options)
+
+
+def train(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
+    return _run(Train, request, launcher, watcher, options)
+
+
+def tune(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
+    return _run(Tune, request, launcher, watcher, options)
+
+
+def comm(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
+    return _run(Comm, request, launcher, watcher, options)
+
+
+def memory(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
+    return _run(Memory, request, launcher, watcher, options)
+
+
+def standard_run(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
+    return _run(StandardRun, request, launcher, watcher, options)
