@@ -16,7 +16,6 @@ from scalescope.analysis.statistics import (
 )
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as over_looks
-from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -49,7 +48,7 @@ class Configuration:
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens through all ranks, padding included; None where samples are no text."""
-        workload = self.trial.options(cards.card("workloads", str(self.trial.settings["workload"])))
+        workload = self.trial.options(self.trial.workload_card)
         tokens = workload.tokens_per_sample()
         return None if tokens is None else float(tokens * self.samples_per_s.value)
 
@@ -87,7 +86,7 @@ class Configuration:
     @property
     def model_flops_per_s(self) -> float | None:
         """Operations of the model itself that one rank does in a second; None where nobody knows them."""
-        workload = self.trial.options(cards.card("workloads", str(self.trial.settings["workload"])))
+        workload = self.trial.options(self.trial.workload_card)
         flops = workload.flops_per_sample() or self.launches[0].flops_per_sample
         return None if flops is None else float(flops * self.samples_per_s.value / self.trial.world_size)
 
@@ -176,11 +175,11 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
     """Group the results that are ok by trial, in the order in which trials first appear."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
-        if result.status == "ok" and result.settings["benchmark"] == "train":
+        if result.status == "ok" and result.trial.is_training:
             grouped.setdefault(result.trial_id, []).append(result)
     return tuple(
         Configuration(
-            trial=Trial(settings=members[0].settings),
+            trial=members[0].trial,
             launches=tuple(summarise(member) for member in members),
             device=members[0].ranks[0].device,
         )

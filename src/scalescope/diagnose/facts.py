@@ -182,7 +182,7 @@ class Facts:
     @property
     def _shrinks(self) -> int:
         """By what a hook divides the bytes that travel."""
-        return 2 if self.trial.settings.get("comm_hook", "none") != "none" else 1
+        return 2 if self.trial.comm_hook != "none" else 1
 
     @property
     def sent_bytes(self) -> int | None:
@@ -265,14 +265,7 @@ Place = tuple[object, ...]
 
 def _place(trial: Trial) -> Place:
     """What an exchange's speed depends on besides its size."""
-    settings = trial.settings
-    return (
-        trial.world_size,
-        settings.get("among", "all"),
-        settings.get("link"),
-        settings.get("split_gpu"),
-        settings["backend"],
-    )
+    return trial.world_size, trial.ranks_among, trial.link, trial.split_gpu, trial.backend
 
 
 def _curves(run: Run) -> dict[Place, Curve]:
@@ -287,7 +280,7 @@ def _curves(run: Run) -> dict[Place, Curve]:
 def _pairs(run: Run) -> dict[Place, tuple[PairRow, ...]]:
     measured: dict[Place, list[Result]] = {}
     for result in run.of_status("ok"):
-        if result.settings.get("pairs"):
+        if result.trial.measures_pairs:
             measured.setdefault(_place(result.trial), []).append(result)
     return {place: pair_rows(found) for place, found in measured.items()}
 
@@ -296,7 +289,7 @@ def _choices(run: Run) -> dict[Place, NcclChoices]:
     return {
         _place(result.trial): nccl_choices(run, result)
         for result in run.of_status("ok")
-        if result.settings.get("purpose") == "listen"
+        if result.trial.purpose == "listen"
     }
 
 

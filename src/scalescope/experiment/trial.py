@@ -195,6 +195,10 @@ class Trial:
         cap = self.settings.get("bucket_cap_mb")
         return None if cap is None else float(cap)
 
+    def has_setting(self, name: str) -> bool:
+        """Whether one of the trial's cards has a setting of this name."""
+        return name in self.settings
+
     def is_on(self, name: str) -> bool:
         """Whether a switch of the trial's cards is on; one that its cards do not have is off."""
         return bool(self.settings.get(name, False))

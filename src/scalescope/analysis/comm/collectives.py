@@ -104,7 +104,7 @@ def collective_rows(results: Iterable[Result]) -> tuple[CollectiveRow, ...]:
     """All rows of the communication results that are ok, launches of one trial taken together."""
     grouped: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        if result.status == "ok" and result.settings["benchmark"] == "comm":
+        if result.status == "ok" and result.trial.benchmark == "comm":
             for key in result.ranks[0].samples:
                 if not key.startswith("pair/"):
                     grouped.setdefault((result.trial_id, key), []).append(result)
@@ -113,7 +113,7 @@ def collective_rows(results: Iterable[Result]) -> tuple[CollectiveRow, ...]:
 
 def _row(key: str, members: list[Result]) -> CollectiveRow:
     name, placement, size = key.split("/")
-    settings = members[0].settings
+    trial = members[0].trial
     per_iteration = [
         iteration
         for member in members
@@ -121,8 +121,8 @@ def _row(key: str, members: list[Result]) -> CollectiveRow:
     ]
     return CollectiveRow(
         collective=name,
-        dtype=settings["dtype"],
-        ranks=int(settings["world_size"]),
+        dtype=trial.dtype,
+        ranks=trial.world_size,
         in_place=placement == "in",
         size_bytes=int(size),
         times_s=tuple(max(times) for times in per_iteration),
@@ -133,11 +133,11 @@ def _row(key: str, members: list[Result]) -> CollectiveRow:
         loop_s=statistics.fmean(
             max(statistics.fmean(record.samples[key]) for record in member.ranks) for member in members
         ),
-        backend=settings.get("backend"),
-        link=settings.get("link"),
-        split_gpu=settings.get("split_gpu"),
+        backend=trial.backend if trial.has_setting("backend") else None,
+        link=trial.link,
+        split_gpu=trial.split_gpu,
         hosts=tuple(record.host for record in members[0].ranks),
-        among=settings.get("among", "all"),
+        among=trial.ranks_among,
     )
 
 

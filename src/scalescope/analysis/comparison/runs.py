@@ -157,11 +157,7 @@ def compare_runs(
 
 def _full(results: Iterable[Result]) -> list[Configuration]:
     """Training as it was asked for; what only explains it is not compared."""
-    return [
-        configuration
-        for configuration in configurations(results)
-        if configuration.trial.settings.get("ablation", "none") == "none"
-    ]
+    return [configuration for configuration in configurations(results) if not configuration.trial.is_ablation]
 
 
 Pair = tuple[Configuration, Configuration]
@@ -234,7 +230,7 @@ def _failed(
     worked = {_job_key(configuration.trial) for configuration in right}
     reasons: dict[str, str] = {}
     for result in new:
-        if result.status != "ok" and result.settings["benchmark"] == "train":
+        if result.status != "ok" and result.trial.is_training:
             reasons[_job_key(result.trial)] = result.reason or result.status
     return tuple(
         Failed(trial=configuration.trial, reason=reasons[key])

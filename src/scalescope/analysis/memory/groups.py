@@ -43,12 +43,12 @@ class MemoryGroup:
     @property
     def is_bounded(self) -> bool:
         """Whether running out hurts nobody else: a host's memory is never filled without a limit."""
-        return self.trial.device == "cuda" or self.trial.settings["memory_limit"] is not None
+        return self.trial.on_gpu or self.trial.memory_limit is not None
 
     @property
     def is_searched(self) -> bool:
         """Whether batches are tried."""
-        return bool(self.trial.settings["search"]) and self.is_bounded and not self.is_divided
+        return self.trial.searches_batch and self.is_bounded and not self.is_divided
 
     @property
     def is_tried(self) -> bool:
@@ -119,7 +119,7 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
 def _seen_line(rows: list[MemoryRow]) -> FittedLine | None:
     """The line through what was measured; on the CPU only where it rises by more than chance."""
     points = [(row.batch, row.highest) for row in rows if row.highest is not None]
-    if len(points) > 1 and rows[0].trial.device == "cpu":
+    if len(points) > 1 and not rows[0].trial.on_gpu:
         sizes = [size for _, size in sorted(points)]
         chance = max(before - after for before, after in pairwise(sizes))  # more samples take no less
         if sizes[-1] - sizes[0] < max(_VISIBLE_ON_CPU, _ABOVE_CHANCE * chance):
@@ -150,10 +150,10 @@ def _bracket(rows: list[MemoryRow]) -> Bracket:
 def _capacity(rows: list[MemoryRow], host_bytes: int | None) -> int | None:
     """How much a rank's peak may become: its limit, what the GPU still has, or its share of the host."""
     trial = rows[0].trial
-    limit = trial.settings["memory_limit"]
+    limit = trial.memory_limit
     if limit is not None:
-        return int(limit) + max((row.measured("library") or 0 for row in rows), default=0)
+        return limit + max((row.measured("library") or 0 for row in rows), default=0)
     rooms = [row.room for row in rows if row.room is not None]
     if rooms:
         return min(rooms)
-    return None if trial.device == "cuda" or host_bytes is None else host_bytes // trial.world_size
+    return None if trial.on_gpu or host_bytes is None else host_bytes // trial.world_size

@@ -42,7 +42,7 @@ class MemoryRow:
 
     @property
     def is_search(self) -> bool:
-        return bool(self.trial.settings["purpose"] == "search")
+        return self.trial.purpose == "search"
 
     def measured(self, name: str) -> int | None:
         """Bytes of a category; None where it could not be measured."""
@@ -74,7 +74,7 @@ def memory_rows(results: Iterable[Result]) -> tuple[MemoryRow, ...]:
     """A row for every memory trial, by kind of job and batch; the last launch decides how it ended."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
-        if result.settings["benchmark"] == "memory":
+        if result.trial.benchmark == "memory":
             grouped.setdefault(result.trial_id, []).append(result)
     rows = [_row(members) for members in grouped.values()]
     return tuple(sorted(rows, key=lambda row: (row.trial.world_size, job_key(row.trial), row.batch)))
@@ -88,7 +88,7 @@ def job_key(trial: Trial) -> str:
 
 def _row(members: list[Result]) -> MemoryRow:
     good = [member for member in members if member.status == "ok"]
-    trial = Trial(settings=members[0].settings)
+    trial = members[0].trial
     last = good[-1] if good else members[-1]
     counters = _most(good)
     forecast, reason = None, problem_of(counters)

@@ -38,8 +38,9 @@ class ScalingRow:
     @property
     def batch(self) -> int:
         """The batch as it was given: per rank when weak, global when strong."""
-        given = self.trial.settings.get("global_batch_size") or self.trial.settings["batch_size"]
-        return int(given)
+        given = self.trial.global_batch_size or self.trial.batch_size
+        assert given is not None  # one of the two is always given
+        return given
 
     @property
     def is_baseline(self) -> bool:
@@ -85,7 +86,7 @@ class ScalingRow:
         """The result in a word or two."""
         if self.is_baseline:
             return "baseline"
-        if self.trial.settings["oversubscribe"]:
+        if self.trial.oversubscribe:
             return "shared GPU"
         if self.speedup.value < 1.0:
             return "negative scaling"
@@ -99,7 +100,7 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
     """All rows that have a baseline, ordered by what was varied and then by ranks."""
     all_of_them = list(configurations)
     shares = _shares(all_of_them)
-    measured = [one for one in all_of_them if one.trial.settings["ablation"] == "none"]
+    measured = [one for one in all_of_them if not one.trial.is_ablation]
     measured = [one for one in measured if one.trial.world_size > 1 or _global_batch(one) not in shares]
     kinds: dict[str, list[Configuration]] = {}
     for one in measured:
@@ -119,19 +120,19 @@ def _by_trial(configurations: list[Configuration]) -> dict[str, Configuration]:
     return {configuration.trial.trial_id: configuration for configuration in configurations}
 
 
-def _shares(configurations: list[Configuration]) -> set[object]:
+def _shares(configurations: list[Configuration]) -> set[int | None]:
     """Parts of global batches that one rank was measured at to explain, and that nobody asked for."""
     several = [
         configuration
         for configuration in configurations
         if configuration.trial.world_size > 1 and _global_batch(configuration) is not None
     ]
-    parts = {at_per_rank_batch(one.trial).settings["global_batch_size"] for one in several}
+    parts = {at_per_rank_batch(one.trial).global_batch_size for one in several}
     return parts - {_global_batch(one) for one in several}
 
 
-def _global_batch(configuration: Configuration) -> object:
-    return configuration.trial.settings.get("global_batch_size")
+def _global_batch(configuration: Configuration) -> int | None:
+    return configuration.trial.global_batch_size
 
 
 def _row(
@@ -166,14 +167,14 @@ def _wrapped_one_rank(
     configuration: Configuration, same_kind: list[Configuration], asked: dict[str, Configuration]
 ) -> Configuration | None:
     """DDP on one rank with the same settings; beside a plain one-rank run, any of its kind."""
-    if configuration.trial.settings["strategy"] != "single":
+    if configuration.trial.is_wrapped:
         return asked.get(configuration.trial.on_one_rank().trial_id)
     others = (other for other in same_kind if other is not configuration)
     return next((other for other in others if other.trial.world_size == 1), None)
 
 
 def _against_wrapped(configuration: Configuration, wrapped: Configuration | None) -> Estimate | None:
-    if wrapped is None or wrapped is configuration or configuration.trial.settings["strategy"] == "single":
+    if wrapped is None or wrapped is configuration or not configuration.trial.is_wrapped:
         return None
     return _scaled(
         ratio_of_logs(configuration.log_rates, wrapped.log_rates), 1.0 / configuration.trial.world_size
@@ -189,21 +190,20 @@ def _exposed(configuration: Configuration | None, silent: Configuration | None) 
 
 def _is_wrapped_single(configuration: Configuration, same_kind: list[Configuration]) -> bool:
     """Whether this is DDP on one rank beside a plain run: a column of the others, not a row."""
-    if configuration.trial.world_size > 1 or configuration.trial.settings["strategy"] == "single":
+    if configuration.trial.world_size > 1 or not configuration.trial.is_wrapped:
         return False
-    return any(other.trial.settings["strategy"] == "single" for other in same_kind)
+    return any(not other.trial.is_wrapped for other in same_kind)
 
 
 def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
     """The smallest world size; the plain run before the wrapped one, then the trial's own settings."""
 
     def distance(configuration: Configuration) -> tuple[int, bool, bool]:
-        placed = {
-            name: configuration.trial.settings.get(name, False) for name in ("oversubscribe", "stand_in")
-        }
-        twin = trial.replace(world_size=configuration.trial.world_size, **placed)
-        own = twin.trial_id == configuration.trial.trial_id
-        return configuration.trial.world_size, configuration.trial.settings["strategy"] != "single", not own
+        other = configuration.trial
+        moved = trial.replace(
+            world_size=other.world_size, oversubscribe=other.oversubscribe, stand_in=other.stand_in
+        )
+        return other.world_size, other.is_wrapped, moved.trial_id != other.trial_id
 
     return min(same_kind, key=distance)
 

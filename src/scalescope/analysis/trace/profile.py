@@ -153,7 +153,7 @@ def _profile(result: Result, run: Run) -> TraceProfile:
     files = {one.rank: str(one.counters["trace"]) for one in result.ranks if "trace" in one.counters}
     for rank, name in files.items():
         try:
-            ranks[rank] = _read(run.path / name, on_gpu=result.settings["device"] == "cuda")
+            ranks[rank] = _read(run.path / name, on_gpu=result.trial.on_gpu)
         except FileNotFoundError:
             unread[rank] = f"{name} is not here: another machine wrote it, or it was moved"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -8,7 +8,7 @@ RULE = "buffers are broadcast before every step"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    if not facts.trial.settings.get("broadcast_buffers") or not facts.buffer_bytes:
+    if not facts.trial.is_on("broadcast_buffers") or not facts.buffer_bytes:
         return None
     return Finding(
         rule=RULE,

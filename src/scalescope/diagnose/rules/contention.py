@@ -12,10 +12,10 @@ THREADS = "too many CPU threads"
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost, term = facts.lost(CONTENTION), facts.term(CONTENTION)
-    if not lost or term is None or term.time_s is None or facts.trial.settings.get("oversubscribe"):
+    if not lost or term is None or term.time_s is None or facts.trial.oversubscribe:
         return None
-    threads, cores = int(facts.trial.settings["threads_per_rank"]), facts.cores
-    on_cores = facts.trial.device == "cpu" and not facts.trial.settings.get("stand_in")
+    threads, cores = facts.trial.threads_per_rank, facts.cores
+    on_cores = not facts.trial.on_gpu and not facts.trial.stand_in
     crowded = on_cores and cores is not None and threads * facts.ranks > cores
     measured = Evidence(
         name="contention",

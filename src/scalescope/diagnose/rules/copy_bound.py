@@ -11,7 +11,7 @@ _READY = 0.3  # of the wait: a loader that takes less is not what steps wait for
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     wait, times = facts.input_wait_s, facts.batch_times_s
-    if facts.trial.device != "cuda" or wait is None or times is None:
+    if not facts.trial.on_gpu or wait is None or times is None:
         return None
     if wait.value < _WORTH * facts.step_s or (wait.low is not None and wait.low <= 0.0):
         return None

@@ -12,7 +12,7 @@ _ONE_CORE = 0.9  # of a core, all the time
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     one = facts.one_rank
-    if facts.trial.device != "cuda" or one is None:
+    if not facts.trial.on_gpu or one is None:
         return None
     busy, cores = one.seen.gpu_utilization, one.seen.rank_busy_cores
     if busy is None or cores is None or busy > _BUSY or cores < _ONE_CORE:

@@ -17,7 +17,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if wait.low is not None and wait.low <= 0.0:
         return None
     share = wait.value / facts.step_s
-    workers = facts.trial.settings.get("num_workers") or 0
+    workers = facts.trial.num_workers or 0
     more = max(2, 2 * workers)
     beyond = facts.lost(INPUT) or 0.0
     scaling = beyond > share * facts.ranks / 2.0

@@ -52,7 +52,7 @@ def _could_be_hidden(facts: Facts) -> bool:
 
 def _advice(facts: Facts, last: int) -> tuple[Advice, ...]:
     """Smaller buckets where they can be had: one parameter is never split."""
-    cap = facts.trial.settings.get("bucket_cap_mb")
+    cap = facts.trial.bucket_cap_mb
     if cap is not None and last > 1.1 * float(cap) * 2**20:
         return fewer_bytes(facts)
     return advise(facts, "smaller buckets start earlier", "bucket_cap_mb")

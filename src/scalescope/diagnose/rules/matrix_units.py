@@ -9,7 +9,7 @@ RULE = "matrix units are idle"
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     one = facts.one_rank
-    if facts.trial.device != "cuda" or facts.trial.settings["precision"] != "fp32" or one is None:
+    if not facts.trial.on_gpu or facts.trial.precision != "fp32" or one is None:
         return None
     return Finding(
         rule=RULE,

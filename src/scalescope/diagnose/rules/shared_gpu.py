@@ -7,7 +7,7 @@ RULE = "ranks share a GPU"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    if not facts.trial.settings.get("oversubscribe"):
+    if not facts.trial.oversubscribe:
         return None
     lost = max(0.0, facts.ranks * (1.0 - facts.row.efficiency.value))
     return Finding(

@@ -8,10 +8,9 @@ RULE = "NCCL fell back to sockets"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    settings = facts.trial.settings
-    if settings["backend"] != "nccl" or facts.nccl is None or not facts.nccl.uses_sockets:
+    if facts.trial.backend != "nccl" or facts.nccl is None or not facts.nccl.uses_sockets:
         return None
-    if settings.get("split_gpu") or settings.get("oversubscribe"):
+    if facts.trial.split_gpu or facts.trial.oversubscribe:
         return None  # ranks of one GPU can only talk that way: it was asked for
     lost = facts.communication_lost or 0.0
     return Finding(

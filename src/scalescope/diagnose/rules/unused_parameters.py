@@ -8,8 +8,8 @@ RULE = "find_unused_parameters is on"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    settings = facts.trial.settings
-    if not settings.get("find_unused_parameters") or settings.get("static_graph"):
+    trial = facts.trial
+    if not trial.is_on("find_unused_parameters") or trial.is_on("static_graph"):
         return None
     return Finding(
         rule=RULE,
