@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scalescope.analysis.epochs import Epoch, over_launches
-from scalescope.analysis.launches import Launch, summarise
+from scalescope.analysis.launches import LaunchSummary, summarise
 from scalescope.analysis.statistics import (
     Estimate,
     coefficient_of_variation,
@@ -15,7 +15,7 @@ from scalescope.analysis.statistics import (
     slope,
 )
 from scalescope.analysis.telemetry import TelemetrySummary
-from scalescope.analysis.telemetry import over_launches as over_looks
+from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -30,7 +30,7 @@ class Configuration:
     """One trial measured by one or more launches."""
 
     trial: Trial
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchSummary, ...]
     device: str
 
     @property
@@ -97,9 +97,9 @@ class Configuration:
         return None if done is None or ceiling is None else done / ceiling
 
     @property
-    def seen(self) -> TelemetrySummary:
+    def telemetry(self) -> TelemetrySummary:
         """What GPUs and processors did meanwhile."""
-        return over_looks([launch.seen for launch in self.launches])
+        return telemetry_over_launches([launch.telemetry for launch in self.launches])
 
     @property
     def peak_memory_bytes(self) -> int | None:
@@ -108,32 +108,32 @@ class Configuration:
 
     def instabilities(self) -> list[str]:
         """Why this result is less sure than it looks; empty where nothing speaks against it."""
-        found = []
+        reasons = []
         spread = coefficient_of_variation([launch.samples_per_s for launch in self.launches])
         if spread is not None and spread > _UNSTABLE_CV:
-            found.append(f"launches differ by {spread:.1%} (CV; up to {_UNSTABLE_CV:.0%} is calm)")
-        found.extend(self._instabilities_of_launches())
+            reasons.append(f"launches differ by {spread:.1%} (CV; up to {_UNSTABLE_CV:.0%} is calm)")
+        reasons.extend(self._instabilities_of_launches())
         if self._drifts():
-            found.append("speed drifts over the launches")
-        return found
+            reasons.append("speed drifts over the launches")
+        return reasons
 
     def _instabilities_of_launches(self) -> list[str]:
         total = len(self.launches)
         unsteady = sum(not launch.steady for launch in self.launches)
         changed = sum(bool(launch.machine_changed) for launch in self.launches)
-        found = []
+        reasons = []
         if unsteady:
-            found.append(
+            reasons.append(
                 f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches"
             )
-        hot = sum(launch.seen.throttled for launch in self.launches)
+        hot = sum(launch.telemetry.throttled for launch in self.launches)
         if hot:
-            found.append(f"the GPU slowed down by heat or its supply in {hot} of {total} launches")
+            reasons.append(f"the GPU slowed down by heat or its supply in {hot} of {total} launches")
         if changed:
-            found.append(
+            reasons.append(
                 f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches"
             )
-        return found
+        return reasons
 
     def remarks(self) -> list[str]:
         """What a reader should know without doubting the result."""

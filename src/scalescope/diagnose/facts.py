@@ -71,8 +71,8 @@ class Facts:
         return len(set(self.hosts)) or 1
 
     @property
-    def seen(self) -> TelemetrySummary:
-        return self.row.configuration.seen
+    def telemetry(self) -> TelemetrySummary:
+        return self.row.configuration.telemetry
 
     @property
     def step_s(self) -> float:
@@ -81,8 +81,8 @@ class Facts:
     @property
     def compute_s(self) -> float | None:
         """A step of one rank alone with the samples that one of several has."""
-        one = self.waterfall
-        return None if one is None else self.step_s - one.simple_comm_s.value
+        waterfall = self.waterfall
+        return None if waterfall is None else self.step_s - waterfall.simple_comm_s.value
 
     def term(self, name: str) -> Term | None:
         return None if self.waterfall is None else self.waterfall.term(name)
@@ -132,7 +132,7 @@ class Facts:
         return rest if rest > _WORTH * self.ranks else 0.0
 
     @property
-    def communication_is_told_apart(self) -> bool:
+    def communication_is_measured(self) -> bool:
         term = self.term(EXPOSED)
         return term is not None and term.lost is not None
 
@@ -158,7 +158,7 @@ class Facts:
         return "all-reduce curve of this run" if self.curve is not None else "what gradients add to a step"
 
     @property
-    def sending_explains(self) -> bool:
+    def transfer_explains_wait(self) -> bool:
         """Whether ranks wait about as long as sending takes: if far longer, they wait for something else."""
         waiting_s, exchange_s = self.waiting_s, self.exchange_s
         return waiting_s is None or exchange_s is None or waiting_s <= _FAR * exchange_s
@@ -218,9 +218,9 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     curves, pairs, choices = _curves(run), _pairs(run), _choices(run)
     machine = run.environment.get("machine", {})
     cores, gpus = machine.get("cores"), machine.get("gpus") or []
-    by_trial = {one.trial.trial_id: one for one in measured}
+    by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
     varied = _varied(row.trial for row in rows)
-    found = [
+    cases = [
         Facts(
             path=run.path.resolve() if run.path.is_symlink() else run.path,
             varied=tuple((n, row.trial.settings[n]) for n in varied[row.ranks] if n in row.trial.settings),
@@ -242,7 +242,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
     ]
-    return tuple(sorted(found, key=lambda one: -one.ranks))
+    return tuple(sorted(cases, key=lambda facts: -facts.ranks))
 
 
 def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
@@ -250,13 +250,13 @@ def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
     themselves."""
     values: dict[int, dict[str, set[str]]] = {}
     for trial in trials:
-        beside = values.setdefault(trial.world_size, {})
+        by_name = values.setdefault(trial.world_size, {})
         for name, value in trial.settings.items():
             if name not in _TOLD_APART:
-                beside.setdefault(name, set()).add(repr(value))
+                by_name.setdefault(name, set()).add(repr(value))
     return {
-        ranks: tuple(name for name, seen in beside.items() if len(seen) > 1)
-        for ranks, beside in values.items()
+        ranks: tuple(name for name, values_here in by_name.items() if len(values_here) > 1)
+        for ranks, by_name in values.items()
     }
 
 
@@ -282,7 +282,7 @@ def _pairs(run: Run) -> dict[Place, tuple[PairRow, ...]]:
     for result in run.of_status("ok"):
         if result.trial.measures_pairs:
             measured.setdefault(_place(result.trial), []).append(result)
-    return {place: pair_rows(found) for place, found in measured.items()}
+    return {path: pair_rows(results) for path, results in measured.items()}
 
 
 def _choices(run: Run) -> dict[Place, NcclChoices]:
@@ -297,8 +297,8 @@ def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float]
     """Seconds a batch: of the slowest rank, in the first launch that says."""
     for result in results:
         if result.trial_id == trial.trial_id and result.status == "ok":
-            found = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in result.ranks]
-            known = [(float(a), float(b)) for a, b in found if a is not None and b is not None]
+            times = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in result.ranks]
+            known = [(float(a), float(b)) for a, b in times if a is not None and b is not None]
             return max(known, key=sum, default=None)
     return None
 

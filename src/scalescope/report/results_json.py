@@ -83,7 +83,7 @@ def _training(configuration: Configuration) -> dict[str, Any]:
         **_text_and_epochs(configuration),
         "model_flops_per_s": configuration.model_flops_per_s,
         "mfu": configuration.mfu,
-        "telemetry": dataclasses.asdict(configuration.seen),
+        "telemetry": dataclasses.asdict(configuration.telemetry),
         "scaling_measurement": not settings["oversubscribe"],
         "warnings": warnings_of(configuration),
         "settings": dict(settings),

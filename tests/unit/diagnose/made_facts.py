@@ -95,7 +95,7 @@ def _waterfall(
 
 def with_seen(configuration: Configuration, seen: TelemetrySummary) -> Configuration:
     """The same launches, during which GPUs and processors were seen to do this."""
-    launches = tuple(dataclasses.replace(launch, seen=seen) for launch in configuration.launches)
+    launches = tuple(dataclasses.replace(launch, telemetry=seen) for launch in configuration.launches)
     return dataclasses.replace(configuration, launches=launches)
 
 

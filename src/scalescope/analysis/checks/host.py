@@ -163,7 +163,7 @@ def _topology(system: Mapping[str, Any]) -> Iterator[Check]:
 
 def links_of(text: str) -> dict[tuple[int, int], str]:
     """(GPU, GPU) → NV18, PIX, PXB, PHB, NODE or SYS, from `nvidia-smi topo -m`."""
-    found = {}
+    links = {}
     columns: list[str] = []
     for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
         cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
@@ -174,8 +174,8 @@ def links_of(text: str) -> dict[tuple[int, int], str]:
         for name, cell in zip(columns, cells[1:], strict=False):
             other = re.fullmatch(r"GPU(\d+)", name)
             if row and other and re.fullmatch(r"NV\d+|PIX|PXB|PHB|NODE|SYS", cell):
-                found[int(row[1]), int(other[1])] = cell
-    return found
+                links[int(row[1]), int(other[1])] = cell
+    return links
 
 
 def matrix_of(text: str) -> list[str]:
@@ -193,13 +193,13 @@ def affinities_of(text: str) -> dict[int, tuple[str, str]]:
     if header is None:
         return {}
     places = [n for n, cell in enumerate(header) if cell.strip() in ("CPU Affinity", "NUMA Affinity")]
-    found = {}
+    affinities = {}
     for line in lines:
         cells = [cell.strip() for cell in line.split("\t")]
         match = re.fullmatch(r"GPU(\d+)", cells[0])
         if match and len(places) == 2 and len(cells) > places[1]:
-            found[int(match[1])] = (cells[places[0]] or "unknown", cells[places[1]] or "unknown")
-    return found
+            affinities[int(match[1])] = (cells[places[0]] or "unknown", cells[places[1]] or "unknown")
+    return affinities
 
 
 def _level_of(kinds: list[str]) -> Level:
@@ -283,9 +283,9 @@ def _judged(good: bool, subject: str, text: str, advice: str) -> Check:
 
 def _network(system: Mapping[str, Any]) -> Iterator[Check]:
     shown = []
-    for one in system.get("interfaces", ()):
-        speed = f" {one['speed_mbit']} Mbit/s" if one["speed_mbit"] else ""
-        shown.append(f"{one['name']} {one['state']}{speed}")
+    for interface in system.get("interfaces", ()):
+        speed = f" {interface['speed_mbit']} Mbit/s" if interface["speed_mbit"] else ""
+        shown.append(f"{interface['name']} {interface['state']}{speed}")
     if shown:
         yield Check(level="ok", subject="network", text=", ".join(shown))
     for port in system.get("infiniband", ()):

@@ -33,18 +33,18 @@ def checks_of_hosts(
     ranks: Mapping[str, tuple[int, ...]],
 ) -> tuple[HostChecks, ...]:
     """Every host by itself, with what matters only because there are others."""
-    found = []
+    hosts = []
     for host, machine in nodes.items():
-        system, own = systems[host], ranks[host]
+        system, host_ranks = systems[host], ranks[host]
         variables = system.get("variables", {})
-        checks = (*all_checks(machine, system, variables, len(own)), *_name(system, variables))
-        found.append(HostChecks(host=host, machine=machine, system=system, ranks=own, checks=checks))
-    return tuple(found)
+        checks = (*all_checks(machine, system, variables, len(host_ranks)), *_name(system, variables))
+        hosts.append(HostChecks(host=host, machine=machine, system=system, ranks=host_ranks, checks=checks))
+    return tuple(hosts)
 
 
 def checks_between(hosts: Sequence[HostChecks]) -> tuple[Check, ...]:
     """In what hosts differ that should be alike."""
-    machines = {one.host: one.machine for one in hosts}
+    machines = {host.host: host.machine for host in hosts}
     unequal = [(text, "all ranks go at the pace of the slowest host") for text in differences(machines)]
     unequal += [
         (text, f"export {text.partition(':')[0]} alike on every host") for text in _unequal_variables(hosts)
@@ -55,10 +55,10 @@ def checks_between(hosts: Sequence[HostChecks]) -> tuple[Check, ...]:
 
 
 def _unequal_variables(hosts: Sequence[HostChecks]) -> list[str]:
-    names = dict.fromkeys(name for one in hosts for name in one.system.get("variables", {}))
+    names = dict.fromkeys(name for host in hosts for name in host.system.get("variables", {}))
     return unlike(
         {
-            name: {one.host: one.system.get("variables", {}).get(name, "unset") for one in hosts}
+            name: {host.host: host.system.get("variables", {}).get(name, "unset") for host in hosts}
             for name in names
             if name not in _MAY_DIFFER
         }

@@ -38,12 +38,12 @@ def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[JobGroup, ...]:
     """All rows of the first run that another run has as well."""
     placed = [(number, row) for number, rows in enumerate(runs) for row in rows]
     groups = []
-    seen: set[str] = set()
+    done: set[str] = set()
     for first in runs[0] if runs else ():
         job = job_of(first.trial)
-        if job in seen:
+        if job in done:
             continue
-        seen.add(job)
+        done.add(job)
         same = [(number, row) for number, row in placed if job_of(row.trial) == job]
         if len({number for number, _ in same}) > 1:
             groups.append(JobGroup(members=tuple(_beside(number, row, same[0][1]) for number, row in same)))

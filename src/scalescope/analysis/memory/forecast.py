@@ -51,27 +51,27 @@ class Savings:
 
 def forecast_of(counters: Counters, variant: str = "as_asked") -> Forecast | None:
     """The forecast a rank has written down for one rank alone."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for field in dataclasses.fields(Forecast):
         size = counters.get(f"forecast/{variant}/{field.name}")
         if isinstance(size, int):
-            found[field.name] = size
-    if "parameters" not in found:
+            sizes[field.name] = size
+    if "parameters" not in sizes:
         return None
     library = counters.get("measured/library")
-    return Forecast(**found | {"library": library if isinstance(library, int) else 0})
+    return Forecast(**sizes | {"library": library if isinstance(library, int) else 0})
 
 
 def forecast_points(counters: Counters, settings: Mapping[str, Any]) -> list[tuple[int, int]]:
     """(batch, peak) as forecast for batches far larger than the measured one."""
     batches = {int(name.split("/")[2]) for name in counters if name.startswith("forecast/at/")}
-    found = []
+    points = []
     for batch in sorted(batches):
         alone = forecast_of(counters, f"at/{batch}")
         if alone is not None:
             whole, _ = with_strategy(alone, settings, gathered_of(counters))
-            found += [] if whole is None else [(batch, whole.peak)]
-    return found
+            points += [] if whole is None else [(batch, whole.peak)]
+    return points
 
 
 def gathered_of(counters: Counters) -> int | None:
@@ -134,22 +134,22 @@ def savings_of(counters: Counters, settings: Mapping[str, Any]) -> Savings | Non
     now, _ = with_strategy(alone, settings, gathered_of(counters))
     if now is None:
         return None
-    found = [] if settings["strategy"] == "fsdp" else _by_fsdp(counters, alone, now)
+    changes = [] if settings["strategy"] == "fsdp" else _by_fsdp(counters, alone, now)
     if settings["strategy"] in ("single", "ddp", "scratch_ddp") and alone.optimizer:
-        found += _by_zero1(counters, alone, settings)
+        changes += _by_zero1(counters, alone, settings)
     if settings.get("precision") in ("fp32", "tf32"):
-        found.append(_variant(counters, alone, "bf16"))
-    found.append(_variant(counters, alone, "checkpointing"))
-    return Savings(batch=batch, peak=now.peak, has_state=alone.optimizer > 0, changes=tuple(found))
+        changes.append(_variant(counters, alone, "bf16"))
+    changes.append(_variant(counters, alone, "checkpointing"))
+    return Savings(batch=batch, peak=now.peak, has_state=alone.optimizer > 0, changes=tuple(changes))
 
 
 def _by_fsdp(counters: Counters, alone: Forecast, now: Forecast) -> list[Saving]:
-    found = []
+    savings = []
     for ranks in RANKS_OF_SAVINGS:
         cut, reason = _sharded(alone, ranks, gathered_of(counters), {})
         saved = None if cut is None else now.peak - cut.peak
-        found.append(Saving(name="fsdp", ranks=ranks, saved_bytes=saved, reason=reason))
-    return found
+        savings.append(Saving(name="fsdp", ranks=ranks, saved_bytes=saved, reason=reason))
+    return savings
 
 
 def _by_zero1(counters: Counters, alone: Forecast, settings: Mapping[str, Any]) -> list[Saving]:

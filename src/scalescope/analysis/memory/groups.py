@@ -101,7 +101,9 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
         for row in whole
         if not row.is_search and (size := row.measured("activations")) is not None
     ]
-    savings = [one for row in looked_at if (one := savings_of(row.counters, row.trial.settings)) is not None]
+    savings = [
+        saving for row in looked_at if (saving := savings_of(row.counters, row.trial.settings)) is not None
+    ]
     return MemoryGroup(
         rows=looked_at,
         line=forecast if by_forecast else measured,

@@ -59,7 +59,7 @@ class MemoryRow:
     @property
     def highest(self) -> int | None:
         """The most that was ever taken; the first steps may need more than those that follow."""
-        sizes = [one for one in (self.peak, self.measured("peak_of_first_steps")) if one is not None]
+        sizes = [size for size in (self.peak, self.measured("peak_of_first_steps")) if size is not None]
         return max(sizes, default=None)
 
     @property
@@ -82,7 +82,7 @@ def memory_rows(results: Iterable[Result]) -> tuple[MemoryRow, ...]:
 
 def job_key(trial: Trial) -> str:
     """What trials of the same job have in common, whatever their batch."""
-    kept = {name: one for name, one in identity(trial.settings).items() if name not in _NOT_OF_JOB}
+    kept = {name: value for name, value in identity(trial.settings).items() if name not in _NOT_OF_JOB}
     return json.dumps(kept, sort_keys=True)
 
 
@@ -95,7 +95,7 @@ def _row(members: list[Result]) -> MemoryRow:
     alone = forecast_of(counters)
     if alone is not None:
         forecast, reason = with_strategy(alone, trial.settings, gathered_of(counters))
-    rooms = [room for one in good if (room := room_of(one.ranks)) is not None]
+    rooms = [room for result in good if (room := room_of(result.ranks)) is not None]
     return MemoryRow(
         trial=trial,
         status=last.status,
@@ -109,15 +109,15 @@ def _row(members: list[Result]) -> MemoryRow:
 
 def _most(results: list[Result]) -> dict[str, float | int | str | None]:
     """Every counter of the rank that has most of it; free memory where there is least."""
-    found: dict[str, float | int | str | None] = {}
+    counters: dict[str, float | int | str | None] = {}
     for record in (record for result in results for record in result.ranks):
         for name, value in record.counters.items():
-            before = found.get(name)
+            before = counters.get(name)
             pick: Callable[..., Any] = min if name == "device/free" else max
             numbers = isinstance(before, int | float) and isinstance(value, int | float)
             if before is None or numbers:
-                found[name] = pick(before, value) if numbers else value
-    return found
+                counters[name] = pick(before, value) if numbers else value
+    return counters
 
 
 def _number(value: float | str | None) -> int | None:

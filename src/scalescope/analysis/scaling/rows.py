@@ -100,18 +100,22 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
     """All rows that have a baseline, ordered by what was varied and then by ranks."""
     all_of_them = list(configurations)
     shares = _shares(all_of_them)
-    measured = [one for one in all_of_them if not one.trial.is_ablation]
-    measured = [one for one in measured if one.trial.world_size > 1 or _global_batch(one) not in shares]
+    measured = [configuration for configuration in all_of_them if not configuration.trial.is_ablation]
+    measured = [
+        configuration
+        for configuration in measured
+        if configuration.trial.world_size > 1 or _global_batch(configuration) not in shares
+    ]
     kinds: dict[str, list[Configuration]] = {}
-    for one in measured:
-        kinds.setdefault(_kind(one.trial), []).append(one)
+    for configuration in measured:
+        kinds.setdefault(_kind(configuration.trial), []).append(configuration)
     known, asked = _by_trial(all_of_them), _by_trial(measured)
     rows = []
     for same_kind in kinds.values():
-        for one in same_kind:
-            if not _is_wrapped_single(one, same_kind):
-                rows.append(_row(one, same_kind, asked, known))
-    places = {id(one): place for place, one in enumerate(measured)}
+        for configuration in same_kind:
+            if not _is_wrapped_single(configuration, same_kind):
+                rows.append(_row(configuration, same_kind, asked, known))
+    places = {id(configuration): number for number, configuration in enumerate(measured)}
     rows.sort(key=lambda row: places[id(row.configuration)])  # among equals, what was measured first
     return tuple(sorted(rows, key=lambda row: (_kind_order(row.trial), row.batch, row.ranks)))
 
@@ -127,8 +131,8 @@ def _shares(configurations: list[Configuration]) -> set[int | None]:
         for configuration in configurations
         if configuration.trial.world_size > 1 and _global_batch(configuration) is not None
     ]
-    parts = {at_per_rank_batch(one.trial).global_batch_size for one in several}
-    return parts - {_global_batch(one) for one in several}
+    parts = {at_per_rank_batch(configuration.trial).global_batch_size for configuration in several}
+    return parts - {_global_batch(configuration) for configuration in several}
 
 
 def _global_batch(configuration: Configuration) -> int | None:
@@ -136,28 +140,28 @@ def _global_batch(configuration: Configuration) -> int | None:
 
 
 def _row(
-    one: Configuration,
+    configuration: Configuration,
     same_kind: list[Configuration],
     asked: dict[str, Configuration],
     known: dict[str, Configuration],
 ) -> ScalingRow:
-    baseline = _baseline(one.trial, same_kind)
-    speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
-    share = baseline.trial.world_size / one.trial.world_size
-    wrapped = _wrapped_one_rank(one, same_kind, asked)
-    quiet = without_communication(with_preloaded_input(one.trial))
+    baseline = _baseline(configuration.trial, same_kind)
+    speedup = ratio_of_logs(configuration.log_rates, baseline.log_rates)
+    share = baseline.trial.world_size / configuration.trial.world_size
+    wrapped = _wrapped_one_rank(configuration, same_kind, asked)
+    quiet = without_communication(with_preloaded_input(configuration.trial))
     silent = None if quiet is None else known.get(quiet.trial_id)
-    fed = known.get(with_preloaded_input(one.trial).trial_id)
-    is_baseline = one is baseline
-    waterfall = waterfall_of(one, known)
+    fed = known.get(with_preloaded_input(configuration.trial).trial_id)
+    is_baseline = configuration is baseline
+    waterfall = waterfall_of(configuration, known)
     exposed = None if waterfall is None else waterfall.term(EXPOSED)
     return ScalingRow(
-        configuration=one,
+        configuration=configuration,
         baseline_ranks=baseline.trial.world_size,
         speedup=Estimate(1.0) if is_baseline else speedup,
         efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
         wrapped=wrapped,
-        efficiency_of_wrapped=_against_wrapped(one, wrapped),
+        efficiency_of_wrapped=_against_wrapped(configuration, wrapped),
         exposed_comm_s=_exposed(fed, silent) if exposed is None else exposed.time_s,
         waterfall=waterfall,
     )

@@ -63,8 +63,8 @@ class TraceProfile:
     @property
     def span_overlap(self) -> float | None:
         """The same as DDP counts it: over the span of all transfers of a backward pass, pauses included."""
-        found = [step.span_overlap for step in self.steps]
-        known = [one for one in found if one is not None]
+        overlaps = [step.span_overlap for step in self.steps]
+        known = [overlap for overlap in overlaps if overlap is not None]
         return statistics.fmean(known) if known else None
 
     @property
@@ -83,13 +83,13 @@ class TraceProfile:
         return tuple(self._bucket(number) for number in range(counts.pop()))
 
     def _bucket(self, number: int) -> BucketTiming:
-        found = [step.collectives[number] for step in self.steps]
+        exchanges = [step.collectives[number] for step in self.steps]
         return BucketTiming(
             number=number + 1,
-            name=found[0].name,
-            size_bytes=found[0].size_bytes,
-            time_s=statistics.fmean(one.time_s for one in found),
-            exposed_s=statistics.fmean(one.exposed_s for one in found),
+            name=exchanges[0].name,
+            size_bytes=exchanges[0].size_bytes,
+            time_s=statistics.fmean(exchange.time_s for exchange in exchanges),
+            exposed_s=statistics.fmean(exchange.exposed_s for exchange in exchanges),
             transfer_s=self._transfer_s(number),
         )
 
@@ -114,10 +114,10 @@ class TraceProfile:
         transfer_s = self.transfer_s
         if transfer_s is None:
             return None
-        own = [
+        exchange_times_s = [
             math.fsum(collective.time_s for collective in step.collectives) for step in self.ranks[rank].steps
         ]
-        return statistics.fmean(own) - transfer_s
+        return statistics.fmean(exchange_times_s) - transfer_s
 
     @property
     def idle_s(self) -> dict[str, float]:
@@ -139,8 +139,8 @@ def _takes_turns(step: TracedStep) -> bool:
 
 def profiles(run: Run) -> tuple[TraceProfile, ...]:
     """The profiles of a run; traces that cannot be read are named, not left out in silence."""
-    found = (_profile(result, run) for result in run.of_status("ok") if _has_traces(result))
-    return tuple(one for one in found if one is not None)
+    traced = (_profile(result, run) for result in run.of_status("ok") if _has_traces(result))
+    return tuple(profile for profile in traced if profile is not None)
 
 
 def _has_traces(result: Result) -> bool:
@@ -150,7 +150,9 @@ def _has_traces(result: Result) -> bool:
 def _profile(result: Result, run: Run) -> TraceProfile:
     ranks: dict[int, TracedRank] = {}
     unread: dict[int, str] = {}
-    files = {one.rank: str(one.counters["trace"]) for one in result.ranks if "trace" in one.counters}
+    files = {
+        record.rank: str(record.counters["trace"]) for record in result.ranks if "trace" in record.counters
+    }
     for rank, name in files.items():
         try:
             ranks[rank] = _read(run.path / name, on_gpu=result.trial.on_gpu)
@@ -170,7 +172,7 @@ def _profile(result: Result, run: Run) -> TraceProfile:
         unread=unread,
         untraced_step_s=_untraced_step_s(trial, run),
         traced_step_s=statistics.fmean(
-            time_s for one in result.ranks for time_s in one.samples["recorded_step_time_s"][1:]
+            time_s for record in result.ranks for time_s in record.samples["recorded_step_time_s"][1:]
         ),
         ddp_overlap=_ddp_overlap(result.ranks),
         bucket_bytes=_buckets(result.ranks),
@@ -190,13 +192,13 @@ def _read_version(path: Path, changed: int, size: int, on_gpu: bool) -> TracedRa
 
 def _untraced_step_s(trial: Trial, run: Run) -> float | None:
     """The typical step of the same trial where nobody watched."""
-    twin = timed_twin(trial).trial_id
+    twin = timed_training_of(trial).trial_id
     launches = [summarise(result) for result in run.of_status("ok") if result.trial_id == twin]
     times = [launch.mean_step_s for launch in launches]
     return statistics.geometric_mean(times) if times else None
 
 
-def timed_twin(trial: Trial) -> Trial:
+def timed_training_of(trial: Trial) -> Trial:
     """The timed training of a profiled trial."""
     kept = {name: value for name, value in trial.settings.items() if not name.startswith("profile_")}
     return Trial(settings=kept).replace(benchmark="train")

@@ -28,7 +28,7 @@ class LeverComparison:
     candidate: Configuration
     speedup: Estimate
     p_value: float | None
-    smallest_seen: float | None  # the effect that would have been found in four of five such runs
+    smallest_detectable: float | None  # the effect that would have been found in four of five such runs
     verdict: Verdict
     loss_change: float | None
     loss_differs: bool = False
@@ -49,26 +49,26 @@ def _comparison(
     baseline: Configuration, configuration: Configuration, p: float | None, claimed: bool, threshold: float
 ) -> LeverComparison:
     speedup = ratio_of_logs(configuration.log_rates, baseline.log_rates)
-    seen = smallest_effect(configuration.log_rates, baseline.log_rates)
+    detectable = smallest_effect(configuration.log_rates, baseline.log_rates)
     loss_change, loss_differs = loss_of(baseline, configuration)
     return LeverComparison(
         candidate=configuration,
         speedup=speedup,
         p_value=p,
-        smallest_seen=seen,
-        verdict=verdict_of(speedup.value, claimed, seen, threshold),
+        smallest_detectable=detectable,
+        verdict=verdict_of(speedup.value, claimed, detectable, threshold),
         loss_change=loss_change,
         loss_differs=loss_differs,
     )
 
 
-def verdict_of(speedup: float, claimed: bool, seen: float | None, threshold: float) -> Verdict:
+def verdict_of(speedup: float, claimed: bool, detectable: float | None, threshold: float) -> Verdict:
     """What may be said of a speedup, given whether its test holds and how small an effect it could see."""
     if claimed and abs(speedup - 1.0) > LEAST_EFFECT:
         return "faster" if speedup > 1.0 else "slower"
     # What looks larger than the threshold but survives no correction is no proof of equality either.
     small = abs(speedup - 1.0) <= threshold
-    return "no difference" if small and seen is not None and seen <= threshold else "inconclusive"
+    return "no difference" if small and detectable is not None and detectable <= threshold else "inconclusive"
 
 
 def p_value(left: Sequence[float], right: Sequence[float]) -> float | None:
@@ -86,12 +86,12 @@ def p_value(left: Sequence[float], right: Sequence[float]) -> float | None:
 
 def holm(p_values: Sequence[float | None], alpha: float = _ALPHA) -> list[bool]:
     """Which claims hold together (Holm 1979): the smallest p against α/m, the next against α/(m−1) …"""
-    order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     holds = [False] * len(p_values)
-    for rank, (p, place) in enumerate(order):
+    for rank, (p, index) in enumerate(order):
         if p > alpha / (len(order) - rank):
             break
-        holds[place] = True
+        holds[index] = True
     return holds
 
 
@@ -108,10 +108,10 @@ def smallest_effect(left: Sequence[float], right: Sequence[float]) -> float | No
 
 def fastest(measured: Sequence[Configuration], baseline: Trial) -> tuple[Trial, float] | None:
     """What is fastest so far, and how many times the baseline's speed; None before there is anything."""
-    rates = {one.trial.trial_id: one.samples_per_s.value for one in measured}
+    rates = {configuration.trial.trial_id: configuration.samples_per_s.value for configuration in measured}
     if baseline.trial_id not in rates or len(rates) < 2:
         return None
-    best = max(measured, key=lambda one: one.samples_per_s.value).trial
+    best = max(measured, key=lambda configuration: configuration.samples_per_s.value).trial
     gain = rates[best.trial_id] / rates[baseline.trial_id]
     return (best, gain) if gain > 1.0 + LEAST_EFFECT else None
 

@@ -22,10 +22,10 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         )
     if is_latency(facts):
         return None
-    if not facts.sending_explains:
+    if not facts.transfer_explains_wait:
         return Abstention(rule=RULE, missing="what ranks wait for: it is far longer than sending takes")
     slow, rate = is_slow_network(facts), rate_of(facts)
-    source, apart = facts.exchange_source, facts.communication_is_told_apart
+    source, apart = facts.exchange_source, facts.communication_is_measured
     most = "" if apart else "at most "
     by = "step minus the same without sending" if apart else "what other terms leave of the loss"
     return Finding(

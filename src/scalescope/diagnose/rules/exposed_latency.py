@@ -12,7 +12,7 @@ _NOT_THE_ROOT = 0.9  # on a usual network small buckets or a small model are, wh
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost = facts.lost(EXPOSED)
-    if not lost or facts.latency_s is None or not is_latency(facts) or not facts.sending_explains:
+    if not lost or facts.latency_s is None or not is_latency(facts) or not facts.transfer_explains_wait:
         return None
     count, slow = len(facts.bucket_bytes or (1,)), is_slow_to_start(facts)
     return Finding(

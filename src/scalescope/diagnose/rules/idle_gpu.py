@@ -11,13 +11,13 @@ _ONE_CORE = 0.9  # of a core, all the time
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    one = facts.one_rank
-    if not facts.trial.on_gpu or one is None:
+    one_rank = facts.one_rank
+    if not facts.trial.on_gpu or one_rank is None:
         return None
-    busy, cores = one.seen.gpu_utilization, one.seen.rank_busy_cores
+    busy, cores = one_rank.telemetry.gpu_utilization, one_rank.telemetry.rank_busy_cores
     if busy is None or cores is None or busy > _BUSY or cores < _ONE_CORE:
         return None
-    if one.step_time_s.value > _SHORT_STEP_S:
+    if one_rank.step_time_s.value > _SHORT_STEP_S:
         return None
     return Finding(
         rule=RULE,
@@ -28,7 +28,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         evidence=(
             Evidence(name="GPU busy", value=busy, source="NVML"),
             Evidence(name="busy cores", value=cores, source="/proc"),
-            Evidence(name="step", value=one.step_time_s.value, unit="s", source="one rank alone"),
+            Evidence(name="step", value=one_rank.step_time_s.value, unit="s", source="one rank alone"),
         ),
         advice=(
             *advise(facts, "replay kernels as graphs", "compile", "reduce-overhead"),

@@ -15,7 +15,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost, buckets = facts.lost(EXPOSED), facts.bucket_bytes
     if not lost or not buckets or buckets[-1] < _MOST * sum(buckets) or is_latency(facts):
         return None
-    if not facts.sending_explains:
+    if not facts.transfer_explains_wait:
         return None
     last, total = buckets[-1], sum(buckets)
     alone = _others_are_hidden(facts) and (len(buckets) > 1 or _could_be_hidden(facts))

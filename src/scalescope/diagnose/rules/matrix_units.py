@@ -8,8 +8,8 @@ RULE = "matrix units are idle"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    one = facts.one_rank
-    if not facts.trial.on_gpu or facts.trial.precision != "fp32" or one is None:
+    one_rank = facts.one_rank
+    if not facts.trial.on_gpu or facts.trial.precision != "fp32" or one_rank is None:
         return None
     return Finding(
         rule=RULE,

@@ -8,7 +8,7 @@ _FULL = 0.92
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    used, there = facts.seen.gpu_memory_bytes, facts.gpu_memory_bytes
+    used, there = facts.telemetry.gpu_memory_bytes, facts.gpu_memory_bytes
     if used is None or there is None or used < _FULL * there:
         return None
     return Finding(

@@ -19,7 +19,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         or exchange_s is None
         or compute_s >= max(ENOUGH_COMPUTE_S, exchange_s)
         or is_slow_network(facts)
-        or not facts.sending_explains
+        or not facts.transfer_explains_wait
         or any(isinstance(other(facts), Finding) for other in (model_is_small, buckets_are_small))
     ):
         return None

@@ -16,7 +16,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     if compute_s >= ENOUGH_COMPUTE_S or facts.gradient_bytes >= _SMALL_BYTES:
         return None
-    if not is_latency(facts) or not facts.sending_explains:
+    if not is_latency(facts) or not facts.transfer_explains_wait:
         return None
     return Finding(
         rule=RULE,

@@ -15,7 +15,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost = facts.communication_lost or 0.0
     return Finding(
         rule=RULE,
-        term=EXPOSED if facts.communication_is_told_apart else "",
+        term=EXPOSED if facts.communication_is_measured else "",
         root=True,
         claim="NCCL sends gradients through TCP sockets: no NVLink, shared memory or InfiniBand was found or "
         "allowed.",

@@ -23,9 +23,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     wasted = lost * (1.0 - worst.bytes_per_s / worst.usual_bytes_per_s)
     return Finding(
         rule=RULE,
-        term=EXPOSED if facts.communication_is_told_apart else "",
+        term=EXPOSED if facts.communication_is_measured else "",
         root=True,
-        claim=f"{_together([one.name for one in slow])} carries {worst.bytes_per_s / 1e6:,.0f} MB/s where "
+        claim=f"{_together([link.name for link in slow])} carries {worst.bytes_per_s / 1e6:,.0f} MB/s where "
         f"others carry {worst.usual_bytes_per_s / 1e6:,.0f}: all ranks exchange at its pace.",
         lost=wasted,
         share=wasted / facts.ranks,

@@ -11,7 +11,7 @@ RULE = "nodes differ"
 
 
 def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
-    differences = [str(one) for one in run.environment.get("node_differences") or ()]
+    differences = [str(difference) for difference in run.environment.get("node_differences") or ()]
     if not differences:
         return None
     blamed = [facts for facts in cases if _host_of_late_rank(facts) in _odd_ones(run)]

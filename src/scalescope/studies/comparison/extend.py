@@ -14,7 +14,7 @@ from scalescope.analysis.comparison.runs import (
     ComparedConfig,
     RunComparison,
     compare_runs,
-    more_launches_would_tell,
+    more_launches_would_decide,
 )
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.experiment import Experiment
@@ -52,7 +52,7 @@ def extend(
         raise BadInput(f"--until-conclusive: {base.path} and {new.path} are the same run")
     found = compare_runs(base.results, new.results, threshold)
     inconclusive = found.with_verdict("inconclusive")
-    asked = [one.trial for one in inconclusive if more_launches_would_tell(one)]
+    asked = [one.trial for one in inconclusive if more_launches_would_decide(one)]
     hopeless = _hopeless(len(inconclusive) - len(asked))
     if not asked:
         return new, hopeless
@@ -116,7 +116,7 @@ class _Launches:
     def _is_open(self, judged: ComparedConfig) -> bool:
         if judged.trial.trial_id not in self._asked:
             return False
-        return judged.smallest_seen is None or judged.smallest_seen > self._threshold
+        return judged.smallest_detectable is None or judged.smallest_detectable > self._threshold
 
 
 def _hopeless(count: int) -> tuple[str, ...]:

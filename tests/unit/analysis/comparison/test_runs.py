@@ -10,7 +10,7 @@ from scalescope.analysis.comparison.environments import differences, other_hardw
 from scalescope.analysis.comparison.runs import (
     RunComparison,
     compare_runs,
-    more_launches_would_tell,
+    more_launches_would_decide,
     setting_differences,
 )
 from scalescope.experiment.trial import Trial
@@ -176,15 +176,15 @@ def test_more_launches_help_where_the_old_run_allows_it() -> None:
     middling = (0.0100, 0.0103, 0.0097, 0.0101, 0.0099)
     (open_one,) = compared(middling, middling).judged
     assert open_one.verdict == "inconclusive"
-    assert more_launches_would_tell(open_one)
+    assert more_launches_would_decide(open_one)
     (hopeless,) = compared(NOISY, NOISY).judged
-    assert not more_launches_would_tell(hopeless)  # five launches that differ so much stay what they are
+    assert not more_launches_would_decide(hopeless)  # five launches that differ so much stay what they are
     (no_base,) = compared(CALM[:1], CALM).judged
-    assert not more_launches_would_tell(no_base)
+    assert not more_launches_would_decide(no_base)
     (one_new,) = compared(CALM, CALM[:1]).judged
-    assert more_launches_would_tell(one_new)
+    assert more_launches_would_decide(one_new)
     (settled,) = compared(CALM, CALM).judged
-    assert not more_launches_would_tell(settled)
+    assert not more_launches_would_decide(settled)
 
 
 MACHINE: dict[str, Any] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.analysis.trace.profile import TraceProfile, profiles, timed_twin
+from scalescope.analysis.trace.profile import TraceProfile, profiles, timed_training_of
 from scalescope.results.run import Run
 from scalescope.results.trace import trace_name
 
@@ -160,7 +160,7 @@ def test_another_configuration_is_not_what_nobody_watched(tmp_path: Path) -> Non
 
 
 def test_the_timed_twin_of_a_recorded_trial_is_the_trial_itself() -> None:
-    assert timed_twin(recorded(TRIAL)).trial_id == TRIAL.trial_id
+    assert timed_training_of(recorded(TRIAL)).trial_id == TRIAL.trial_id
     assert recorded(TRIAL).trial_id != TRIAL.trial_id
 
 

@@ -111,7 +111,7 @@ def test_noisy_launches_decide_nothing() -> None:
     (found,) = compare_all(
         make_configuration(BASELINE, *noisy), [candidate(1, *times(0.97, noisy))], threshold=0.03
     )
-    assert found.smallest_seen is not None and found.smallest_seen > 0.03
+    assert found.smallest_detectable is not None and found.smallest_detectable > 0.03
     assert found.verdict == "inconclusive"
 
 
