@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows

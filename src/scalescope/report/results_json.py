@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows

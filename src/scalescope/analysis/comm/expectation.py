@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comm.curve import Curve
 from scalescope.catalog.link import rates_of
 from scalescope.hardware.published import PublishedCurve, curve_for, typical_busbw

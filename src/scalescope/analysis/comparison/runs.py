@@ -8,21 +8,19 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
+from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.tuning.verdicts import holm, p_value, smallest_effect, verdict_of
+from scalescope.analysis.verdicts import SLOWER, Verdict, holm, p_value, smallest_effect, verdict_of
 from scalescope.experiment.trial import Trial, identity
 from scalescope.results.result import Result
 
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
 # What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
 _OF_THE_MACHINE = ("device", "backend", "threads_per_rank")
 # How long a launch measures: the job is the same, and its speed is what is compared.
 _LENGTH = ("epochs", "steps_per_epoch")
-_ALL_LAUNCHES_TELL = 2.80  # z.975 + z.8: what the quantiles of t come to with very many launches
+_MANY_LAUNCHES_FACTOR = 2.80  # z.975 + z.8: what the quantiles of t come to with very many launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +31,7 @@ class ComparedConfig:
     after: Configuration
     speedup: Estimate  # after ÷ before, of samples per second
     p_value: float | None
-    smallest_detectable: (
-        float | None
-    )  # the effect that would have been found in four of five such comparisons
+    smallest_detectable: float | None  # see `smallest_effect`
     verdict: Verdict
     threshold: float
 
@@ -51,7 +47,7 @@ class ComparedConfig:
     @property
     def regressed(self) -> bool:
         """Surely slower, and by more than is allowed."""
-        return self.verdict == "slower" and self.change < -self.threshold
+        return self.verdict == SLOWER and self.change < -self.threshold
 
     @property
     def launches(self) -> tuple[int, int]:
@@ -213,14 +209,13 @@ def _judged(pair: Pair, p: float | None, claimed: bool, threshold: float) -> Com
     before, after = pair
     speedup = ratio_of_logs(after.log_rates, before.log_rates)
     detectable = smallest_effect(after.log_rates, before.log_rates)
-    verdict = verdict_of(speedup.value, claimed, detectable, threshold)
     return ComparedConfig(
         before=before,
         after=after,
         speedup=speedup,
         p_value=p,
         smallest_detectable=detectable,
-        verdict="same" if verdict == "no difference" else verdict,
+        verdict=verdict_of(speedup.value, claimed, detectable, threshold),
         threshold=threshold,
     )
 
@@ -280,5 +275,7 @@ def more_launches_would_decide(judged: ComparedConfig) -> bool:
         return False
     if judged.smallest_detectable is None:
         return True
-    least = _ALL_LAUNCHES_TELL * math.sqrt(statistics.variance(judged.before.log_rates) / judged.launches[0])
+    least = _MANY_LAUNCHES_FACTOR * math.sqrt(
+        statistics.variance(judged.before.log_rates) / judged.launches[0]
+    )
     return judged.smallest_detectable > judged.threshold >= math.expm1(least)

@@ -47,6 +47,17 @@ class ScalingRow:
         return self.ranks == self.baseline_ranks
 
     @property
+    def delivered(self) -> float | None:
+        """Ranks' worth of speed that all ranks deliver; None without a waterfall."""
+        return None if self.waterfall is None else self.waterfall.delivered
+
+    @property
+    def lost_by_exposed_comm(self) -> float | None:
+        """Ranks' worth of speed that exposed communication costs; None where it was not measured."""
+        term = None if self.waterfall is None else self.waterfall.term(EXPOSED)
+        return None if term is None or term.lost is None else term.lost.value
+
+    @property
     def exposed_fraction(self) -> float | None:
         if self.exposed_comm_s is None:
             return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.analysis.tuning.ledger import FINAL_STAGE, OverBudget, SearchLedger
-from scalescope.analysis.tuning.verdicts import LeverComparison, compare_all, loss_of
+from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all, loss_of
 from scalescope.experiment.trial import Trial
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.runs import CollectivePair, ComparedConfig, RunComparison, Unmatched
 from scalescope.analysis.statistics import Estimate

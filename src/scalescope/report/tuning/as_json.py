@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scalescope.analysis.tuning.verdicts import LeverComparison
+from scalescope.analysis.tuning.lever_comparison import LeverComparison
 from scalescope.report.tuning.sections import Tuning, verdict
 
 

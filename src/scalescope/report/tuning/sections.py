@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning.lever_comparison import LeverComparison
 from scalescope.analysis.tuning.search import Attempt
-from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, LeverComparison
+from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
 from scalescope.report.section import Section, Table

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.errors import CannotRun, ExitCode
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment

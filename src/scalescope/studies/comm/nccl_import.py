@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.placement import Placement

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comm.expectation import expectation_of
 from scalescope.hardware.published import curve_for, published_all_reduce
 

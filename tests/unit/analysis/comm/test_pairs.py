@@ -12,7 +12,7 @@ from scalescope.analysis.comm.pairs import (
 )
 from scalescope.results.result import Result
 
-from .test_collectives import KEY, make_result
+from ..test_collectives import KEY, make_result
 
 FOUR = {(0, 1): 100.0, (0, 2): 100.0, (0, 3): 100.0, (1, 2): 100.0, (1, 3): 100.0, (2, 3): 100.0}
 

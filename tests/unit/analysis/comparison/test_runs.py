@@ -38,8 +38,8 @@ def compared(before: Sequence[float], after: Sequence[float], factor: float = 1.
 @pytest.mark.parametrize(
     ("factor", "verdict", "regressed"),
     [
-        (1.0, "same", False),
-        (1.005, "same", False),
+        (1.0, "no difference", False),
+        (1.005, "no difference", False),
         (0.90, "faster", False),
         (1.08, "slower", True),
         (1.02, "slower", False),  # surely, but by less than the threshold
@@ -90,7 +90,7 @@ def test_a_setting_that_an_old_run_does_not_know_is_neutral() -> None:
     assert known_now is False
     old = Trial(settings={n: v for n, v in TRIAL.settings.items() if n not in ("fused_optimizer", "eval")})
     found = compare_runs(launches(old, CALM), launches(TRIAL, CALM), 0.03)
-    assert [one.verdict for one in found.judged] == ["same"]
+    assert [one.verdict for one in found.judged] == ["no difference"]
     other = TRIAL.replace(fused_optimizer=True)
     assert compare_runs(launches(old, CALM), launches(other, CALM), 0.03).has_nothing_in_common
 
@@ -128,7 +128,7 @@ def test_other_machines_may_have_other_threads() -> None:
     strict = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03)
     loose = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03, any_hardware=True)
     assert strict.has_nothing_in_common
-    assert [one.verdict for one in loose.judged] == ["same"]
+    assert [one.verdict for one in loose.judged] == ["no difference"]
     assert loose.only_before == loose.only_after == ()
 
 
