@@ -22,7 +22,6 @@ _WORTH = 0.03  # of the ranks: smaller losses are not worth a finding
 _LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which is said then
 _FAR = 3.0
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
-_ALL_REDUCING = ("ddp", "scratch_ddp", "zero1")
 _TOLD_APART = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation")
 
 
@@ -168,7 +167,7 @@ class Facts:
         """What each bucket takes by the measured curve, first to last; None outside its range."""
         if self.curve is None or self.gradient_bytes is None or not self.curve.points:
             return None
-        if self.trial.settings["strategy"] not in _ALL_REDUCING:
+        if not self.trial.strategy_card.all_reduces_gradients:
             return None
         sizes = [size // self._shrinks for size in self.bucket_bytes or (self.gradient_bytes,)]
         return tuple(map(self._time_s, sizes)) if self._reaches(max(sizes)) else None

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from scalescope.catalog.cards import all_settings, card
 from scalescope.catalog.setting import Setting, Unset, settings_of
+from scalescope.catalog.traits import MemoryLayout
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
@@ -125,6 +126,12 @@ class Trial:
     @property
     def strategy_card(self) -> Any:
         return card("strategies", self.strategy)
+
+    @property
+    def memory_layout(self) -> MemoryLayout | None:
+        """How the strategy changes a rank's memory; None where no formula is known."""
+        layout: MemoryLayout | None = self.strategy_card.memory_layout(self.settings)
+        return layout
 
     @property
     def is_wrapped(self) -> bool:

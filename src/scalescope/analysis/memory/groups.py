@@ -13,7 +13,6 @@ _AGREEMENT = 0.25
 # Resident memory comes in pages, and the allocator keeps what it likes.
 _VISIBLE_ON_CPU = 4 << 20
 _ABOVE_CHANCE = 2
-_CUT_BY_BATCH = ("pipeline",)  # a batch that does not divide evenly would be another job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class MemoryGroup:
     @property
     def is_divided(self) -> bool:
         """Whether a batch has to divide evenly, so that not every batch can be tried."""
-        return self.trial.settings["strategy"] in _CUT_BY_BATCH
+        return bool(self.trial.strategy_card.divides_batch)
 
     @property
     def is_bounded(self) -> bool:
@@ -93,7 +92,7 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
         return None
     whole = [row for row in rows if row.all_samples is None]
     measured = _seen_line(whole)
-    points = [points for row in looked_at if (points := forecast_points(row.counters, row.trial.settings))]
+    points = [points for row in looked_at if (points := forecast_points(row.counters, row.trial))]
     forecast = fit_line(points[-1]) if points else None
     by_forecast = forecast is not None and not _agrees(measured, forecast)
     held = [
@@ -101,9 +100,7 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
         for row in whole
         if not row.is_search and (size := row.measured("activations")) is not None
     ]
-    savings = [
-        saving for row in looked_at if (saving := savings_of(row.counters, row.trial.settings)) is not None
-    ]
+    savings = [saving for row in looked_at if (saving := savings_of(row.counters, row.trial)) is not None]
     return MemoryGroup(
         rows=looked_at,
         line=forecast if by_forecast else measured,

@@ -94,7 +94,7 @@ def _row(members: list[Result]) -> MemoryRow:
     forecast, reason = None, problem_of(counters)
     alone = forecast_of(counters)
     if alone is not None:
-        forecast, reason = with_strategy(alone, trial.settings, gathered_of(counters))
+        forecast, reason = with_strategy(alone, trial, gathered_of(counters))
     rooms = [room for result in good if (room := room_of(result.ranks)) is not None]
     return MemoryRow(
         trial=trial,

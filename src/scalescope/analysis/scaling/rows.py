@@ -237,11 +237,10 @@ def _kind_order(trial: Trial) -> str:
 
 @functools.cache
 def _strategy_settings() -> frozenset[str]:
-    """Settings that say how the work is spread; a number format of a strategy's own makes it other work."""
+    """Settings that say how the work is spread over ranks, and do not change the work."""
     owners = [cards.card("strategies", name) for name in cards.names("strategies")]
-    return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - {
-        "fsdp_param_dtype"
-    }
+    changing_work = {name for owner in owners for name in owner.work_settings}
+    return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - changing_work
 
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:
