@@ -13,13 +13,12 @@ from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.analysis.verdicts import SLOWER, Verdict, holm, p_value, smallest_effect, verdict_of
+from scalescope.experiment.same_job import LENGTH, job_key
 from scalescope.experiment.trial import Trial, identity
 from scalescope.results.result import Result
 
 # What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
-_OF_THE_MACHINE = ("device", "backend", "threads_per_rank")
-# How long a launch measures: the job is the same, and its speed is what is compared.
-_LENGTH = ("epochs", "steps_per_epoch")
+_OF_THE_MACHINE = frozenset(("device", "backend", "threads_per_rank"))
 _MANY_LAUNCHES_FACTOR = 2.80  # z.975 + z.8: what the quantiles of t come to with very many launches
 
 
@@ -166,19 +165,19 @@ def _pairs(left: list[Configuration], right: list[Configuration], *, any_hardwar
     follows from the machine: each only where the match is unmistakable."""
     by_id = {config.trial.trial_id: config for config in left}
     pairs = [(by_id[config.trial.trial_id], config) for config in right if config.trial.trial_id in by_id]
-    pairs += _pairs_without(_LENGTH, left, right, pairs)
+    pairs += _pairs_without(LENGTH, left, right, pairs)
     if any_hardware:
-        pairs += _pairs_without((*_LENGTH, *_OF_THE_MACHINE), left, right, pairs)
+        pairs += _pairs_without(LENGTH | _OF_THE_MACHINE, left, right, pairs)
     return pairs
 
 
 def _pairs_without(
-    ignored: tuple[str, ...], left: list[Configuration], right: list[Configuration], pairs: list[Pair]
+    ignored: frozenset[str], left: list[Configuration], right: list[Configuration], pairs: list[Pair]
 ) -> list[Pair]:
     """Pairs of what is not matched yet, by all settings but the ignored ones."""
     matched = {config.trial.trial_id for pair in pairs for config in pair}
     rest = [[config for config in side if config.trial.trial_id not in matched] for side in (left, right)]
-    old_jobs, new_jobs = ([_job(config.trial, ignored) for config in side] for side in rest)
+    old_jobs, new_jobs = ([job_key(config.trial, ignoring=ignored) for config in side] for side in rest)
     return [
         (rest[0][old_jobs.index(job)], after)
         for job, after in zip(new_jobs, rest[1], strict=True)
@@ -190,10 +189,6 @@ def _place(pair: Pair) -> tuple[int, int, str]:
     """Where a pair stands in a list: few ranks first, then small batches."""
     trial = pair[1].trial
     return trial.world_size, trial.samples_per_step, trial.label
-
-
-def _job(trial: Trial, ignored: tuple[str, ...]) -> dict[str, object]:
-    return {name: value for name, value in identity(trial.settings).items() if name not in ignored}
 
 
 def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[ComparedConfig, ...]:
@@ -224,21 +219,16 @@ def _failed(
     left: list[Configuration], right: list[Configuration], new: Sequence[Result]
 ) -> tuple[Failed, ...]:
     """Configurations of the old run of which the new one has launches, and none that ended well."""
-    worked = {_job_key(configuration.trial) for configuration in right}
+    worked = {job_key(configuration.trial, ignoring=LENGTH) for configuration in right}
     reasons: dict[str, str] = {}
     for result in new:
         if result.status != "ok" and result.trial.is_training:
-            reasons[_job_key(result.trial)] = result.reason or result.status
+            reasons[job_key(result.trial, ignoring=LENGTH)] = result.reason or result.status
     return tuple(
         Failed(trial=configuration.trial, reason=reasons[key])
         for configuration in left
-        if (key := _job_key(configuration.trial)) in reasons.keys() - worked
+        if (key := job_key(configuration.trial, ignoring=LENGTH)) in reasons.keys() - worked
     )
-
-
-def _job_key(trial: Trial) -> str:
-    """The same for two trials of one job that only measured for different lengths."""
-    return repr(sorted(_job(trial, _LENGTH).items()))
 
 
 def _alone(configuration: Configuration, others: Sequence[Configuration]) -> Unmatched:

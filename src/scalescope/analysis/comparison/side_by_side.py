@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.same_job import LENGTH, job_key
+from scalescope.experiment.trial import Trial
 
 # How long was measured, and what has no influence on speed.
-_NOT_THE_JOB = ("epochs", "steps_per_epoch", "warmup_steps", "lr", "stand_in")
+_IGNORED = LENGTH | {"warmup_steps", "lr", "stand_in"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +40,20 @@ def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[JobGroup, ...]:
     groups = []
     done: set[str] = set()
     for first in runs[0] if runs else ():
-        job = job_of(first.trial)
+        job = _job_of(first.trial)
         if job in done:
             continue
         done.add(job)
-        same = [(number, row) for number, row in placed if job_of(row.trial) == job]
+        same = [(number, row) for number, row in placed if _job_of(row.trial) == job]
         if len({number for number, _ in same}) > 1:
             groups.append(JobGroup(members=tuple(_run_row(number, row, same[0][1]) for number, row in same)))
     return tuple(groups)
 
 
-def job_of(trial: Trial) -> str:
+def _job_of(trial: Trial) -> str:
     """What must be equal: the work and its spread, not where and how long it ran."""
-    left_out = {setting.name for setting in settings_of(Placement)} - {"world_size"} | set(_NOT_THE_JOB)
-    kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
-    return repr(sorted(kept.items(), key=lambda item: item[0]))
+    placement = {setting.name for setting in settings_of(Placement)} - {"world_size"}
+    return job_key(trial, ignoring=placement | _IGNORED)
 
 
 def _run_row(number: int, row: ScalingRow, first: ScalingRow) -> RunRow:

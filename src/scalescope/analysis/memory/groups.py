@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from scalescope.analysis.memory.fit import Bracket, FittedLine, fit_line, next_batch
 from scalescope.analysis.memory.forecast import Savings, forecast_points, savings_of
-from scalescope.analysis.memory.rows import MemoryRow, job_key, memory_rows
+from scalescope.analysis.memory.rows import MemoryRow, memory_job, memory_rows
 from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run
 
@@ -79,7 +79,7 @@ def memory_groups(run: Run) -> tuple[MemoryGroup, ...]:
     """The jobs of a run, each with all of its batches."""
     grouped: dict[str, list[MemoryRow]] = {}
     for row in memory_rows(run.results):
-        grouped.setdefault(job_key(row.trial), []).append(row)
+        grouped.setdefault(memory_job(row.trial), []).append(row)
     machine = run.environment.get("machine", {})
     host = machine.get("memory_bytes") if isinstance(machine, dict) else None
     groups = [_group(rows, host if isinstance(host, int) else None) for rows in grouped.values()]

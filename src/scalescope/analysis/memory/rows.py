@@ -1,6 +1,5 @@
 """Memory trials read back, one row for each: measured bytes of the rank that takes most, and the forecast."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,11 @@ from scalescope.analysis.memory.forecast import (
     problem_of,
     with_strategy,
 )
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.same_job import BATCH, job_key
+from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
-_NOT_OF_JOB = ("batch_size", "global_batch_size", "purpose")
+_IGNORED = BATCH | {"purpose"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +77,12 @@ def memory_rows(results: Iterable[Result]) -> tuple[MemoryRow, ...]:
         if result.trial.benchmark == "memory":
             grouped.setdefault(result.trial_id, []).append(result)
     rows = [_row(members) for members in grouped.values()]
-    return tuple(sorted(rows, key=lambda row: (row.trial.world_size, job_key(row.trial), row.batch)))
+    return tuple(sorted(rows, key=lambda row: (row.trial.world_size, memory_job(row.trial), row.batch)))
 
 
-def job_key(trial: Trial) -> str:
+def memory_job(trial: Trial) -> str:
     """What trials of the same job have in common, whatever their batch."""
-    kept = {name: value for name, value in identity(trial.settings).items() if name not in _NOT_OF_JOB}
-    return json.dumps(kept, sort_keys=True)
+    return job_key(trial, ignoring=_IGNORED)
 
 
 def _row(members: list[Result]) -> MemoryRow:

@@ -11,7 +11,11 @@ from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.same_job import BATCH, job_key
+from scalescope.experiment.trial import Trial
+
+# Settings that spread one job over ranks.
+_SPREAD = frozenset(("world_size", "strategy", "ablation", "oversubscribe", "stand_in"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,14 +229,11 @@ def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
 
 def _kind(trial: Trial) -> str:
     """What must be equal for two trials to be one job on different numbers of ranks."""
-    left_out = {"world_size", "strategy", "ablation", "oversubscribe", "stand_in", *_strategy_settings()}
-    kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
-    return repr(sorted(kept.items(), key=lambda item: item[0]))
+    return job_key(trial, ignoring=_SPREAD | _strategy_settings())
 
 
 def _kind_order(trial: Trial) -> str:
-    settings = {n: v for n, v in trial.settings.items() if n not in ("batch_size", "global_batch_size")}
-    return _kind(Trial(settings=settings))
+    return job_key(trial, ignoring=_SPREAD | _strategy_settings() | BATCH)
 
 
 @functools.cache

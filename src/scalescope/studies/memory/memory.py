@@ -3,7 +3,7 @@
 import math
 
 from scalescope.analysis.memory.groups import memory_groups
-from scalescope.analysis.memory.rows import job_key
+from scalescope.analysis.memory.rows import memory_job
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.memory import BATCHES
 from scalescope.catalog.workloads.custom import Custom
@@ -70,7 +70,7 @@ def with_one_forecaster(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
     """
     jobs: dict[str, list[Trial]] = {}
     for trial in trials:
-        jobs.setdefault(job_key(trial), []).append(trial)
+        jobs.setdefault(memory_job(trial), []).append(trial)
     chosen = {
         min(job, key=lambda one: (one.micro_batch_size < _LEAST_TO_NORMALISE, one.micro_batch_size)).trial_id
         for job in jobs.values()
