@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from scalescope.analysis.culprit import last_to_arrive
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
 from scalescope.results.result import RankRecord, Result
@@ -127,7 +128,7 @@ def _row(key: str, members: list[Result]) -> CollectiveRow:
         size_bytes=int(size),
         times_s=tuple(max(times) for times in per_iteration),
         transfers_s=tuple(min(times) for times in per_iteration),
-        last_rank=None if cards.card("collectives", name).root >= 0 else _usually_last(per_iteration),
+        last_rank=None if cards.card("collectives", name).root >= 0 else last_to_arrive(per_iteration),
         wrong=sum(_wrong(record, key) for member in members for record in member.ranks),
         trial_id=members[0].trial_id,
         loop_s=statistics.fmean(
@@ -139,15 +140,6 @@ def _row(key: str, members: list[Result]) -> CollectiveRow:
         hosts=tuple(record.host for record in members[0].ranks),
         among=trial.ranks_among,
     )
-
-
-def _usually_last(per_iteration: list[tuple[float, ...]]) -> int | None:
-    """The rank that arrives last in most iterations, hence waits least; None where no rank stands out."""
-    if len(per_iteration[0]) < 2:  # imported: the ranks' own times are not known
-        return None
-    last = [times.index(min(times)) for times in per_iteration]
-    rank = statistics.mode(last)
-    return rank if last.count(rank) > 0.7 * len(last) else None
 
 
 def _wrong(record: RankRecord, key: str) -> int:

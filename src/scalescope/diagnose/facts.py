@@ -9,8 +9,9 @@ from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
-from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Straggler, Term, Waterfall
+from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
@@ -100,10 +101,20 @@ class Facts:
         return term is None or term.lost is None or term.lost.low is None or term.lost.low > 0.0
 
     @property
-    def always_late(self) -> Straggler | None:
-        """The rank that is late in every launch, where waiting for it costs something."""
-        late = None if self.waterfall is None else self.waterfall.straggler
-        return late if late is not None and late.persistent and self.lost(STRAGGLERS) else None
+    def culprit(self) -> Straggler | None:
+        """The rank that is the slowest in every launch, where waiting for it costs something."""
+        straggler = None if self.waterfall is None else self.waterfall.straggler
+        if straggler is None or not straggler.persistent or not self.lost(STRAGGLERS):
+            return None
+        return straggler
+
+    @property
+    def culprit_host(self) -> str | None:
+        """The host of that rank; None where there is none, or its host is not known."""
+        culprit = self.culprit
+        if culprit is None or culprit.rank >= len(self.hosts):
+            return None
+        return self.hosts[culprit.rank]
 
     def is_single(self, name: str) -> bool:
         """Whether a term stands on a single launch, which nothing can make doubtful, or sure."""

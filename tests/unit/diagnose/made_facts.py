@@ -7,8 +7,9 @@ from typing import Any
 
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.scaling.rows import ScalingRow
-from scalescope.analysis.scaling.waterfall import Straggler, Term, Waterfall
+from scalescope.analysis.scaling.waterfall import Term, Waterfall
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.diagnose.facts import Facts, facts_of

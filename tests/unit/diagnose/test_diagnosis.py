@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from scalescope.analysis.comm.pairs import PairRow
-from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS, Straggler
+from scalescope.analysis.culprit import Straggler
+from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts

@@ -6,11 +6,11 @@ differences of step times telescope, so terms and delivered speed add up to N.
 """
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.culprit import Straggler, find_culprit
 from scalescope.analysis.statistics import Estimate, difference_of_means, mean_with_interval
 from scalescope.experiment.ablations import (
     at_per_rank_batch,
@@ -38,15 +38,6 @@ class Term:
     time_s: Estimate | None
     lost: Estimate | None
     reason: str | None = None  # why it is unknown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler:
-    """The rank that is late, by how much of a step, and whether it always is."""
-
-    rank: int
-    time_s: float
-    persistent: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,20 +171,10 @@ class _Chain:
         return _minus(many, alone)
 
     def straggler(self) -> Straggler | None:
-        """The rank that was slowest without communication, if one was in most launches."""
+        """The rank that all wait for; unknown where the ranks were not measured without communication."""
         if self._silent is None:
             return None
-        launches = self._silent.launches
-        slowest = Counter(
-            max(range(len(launch.rank_means_s)), key=launch.rank_means_s.__getitem__) for launch in launches
-        )
-        rank, times = slowest.most_common(1)[0]
-        behind = statistics.fmean(
-            launch.rank_means_s[rank]
-            - statistics.median(launch.rank_means_s[:rank] + launch.rank_means_s[rank + 1 :])
-            for launch in launches
-        )
-        return Straggler(rank=rank, time_s=behind, persistent=times == len(launches))
+        return find_culprit([launch.rank_means_s for launch in self._silent.launches])
 
 
 def _steps(configuration: Configuration | None) -> list[float] | None:

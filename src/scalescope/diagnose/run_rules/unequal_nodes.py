@@ -14,7 +14,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     differences = [str(difference) for difference in run.environment.get("node_differences") or ()]
     if not differences:
         return None
-    blamed = [facts for facts in cases if _host_of_late_rank(facts) in _odd_ones(run)]
+    blamed = [facts for facts in cases if facts.culprit_host in _odd_ones(run)]
     worst = max(blamed, key=lambda facts: facts.lost(STRAGGLERS) or 0.0, default=None)
     lost = 0.0 if worst is None else worst.lost(STRAGGLERS) or 0.0
     return Finding(
@@ -43,12 +43,7 @@ def _odd_ones(run: Run) -> set[str]:
     return odd_ones({name: Machine.from_json(node) for name, node in nodes.items()})
 
 
-def _host_of_late_rank(facts: Facts) -> str | None:
-    late = facts.always_late
-    return facts.hosts[late.rank] if late is not None and late.rank < len(facts.hosts) else None
-
-
 def _whom_all_wait_for(facts: Facts | None) -> str:
-    if facts is None or facts.always_late is None:
+    if facts is None or facts.culprit is None:
         return "All ranks go at the pace of the slowest node."
-    return f"Rank {facts.always_late.rank} on {_host_of_late_rank(facts)} is the one that all wait for."
+    return f"Rank {facts.culprit.rank} on {facts.culprit_host} is the one that all wait for."

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.analysis.scaling.waterfall import STRAGGLERS, Straggler
+from scalescope.analysis.culprit import Straggler
+from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.run_rules import unequal_nodes
