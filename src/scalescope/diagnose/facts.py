@@ -16,6 +16,7 @@ from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 from scalescope.experiment.trial import Trial
+from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
@@ -331,6 +332,5 @@ def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:
 def _buckets(results: Iterable[Result], trial: Trial) -> tuple[int, ...] | None:
     for result in results:
         if result.trial_id == trial.trial_id and result.status == "ok":
-            text = result.ranks[0].counters.get("bucket_bytes")
-            return tuple(int(word) for word in str(text).split(",")) if text else None
+            return bucket_bytes_of(result.ranks[0])
     return None

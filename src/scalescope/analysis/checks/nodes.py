@@ -6,7 +6,7 @@ from typing import Any
 
 from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import differences, unlike
+from scalescope.experiment.nodes import NodeDifference, differences, unlike
 
 # These name one rank's own GPUs or host: they differ where nothing is wrong.
 _MAY_DIFFER = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")
@@ -45,16 +45,18 @@ def checks_of_hosts(
 def checks_between(hosts: Sequence[HostChecks]) -> tuple[Check, ...]:
     """In what hosts differ that should be alike."""
     machines = {host.host: host.machine for host in hosts}
-    unequal = [(text, "all ranks go at the pace of the slowest host") for text in differences(machines)]
+    unequal = [(difference, "all ranks wait for the slowest host") for difference in differences(machines)]
     unequal += [
-        (text, f"export {text.partition(':')[0]} alike on every host") for text in _unequal_variables(hosts)
+        (difference, f"export the same {difference.name} on every host")
+        for difference in _unequal_variables(hosts)
     ]
     return tuple(
-        Check(level="warn", subject="hosts differ", text=text, advice=advice) for text, advice in unequal
+        Check(level="warn", subject="hosts differ", text=difference.text, advice=advice)
+        for difference, advice in unequal
     )
 
 
-def _unequal_variables(hosts: Sequence[HostChecks]) -> list[str]:
+def _unequal_variables(hosts: Sequence[HostChecks]) -> list[NodeDifference]:
     names = dict.fromkeys(name for host in hosts for name in host.system.get("variables", {}))
     return unlike(
         {

@@ -11,6 +11,7 @@ from pathlib import Path
 from scalescope.analysis.launches import summarise
 from scalescope.analysis.trace.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
 from scalescope.experiment.trial import Trial
+from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.trace import read_events
@@ -213,7 +214,5 @@ def _ddp_overlap(records: Sequence[RankRecord]) -> float | None:
 
 
 def _buckets(records: Sequence[RankRecord]) -> tuple[int, ...] | None:
-    text = next(
-        (record.counters["bucket_bytes"] for record in records if "bucket_bytes" in record.counters), None
-    )
-    return None if text is None else tuple(int(word) for word in str(text).split(","))
+    sizes = (bucket_bytes_of(record) for record in records)
+    return next((known for known in sizes if known is not None), None)

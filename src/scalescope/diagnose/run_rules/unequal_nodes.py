@@ -5,13 +5,14 @@ from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import odd_ones
+from scalescope.results.old_formats import node_differences_of
 from scalescope.results.run import Run
 
 RULE = "nodes differ"
 
 
 def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
-    differences = [str(difference) for difference in run.environment.get("node_differences") or ()]
+    differences = node_differences_of(run.environment)
     if not differences:
         return None
     blamed = [facts for facts in cases if facts.culprit_host in _odd_ones(run)]
@@ -20,14 +21,14 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"{'; '.join(differences)}. {_whom_all_wait_for(worst)}",
+        claim=f"{'; '.join(difference.text for difference in differences)}. {_whom_all_wait_for(worst)}",
         lost=lost,
         share=0.0 if worst is None else lost / worst.ranks,
         certain=worst is None or worst.is_sure(STRAGGLERS),
         single=worst is not None and worst.is_single(STRAGGLERS),
         evidence=tuple(
-            Evidence(name=name, value=text, source="every node's own word")
-            for name, text in (difference.split(": ", 1) for difference in differences)
+            Evidence(name=difference.name, value=difference.values_text, source="inspection of every node")
+            for difference in differences
         ),
         advice=(
             Advice(

@@ -65,7 +65,7 @@ def test_variables_must_be_alike_but_for_the_gpus_a_rank_was_given() -> None:
     hosts = look({"n1": first, "n2": {"variables": {"CUDA_VISIBLE_DEVICES": "1"}}})
     (only,) = checks_between(hosts)
     assert only.text == "NCCL_ALGO: Ring on n1; unset on n2"
-    assert only.advice == "export NCCL_ALGO alike on every host"
+    assert "NCCL_ALGO" in only.advice
 
 
 def test_a_name_that_stands_for_the_host_alone_is_a_doubt_where_there_are_others() -> None:
