@@ -1,4 +1,4 @@
-"""A configuration: all launches of one trial together, with intervals and doubts about itself."""
+"""A configuration: all launches of one trial together, with intervals and reasons for doubt."""
 
 import math
 import statistics
@@ -22,7 +22,7 @@ from scalescope.results.result import Result
 _UNSTABLE_CV = 0.03
 _DRIFT_SPAN_S = 120.0
 SHORT_WINDOW_S = 1.0
-_SHORT = 0.01  # the last batch of an epoch may be smaller without a word
+_SHORT = 0.01  # the last batch of an epoch may be smaller without a remark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Configuration:
 
     @property
     def telemetry(self) -> TelemetrySummary:
-        """What GPUs and processors did meanwhile."""
+        """What GPUs and processors did during the launches."""
         return telemetry_over_launches([launch.telemetry for launch in self.launches])
 
     @property
@@ -107,11 +107,11 @@ class Configuration:
         return max(peaks) if peaks else None
 
     def instabilities(self) -> list[str]:
-        """Why this result is less sure than it looks; empty where nothing speaks against it."""
+        """Why this result is uncertain; empty where there is no reason for doubt."""
         reasons = []
         spread = coefficient_of_variation([launch.samples_per_s for launch in self.launches])
         if spread is not None and spread > _UNSTABLE_CV:
-            reasons.append(f"launches differ by {spread:.1%} (CV; up to {_UNSTABLE_CV:.0%} is calm)")
+            reasons.append(f"launches differ by {spread:.1%} (CV; above {_UNSTABLE_CV:.0%} is noisy)")
         reasons.extend(self._instabilities_of_launches())
         if self._drifts():
             reasons.append("speed drifts over the launches")
@@ -128,7 +128,7 @@ class Configuration:
             )
         hot = sum(launch.telemetry.throttled for launch in self.launches)
         if hot:
-            reasons.append(f"the GPU slowed down by heat or its supply in {hot} of {total} launches")
+            reasons.append(f"the GPU was throttled by heat or its power supply in {hot} of {total} launches")
         if changed:
             reasons.append(
                 f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches"
@@ -136,7 +136,7 @@ class Configuration:
         return reasons
 
     def remarks(self) -> list[str]:
-        """What a reader should know without doubting the result."""
+        """What a reader should know that does not put the result in doubt."""
         return [*self._short_window(), *self._short_batches(), *self._outliers()]
 
     def _short_window(self) -> list[str]:
@@ -152,7 +152,7 @@ class Configuration:
         mean, asked = samples / steps, self.trial.samples_per_step
         if mean > asked * (1.0 - _SHORT):
             return []
-        return [f"steps held {mean:.0f} samples on average and not {asked}: the data's batches are smaller"]
+        return [f"steps had {mean:.0f} samples on average instead of {asked}: the data's batches are smaller"]
 
     def _outliers(self) -> list[str]:
         outliers = [outlier for launch in self.launches for outlier in launch.outliers]
@@ -161,7 +161,7 @@ class Configuration:
         steps = sum(len(launch.step_times_s) for launch in self.launches)
         names = ["shared by ranks" if rank is None else f"rank {rank}" for rank, _ in outliers]
         share = ", ".join(f"{name}: {count}" for name, count in sorted(Counter(names).items()))
-        return [f"{len(outliers)} of {steps} steps lie far from the median ({share}); they are counted in"]
+        return [f"{len(outliers)} of {steps} steps are far from the median ({share}); they are included"]
 
     def _drifts(self) -> bool:
         times = [launch.started_s for launch in self.launches]

@@ -81,7 +81,7 @@ def fewer_bytes(facts: Facts) -> tuple[Advice, ...]:
     if facts.trial.comm_hook == "none":
         half = advise(facts, "send gradients in 16 bits", "comm_hook")
     less = (
-        *advise(facts, "compute more for every byte", batch_name(facts)),
+        *advise(facts, "compute more per byte sent", batch_name(facts)),
         *advise(facts, "exchange less often", "accumulation_steps"),
     )
     return (*half, *less) if is_slow_network(facts) else (*less, *half)

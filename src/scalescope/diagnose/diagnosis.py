@@ -59,7 +59,7 @@ def _applied(name: str, rule: Callable[..., Any], *arguments: object) -> Finding
     try:
         outcome: Finding | Abstention | None = rule(*arguments)
     except Exception as error:
-        return Abstention(rule=name, missing=f"what it means (the rule failed: {error!r})")
+        return Abstention(rule=name, missing=f"the result (the rule failed: {error!r})")
     return outcome
 
 

@@ -181,7 +181,7 @@ def test_a_configuration_has_seen_what_its_launches_saw() -> None:
 def test_launches_that_heat_slowed_down_are_called_unstable() -> None:
     hot = {"gpus": {"a": {"slowdowns": {"thermal (hardware)": 0.5}}}}
     capped = {"gpus": {"a": {"slowdowns": {"power cap": 1.0}}}}
-    told = "the GPU slowed down by heat or its supply in 2 of 3 launches"
+    told = "the GPU was throttled by heat or its power supply in 2 of 3 launches"
     assert told in _configuration(hot, capped, hot).instabilities()
     assert not [
         instability

@@ -135,3 +135,8 @@ def abstention(found: Finding | Abstention | None) -> Abstention:
 def levers(found: Finding) -> list[str]:
     """What its advice moves, in order."""
     return [one.command.rpartition("--levers ")[2] for one in found.advice]
+
+
+def evidence_of(found: Finding) -> dict[str, float | str]:
+    """What a finding stands on, by name."""
+    return {evidence.name: evidence.value for evidence in found.evidence}

@@ -1,4 +1,4 @@
-"""Checks of several hosts: what each has, what each warns of, and in what they are not alike."""
+"""Checks of several hosts: each host by itself, and what differs between them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def checks_of_hosts(
     systems: Mapping[str, Mapping[str, Any]],
     ranks: Mapping[str, tuple[int, ...]],
 ) -> tuple[HostChecks, ...]:
-    """Every host by itself, with what matters only because there are others."""
+    """Every host by itself, including what matters only with several hosts."""
     hosts = []
     for host, machine in nodes.items():
         system, host_ranks = systems[host], ranks[host]
@@ -43,7 +43,7 @@ def checks_of_hosts(
 
 
 def checks_between(hosts: Sequence[HostChecks]) -> tuple[Check, ...]:
-    """In what hosts differ that should be alike."""
+    """What differs between hosts that should be the same."""
     machines = {host.host: host.machine for host in hosts}
     unequal = [(difference, "all ranks wait for the slowest host") for difference in differences(machines)]
     unequal += [
@@ -68,12 +68,12 @@ def _unequal_variables(hosts: Sequence[HostChecks]) -> list[NodeDifference]:
 
 
 def _name(system: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Check]:
-    """A host whose own name stands for itself alone: gloo offers that address to the others, in vain."""
+    """A host whose name resolves to a loopback address: gloo gives that address to the other hosts."""
     address = system.get("own_address") or ""
     if address.startswith("127.") and "GLOO_SOCKET_IFNAME" not in variables:
         yield Check(
             level="warn",
             subject="host name",
-            text=f"stands for {address}, where no other host finds this one",
-            advice="export GLOO_SOCKET_IFNAME=INTERFACE, or mend /etc/hosts, if ranks use gloo",
+            text=f"resolves to {address}, which other hosts cannot reach",
+            advice="export GLOO_SOCKET_IFNAME=INTERFACE, or fix /etc/hosts, if ranks use gloo",
         )

@@ -110,7 +110,7 @@ class _Chain:
         self._share = by_trial.get(with_preloaded_input(single_rank_baseline(share)).trial_id)
         self._wrapped = by_trial.get(with_preloaded_input(share.on_one_rank()).trial_id)
         silent = without_communication(with_preloaded_input(trial))
-        self._silent = None if silent is None else by_trial.get(silent.trial_id)
+        self._without_comm = None if silent is None else by_trial.get(silent.trial_id)
         self._fed = by_trial.get(with_preloaded_input(trial).trial_id)
         self._share_as_fed = by_trial.get(single_rank_baseline(share).trial_id)
 
@@ -131,23 +131,29 @@ class _Chain:
 
     def parts(self) -> list[Part]:
         """(name, time, why unknown) of every term that this job has."""
-        silent = None if self._silent is None else self._silent.launches
+        silent = None if self._without_comm is None else self._without_comm.launches
         # A usual rank, not their mean: one that is late is a straggler, and no contention among all.
         usual = None if silent is None else [statistics.median_low(launch.rank_means_s) for launch in silent]
         slowest = None if silent is None else [statistics.fmean(launch.step_times_s) for launch in silent]
         late = None if usual is None or slowest is None else _paired(slowest, usual)
         share, wrapped = _steps(self._share), _steps(self._wrapped)
-        no_silence = "the same ranks sending nothing were not measured"
+        no_comm_reason = "the same ranks without communication were not measured"
         if without_communication(self._full.trial) is None:
-            no_silence = "communication cannot be left out of this strategy with these settings"
+            no_comm_reason = "communication cannot be switched off for this strategy with these settings"
         parts: list[Part] = []
         if self._full.trial.mode == "strong":
-            parts.append((SMALLER_BATCH, self._smaller_batch(), "one rank was not measured at its share"))
+            parts.append(
+                (
+                    SMALLER_BATCH,
+                    self._smaller_batch(),
+                    "one rank was not measured with its share of the batch",
+                )
+            )
         parts += [
             (WRAPPER, _difference(wrapped, share), "one rank in the wrapper was not measured"),
-            (CONTENTION, _difference(usual, wrapped), no_silence),
-            (STRAGGLERS, late, no_silence),
-            (EXPOSED, _difference(_steps(self._fed), slowest), no_silence),
+            (CONTENTION, _difference(usual, wrapped), no_comm_reason),
+            (STRAGGLERS, late, no_comm_reason),
+            (EXPOSED, _difference(_steps(self._fed), slowest), no_comm_reason),
         ]
         if has_loader(self._full.trial):
             parts.append((INPUT, self._input(), "steps with preloaded samples were not measured"))
@@ -172,9 +178,9 @@ class _Chain:
 
     def straggler(self) -> Straggler | None:
         """The rank that all wait for; unknown where the ranks were not measured without communication."""
-        if self._silent is None:
+        if self._without_comm is None:
             return None
-        return find_culprit([launch.rank_means_s for launch in self._silent.launches])
+        return find_culprit([launch.rank_means_s for launch in self._without_comm.launches])
 
 
 def _steps(configuration: Configuration | None) -> list[float] | None:

@@ -158,12 +158,12 @@ def _profile(result: Result, run: Run) -> TraceProfile:
         try:
             ranks[rank] = _read(run.path / name, on_gpu=result.trial.on_gpu)
         except FileNotFoundError:
-            unread[rank] = f"{name} is not here: another machine wrote it, or it was moved"
+            unread[rank] = f"{name} does not exist: it was written on another machine, or moved"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             unread[rank] = f"{name} cannot be read: {error}"
         else:
             if not ranks[rank].steps:
-                unread[rank] = f"{name} holds no complete step"
+                unread[rank] = f"{name} contains no complete step"
                 del ranks[rank]
     trial = result.trial
     return TraceProfile(
@@ -192,9 +192,9 @@ def _read_version(path: Path, changed: int, size: int, on_gpu: bool) -> TracedRa
 
 
 def _untraced_step_s(trial: Trial, run: Run) -> float | None:
-    """The typical step of the same trial where nobody watched."""
-    twin = timed_training_of(trial).trial_id
-    launches = [summarise(result) for result in run.of_status("ok") if result.trial_id == twin]
+    """The typical step of the same trial without a profiler."""
+    timed = timed_training_of(trial).trial_id
+    launches = [summarise(result) for result in run.of_status("ok") if result.trial_id == timed]
     times = [launch.mean_step_s for launch in launches]
     return statistics.geometric_mean(times) if times else None
 

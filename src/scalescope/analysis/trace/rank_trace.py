@@ -30,9 +30,9 @@ HOST = "host"
 DATA = "data"
 QUEUED = "queued"
 IDLE_CAUSES = {
-    HOST: "the host had started nothing",
+    HOST: "waiting for the host to launch work",
     DATA: "waiting for samples",
-    QUEUED: "started, but held back by another stream or on its way",
+    QUEUED: "queued behind another stream",
 }
 _US = 1e-6
 _BACKWARD_OPERATION = "autograd::engine::evaluate_function"

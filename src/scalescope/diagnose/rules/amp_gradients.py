@@ -1,4 +1,4 @@
-"""fp32 gradients under autocast: the traffic did not shrink with the compute."""
+"""fp32 gradients under autocast: compute got faster, the exchange did not."""
 
 from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise
@@ -18,7 +18,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     return Finding(
         rule=RULE,
         term=EXPOSED,
-        claim=f"{trial.precision} made compute faster, but gradients still travel in fp32.",
+        claim=f"{trial.precision} made compute faster, but gradients are still sent in fp32.",
         lost=lost / 2,
         share=lost / 2 / facts.ranks,
         evidence=(Evidence(name="precision", value=trial.precision, source="settings"),),

@@ -22,9 +22,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"Batches are ready ({loader_s * 1e3:.1f} ms of waiting for the loader), but copying holds the "
-        f"host up for {copy_s * 1e3:.1f} ms, what the GPU still has to do included; batches that are there "
-        f"already would give {share:.0%} of the time back.",
+        claim=f"Batches are ready (the loader takes {loader_s * 1e3:.1f} ms), but copying them blocks the "
+        f"host for {copy_s * 1e3:.1f} ms, including kernels that are still queued; with batches already on "
+        f"the GPU a step would be {share:.0%} shorter.",
         lost=share * facts.ranks,
         share=share,
         evidence=(
@@ -33,7 +33,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="input", value=wait.value, unit="s", source="step minus preloaded samples"),
         ),
         advice=(
-            *advise(facts, "copy the next batch beside compute", "prefetch_stream", True),
-            *advise(facts, "page-locked memory copies faster", "pin_memory", True),
+            *advise(facts, "copy the next batch while the GPU computes", "prefetch_stream", True),
+            *advise(facts, "copy from page-locked memory", "pin_memory", True),
         ),
     )

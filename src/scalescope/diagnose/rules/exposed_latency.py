@@ -19,7 +19,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         term=EXPOSED,
         root=slow,
-        claim=f"Exchanges are so small that starting them is what takes the time: {count} of about "
+        claim=f"Exchanges are so small that their latency dominates: {count} per step, about "
         f"{facts.latency_s * 1e6:.0f} µs each.",
         lost=lost,
         share=lost / facts.ranks * (1.0 if slow else _NOT_THE_ROOT),
@@ -33,7 +33,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
                 if count > 1
                 else ()
             ),
-            *advise(facts, "compute more for every exchange", batch_name(facts)),
+            *advise(facts, "compute more per exchange", batch_name(facts)),
             *advise(facts, "exchange less often", "accumulation_steps"),
         ),
     )

@@ -1,4 +1,4 @@
-"""Host-bound: the GPU waits for kernels to be started, not for data, peers or the network."""
+"""Host-bound: the GPU waits for the host to launch kernels, not for data, peers or the network."""
 
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
@@ -21,8 +21,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
-        claim=f"One rank alone keeps its GPU {busy:.0%} busy while a core works all the time: kernels are "
-        "too short for the host to keep up.",
+        claim=f"With one rank alone the GPU is {busy:.0%} busy while a CPU core is busy all the time: the "
+        "host cannot launch such short kernels fast enough.",
         lost=0.0,
         share=0.0,
         evidence=(
@@ -31,7 +31,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="step", value=one_rank.step_time_s.value, unit="s", source="one rank alone"),
         ),
         advice=(
-            *advise(facts, "replay kernels as graphs", "compile", "reduce-overhead"),
+            *advise(facts, "replay kernels as CUDA graphs", "compile", "reduce-overhead"),
             *advise(facts, "a larger batch", batch_name(facts)),
         ),
     )

@@ -13,10 +13,10 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
-        claim="fp32 products do not use the GPU's matrix units; tf32 and bf16 do. Compute gets faster by it, "
-        "the exchange of gradients does not.",
+        claim="fp32 products do not use the GPU's matrix units; tf32 and bf16 do. They speed up compute, "
+        "but not the exchange of gradients.",
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="precision", value="fp32", source="settings"),),
-        advice=advise(facts, "other formats", "precision"),
+        advice=advise(facts, "try other number formats", "precision"),
     )

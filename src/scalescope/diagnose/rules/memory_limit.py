@@ -18,7 +18,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         share=0.0,
         evidence=(
             Evidence(name="used", value=used, unit="bytes", source="NVML"),
-            Evidence(name="there", value=there, unit="bytes", source="the GPU"),
+            Evidence(name="total", value=there, unit="bytes", source="the GPU"),
         ),
-        advice=(Advice(label="see what takes it, and what would save", command="scalescope memory"),),
+        advice=(
+            Advice(label="see what uses the memory, and what would save some", command="scalescope memory"),
+        ),
     )

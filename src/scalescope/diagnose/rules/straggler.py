@@ -17,15 +17,13 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         term=STRAGGLERS,
         root=True,
-        claim=f"Rank {culprit.rank} is {culprit.time_s * 1e3:.1f} ms a step slower than the others{always}; all "
-        f"wait for it ({lost:.2f} of {facts.ranks} ranks).",
+        claim=f"Rank {culprit.rank} is {culprit.time_s * 1e3:.1f} ms per step slower than the others{always}"
+        f": all ranks wait for it ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(
             Evidence(name="rank", value=culprit.rank, source="steps without communication"),
             Evidence(name="behind", value=culprit.time_s, unit="s", source="steps without communication"),
         ),
-        advice=(
-            Advice(label="look at that rank's device, clocks and neighbours", command="scalescope check"),
-        ),
+        advice=(Advice(label="check that rank's device, clocks and neighbours", command="scalescope check"),),
     )

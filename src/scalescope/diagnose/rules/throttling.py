@@ -21,5 +21,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="slowdowns", value=", ".join(telemetry.slowdowns), source="NVML"),),
-        advice=(Advice(label="look at cooling and power limits", command="scalescope check"),),
+        advice=(Advice(label="check cooling and power limits", command="scalescope check"),),
     )

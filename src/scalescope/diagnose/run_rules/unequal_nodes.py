@@ -1,4 +1,4 @@
-"""Unequal nodes: hosts that should be alike are not, and all wait for the slowest."""
+"""Unequal nodes: hosts that should be the same are not, and all ranks wait for the slowest."""
 
 from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
@@ -21,7 +21,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"{'; '.join(difference.text for difference in differences)}. {_whom_all_wait_for(worst)}",
+        claim=f"{'; '.join(difference.text for difference in differences)}. {_slowest_text(worst)}",
         lost=lost,
         share=0.0 if worst is None else lost / worst.ranks,
         certain=worst is None or worst.is_sure(STRAGGLERS),
@@ -30,11 +30,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
             Evidence(name=difference.name, value=difference.values_text, source="inspection of every node")
             for difference in differences
         ),
-        advice=(
-            Advice(
-                label="look at all nodes side by side (under srun or torchrun)", command="scalescope check"
-            ),
-        ),
+        advice=(Advice(label="compare all nodes (under srun or torchrun)", command="scalescope check"),),
     )
 
 
@@ -44,7 +40,7 @@ def _odd_ones(run: Run) -> set[str]:
     return odd_ones({name: Machine.from_json(node) for name, node in nodes.items()})
 
 
-def _whom_all_wait_for(facts: Facts | None) -> str:
+def _slowest_text(facts: Facts | None) -> str:
     if facts is None or facts.culprit is None:
-        return "All ranks go at the pace of the slowest node."
-    return f"Rank {facts.culprit.rank} on {facts.culprit_host} is the one that all wait for."
+        return "All ranks wait for the slowest node."
+    return f"All ranks wait for rank {facts.culprit.rank} on {facts.culprit_host}."
