@@ -77,7 +77,7 @@ def _launch(result: Result) -> Row:
 
 def _delivered(result: Result) -> Row:
     """What a launch of training gave; None where it failed or measured something else."""
-    if result.status != "ok" or result.settings["benchmark"] != "train":
+    if result.status != "ok" or not result.trial.is_training:
         names = ("samples_per_s", "mean_step_time_s", "samples", "measured_steps", "peak_memory_bytes")
         return dict.fromkeys((*names, "last_loss"))
     launch = summarise(result)

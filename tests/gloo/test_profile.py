@@ -59,7 +59,7 @@ def test_the_trace_and_ddps_own_counters_agree(busy: FinishedRun) -> None:
 
 def test_the_exchanges_of_a_step_are_ddps_buckets(busy: FinishedRun) -> None:
     (launch,) = _launches(busy, "profile")
-    sizes = [int(word) for word in launch["ranks"][0]["counters"]["bucket_bytes"].split(",")]
+    sizes = launch["ranks"][0]["samples"]["bucket_bytes"]
     assert len(sizes) > 1
     assert sorted(one["size_bytes"] for one in _profile_of(busy)["buckets"]) == sorted(sizes)
 

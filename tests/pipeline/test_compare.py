@@ -42,7 +42,7 @@ def verdicts(report: ComparisonReport) -> set[str]:
 def test_a_run_against_itself_is_no_regression() -> None:
     run = measured("a")
     report = compare(run, run)
-    assert (report.exit_code, verdicts(report)) == (0, {"same"})
+    assert (report.exit_code, verdicts(report)) == (0, {"no difference"})
     assert report.data["differences"] == []
 
 
@@ -76,7 +76,7 @@ def test_other_hardware_is_refused_unless_allowed() -> None:
     with pytest.raises(CannotRun, match=r"different hardware \(cpu_model: .*; cores: 2 and 4\); --any-hard"):
         compare(here, there)
     report = compare(here, there, any_hardware=True)
-    assert verdicts(report) == {"same"}
+    assert verdicts(report) == {"no difference"}
     assert {one["name"] for one in report.data["differences"]} == {"cpu_model", "cores"}
 
 
@@ -98,7 +98,7 @@ def test_an_old_run_without_a_newer_setting_matches() -> None:
     old, new = measured("a"), measured("b")
     forget(old, "fused_optimizer", "delay_ms", "pin_cores")
     report = compare(old, new)
-    assert verdicts(report) == {"same"}
+    assert verdicts(report) == {"no difference"}
     assert report.data["only_base"] == report.data["only_new"] == []
 
 

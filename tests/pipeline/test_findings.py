@@ -56,7 +56,7 @@ def test_ranks_that_are_slower_than_one_are_called_that() -> None:
     found = {
         finding["rule"]: finding for finding in findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))
     }
-    assert "most of it by exposed communication" in found["negative scaling"]["claim"]
+    assert found["negative scaling"]["evidence"]["largest loss"]["value"] == "exposed communication"
 
 
 def test_sixteen_bits_are_the_first_advice_on_a_slow_network_alone() -> None:

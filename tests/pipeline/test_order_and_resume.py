@@ -227,7 +227,7 @@ def test_other_nodes_are_compared_with_those_before() -> None:
     twin = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="twin"))
     train(ask("train", repeats=3, resume=True), twin, RecordingWatcher())
     record = json.loads(Path("run/environment.json").read_text())
-    assert record["node_differences"] == ["driver: 535 on fake; none on twin"]
+    assert record["node_differences"] == [{"name": "driver", "values": {"535": ["fake"], "none": ["twin"]}}]
 
 
 def test_a_start_that_measured_nothing_does_not_say_where_the_run_was_measured() -> None:

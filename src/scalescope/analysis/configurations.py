@@ -1,4 +1,4 @@
-"""A configuration: all launches of one trial together, with intervals and doubts about itself."""
+"""A configuration: all launches of one trial together, with intervals and reasons for doubt."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scalescope.analysis.epochs import Epoch, over_launches
-from scalescope.analysis.launches import Launch, summarise
+from scalescope.analysis.launches import LaunchSummary, summarise
 from scalescope.analysis.statistics import (
     Estimate,
     coefficient_of_variation,
@@ -15,15 +15,14 @@ from scalescope.analysis.statistics import (
     slope,
 )
 from scalescope.analysis.telemetry import TelemetrySummary
-from scalescope.analysis.telemetry import over_launches as over_looks
-from scalescope.catalog import cards
+from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
 _UNSTABLE_CV = 0.03
 _DRIFT_SPAN_S = 120.0
 SHORT_WINDOW_S = 1.0
-_SHORT = 0.01  # the last batch of an epoch may be smaller without a word
+_SHORT = 0.01  # the last batch of an epoch may be smaller without a remark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +30,7 @@ class Configuration:
     """One trial measured by one or more launches."""
 
     trial: Trial
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchSummary, ...]
     device: str
 
     @property
@@ -49,7 +48,7 @@ class Configuration:
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens through all ranks, padding included; None where samples are no text."""
-        workload = self.trial.options(cards.card("workloads", str(self.trial.settings["workload"])))
+        workload = self.trial.options(self.trial.workload_card)
         tokens = workload.tokens_per_sample()
         return None if tokens is None else float(tokens * self.samples_per_s.value)
 
@@ -87,7 +86,7 @@ class Configuration:
     @property
     def model_flops_per_s(self) -> float | None:
         """Operations of the model itself that one rank does in a second; None where nobody knows them."""
-        workload = self.trial.options(cards.card("workloads", str(self.trial.settings["workload"])))
+        workload = self.trial.options(self.trial.workload_card)
         flops = workload.flops_per_sample() or self.launches[0].flops_per_sample
         return None if flops is None else float(flops * self.samples_per_s.value / self.trial.world_size)
 
@@ -98,9 +97,9 @@ class Configuration:
         return None if done is None or ceiling is None else done / ceiling
 
     @property
-    def seen(self) -> TelemetrySummary:
-        """What GPUs and processors did meanwhile."""
-        return over_looks([launch.seen for launch in self.launches])
+    def telemetry(self) -> TelemetrySummary:
+        """What GPUs and processors did during the launches."""
+        return telemetry_over_launches([launch.telemetry for launch in self.launches])
 
     @property
     def peak_memory_bytes(self) -> int | None:
@@ -108,36 +107,36 @@ class Configuration:
         return max(peaks) if peaks else None
 
     def instabilities(self) -> list[str]:
-        """Why this result is less sure than it looks; empty where nothing speaks against it."""
-        found = []
+        """Why this result is uncertain; empty where there is no reason for doubt."""
+        reasons = []
         spread = coefficient_of_variation([launch.samples_per_s for launch in self.launches])
         if spread is not None and spread > _UNSTABLE_CV:
-            found.append(f"launches differ by {spread:.1%} (CV; up to {_UNSTABLE_CV:.0%} is calm)")
-        found.extend(self._instabilities_of_launches())
+            reasons.append(f"launches differ by {spread:.1%} (CV; above {_UNSTABLE_CV:.0%} is noisy)")
+        reasons.extend(self._instabilities_of_launches())
         if self._drifts():
-            found.append("speed drifts over the launches")
-        return found
+            reasons.append("speed drifts over the launches")
+        return reasons
 
     def _instabilities_of_launches(self) -> list[str]:
         total = len(self.launches)
         unsteady = sum(not launch.steady for launch in self.launches)
         changed = sum(bool(launch.machine_changed) for launch in self.launches)
-        found = []
+        reasons = []
         if unsteady:
-            found.append(
+            reasons.append(
                 f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches"
             )
-        hot = sum(launch.seen.throttled for launch in self.launches)
+        hot = sum(launch.telemetry.throttled for launch in self.launches)
         if hot:
-            found.append(f"the GPU slowed down by heat or its supply in {hot} of {total} launches")
+            reasons.append(f"the GPU was throttled by heat or its power supply in {hot} of {total} launches")
         if changed:
-            found.append(
+            reasons.append(
                 f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches"
             )
-        return found
+        return reasons
 
     def remarks(self) -> list[str]:
-        """What a reader should know without doubting the result."""
+        """What a reader should know that does not put the result in doubt."""
         return [*self._short_window(), *self._short_batches(), *self._outliers()]
 
     def _short_window(self) -> list[str]:
@@ -153,7 +152,7 @@ class Configuration:
         mean, asked = samples / steps, self.trial.samples_per_step
         if mean > asked * (1.0 - _SHORT):
             return []
-        return [f"steps held {mean:.0f} samples on average and not {asked}: the data's batches are smaller"]
+        return [f"steps had {mean:.0f} samples on average instead of {asked}: the data's batches are smaller"]
 
     def _outliers(self) -> list[str]:
         outliers = [outlier for launch in self.launches for outlier in launch.outliers]
@@ -162,7 +161,7 @@ class Configuration:
         steps = sum(len(launch.step_times_s) for launch in self.launches)
         names = ["shared by ranks" if rank is None else f"rank {rank}" for rank, _ in outliers]
         share = ", ".join(f"{name}: {count}" for name, count in sorted(Counter(names).items()))
-        return [f"{len(outliers)} of {steps} steps lie far from the median ({share}); they are counted in"]
+        return [f"{len(outliers)} of {steps} steps are far from the median ({share}); they are included"]
 
     def _drifts(self) -> bool:
         times = [launch.started_s for launch in self.launches]
@@ -176,11 +175,11 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
     """Group the results that are ok by trial, in the order in which trials first appear."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
-        if result.status == "ok" and result.settings["benchmark"] == "train":
+        if result.status == "ok" and result.trial.is_training:
             grouped.setdefault(result.trial_id, []).append(result)
     return tuple(
         Configuration(
-            trial=Trial(settings=members[0].settings),
+            trial=members[0].trial,
             launches=tuple(summarise(member) for member in members),
             device=members[0].ranks[0].device,
         )

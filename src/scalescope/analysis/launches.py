@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from scalescope.analysis.epochs import Epoch, epochs_of
-from scalescope.analysis.telemetry import TelemetrySummary, seen_in
+from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -18,7 +18,7 @@ _CALIBRATION_DIFFERS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchSummary:
     """What one launch says about its trial."""
 
     step_times_s: tuple[float, ...]
@@ -35,7 +35,7 @@ class Launch:
     own_optimizer: str | None = None  # what an own workload brought along; the settings did not decide then
     peak_memory_bytes: int | None = None  # of the rank that took most; None where nobody counted
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
-    seen: TelemetrySummary = field(default_factory=TelemetrySummary)
+    telemetry: TelemetrySummary = field(default_factory=TelemetrySummary)
 
     @property
     def samples_per_s(self) -> float:
@@ -51,12 +51,12 @@ class Launch:
         return self.window_s / len(self.step_times_s)
 
 
-def summarise(result: Result) -> Launch:
+def summarise(result: Result) -> LaunchSummary:
     """Combine the ranks: a step takes as long as its slowest rank."""
     trial = result.trial
     per_rank = [record.samples["step_time_s"] for record in result.ranks]
     steps = tuple(max(times) for times in zip(*per_rank, strict=True))
-    return Launch(
+    return LaunchSummary(
         step_times_s=steps,
         window_s=max(math.fsum(times) for times in per_rank),
         samples=_samples(result, trial, len(steps)),
@@ -71,7 +71,7 @@ def summarise(result: Result) -> Launch:
         peak_memory_bytes=_peak_memory(result),
         epochs=epochs_of(result),
         flops_per_sample=_flops_per_sample(result),
-        seen=seen_in(result.telemetry),
+        telemetry=telemetry_summary(result.telemetry),
     )
 
 

@@ -1,4 +1,4 @@
-"""Telemetry of a launch in a few figures; what was not seen is None."""
+"""Telemetry of a launch in a few figures; what was not recorded is None."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -7,13 +7,13 @@ from typing import Any
 
 # Reasons that make a GPU slower from one minute to the next; a power cap under full load does not vary.
 _HOT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
-_OFTEN = 0.1  # of the looks
+_OFTEN = 0.1  # of the readings
 _LARGEST = ("gpu_memory_bytes", "temperature_c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetrySummary:
-    """Means over looks and GPUs, but for memory and temperature, whose largest value counts."""
+    """Means over readings and GPUs, but for memory and temperature, whose largest value counts."""
 
     gpu_utilization: float | None = None
     gpu_memory_bytes: float | None = None
@@ -29,7 +29,7 @@ class TelemetrySummary:
 
     @property
     def knows_gpu(self) -> bool:
-        return any(one is not None for one in (self.gpu_utilization, self.power_w, self.sm_clock_hz))
+        return any(figure is not None for figure in (self.gpu_utilization, self.power_w, self.sm_clock_hz))
 
     @property
     def throttled(self) -> bool:
@@ -37,7 +37,7 @@ class TelemetrySummary:
         return any(name in _HOT for name in self.slowdowns)
 
 
-def seen_in(telemetry: dict[str, Any]) -> TelemetrySummary:
+def telemetry_summary(telemetry: dict[str, Any]) -> TelemetrySummary:
     """The figures of one launch."""
     gpus: list[dict[str, Any]] = list(telemetry.get("gpus", {}).values())
     cpu: dict[str, Any] = telemetry.get("cpu", {})
@@ -58,22 +58,24 @@ def seen_in(telemetry: dict[str, Any]) -> TelemetrySummary:
 
 
 def over_launches(launches: Sequence[TelemetrySummary]) -> TelemetrySummary:
-    """The mean of what launches saw, each figure over those that saw it."""
-    found: dict[str, Any] = {}
+    """The mean over launches, each figure over the launches that recorded it."""
+    figures: dict[str, Any] = {}
     for field in fields(TelemetrySummary):
         values = [getattr(launch, field.name) for launch in launches]
         known = [value for value in values if isinstance(value, int | float)]
-        found[field.name] = max(known, default=None) if field.name in _LARGEST else _mean(known)
+        figures[field.name] = max(known, default=None) if field.name in _LARGEST else _mean(known)
     names = dict.fromkeys(name for launch in launches for name in launch.slowdowns)
     problems = [launch.problem for launch in launches if launch.problem is not None]
     return TelemetrySummary(
-        **(found | {"slowdowns": tuple(names), "problem": problems[0] if problems else None})
+        **(figures | {"slowdowns": tuple(names), "problem": problems[0] if problems else None})
     )
 
 
 def _often(gpus: Iterable[dict[str, Any]]) -> tuple[str, ...]:
     shares = [gpu.get("slowdowns", {}) for gpu in gpus]
-    return tuple(dict.fromkeys(name for one in shares for name, share in one.items() if share >= _OFTEN))
+    return tuple(
+        dict.fromkeys(name for reasons in shares for name, share in reasons.items() if share >= _OFTEN)
+    )
 
 
 def _all(gpus: Iterable[dict[str, Any]], name: str) -> list[float]:

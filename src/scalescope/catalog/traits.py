@@ -1,7 +1,8 @@
 """What every card of a kind can say of itself besides its settings, with what holds for most."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from scalescope.catalog.setting import PerDevice, Scalar
 
@@ -47,6 +48,21 @@ class DataTraits:
     defaults: ClassVar[Defaults] = {}
 
 
+MemoryState = Literal["parameters", "gradients", "optimizer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLayout:
+    """How a strategy changes the memory that one rank alone would need; as it stands, not at all."""
+
+    sharded: tuple[MemoryState, ...] = ()  # each rank keeps only its share of these
+    keeps_gradients: bool = False  # in buckets, also while there are activations
+    copies_gradients: bool = False  # buckets hold a second copy of all gradients
+    # Sharded parameters that are whole while they compute: one block at a time, or from then on all of them.
+    gathers: Literal["nothing", "block", "model"] = "nothing"
+    gathers_16_bit: bool = False
+
+
 class StrategyTraits:
     """What a strategy does with ranks, and which comparisons make sense with it."""
 
@@ -55,6 +71,17 @@ class StrategyTraits:
     ablations: ClassVar[tuple[str, ...]] = ()
     replicated: ClassVar[bool] = True  # every rank ends with the same parameters
     evaluates: ClassVar[bool] = True
+    all_reduces_gradients: ClassVar[bool] = False  # so a curve of all-reduces predicts its exchange
+    divides_batch: ClassVar[bool] = False  # not every batch can be run: it has to divide evenly
+    # Settings that change what is computed, and not only how the work is spread over ranks.
+    work_settings: ClassVar[tuple[str, ...]] = ()
+    # The layout at default settings, where changing to this strategy is a way to save memory.
+    saving_layout: ClassVar[MemoryLayout | None] = None
+
+    @staticmethod
+    def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout | None:
+        """How the strategy changes a rank's memory with these settings; None where no formula is known."""
+        return None
 
     @staticmethod
     def replicas(world_size: int) -> int:

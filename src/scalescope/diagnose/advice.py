@@ -11,10 +11,10 @@ from scalescope.results.run_folder import EXPERIMENT
 
 def advise(facts: Facts, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
     """To move a setting, as a tuple of one; empty where the configuration has no such setting or is there."""
-    settings = facts.trial.settings
-    if name not in settings or (value is not None and str(settings[name]) == str(value)):
+    trial = facts.trial
+    if not trial.has_setting(name) or (value is not None and str(trial.settings[name]) == str(value)):
         return ()
-    if name == "accumulation_steps" and settings[name] > 1:
+    if name == "accumulation_steps" and trial.accumulation_steps > 1:
         return ()
     command = _command(facts, name if value is None else f"{name}={value}")
     return (Advice(label=label, command=command, changes_job=_changes_job(facts, name)),)
@@ -51,18 +51,14 @@ def request_of(facts: Facts) -> str:
 def narrowed_to(facts: Facts) -> str:
     """Flags that narrow a request of several jobs to the one at hand."""
     flags = "".join(f" {as_flag(name, value)}" for name, value in facts.varied)
-    several = {row.trial.settings["strategy"] for row in facts.rows} - {"single"}
-    return f"{flags} --strategy {facts.trial.settings['strategy']}" if len(several) > 1 else flags
+    several = {row.trial.strategy for row in facts.rows if row.trial.is_wrapped}
+    return f"{flags} --strategy {facts.trial.strategy}" if len(several) > 1 else flags
 
 
 def comm_command(facts: Facts, what: str) -> str:
     """The command that measures the network as these ranks use it."""
-    settings = facts.trial.settings
-    placed = "".join(
-        f" {as_flag(name, settings[name])}"
-        for name in ("link", "split_gpu")
-        if settings.get(name) is not None
-    )
+    placement = {"link": facts.trial.link, "split_gpu": facts.trial.split_gpu}
+    placed = "".join(f" {as_flag(name, value)}" for name, value in placement.items() if value is not None)
     return f"scalescope comm {what} --world-size {facts.ranks} --device {facts.trial.device}{placed}"
 
 
@@ -82,10 +78,10 @@ def batch_name(facts: Facts) -> str:
 def fewer_bytes(facts: Facts) -> tuple[Advice, ...]:
     """Ways to send less: on a slow network the cheapest first; on a usual one, 16 bits may well cost more."""
     half: tuple[Advice, ...] = ()
-    if facts.trial.settings.get("comm_hook") == "none":
+    if facts.trial.comm_hook == "none":
         half = advise(facts, "send gradients in 16 bits", "comm_hook")
     less = (
-        *advise(facts, "compute more for every byte", batch_name(facts)),
+        *advise(facts, "compute more per byte sent", batch_name(facts)),
         *advise(facts, "exchange less often", "accumulation_steps"),
     )
     return (*half, *less) if is_slow_network(facts) else (*less, *half)

@@ -24,26 +24,28 @@ def diagnose(run: Run) -> Diagnosis:
 
 def diagnose_facts(cases: tuple[Facts, ...], of_run: Sequence[Finding | Abstention | None] = ()) -> Diagnosis:
     """The same from facts alone, beside what is said of the whole run."""
-    findings = [one for one in of_run if isinstance(one, Finding)]
-    abstentions = {one.rule: one for one in of_run if isinstance(one, Abstention)}
+    findings = [outcome for outcome in of_run if isinstance(outcome, Finding)]
+    abstentions = {outcome.rule: outcome for outcome in of_run if isinstance(outcome, Abstention)}
     for facts in cases:
         for name, rule in _rules(rules):
-            found = _applied(name, rule, facts)
-            if isinstance(found, Finding):
+            outcome = _applied(name, rule, facts)
+            if isinstance(outcome, Finding):
                 findings.append(
                     dataclasses.replace(
-                        found,
+                        outcome,
                         about=facts.about if len(cases) > 1 else "",
-                        certain=found.certain and (not found.term or facts.is_sure(found.term)),
-                        single=bool(found.term) and facts.is_single(found.term),
+                        certain=outcome.certain and (not outcome.term or facts.is_sure(outcome.term)),
+                        single=bool(outcome.term) and facts.is_single(outcome.term),
                     )
                 )
-            elif isinstance(found, Abstention):
-                abstentions.setdefault(found.rule, found)
-    told = {finding.rule for finding in findings}
+            elif isinstance(outcome, Abstention):
+                abstentions.setdefault(outcome.rule, outcome)
+    rules_with_finding = {finding.rule for finding in findings}
     return Diagnosis(
         findings=tuple(_in_order(_once(findings))),
-        abstentions=tuple(abstention for name, abstention in abstentions.items() if name not in told),
+        abstentions=tuple(
+            abstention for name, abstention in abstentions.items() if name not in rules_with_finding
+        ),
     )
 
 
@@ -55,10 +57,10 @@ def _rules(package: ModuleType) -> Iterator[tuple[str, Rule | RunRule]]:
 def _applied(name: str, rule: Callable[..., Any], *arguments: object) -> Finding | Abstention | None:
     """What a rule says; a wrong one must not cost a finished run its results."""
     try:
-        found: Finding | Abstention | None = rule(*arguments)
+        outcome: Finding | Abstention | None = rule(*arguments)
     except Exception as error:
-        return Abstention(rule=name, missing=f"what it means (the rule failed: {error!r})")
-    return found
+        return Abstention(rule=name, missing=f"the result (the rule failed: {error!r})")
+    return outcome
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

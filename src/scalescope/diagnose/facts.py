@@ -4,17 +4,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
-from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Straggler, Term, Waterfall
+from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 from scalescope.experiment.trial import Trial
+from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
@@ -22,7 +24,6 @@ _WORTH = 0.03  # of the ranks: smaller losses are not worth a finding
 _LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which is said then
 _FAR = 3.0
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
-_ALL_REDUCING = ("ddp", "scratch_ddp", "zero1")
 _TOLD_APART = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation")
 
 
@@ -71,8 +72,8 @@ class Facts:
         return len(set(self.hosts)) or 1
 
     @property
-    def seen(self) -> TelemetrySummary:
-        return self.row.configuration.seen
+    def telemetry(self) -> TelemetrySummary:
+        return self.row.configuration.telemetry
 
     @property
     def step_s(self) -> float:
@@ -81,8 +82,8 @@ class Facts:
     @property
     def compute_s(self) -> float | None:
         """A step of one rank alone with the samples that one of several has."""
-        one = self.waterfall
-        return None if one is None else self.step_s - one.simple_comm_s.value
+        waterfall = self.waterfall
+        return None if waterfall is None else self.step_s - waterfall.simple_comm_s.value
 
     def term(self, name: str) -> Term | None:
         return None if self.waterfall is None else self.waterfall.term(name)
@@ -101,10 +102,20 @@ class Facts:
         return term is None or term.lost is None or term.lost.low is None or term.lost.low > 0.0
 
     @property
-    def always_late(self) -> Straggler | None:
-        """The rank that is late in every launch, where waiting for it costs something."""
-        late = None if self.waterfall is None else self.waterfall.straggler
-        return late if late is not None and late.persistent and self.lost(STRAGGLERS) else None
+    def culprit(self) -> Straggler | None:
+        """The rank that is the slowest in every launch, where waiting for it costs something."""
+        straggler = None if self.waterfall is None else self.waterfall.straggler
+        if straggler is None or not straggler.persistent or not self.lost(STRAGGLERS):
+            return None
+        return straggler
+
+    @property
+    def culprit_host(self) -> str | None:
+        """The host of that rank; None where there is none, or its host is not known."""
+        culprit = self.culprit
+        if culprit is None or culprit.rank >= len(self.hosts):
+            return None
+        return self.hosts[culprit.rank]
 
     def is_single(self, name: str) -> bool:
         """Whether a term stands on a single launch, which nothing can make doubtful, or sure."""
@@ -132,7 +143,7 @@ class Facts:
         return rest if rest > _WORTH * self.ranks else 0.0
 
     @property
-    def communication_is_told_apart(self) -> bool:
+    def communication_is_measured(self) -> bool:
         term = self.term(EXPOSED)
         return term is not None and term.lost is not None
 
@@ -158,7 +169,7 @@ class Facts:
         return "all-reduce curve of this run" if self.curve is not None else "what gradients add to a step"
 
     @property
-    def sending_explains(self) -> bool:
+    def transfer_explains_wait(self) -> bool:
         """Whether ranks wait about as long as sending takes: if far longer, they wait for something else."""
         waiting_s, exchange_s = self.waiting_s, self.exchange_s
         return waiting_s is None or exchange_s is None or waiting_s <= _FAR * exchange_s
@@ -168,7 +179,7 @@ class Facts:
         """What each bucket takes by the measured curve, first to last; None outside its range."""
         if self.curve is None or self.gradient_bytes is None or not self.curve.points:
             return None
-        if self.trial.settings["strategy"] not in _ALL_REDUCING:
+        if not self.trial.strategy_card.all_reduces_gradients:
             return None
         sizes = [size // self._shrinks for size in self.bucket_bytes or (self.gradient_bytes,)]
         return tuple(map(self._time_s, sizes)) if self._reaches(max(sizes)) else None
@@ -182,7 +193,7 @@ class Facts:
     @property
     def _shrinks(self) -> int:
         """By what a hook divides the bytes that travel."""
-        return 2 if self.trial.settings.get("comm_hook", "none") != "none" else 1
+        return 2 if self.trial.comm_hook != "none" else 1
 
     @property
     def sent_bytes(self) -> int | None:
@@ -218,9 +229,9 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     curves, pairs, choices = _curves(run), _pairs(run), _choices(run)
     machine = run.environment.get("machine", {})
     cores, gpus = machine.get("cores"), machine.get("gpus") or []
-    by_trial = {one.trial.trial_id: one for one in measured}
+    by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
     varied = _varied(row.trial for row in rows)
-    found = [
+    cases = [
         Facts(
             path=run.path.resolve() if run.path.is_symlink() else run.path,
             varied=tuple((n, row.trial.settings[n]) for n in varied[row.ranks] if n in row.trial.settings),
@@ -242,7 +253,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
     ]
-    return tuple(sorted(found, key=lambda one: -one.ranks))
+    return tuple(sorted(cases, key=lambda facts: -facts.ranks))
 
 
 def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
@@ -250,13 +261,13 @@ def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
     themselves."""
     values: dict[int, dict[str, set[str]]] = {}
     for trial in trials:
-        beside = values.setdefault(trial.world_size, {})
+        by_name = values.setdefault(trial.world_size, {})
         for name, value in trial.settings.items():
             if name not in _TOLD_APART:
-                beside.setdefault(name, set()).add(repr(value))
+                by_name.setdefault(name, set()).add(repr(value))
     return {
-        ranks: tuple(name for name, seen in beside.items() if len(seen) > 1)
-        for ranks, beside in values.items()
+        ranks: tuple(name for name, values_here in by_name.items() if len(values_here) > 1)
+        for ranks, by_name in values.items()
     }
 
 
@@ -265,14 +276,7 @@ Place = tuple[object, ...]
 
 def _place(trial: Trial) -> Place:
     """What an exchange's speed depends on besides its size."""
-    settings = trial.settings
-    return (
-        trial.world_size,
-        settings.get("among", "all"),
-        settings.get("link"),
-        settings.get("split_gpu"),
-        settings["backend"],
-    )
+    return trial.world_size, trial.ranks_among, trial.link, trial.split_gpu, trial.backend
 
 
 def _curves(run: Run) -> dict[Place, Curve]:
@@ -287,16 +291,16 @@ def _curves(run: Run) -> dict[Place, Curve]:
 def _pairs(run: Run) -> dict[Place, tuple[PairRow, ...]]:
     measured: dict[Place, list[Result]] = {}
     for result in run.of_status("ok"):
-        if result.settings.get("pairs"):
+        if result.trial.measures_pairs:
             measured.setdefault(_place(result.trial), []).append(result)
-    return {place: pair_rows(found) for place, found in measured.items()}
+    return {path: pair_rows(results) for path, results in measured.items()}
 
 
 def _choices(run: Run) -> dict[Place, NcclChoices]:
     return {
         _place(result.trial): nccl_choices(run, result)
         for result in run.of_status("ok")
-        if result.settings.get("purpose") == "listen"
+        if result.trial.purpose == "listen"
     }
 
 
@@ -304,8 +308,8 @@ def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float]
     """Seconds a batch: of the slowest rank, in the first launch that says."""
     for result in results:
         if result.trial_id == trial.trial_id and result.status == "ok":
-            found = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in result.ranks]
-            known = [(float(a), float(b)) for a, b in found if a is not None and b is not None]
+            times = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in result.ranks]
+            known = [(float(a), float(b)) for a, b in times if a is not None and b is not None]
             return max(known, key=sum, default=None)
     return None
 
@@ -328,6 +332,5 @@ def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:
 def _buckets(results: Iterable[Result], trial: Trial) -> tuple[int, ...] | None:
     for result in results:
         if result.trial_id == trial.trial_id and result.status == "ok":
-            text = result.ranks[0].counters.get("bucket_bytes")
-            return tuple(int(word) for word in str(text).split(",")) if text else None
+            return bucket_bytes_of(result.ranks[0])
     return None

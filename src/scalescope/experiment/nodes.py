@@ -2,8 +2,37 @@
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from scalescope.experiment.machine import Gpu, Machine, Precisions, worst_support
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDifference:
+    """Something that is not the same on all hosts, with the hosts that have each value."""
+
+    name: str
+    hosts_by_value: dict[str, tuple[str, ...]]
+
+    @property
+    def values_text(self) -> str:
+        """`64 on n1, n2; 32 on n3`."""
+        return "; ".join(f"{value} on {', '.join(hosts)}" for value, hosts in self.hosts_by_value.items())
+
+    @property
+    def text(self) -> str:
+        """`cores: 64 on n1, n2; 32 on n3`."""
+        return f"{self.name}: {self.values_text}"
+
+    def to_json(self) -> dict[str, Any]:
+        values = {value: list(hosts) for value, hosts in self.hosts_by_value.items()}
+        return {"name": self.name, "values": values}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "NodeDifference":
+        values = {str(value): tuple(map(str, hosts)) for value, hosts in stored["values"].items()}
+        return cls(name=str(stored["name"]), hosts_by_value=values)
 
 
 def together(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
@@ -41,8 +70,8 @@ def _different_gpus(nodes: Mapping[str, Machine]) -> list[Gpu]:
     return list(found.values())
 
 
-def differences(nodes: Mapping[str, Machine]) -> list[str]:
-    """In what nodes differ that should be alike, one line each: `cores: 64 on n1, n2; 32 on n3`."""
+def differences(nodes: Mapping[str, Machine]) -> list[NodeDifference]:
+    """In what nodes differ that should be alike."""
     return unlike(_facts(nodes))
 
 
@@ -68,19 +97,19 @@ def _facts(nodes: Mapping[str, Machine]) -> dict[str, dict[str, str]]:
     }
 
 
-def unlike(facts_by_name: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """What hosts do not say alike, one line each; for every name, what each host says."""
-    found = []
+def unlike(facts_by_name: Mapping[str, Mapping[str, str]]) -> list[NodeDifference]:
+    """What is not the same on all hosts; `facts_by_name` has the value of every host for each name."""
+    differing = []
     for name, facts in facts_by_name.items():
         groups = _by_fact(facts)
         if len(groups) > 1:
-            parts = (f"{fact} on {', '.join(hosts)}" for fact, hosts in groups.items())
-            found.append(f"{name}: {'; '.join(parts)}")
-    return found
+            hosts_by_value = {value: tuple(hosts) for value, hosts in groups.items()}
+            differing.append(NodeDifference(name=name, hosts_by_value=hosts_by_value))
+    return differing
 
 
 def _by_fact(facts: Mapping[str, str]) -> dict[str, list[str]]:
-    """The hosts that say the same."""
+    """The hosts that have the same value."""
     found: dict[str, list[str]] = {}
     for host, fact in facts.items():
         found.setdefault(fact, []).append(host)

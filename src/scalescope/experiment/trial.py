@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from scalescope.catalog.cards import all_settings, card
 from scalescope.catalog.setting import Setting, Unset, settings_of
+from scalescope.catalog.traits import MemoryLayout
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
@@ -127,6 +128,12 @@ class Trial:
         return card("strategies", self.strategy)
 
     @property
+    def memory_layout(self) -> MemoryLayout | None:
+        """How the strategy changes a rank's memory; None where no formula is known."""
+        layout: MemoryLayout | None = self.strategy_card.memory_layout(self.settings)
+        return layout
+
+    @property
     def is_wrapped(self) -> bool:
         """Whether a strategy wraps the model; plain training on one rank does not."""
         return bool(self.strategy_card.wraps)
@@ -194,6 +201,10 @@ class Trial:
     def bucket_cap_mb(self) -> float | None:
         cap = self.settings.get("bucket_cap_mb")
         return None if cap is None else float(cap)
+
+    def has_setting(self, name: str) -> bool:
+        """Whether one of the trial's cards has a setting of this name."""
+        return name in self.settings
 
     def is_on(self, name: str) -> bool:
         """Whether a switch of the trial's cards is on; one that its cards do not have is off."""

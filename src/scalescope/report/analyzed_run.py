@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
+from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.trace.profile import TraceProfile, profiles

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
@@ -82,7 +82,7 @@ def _training(configuration: Configuration) -> dict[str, Any]:
         **_text_and_epochs(configuration),
         "model_flops_per_s": configuration.model_flops_per_s,
         "mfu": configuration.mfu,
-        "telemetry": dataclasses.asdict(configuration.seen),
+        "telemetry": dataclasses.asdict(configuration.telemetry),
         "scaling_measurement": not settings["oversubscribe"],
         "warnings": warnings_of(configuration),
         "settings": dict(settings),

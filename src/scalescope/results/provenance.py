@@ -30,7 +30,7 @@ def describe_environment(
         "scalescope_version": version,
         "machine": facts,
         "nodes": {host: dataclasses.asdict(node) for host, node in nodes.items()},
-        "node_differences": differences(nodes),
+        "node_differences": [difference.to_json() for difference in differences(nodes)],
         "variables": recorded_variables(os.environ),
         "git": git_state(Path.cwd()),
     }

@@ -55,7 +55,7 @@ def _with_new_hosts(stored: dict[str, Any], launcher: Launcher) -> dict[str, Any
     return {
         **stored,
         "nodes": {host: dataclasses.asdict(node) for host, node in nodes.items()},
-        "node_differences": differences(nodes),
+        "node_differences": [difference.to_json() for difference in differences(nodes)],
         "starts": [*stored.get("starts", [list(before)]), list(now)],
         "systems": {**systems, **launcher.systems()},
     }

@@ -71,7 +71,7 @@ def test_the_step_time_is_the_mean_of_steps_where_batches_are_short() -> None:
     assert one.samples_per_s.value == pytest.approx(400 / 0.2)
     short_window, remark = one.remarks()
     assert short_window == "a launch measured for only 0.2 s (20 steps)"
-    assert remark == "steps held 20 samples on average and not 32: the data's batches are smaller"
+    assert remark == "steps had 20 samples on average instead of 32: the data's batches are smaller"
 
 
 def test_one_launch_has_no_interval() -> None:
@@ -89,7 +89,7 @@ def test_equal_launches_raise_no_doubts() -> None:
 def test_launches_that_differ_by_more_than_three_percent_are_unstable() -> None:
     wide = make_configuration(make_trial(), 0.0100, 0.0104, 0.0096, 0.0104, 0.0096)
     narrow = make_configuration(make_trial(), 0.0100, 0.0102, 0.0098, 0.0102, 0.0098)
-    assert wide.instabilities() == ["launches differ by 4.0% (CV; up to 3% is calm)"]
+    assert wide.instabilities() == ["launches differ by 4.0% (CV; above 3% is noisy)"]
     assert narrow.instabilities() == []
 
 
@@ -119,7 +119,7 @@ def test_outliers_are_a_remark_by_rank_and_no_instability() -> None:
         ]
     )
     assert one.remarks() == [
-        "3 of 20 steps lie far from the median (rank 0: 1, rank 1: 2); they are counted in"
+        "3 of 20 steps are far from the median (rank 0: 1, rank 1: 2); they are included"
     ]
     assert not any("median" in cause for cause in one.instabilities())
     assert make_configuration(trial, 0.1, 0.1).remarks() == []

@@ -8,7 +8,7 @@ import pytest
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.launches import summarise
-from scalescope.analysis.telemetry import TelemetrySummary, over_launches, seen_in
+from scalescope.analysis.telemetry import TelemetrySummary, over_launches, telemetry_summary
 
 from .made_results import make_result, make_trial
 
@@ -42,7 +42,7 @@ _TWO_GPUS = {
 
 
 def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_largest() -> None:
-    seen = seen_in(_TWO_GPUS)
+    seen = telemetry_summary(_TWO_GPUS)
     assert seen == TelemetrySummary(
         gpu_utilization=pytest.approx(0.6),
         gpu_memory_bytes=3e9,
@@ -68,7 +68,7 @@ def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_lar
     ],
 )
 def test_what_was_not_seen_is_unknown(telemetry: dict[str, Any]) -> None:
-    seen = seen_in(telemetry)
+    seen = telemetry_summary(telemetry)
     assert seen == TelemetrySummary()
     assert all(value is None for name, value in dataclasses.asdict(seen).items() if name != "slowdowns")
     assert not seen.knows_gpu
@@ -76,13 +76,15 @@ def test_what_was_not_seen_is_unknown(telemetry: dict[str, Any]) -> None:
 
 
 def test_a_gpu_that_answers_in_part_is_known_in_part() -> None:
-    seen = seen_in({"gpus": {"a": {"power_w": [10.0]}, "b": {"power_w": [30.0], "power_limit_w": 70.0}}})
+    seen = telemetry_summary(
+        {"gpus": {"a": {"power_w": [10.0]}, "b": {"power_w": [30.0], "power_limit_w": 70.0}}}
+    )
     assert seen == TelemetrySummary(power_w=20.0, power_limit_w=70.0)
 
 
 def test_a_gpu_whose_driver_keeps_no_samples_is_known_by_its_state() -> None:
     state = {"memory_used_bytes": [1e9], "sm_clock_hz": [1.2e9], "temperature_c": [50.0]}
-    seen = seen_in({"gpus": {"a": state}})
+    seen = telemetry_summary({"gpus": {"a": state}})
     assert seen == TelemetrySummary(gpu_memory_bytes=1e9, sm_clock_hz=1.2e9, temperature_c=50.0)
     assert seen.knows_gpu
     assert (seen.gpu_utilization, seen.power_w) == (None, None)
@@ -90,13 +92,15 @@ def test_a_gpu_whose_driver_keeps_no_samples_is_known_by_its_state() -> None:
 
 def test_a_host_that_idles_is_known_to() -> None:
     idle = {"host_utilization": 0.0, "rank_busy_cores": [0.0, 0.0]}
-    seen = seen_in({"cpu": idle, "gpus": {"a": {"utilization": [0.0]}}})
+    seen = telemetry_summary({"cpu": idle, "gpus": {"a": {"utilization": [0.0]}}})
     assert seen == TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0, gpu_utilization=0.0)
     assert seen.knows_gpu
 
 
 def test_a_reason_for_seeing_no_gpu_is_kept() -> None:
-    assert seen_in({"looks": 0, "gpu_problem": "NVML says no"}) == TelemetrySummary(problem="NVML says no")
+    assert telemetry_summary({"looks": 0, "gpu_problem": "NVML says no"}) == TelemetrySummary(
+        problem="NVML says no"
+    )
 
 
 def test_slowdowns_count_from_a_tenth_of_the_looks_on_any_gpu() -> None:
@@ -104,7 +108,7 @@ def test_slowdowns_count_from_a_tenth_of_the_looks_on_any_gpu() -> None:
         "a": {"slowdowns": {"power cap": 0.1, "sync boost": 0.09}},
         "b": {"slowdowns": {"power cap": 0.02, "power brake": 0.11, "hardware slowdown": 0.05}},
     }
-    assert seen_in({"gpus": gpus}).slowdowns == ("power cap", "power brake")
+    assert telemetry_summary({"gpus": gpus}).slowdowns == ("power cap", "power brake")
 
 
 @pytest.mark.parametrize(
@@ -119,8 +123,8 @@ def test_slowdowns_count_from_a_tenth_of_the_looks_on_any_gpu() -> None:
     ],
 )
 def test_only_heat_and_a_failing_supply_throttle(name: str, throttled: bool) -> None:
-    assert seen_in({"gpus": {"a": {"slowdowns": {name: 1.0}}}}).throttled is throttled
-    assert not seen_in({"gpus": {"a": {"slowdowns": {name: 0.05}}}}).throttled
+    assert telemetry_summary({"gpus": {"a": {"slowdowns": {name: 1.0}}}}).throttled is throttled
+    assert not telemetry_summary({"gpus": {"a": {"slowdowns": {name: 0.05}}}}).throttled
 
 
 def test_over_launches_each_figure_is_the_mean_of_those_that_saw_it() -> None:
@@ -169,7 +173,7 @@ def _configuration(*telemetries: dict[str, Any], **settings: Any) -> Configurati
 
 def test_a_configuration_has_seen_what_its_launches_saw() -> None:
     other = {"cpu": {"host_utilization": 0.8}}
-    seen = _configuration(_TWO_GPUS, other, {}).seen
+    seen = _configuration(_TWO_GPUS, other, {}).telemetry
     assert seen.host_utilization == pytest.approx(0.6)
     assert (seen.power_w, seen.rank_busy_cores) == (300.0, 1.75)
 
@@ -177,7 +181,7 @@ def test_a_configuration_has_seen_what_its_launches_saw() -> None:
 def test_launches_that_heat_slowed_down_are_called_unstable() -> None:
     hot = {"gpus": {"a": {"slowdowns": {"thermal (hardware)": 0.5}}}}
     capped = {"gpus": {"a": {"slowdowns": {"power cap": 1.0}}}}
-    told = "the GPU slowed down by heat or its supply in 2 of 3 launches"
+    told = "the GPU was throttled by heat or its power supply in 2 of 3 launches"
     assert told in _configuration(hot, capped, hot).instabilities()
     assert not [
         instability

@@ -7,8 +7,9 @@ from typing import Any
 
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.scaling.rows import ScalingRow
-from scalescope.analysis.scaling.waterfall import Straggler, Term, Waterfall
+from scalescope.analysis.scaling.waterfall import Term, Waterfall
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.diagnose.facts import Facts, facts_of
@@ -95,7 +96,7 @@ def _waterfall(
 
 def with_seen(configuration: Configuration, seen: TelemetrySummary) -> Configuration:
     """The same launches, during which GPUs and processors were seen to do this."""
-    launches = tuple(dataclasses.replace(launch, seen=seen) for launch in configuration.launches)
+    launches = tuple(dataclasses.replace(launch, telemetry=seen) for launch in configuration.launches)
     return dataclasses.replace(configuration, launches=launches)
 
 
@@ -134,3 +135,8 @@ def abstention(found: Finding | Abstention | None) -> Abstention:
 def levers(found: Finding) -> list[str]:
     """What its advice moves, in order."""
     return [one.command.rpartition("--levers ")[2] for one in found.advice]
+
+
+def evidence_of(found: Finding) -> dict[str, float | str]:
+    """What a finding stands on, by name."""
+    return {evidence.name: evidence.value for evidence in found.evidence}

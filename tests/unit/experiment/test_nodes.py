@@ -46,7 +46,7 @@ def test_equal_nodes_do_not_differ() -> None:
 
 
 def test_differences_name_the_nodes() -> None:
-    found = differences({"a": TWO_CORES, "b": _LARGE, "c": TWO_CORES})
+    found = [one.text for one in differences({"a": TWO_CORES, "b": _LARGE, "c": TWO_CORES})]
     assert f"torch: {TWO_CORES.torch_version} on a, c; 2.7.0 on b" in found
     assert "GPUs: none on a, c; 1 x H200 on b" in found
     assert "cores: 2 on a, c; 8 on b" in found

@@ -1,6 +1,6 @@
 """Rows of collectives whose every number is known."""
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 
 
 def make_row(

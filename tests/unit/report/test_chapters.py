@@ -181,7 +181,7 @@ def test_a_run_on_several_nodes_names_them(nodes: int, shown: str) -> None:
 
 
 def test_what_a_run_without_scaling_finds_is_in_the_report() -> None:
-    recorded = {"node_differences": ["cores: 64 on n1; 32 on n2"]}
+    recorded = {"node_differences": [{"name": "cores", "values": {"64": ["n1"], "32": ["n2"]}}]}
     run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
     found = findings.chapter(report_input(run))
     assert found is not None

@@ -1,4 +1,4 @@
-"""Checks: what a person looks at by hand before trusting a run, each ok, warn or fail with what to do."""
+"""Checks of one host: what could spoil a run, each ok, warn or fail, with what to do about it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,15 +16,15 @@ _BENIGN_REASONS = 0x1 | 0x2 | 0x10 | 0x100  # idle, clocks set by application, s
 
 # What each variable does, and whether it spoils a measurement.
 _VARIABLES: tuple[tuple[str, str, Level, str], ...] = (
-    ("NCCL_ALGO", "", "warn", "forces one algorithm; on NVSwitch machines Ring gives up NVLS"),
+    ("NCCL_ALGO", "", "warn", "forces one algorithm; on NVSwitch machines Ring disables NVLS"),
     ("NCCL_PROTO", "", "warn", "forces one protocol at every size"),
-    ("NCCL_P2P_DISABLE", "1", "warn", "GPUs talk through host memory instead of NVLink or PCIe"),
-    ("NCCL_SHM_DISABLE", "1", "warn", "ranks of one host talk through sockets"),
+    ("NCCL_P2P_DISABLE", "1", "warn", "GPUs exchange through host memory instead of NVLink or PCIe"),
+    ("NCCL_SHM_DISABLE", "1", "warn", "ranks on one host exchange through sockets"),
     ("NCCL_IB_DISABLE", "1", "warn", "InfiniBand and RoCE are not used"),
-    ("NCCL_DEBUG", "INFO", "warn", "logs while it measures; use WARN"),
-    ("NCCL_DEBUG", "TRACE", "warn", "logs while it measures; use WARN"),
+    ("NCCL_DEBUG", "INFO", "warn", "logging slows the measurement down; use WARN"),
+    ("NCCL_DEBUG", "TRACE", "warn", "logging slows the measurement down; use WARN"),
     ("NCCL_SOCKET_IFNAME", "", "ok", "network interface of NCCL's sockets"),
-    ("CUDA_LAUNCH_BLOCKING", "1", "fail", "every kernel waits for the one before: nothing overlaps"),
+    ("CUDA_LAUNCH_BLOCKING", "1", "fail", "kernels run one after another: nothing overlaps"),
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "warn", "checks every collective, which costs time"),
     ("TORCH_NCCL_BLOCKING_WAIT", "1", "warn", "the host waits for every collective"),
     ("OMP_NUM_THREADS", "", "ok", "CPU threads of each rank"),
@@ -45,7 +45,7 @@ class Check:
 def all_checks(
     machine: Machine, system: Mapping[str, Any], variables: Mapping[str, str], world_size: int
 ) -> tuple[Check, ...]:
-    """Everything there is to say, grouped by subject."""
+    """All checks, grouped by subject."""
     return (
         *_software(machine),
         *_gpus(machine, system),
@@ -80,7 +80,10 @@ def _software(machine: Machine) -> Iterator[Check]:
 def _gpus(machine: Machine, system: Mapping[str, Any]) -> Iterator[Check]:
     if machine.gpu_problem:
         yield Check(
-            level="fail", subject="GPU", text=machine.gpu_problem, advice="mend the driver or the build"
+            level="fail",
+            subject="GPU",
+            text=machine.gpu_problem,
+            advice="fix the driver, or install a torch build that matches it",
         )
     elif not machine.gpus:
         yield Check(level="ok", subject="GPU", text="none: runs measure the CPU")
@@ -117,18 +120,20 @@ def _one_gpu(facts: Mapping[str, str]) -> Iterator[Check]:
         yield Check(
             level="warn",
             subject=subject,
-            text=f"clocks are held down (reasons {reasons:#x})",
-            advice="look at power, temperature and clock limits: nvidia-smi -q -d PERFORMANCE",
+            text=f"clocks are throttled (reasons {reasons:#x})",
+            advice="check power, temperature and clock limits: nvidia-smi -q -d PERFORMANCE",
         )
     if facts.get("mig.mode.current") == "Enabled":
-        yield Check(level="warn", subject=subject, text="MIG is on", advice="ranks see slices, not GPUs")
+        yield Check(
+            level="warn", subject=subject, text="MIG is on", advice="ranks see MIG slices, not whole GPUs"
+        )
     width, most = facts.get("pcie.link.width.current"), facts.get("pcie.link.width.max")
     if width and most and width.isdigit() and most.isdigit() and int(width) < int(most):
         yield Check(
             level="warn",
             subject=subject,
             text=f"PCIe ×{width} of ×{most}",
-            advice="reseat the card, or look at the slot and the risers",
+            advice="reseat the card, or check the slot and the risers",
         )
     busy = reasons is None or not reasons & _IDLE_REASONS
     generation, best = facts.get("pcie.link.gen.current"), facts.get("pcie.link.gen.max")
@@ -138,7 +143,7 @@ def _one_gpu(facts: Mapping[str, str]) -> Iterator[Check]:
             level="warn",
             subject=subject,
             text=f"PCIe generation {generation} of {best}",
-            advice="look at the firmware's settings",
+            advice="check the firmware settings",
         )
 
 
@@ -163,7 +168,7 @@ def _topology(system: Mapping[str, Any]) -> Iterator[Check]:
 
 def links_of(text: str) -> dict[tuple[int, int], str]:
     """(GPU, GPU) → NV18, PIX, PXB, PHB, NODE or SYS, from `nvidia-smi topo -m`."""
-    found = {}
+    links = {}
     columns: list[str] = []
     for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
         cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
@@ -174,8 +179,8 @@ def links_of(text: str) -> dict[tuple[int, int], str]:
         for name, cell in zip(columns, cells[1:], strict=False):
             other = re.fullmatch(r"GPU(\d+)", name)
             if row and other and re.fullmatch(r"NV\d+|PIX|PXB|PHB|NODE|SYS", cell):
-                found[int(row[1]), int(other[1])] = cell
-    return found
+                links[int(row[1]), int(other[1])] = cell
+    return links
 
 
 def matrix_of(text: str) -> list[str]:
@@ -193,13 +198,13 @@ def affinities_of(text: str) -> dict[int, tuple[str, str]]:
     if header is None:
         return {}
     places = [n for n, cell in enumerate(header) if cell.strip() in ("CPU Affinity", "NUMA Affinity")]
-    found = {}
+    affinities = {}
     for line in lines:
         cells = [cell.strip() for cell in line.split("\t")]
         match = re.fullmatch(r"GPU(\d+)", cells[0])
         if match and len(places) == 2 and len(cells) > places[1]:
-            found[int(match[1])] = (cells[places[0]] or "unknown", cells[places[1]] or "unknown")
-    return found
+            affinities[int(match[1])] = (cells[places[0]] or "unknown", cells[places[1]] or "unknown")
+    return affinities
 
 
 def _level_of(kinds: list[str]) -> Level:
@@ -216,7 +221,7 @@ def _reading_of(kinds: list[str]) -> str:
 
 def _advice_for(kinds: list[str]) -> str:
     if "SYS" in kinds:
-        return "SYS crosses CPU sockets: keep ranks that talk most on one socket"
+        return "SYS crosses CPU sockets: keep ranks that exchange most on one socket"
     return ""
 
 
@@ -274,7 +279,9 @@ def _limits(system: Mapping[str, Any]) -> Iterator[Check]:
     cpus, memory = system.get("cgroup_cpus"), system.get("cgroup_memory_bytes")
     shown = [f"{cpus:g} CPUs"] if cpus is not None else []
     shown += [f"{memory / 2**30:.0f} GiB"] if memory is not None else []
-    yield Check(level="ok", subject="container", text=f"limited to {' and '.join(shown) or 'nothing'}")
+    yield Check(
+        level="ok", subject="container", text=f"limited to {' and '.join(shown)}" if shown else "no limits"
+    )
 
 
 def _judged(good: bool, subject: str, text: str, advice: str) -> Check:
@@ -283,9 +290,9 @@ def _judged(good: bool, subject: str, text: str, advice: str) -> Check:
 
 def _network(system: Mapping[str, Any]) -> Iterator[Check]:
     shown = []
-    for one in system.get("interfaces", ()):
-        speed = f" {one['speed_mbit']} Mbit/s" if one["speed_mbit"] else ""
-        shown.append(f"{one['name']} {one['state']}{speed}")
+    for interface in system.get("interfaces", ()):
+        speed = f" {interface['speed_mbit']} Mbit/s" if interface["speed_mbit"] else ""
+        shown.append(f"{interface['name']} {interface['state']}{speed}")
     if shown:
         yield Check(level="ok", subject="network", text=", ".join(shown))
     for port in system.get("infiniband", ()):
@@ -302,14 +309,14 @@ def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
     for name, bad, level, what in _VARIABLES:
         value = variables.get(name)
         if value is not None and (not bad or value.upper() == bad):
-            advice = f"unset {name} unless it is meant" if level != "ok" else ""
+            advice = f"unset {name} unless it is intended" if level != "ok" else ""
             yield Check(level=level, subject=name, text=f"{value}: {what}", advice=advice)
 
 
 def _mapping(machine: Machine, world_size: int) -> Iterator[Check]:
     if not machine.gpus:
         level: Level = "ok" if world_size <= machine.cores else "warn"
-        text = f"{world_size} on {machine.cores} cores"
+        text = f"{world_size} ranks on {machine.cores} cores"
         yield Check(
             level=level,
             subject="ranks",
@@ -325,5 +332,5 @@ def _mapping(machine: Machine, world_size: int) -> Iterator[Check]:
             level="fail",
             subject="ranks",
             text=f"{world_size} ranks on {len(machine.gpus)} GPU(s)",
-            advice="--split-gpu shares one GPU out, --oversubscribe only exercises the code",
+            advice="use --split-gpu to divide one GPU, or --oversubscribe to only test the code",
         )

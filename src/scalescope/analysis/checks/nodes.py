@@ -1,4 +1,4 @@
-"""Checks of several hosts: what each has, what each warns of, and in what they are not alike."""
+"""Checks of several hosts: each host by itself, and what differs between them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import differences, unlike
+from scalescope.experiment.nodes import NodeDifference, differences, unlike
 
 # These name one rank's own GPUs or host: they differ where nothing is wrong.
 _MAY_DIFFER = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")
@@ -32,33 +32,35 @@ def checks_of_hosts(
     systems: Mapping[str, Mapping[str, Any]],
     ranks: Mapping[str, tuple[int, ...]],
 ) -> tuple[HostChecks, ...]:
-    """Every host by itself, with what matters only because there are others."""
-    found = []
+    """Every host by itself, including what matters only with several hosts."""
+    hosts = []
     for host, machine in nodes.items():
-        system, own = systems[host], ranks[host]
+        system, host_ranks = systems[host], ranks[host]
         variables = system.get("variables", {})
-        checks = (*all_checks(machine, system, variables, len(own)), *_name(system, variables))
-        found.append(HostChecks(host=host, machine=machine, system=system, ranks=own, checks=checks))
-    return tuple(found)
+        checks = (*all_checks(machine, system, variables, len(host_ranks)), *_name(system, variables))
+        hosts.append(HostChecks(host=host, machine=machine, system=system, ranks=host_ranks, checks=checks))
+    return tuple(hosts)
 
 
 def checks_between(hosts: Sequence[HostChecks]) -> tuple[Check, ...]:
-    """In what hosts differ that should be alike."""
-    machines = {one.host: one.machine for one in hosts}
-    unequal = [(text, "all ranks go at the pace of the slowest host") for text in differences(machines)]
+    """What differs between hosts that should be the same."""
+    machines = {host.host: host.machine for host in hosts}
+    unequal = [(difference, "all ranks wait for the slowest host") for difference in differences(machines)]
     unequal += [
-        (text, f"export {text.partition(':')[0]} alike on every host") for text in _unequal_variables(hosts)
+        (difference, f"export the same {difference.name} on every host")
+        for difference in _unequal_variables(hosts)
     ]
     return tuple(
-        Check(level="warn", subject="hosts differ", text=text, advice=advice) for text, advice in unequal
+        Check(level="warn", subject="hosts differ", text=difference.text, advice=advice)
+        for difference, advice in unequal
     )
 
 
-def _unequal_variables(hosts: Sequence[HostChecks]) -> list[str]:
-    names = dict.fromkeys(name for one in hosts for name in one.system.get("variables", {}))
+def _unequal_variables(hosts: Sequence[HostChecks]) -> list[NodeDifference]:
+    names = dict.fromkeys(name for host in hosts for name in host.system.get("variables", {}))
     return unlike(
         {
-            name: {one.host: one.system.get("variables", {}).get(name, "unset") for one in hosts}
+            name: {host.host: host.system.get("variables", {}).get(name, "unset") for host in hosts}
             for name in names
             if name not in _MAY_DIFFER
         }
@@ -66,12 +68,12 @@ def _unequal_variables(hosts: Sequence[HostChecks]) -> list[str]:
 
 
 def _name(system: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Check]:
-    """A host whose own name stands for itself alone: gloo offers that address to the others, in vain."""
+    """A host whose name resolves to a loopback address: gloo gives that address to the other hosts."""
     address = system.get("own_address") or ""
     if address.startswith("127.") and "GLOO_SOCKET_IFNAME" not in variables:
         yield Check(
             level="warn",
             subject="host name",
-            text=f"stands for {address}, where no other host finds this one",
-            advice="export GLOO_SOCKET_IFNAME=INTERFACE, or mend /etc/hosts, if ranks use gloo",
+            text=f"resolves to {address}, which other hosts cannot reach",
+            advice="export GLOO_SOCKET_IFNAME=INTERFACE, or fix /etc/hosts, if ranks use gloo",
         )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comm.curve import Curve
 from scalescope.catalog.link import rates_of
 from scalescope.hardware.published import PublishedCurve, curve_for, typical_busbw
@@ -24,7 +24,7 @@ def expectation_of(row: CollectiveRow, gpu_name: str | None, link: str | None) -
     if link is not None:
         slowest = min(rates_of(link, row.ranks)) / 8
         return Expectation(
-            share=row.busbw_bytes_per_s / slowest, of_what=f"the link of {link}", source="the link we set"
+            share=row.busbw_bytes_per_s / slowest, of_what=f"the link of {link}", source="the emulated link"
         )
     if gpu_name is None:
         return None

@@ -37,16 +37,16 @@ def read_choices(lines: Iterable[str]) -> NcclChoices:
     for line in lines:
         if "NCCL INFO" not in line:
             continue
-        if found := _TRANSPORT.search(line):
-            transports[re.sub(r"/\d+(?=/|$)", "", found[1])] = None  # without the number of the NIC
-        if found := _NETWORK.search(line):
-            network = found[1]
-        if found := _CHANNELS.search(line):
-            channels = int(found[1])
-        if found := _CHOICE.search(line):
-            algorithms[f"{found[1]} {found[3]}/{found[4]}"] = None
-        if found := _NVLS.search(line):
-            nvls = found[1] == "available"
+        if match := _TRANSPORT.search(line):
+            transports[re.sub(r"/\d+(?=/|$)", "", match[1])] = None  # without the number of the NIC
+        if match := _NETWORK.search(line):
+            network = match[1]
+        if match := _CHANNELS.search(line):
+            channels = int(match[1])
+        if match := _CHOICE.search(line):
+            algorithms[f"{match[1]} {match[3]}/{match[4]}"] = None
+        if match := _NVLS.search(line):
+            nvls = match[1] == "available"
     return NcclChoices(
         transports=tuple(transports),
         network=network,

@@ -8,7 +8,7 @@ from typing import TypeVar
 from scalescope.results.result import Result
 
 End = TypeVar("End", bound=int | str)  # a rank or a node
-Rendezvous = tuple[End, End]
+EndPair = tuple[End, End]
 _SLOW = 0.5  # of the usual rate
 
 
@@ -46,8 +46,8 @@ def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
 
     A run may have gone on on other nodes: launches count that had their ranks where the last one had them.
     """
-    found: dict[tuple[int, int, int], list[float]] = {}
-    measured = [one for one in results if one.status == "ok" and _has_pairs(one)]
+    times_by_pair: dict[tuple[int, int, int], list[float]] = {}
+    measured = [result for result in results if result.status == "ok" and _has_pairs(result)]
     hosts = _hosts(measured[-1]) if measured else {}
     for result in measured:
         here = _hosts(result)
@@ -59,8 +59,8 @@ def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
                 _, pair, size = key.split("/")
                 low, high = map(int, pair.split("-"))
                 slower = max(statistics.median(times) for times in ends)
-                found.setdefault((low, high, int(size)), []).append(slower)
-    largest = max((size for _, _, size in found), default=0)
+                times_by_pair.setdefault((low, high, int(size)), []).append(slower)
+    largest = max((size for _, _, size in times_by_pair), default=0)
     return tuple(
         PairRow(
             low=low,
@@ -69,7 +69,7 @@ def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
             time_s=statistics.median(times),
             nodes=(hosts.get(low, ""), hosts.get(high, "")),
         )
-        for (low, high, size), times in sorted(found.items())
+        for (low, high, size), times in sorted(times_by_pair.items())
         if size == largest
     )
 
@@ -82,26 +82,26 @@ def _hosts(result: Result) -> dict[int, str]:
     return {record.rank: record.host for record in result.ranks}
 
 
-def node_rates(pairs: Iterable[PairRow]) -> dict[Rendezvous[str], float]:
+def node_rates(pairs: Iterable[PairRow]) -> dict[EndPair[str], float]:
     """Bytes a second in each direction between every two nodes: their ranks exchanged at the same time."""
-    return {meeting: sum(rates) for meeting, rates in _by_nodes(pairs).items()}
+    return {pair: sum(rates) for pair, rates in _by_nodes(pairs).items()}
 
 
-def _by_nodes(pairs: Iterable[PairRow]) -> dict[Rendezvous[str], list[float]]:
-    found: dict[Rendezvous[str], list[float]] = {}
+def _by_nodes(pairs: Iterable[PairRow]) -> dict[EndPair[str], list[float]]:
+    rates: dict[EndPair[str], list[float]] = {}
     for pair in pairs:
         if not pair.is_inside_a_node:
             low, high = sorted(pair.nodes)
-            found.setdefault((low, high), []).append(pair.bytes_per_s)
-    return found
+            rates.setdefault((low, high), []).append(pair.bytes_per_s)
+    return rates
 
 
-def _comparable(pairs: Iterable[PairRow]) -> dict[Rendezvous[str], float]:
+def _comparable(pairs: Iterable[PairRow]) -> dict[EndPair[str], float]:
     """What nodes carry together, or for each pair of ranks where not all nodes have as many."""
     rates = _by_nodes(pairs)
     if len({len(rate) for rate in rates.values()}) == 1:
-        return {meeting: sum(rate) for meeting, rate in rates.items()}
-    return {meeting: statistics.fmean(rate) for meeting, rate in rates.items()}
+        return {pair: sum(rate) for pair, rate in rates.items()}
+    return {pair: statistics.fmean(rate) for pair, rate in rates.items()}
 
 
 def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
@@ -112,66 +112,64 @@ def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
     inside = {(pair.low, pair.high): pair.bytes_per_s for pair in pairs if pair.is_inside_a_node}
     across = [pair for pair in pairs if not pair.is_inside_a_node]
     by_node = _comparable(across)
-    bad_nodes, bad_meetings = {*slow_ends(by_node)}, {*slow_meetings(by_node)}
+    bad_nodes, bad_pairs = {*slow_ends(by_node)}, {*slow_pairs(by_node)}
     unexplained = {
-        (one.low, one.high): one.bytes_per_s
-        for one in across
-        if not bad_nodes & {*one.nodes} and tuple(sorted(one.nodes)) not in bad_meetings
+        (pair.low, pair.high): pair.bytes_per_s
+        for pair in across
+        if not bad_nodes & {*pair.nodes} and tuple(sorted(pair.nodes)) not in bad_pairs
     }
-    found = [*_named(inside, "rank"), *_named(by_node, "node"), *_named(unexplained, "rank")]
-    return tuple(sorted(found, key=lambda one: one.bytes_per_s / one.usual_bytes_per_s))
+    links = [*_named(inside, "rank"), *_named(by_node, "node"), *_named(unexplained, "rank")]
+    return tuple(sorted(links, key=lambda link: link.bytes_per_s / link.usual_bytes_per_s))
 
 
-def _named(rates: Mapping[Rendezvous[End], float], kind: str) -> list[SlowLink]:
+def _named(rates: Mapping[EndPair[End], float], kind: str) -> list[SlowLink]:
     """The slow links of one kind in words, with what the others carry."""
-    ends, meetings = slow_ends(rates), slow_meetings(rates)
-    if not ends and not meetings:
+    ends, slow = slow_ends(rates), slow_pairs(rates)
+    if not ends and not slow:
         return []
-    bad = {*ends, *(end for meeting in meetings for end in meeting)}
-    good = [rate for meeting, rate in rates.items() if not {*meeting} & bad] or [
-        rate for meeting, rate in rates.items() if meeting not in meetings
+    bad = {*ends, *(end for pair in slow for end in pair)}
+    good = [rate for pair, rate in rates.items() if not {*pair} & bad] or [
+        rate for pair, rate in rates.items() if pair not in slow
     ]
     usual = statistics.median(good)
-    found = [
+    links = [
         SlowLink(
             name=f"{kind} {end}'s link",
-            bytes_per_s=max(rate for meeting, rate in rates.items() if end in meeting),
+            bytes_per_s=max(rate for pair, rate in rates.items() if end in pair),
             usual_bytes_per_s=usual,
         )
         for end in ends
     ]
-    return found + [
+    return links + [
         SlowLink(
             name=f"the link between {kind}s {low} and {high}",
             bytes_per_s=rates[low, high],
             usual_bytes_per_s=usual,
         )
-        for low, high in meetings
+        for low, high in slow
     ]
 
 
-def slow_ends(rates: Mapping[Rendezvous[End], float]) -> tuple[End, ...]:
-    """Ranks or nodes whose best meeting is far below the usual one's best: their own link is slow.
+def slow_ends(rates: Mapping[EndPair[End], float]) -> tuple[End, ...]:
+    """Ranks or nodes whose fastest pair is far below the usual fastest pair: their own link is slow.
 
-    Who met only one other cannot be told from that one.
+    An end that was measured with only one other cannot be separated from it.
     """
-    own: dict[End, list[float]] = {}
-    for meeting, rate in rates.items():
-        for end in meeting:
-            own.setdefault(end, []).append(rate)
-    best = {end: max(found) for end, found in own.items() if len(found) > 1}
-    if len(best) < 3:  # with two nobody can say whose link it is
+    rates_by_end: dict[End, list[float]] = {}
+    for pair, rate in rates.items():
+        for end in pair:
+            rates_by_end.setdefault(end, []).append(rate)
+    best = {end: max(end_rates) for end, end_rates in rates_by_end.items() if len(end_rates) > 1}
+    if len(best) < 3:  # with two ends, either may have the slow link
         return ()
     usual = statistics.median(best.values())
     return tuple(end for end, rate in best.items() if rate < _SLOW * usual)
 
 
-def slow_meetings(rates: Mapping[Rendezvous[End], float]) -> tuple[Rendezvous[End], ...]:
-    """Meetings far below the usual one that no slow end explains."""
+def slow_pairs(rates: Mapping[EndPair[End], float]) -> tuple[EndPair[End], ...]:
+    """Pairs far below the usual rate that no slow end explains."""
     if len(rates) < 3:
         return ()
     usual = statistics.median(rates.values())
     explained = {*slow_ends(rates)}
-    return tuple(
-        meeting for meeting, rate in rates.items() if rate < _SLOW * usual and not explained & {*meeting}
-    )
+    return tuple(pair for pair, rate in rates.items() if rate < _SLOW * usual and not explained & {*pair})

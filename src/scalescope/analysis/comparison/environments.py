@@ -38,9 +38,11 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Di
     )
 
 
-def other_hardware(found: tuple[Difference, ...]) -> tuple[Difference, ...]:
+def other_hardware(differences: tuple[Difference, ...]) -> tuple[Difference, ...]:
     """The differences that make speeds of two runs speeds of two machines."""
-    return tuple(one for one in found if one.kind == "hardware" and one.is_known)
+    return tuple(
+        difference for difference in differences if difference.kind == "hardware" and difference.is_known
+    )
 
 
 Facts = dict[tuple[Kind, str], str]

@@ -8,21 +8,18 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
+from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.tuning.verdicts import holm, p_value, smallest_effect, verdict_of
+from scalescope.analysis.verdicts import SLOWER, Verdict, holm, p_value, smallest_effect, verdict_of
+from scalescope.experiment.same_job import LENGTH, job_key
 from scalescope.experiment.trial import Trial, identity
 from scalescope.results.result import Result
 
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
 # What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
-_OF_THE_MACHINE = ("device", "backend", "threads_per_rank")
-# How long a launch measures: the job is the same, and its speed is what is compared.
-_LENGTH = ("epochs", "steps_per_epoch")
-_ALL_LAUNCHES_TELL = 2.80  # z.975 + z.8: what the quantiles of t come to with very many launches
+_OF_THE_MACHINE = frozenset(("device", "backend", "threads_per_rank"))
+_MANY_LAUNCHES_FACTOR = 2.80  # z.975 + z.8: what the quantiles of t come to with very many launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +30,7 @@ class ComparedConfig:
     after: Configuration
     speedup: Estimate  # after ÷ before, of samples per second
     p_value: float | None
-    smallest_seen: float | None  # the effect that would have been found in four of five such comparisons
+    smallest_detectable: float | None  # see `smallest_effect`
     verdict: Verdict
     threshold: float
 
@@ -49,7 +46,7 @@ class ComparedConfig:
     @property
     def regressed(self) -> bool:
         """Surely slower, and by more than is allowed."""
-        return self.verdict == "slower" and self.change < -self.threshold
+        return self.verdict == SLOWER and self.change < -self.threshold
 
     @property
     def launches(self) -> tuple[int, int]:
@@ -113,7 +110,7 @@ class RunComparison:
 
     @property
     def regressions(self) -> tuple[ComparedConfig, ...]:
-        return tuple(one for one in self.judged if one.regressed)
+        return tuple(config for config in self.judged if config.regressed)
 
     @property
     def gate_missed(self) -> bool:
@@ -127,7 +124,7 @@ class RunComparison:
         return not training and not (self.collectives and not self.only_before and not self.only_after)
 
     def with_verdict(self, *verdicts: Verdict) -> tuple[ComparedConfig, ...]:
-        return tuple(one for one in self.judged if one.verdict in verdicts)
+        return tuple(config for config in self.judged if config.verdict in verdicts)
 
 
 def compare_runs(
@@ -141,27 +138,23 @@ def compare_runs(
     left, right = _full(old), _full(new)
     pairs = sorted(_pairs(left, right, any_hardware=any_hardware), key=_place)
     failed = _failed(left, right, new)
-    gone = {one.trial.trial_id for one in failed}
-    matched = {one.trial.trial_id for pair in pairs for one in pair}
-    alone = [one for one in left if one.trial.trial_id not in matched | gone]
-    fresh = [one for one in right if one.trial.trial_id not in matched]
+    gone = {config.trial.trial_id for config in failed}
+    matched = {config.trial.trial_id for pair in pairs for config in pair}
+    alone = [config for config in left if config.trial.trial_id not in matched | gone]
+    fresh = [config for config in right if config.trial.trial_id not in matched]
     return RunComparison(
         threshold=threshold,
         judged=_judge(pairs, threshold),
         failed=failed,
-        only_before=tuple(_alone(one, fresh or right) for one in alone),
-        only_after=tuple(_alone(one, alone or left) for one in fresh),
+        only_before=tuple(_alone(config, fresh or right) for config in alone),
+        only_after=tuple(_alone(config, alone or left) for config in fresh),
         collectives=_collectives(old, new),
     )
 
 
 def _full(results: Iterable[Result]) -> list[Configuration]:
     """Training as it was asked for; what only explains it is not compared."""
-    return [
-        configuration
-        for configuration in configurations(results)
-        if configuration.trial.settings.get("ablation", "none") == "none"
-    ]
+    return [configuration for configuration in configurations(results) if not configuration.trial.is_ablation]
 
 
 Pair = tuple[Configuration, Configuration]
@@ -170,21 +163,21 @@ Pair = tuple[Configuration, Configuration]
 def _pairs(left: list[Configuration], right: list[Configuration], *, any_hardware: bool) -> list[Pair]:
     """By identity; then without how long they measured; then, where machines may differ, without what
     follows from the machine: each only where the match is unmistakable."""
-    by_id = {one.trial.trial_id: one for one in left}
-    pairs = [(by_id[one.trial.trial_id], one) for one in right if one.trial.trial_id in by_id]
-    pairs += _pairs_without(_LENGTH, left, right, pairs)
+    by_id = {config.trial.trial_id: config for config in left}
+    pairs = [(by_id[config.trial.trial_id], config) for config in right if config.trial.trial_id in by_id]
+    pairs += _pairs_without(LENGTH, left, right, pairs)
     if any_hardware:
-        pairs += _pairs_without((*_LENGTH, *_OF_THE_MACHINE), left, right, pairs)
+        pairs += _pairs_without(LENGTH | _OF_THE_MACHINE, left, right, pairs)
     return pairs
 
 
 def _pairs_without(
-    ignored: tuple[str, ...], left: list[Configuration], right: list[Configuration], pairs: list[Pair]
+    ignored: frozenset[str], left: list[Configuration], right: list[Configuration], pairs: list[Pair]
 ) -> list[Pair]:
     """Pairs of what is not matched yet, by all settings but the ignored ones."""
-    matched = {one.trial.trial_id for pair in pairs for one in pair}
-    rest = [[one for one in side if one.trial.trial_id not in matched] for side in (left, right)]
-    old_jobs, new_jobs = ([_job(config.trial, ignored) for config in side] for side in rest)
+    matched = {config.trial.trial_id for pair in pairs for config in pair}
+    rest = [[config for config in side if config.trial.trial_id not in matched] for side in (left, right)]
+    old_jobs, new_jobs = ([job_key(config.trial, ignoring=ignored) for config in side] for side in rest)
     return [
         (rest[0][old_jobs.index(job)], after)
         for job, after in zip(new_jobs, rest[1], strict=True)
@@ -196,10 +189,6 @@ def _place(pair: Pair) -> tuple[int, int, str]:
     """Where a pair stands in a list: few ranks first, then small batches."""
     trial = pair[1].trial
     return trial.world_size, trial.samples_per_step, trial.label
-
-
-def _job(trial: Trial, ignored: tuple[str, ...]) -> dict[str, object]:
-    return {name: value for name, value in identity(trial.settings).items() if name not in ignored}
 
 
 def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[ComparedConfig, ...]:
@@ -214,15 +203,14 @@ def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[ComparedConfig, ...
 def _judged(pair: Pair, p: float | None, claimed: bool, threshold: float) -> ComparedConfig:
     before, after = pair
     speedup = ratio_of_logs(after.log_rates, before.log_rates)
-    seen = smallest_effect(after.log_rates, before.log_rates)
-    found = verdict_of(speedup.value, claimed, seen, threshold)
+    detectable = smallest_effect(after.log_rates, before.log_rates)
     return ComparedConfig(
         before=before,
         after=after,
         speedup=speedup,
         p_value=p,
-        smallest_seen=seen,
-        verdict="same" if found == "no difference" else found,
+        smallest_detectable=detectable,
+        verdict=verdict_of(speedup.value, claimed, detectable, threshold),
         threshold=threshold,
     )
 
@@ -231,26 +219,21 @@ def _failed(
     left: list[Configuration], right: list[Configuration], new: Sequence[Result]
 ) -> tuple[Failed, ...]:
     """Configurations of the old run of which the new one has launches, and none that ended well."""
-    worked = {_job_key(configuration.trial) for configuration in right}
+    worked = {job_key(configuration.trial, ignoring=LENGTH) for configuration in right}
     reasons: dict[str, str] = {}
     for result in new:
-        if result.status != "ok" and result.settings["benchmark"] == "train":
-            reasons[_job_key(result.trial)] = result.reason or result.status
+        if result.status != "ok" and result.trial.is_training:
+            reasons[job_key(result.trial, ignoring=LENGTH)] = result.reason or result.status
     return tuple(
         Failed(trial=configuration.trial, reason=reasons[key])
         for configuration in left
-        if (key := _job_key(configuration.trial)) in reasons.keys() - worked
+        if (key := job_key(configuration.trial, ignoring=LENGTH)) in reasons.keys() - worked
     )
 
 
-def _job_key(trial: Trial) -> str:
-    """The same for two trials of one job that only measured for different lengths."""
-    return repr(sorted(_job(trial, _LENGTH).items()))
-
-
 def _alone(configuration: Configuration, others: Sequence[Configuration]) -> Unmatched:
-    found = [setting_differences(configuration.trial, other.trial) for other in others]
-    return Unmatched(trial=configuration.trial, nearest=min(found, key=len, default=()))
+    differences = [setting_differences(configuration.trial, other.trial) for other in others]
+    return Unmatched(trial=configuration.trial, nearest=min(differences, key=len, default=()))
 
 
 def setting_differences(trial: Trial, other: Trial) -> tuple[tuple[str, object, object], ...]:
@@ -264,23 +247,25 @@ def setting_differences(trial: Trial, other: Trial) -> tuple[tuple[str, object, 
 
 
 def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[CollectivePair, ...]:
-    def place(row: CollectiveRow) -> tuple[object, ...]:
+    def key_of(row: CollectiveRow) -> tuple[object, ...]:
         kind = row.collective, row.dtype, row.in_place, row.size_bytes
         return *kind, row.ranks, row.reach, row.backend, row.link, row.split_gpu
 
-    before = {place(row): row for row in collective_rows(old)}
-    rows = [row for row in collective_rows(new) if place(row) in before and row.size_bytes > 0]
-    return tuple(CollectivePair(before=before[place(row)], after=row) for row in rows)
+    before = {key_of(row): row for row in collective_rows(old)}
+    rows = [row for row in collective_rows(new) if key_of(row) in before and row.size_bytes > 0]
+    return tuple(CollectivePair(before=before[key_of(row)], after=row) for row in rows)
 
 
-def more_launches_would_tell(judged: ComparedConfig) -> bool:
+def more_launches_would_decide(judged: ComparedConfig) -> bool:
     """Whether further launches of the new run alone could bring the threshold into sight.
 
     The old run's launches stay as few as they are: with very many new ones, its share of the noise is left.
     """
     if judged.launches[0] < 2:
         return False
-    if judged.smallest_seen is None:
+    if judged.smallest_detectable is None:
         return True
-    least = _ALL_LAUNCHES_TELL * math.sqrt(statistics.variance(judged.before.log_rates) / judged.launches[0])
-    return judged.smallest_seen > judged.threshold >= math.expm1(least)
+    least = _MANY_LAUNCHES_FACTOR * math.sqrt(
+        statistics.variance(judged.before.log_rates) / judged.launches[0]
+    )
+    return judged.smallest_detectable > judged.threshold >= math.expm1(least)

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.scaling.rows import ScalingRow
-from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.same_job import LENGTH, job_key
+from scalescope.experiment.trial import Trial
 
 # How long was measured, and what has no influence on speed.
-_NOT_THE_JOB = ("epochs", "steps_per_epoch", "warmup_steps", "lr", "stand_in")
+_IGNORED = LENGTH | {"warmup_steps", "lr", "stand_in"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
     """One run's row, and what it delivers less than the first run, in ranks' worth of speed."""
 
-    run: int  # its place among the runs
+    run: int  # its number among the runs
     row: ScalingRow
     behind: float | None
     behind_by_exposed: float | None
@@ -38,45 +38,35 @@ def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[JobGroup, ...]:
     """All rows of the first run that another run has as well."""
     placed = [(number, row) for number, rows in enumerate(runs) for row in rows]
     groups = []
-    seen: set[str] = set()
+    done: set[str] = set()
     for first in runs[0] if runs else ():
-        job = job_of(first.trial)
-        if job in seen:
+        job = _job_of(first.trial)
+        if job in done:
             continue
-        seen.add(job)
-        same = [(number, row) for number, row in placed if job_of(row.trial) == job]
+        done.add(job)
+        same = [(number, row) for number, row in placed if _job_of(row.trial) == job]
         if len({number for number, _ in same}) > 1:
-            groups.append(JobGroup(members=tuple(_beside(number, row, same[0][1]) for number, row in same)))
+            groups.append(JobGroup(members=tuple(_run_row(number, row, same[0][1]) for number, row in same)))
     return tuple(groups)
 
 
-def job_of(trial: Trial) -> str:
+def _job_of(trial: Trial) -> str:
     """What must be equal: the work and its spread, not where and how long it ran."""
-    left_out = {setting.name for setting in settings_of(Placement)} - {"world_size"} | set(_NOT_THE_JOB)
-    kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
-    return repr(sorted(kept.items(), key=lambda item: item[0]))
+    placement = {setting.name for setting in settings_of(Placement)} - {"world_size"}
+    return job_key(trial, ignoring=placement | _IGNORED)
 
 
-def _beside(number: int, row: ScalingRow, first: ScalingRow) -> RunRow:
+def _run_row(number: int, row: ScalingRow, first: ScalingRow) -> RunRow:
     """Losses of a waterfall add up to what is not delivered, so their differences do as well."""
     if row is first:
         return RunRow(run=number, row=row, behind=None, behind_by_exposed=None)
     return RunRow(
         run=number,
         row=row,
-        behind=_minus(_delivered(first), _delivered(row)),
-        behind_by_exposed=_minus(_exposed(row), _exposed(first)),
+        behind=_minus(first.delivered, row.delivered),
+        behind_by_exposed=_minus(row.lost_by_exposed_comm, first.lost_by_exposed_comm),
     )
 
 
 def _minus(left: float | None, right: float | None) -> float | None:
     return None if left is None or right is None else left - right
-
-
-def _delivered(row: ScalingRow) -> float | None:
-    return None if row.waterfall is None else row.waterfall.delivered
-
-
-def _exposed(row: ScalingRow) -> float | None:
-    term = None if row.waterfall is None else row.waterfall.term(EXPOSED)
-    return None if term is None or term.lost is None else term.lost.value

@@ -90,7 +90,7 @@ def next_batch(bracket: Bracket, predicted: int | None, tries: int) -> int | Non
     if high is None:
         beyond = low + max(step, _UP * (low - predicted))
         return min(_LARGEST_BATCH, max(predicted, beyond))
-    # Beside an edge the line has nothing new to say: a step away from it closes the bracket, or moves it far.
+    # Next to an edge the line adds nothing: a step away from it closes the bracket, or moves it far.
     wanted = max(predicted, low + max(step, _UP * (low - predicted)))
     wanted = min(wanted, high - max(step, _DOWN * (predicted - high)))
     return wanted if low < wanted < high else (low + high) // 2

@@ -3,7 +3,10 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from scalescope.catalog.cards import card, names
+from scalescope.catalog.traits import MemoryLayout
+from scalescope.experiment.trial import Trial
 
 Counters = Mapping[str, float | int | str | None]
 
@@ -51,31 +54,31 @@ class Savings:
 
 def forecast_of(counters: Counters, variant: str = "as_asked") -> Forecast | None:
     """The forecast a rank has written down for one rank alone."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for field in dataclasses.fields(Forecast):
         size = counters.get(f"forecast/{variant}/{field.name}")
         if isinstance(size, int):
-            found[field.name] = size
-    if "parameters" not in found:
+            sizes[field.name] = size
+    if "parameters" not in sizes:
         return None
     library = counters.get("measured/library")
-    return Forecast(**found | {"library": library if isinstance(library, int) else 0})
+    return Forecast(**sizes | {"library": library if isinstance(library, int) else 0})
 
 
-def forecast_points(counters: Counters, settings: Mapping[str, Any]) -> list[tuple[int, int]]:
+def forecast_points(counters: Counters, trial: Trial) -> list[tuple[int, int]]:
     """(batch, peak) as forecast for batches far larger than the measured one."""
     batches = {int(name.split("/")[2]) for name in counters if name.startswith("forecast/at/")}
-    found = []
+    points = []
     for batch in sorted(batches):
         alone = forecast_of(counters, f"at/{batch}")
         if alone is not None:
-            whole, _ = with_strategy(alone, settings, gathered_of(counters))
-            found += [] if whole is None else [(batch, whole.peak)]
-    return found
+            whole, _ = with_strategy(alone, trial, gathered_of(counters))
+            points += [] if whole is None else [(batch, whole.peak)]
+    return points
 
 
 def gathered_of(counters: Counters) -> int | None:
-    """Parameter bytes that FSDP has whole at a time, at most."""
+    """Parameter bytes that are whole at a time, at most, where blocks are gathered from all ranks."""
     size = counters.get("forecast/gathered")
     return size if isinstance(size, int) else None
 
@@ -85,86 +88,69 @@ def problem_of(counters: Counters) -> str | None:
     return _why_not(counters, "as_asked")
 
 
-def with_strategy(
-    alone: Forecast, settings: Mapping[str, Any], gathered: int | None
+def with_strategy(alone: Forecast, trial: Trial, gathered: int | None) -> tuple[Forecast | None, str | None]:
+    """The forecast for a rank of the trial's strategy, or why there is none."""
+    layout = trial.memory_layout
+    if layout is None:
+        return None, f"there is no memory formula for strategy {trial.strategy}"
+    return _with_layout(alone, layout, trial.world_size, gathered)
+
+
+def _with_layout(
+    alone: Forecast, layout: MemoryLayout, ranks: int, gathered: int | None
 ) -> tuple[Forecast | None, str | None]:
-    """The forecast for a rank of the trial's strategy, or why there is none.
-
-    Arithmetic on one rank's forecast. It already holds gradients that stay in DDP's buckets.
-    """
-    name, ranks = str(settings["strategy"]), int(settings["world_size"])
-    if name in ("single", "scratch_ddp"):
-        return alone, None
-    if name in ("ddp", "zero1"):
-        views = settings.get("gradient_as_bucket_view")
-        buckets = 0 if views else alone.parameters  # a second copy of all gradients
-        with_buckets = dataclasses.replace(alone, strategy=buckets)
-        return (_zero1(with_buckets, ranks) if name == "zero1" else with_buckets), None
-    if name == "fsdp":
-        return _sharded(alone, ranks, gathered, settings)
-    return None, f"nobody has written down how {name} changes memory"
+    """Arithmetic on one rank's forecast, which already holds gradients that stay in buckets."""
+    extra = alone.parameters if layout.copies_gradients else 0
+    if layout.gathers != "nothing":
+        if gathered is None:
+            return None, "the size of the model's blocks is unknown"
+        whole = gathered if layout.gathers == "block" else alone.parameters
+        extra += whole // 2 if layout.gathers_16_bit else whole
+    shares = {state: -(-getattr(alone, state) // ranks) for state in layout.sharded}
+    return dataclasses.replace(alone, strategy=extra, **shares), None
 
 
-def _zero1(alone: Forecast, ranks: int) -> Forecast:
-    return dataclasses.replace(alone, optimizer=_share(alone.optimizer, ranks))
-
-
-def _sharded(
-    alone: Forecast, ranks: int, gathered: int | None, settings: Mapping[str, Any]
-) -> tuple[Forecast | None, str | None]:
-    """FSDP at most: everything that lasts is cut; blocks are whole while they compute, or from then on."""
-    if gathered is None:
-        return None, "the size of FSDP's blocks is unknown"
-    whole = gathered if settings.get("reshard_after_forward", True) else alone.parameters
-    if settings.get("fsdp_param_dtype") == "bf16":
-        whole //= 2
-    cut = {name: _share(getattr(alone, name), ranks) for name in ("parameters", "gradients", "optimizer")}
-    return dataclasses.replace(alone, strategy=whole, **cut), None
-
-
-def _share(size: int, ranks: int) -> int:
-    return -(-size // ranks)
-
-
-def savings_of(counters: Counters, settings: Mapping[str, Any]) -> Savings | None:
+def savings_of(counters: Counters, trial: Trial) -> Savings | None:
     """What each change would save of the peak, one at a time; changes already made are left out."""
     alone, batch = forecast_of(counters, "now"), counters.get("forecast/other_ways_batch")
-    if alone is None or not isinstance(batch, int):
+    layout = trial.memory_layout
+    if alone is None or layout is None or not isinstance(batch, int):
         return None
-    now, _ = with_strategy(alone, settings, gathered_of(counters))
+    now, _ = with_strategy(alone, trial, gathered_of(counters))
     if now is None:
         return None
-    found = [] if settings["strategy"] == "fsdp" else _by_fsdp(counters, alone, now)
-    if settings["strategy"] in ("single", "ddp", "scratch_ddp") and alone.optimizer:
-        found += _by_zero1(counters, alone, settings)
-    if settings.get("precision") in ("fp32", "tf32"):
-        found.append(_variant(counters, alone, "bf16"))
-    found.append(_variant(counters, alone, "checkpointing"))
-    return Savings(batch=batch, peak=now.peak, has_state=alone.optimizer > 0, changes=tuple(found))
+    changes: list[Saving] = []
+    for name in names("strategies"):
+        changes += _by_strategy(name, counters, layout, alone, now)
+    if trial.has_setting("precision") and trial.precision in ("fp32", "tf32"):
+        changes.append(_variant(counters, alone, "bf16"))
+    changes.append(_variant(counters, alone, "checkpointing"))
+    return Savings(batch=batch, peak=now.peak, has_state=alone.optimizer > 0, changes=tuple(changes))
 
 
-def _by_fsdp(counters: Counters, alone: Forecast, now: Forecast) -> list[Saving]:
-    found = []
+def _by_strategy(
+    name: str, counters: Counters, current: MemoryLayout, alone: Forecast, now: Forecast
+) -> list[Saving]:
+    """What changing to a strategy would save; empty where it cuts nothing that is not cut already."""
+    layout: MemoryLayout | None = card("strategies", name).saving_layout
+    if layout is None:
+        return []
+    if not any(getattr(alone, state) for state in layout.sharded if state not in current.sharded):
+        return []
+    # Buckets hold the gradients also while there are activations; without them a rank drops some before.
+    starts_keeping = layout.keeps_gradients and not current.keeps_gradients
+    base = forecast_of(counters, "kept") if starts_keeping else alone
+    if base is None:
+        reason = _why_not(counters, "kept") or "it was not computed"
+        return [Saving(name=name, ranks=ranks, saved_bytes=None, reason=reason) for ranks in RANKS_OF_SAVINGS]
+    if layout.keeps_gradients:
+        layout = dataclasses.replace(layout, copies_gradients=current.copies_gradients)
+    savings = []
     for ranks in RANKS_OF_SAVINGS:
-        cut, reason = _sharded(alone, ranks, gathered_of(counters), {})
-        saved = None if cut is None else now.peak - cut.peak
-        found.append(Saving(name="fsdp", ranks=ranks, saved_bytes=saved, reason=reason))
-    return found
-
-
-def _by_zero1(counters: Counters, alone: Forecast, settings: Mapping[str, Any]) -> list[Saving]:
-    """ZeRO-1 works within DDP, whose buckets hold the gradients also while there are activations."""
-    kept = forecast_of(counters, "kept") if settings["strategy"] == "single" else alone
-    reason = None if kept is not None else _why_not(counters, "kept") or "it was not computed"
-    return [
-        Saving(
-            name="zero1",
-            ranks=ranks,
-            saved_bytes=None if kept is None else alone.peak - _zero1(kept, ranks).peak,
-            reason=reason,
-        )
-        for ranks in RANKS_OF_SAVINGS
-    ]
+        changed, why_not = _with_layout(base, layout, ranks, gathered_of(counters))
+        saved = None if changed is None else now.peak - changed.peak
+        savings.append(Saving(name=name, ranks=ranks, saved_bytes=saved, reason=why_not))
+    return savings
 
 
 def _variant(counters: Counters, alone: Forecast, name: str) -> Saving:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from scalescope.analysis.memory.fit import Bracket, FittedLine, fit_line, next_batch
 from scalescope.analysis.memory.forecast import Savings, forecast_points, savings_of
-from scalescope.analysis.memory.rows import MemoryRow, job_key, memory_rows
+from scalescope.analysis.memory.rows import MemoryRow, memory_job, memory_rows
 from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run
 
@@ -13,7 +13,6 @@ _AGREEMENT = 0.25
 # Resident memory comes in pages, and the allocator keeps what it likes.
 _VISIBLE_ON_CPU = 4 << 20
 _ABOVE_CHANCE = 2
-_CUT_BY_BATCH = ("pipeline",)  # a batch that does not divide evenly would be another job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +37,17 @@ class MemoryGroup:
     @property
     def is_divided(self) -> bool:
         """Whether a batch has to divide evenly, so that not every batch can be tried."""
-        return self.trial.settings["strategy"] in _CUT_BY_BATCH
+        return bool(self.trial.strategy_card.divides_batch)
 
     @property
     def is_bounded(self) -> bool:
         """Whether running out hurts nobody else: a host's memory is never filled without a limit."""
-        return self.trial.device == "cuda" or self.trial.settings["memory_limit"] is not None
+        return self.trial.on_gpu or self.trial.memory_limit is not None
 
     @property
     def is_searched(self) -> bool:
         """Whether batches are tried."""
-        return bool(self.trial.settings["search"]) and self.is_bounded and not self.is_divided
+        return self.trial.searches_batch and self.is_bounded and not self.is_divided
 
     @property
     def is_tried(self) -> bool:
@@ -80,7 +79,7 @@ def memory_groups(run: Run) -> tuple[MemoryGroup, ...]:
     """The jobs of a run, each with all of its batches."""
     grouped: dict[str, list[MemoryRow]] = {}
     for row in memory_rows(run.results):
-        grouped.setdefault(job_key(row.trial), []).append(row)
+        grouped.setdefault(memory_job(row.trial), []).append(row)
     machine = run.environment.get("machine", {})
     host = machine.get("memory_bytes") if isinstance(machine, dict) else None
     groups = [_group(rows, host if isinstance(host, int) else None) for rows in grouped.values()]
@@ -93,7 +92,7 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
         return None
     whole = [row for row in rows if row.all_samples is None]
     measured = _seen_line(whole)
-    points = [points for row in looked_at if (points := forecast_points(row.counters, row.trial.settings))]
+    points = [points for row in looked_at if (points := forecast_points(row.counters, row.trial))]
     forecast = fit_line(points[-1]) if points else None
     by_forecast = forecast is not None and not _agrees(measured, forecast)
     held = [
@@ -101,7 +100,7 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
         for row in whole
         if not row.is_search and (size := row.measured("activations")) is not None
     ]
-    savings = [one for row in looked_at if (one := savings_of(row.counters, row.trial.settings)) is not None]
+    savings = [saving for row in looked_at if (saving := savings_of(row.counters, row.trial)) is not None]
     return MemoryGroup(
         rows=looked_at,
         line=forecast if by_forecast else measured,
@@ -119,7 +118,7 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
 def _seen_line(rows: list[MemoryRow]) -> FittedLine | None:
     """The line through what was measured; on the CPU only where it rises by more than chance."""
     points = [(row.batch, row.highest) for row in rows if row.highest is not None]
-    if len(points) > 1 and rows[0].trial.device == "cpu":
+    if len(points) > 1 and not rows[0].trial.on_gpu:
         sizes = [size for _, size in sorted(points)]
         chance = max(before - after for before, after in pairwise(sizes))  # more samples take no less
         if sizes[-1] - sizes[0] < max(_VISIBLE_ON_CPU, _ABOVE_CHANCE * chance):
@@ -150,10 +149,10 @@ def _bracket(rows: list[MemoryRow]) -> Bracket:
 def _capacity(rows: list[MemoryRow], host_bytes: int | None) -> int | None:
     """How much a rank's peak may become: its limit, what the GPU still has, or its share of the host."""
     trial = rows[0].trial
-    limit = trial.settings["memory_limit"]
+    limit = trial.memory_limit
     if limit is not None:
-        return int(limit) + max((row.measured("library") or 0 for row in rows), default=0)
+        return limit + max((row.measured("library") or 0 for row in rows), default=0)
     rooms = [row.room for row in rows if row.room is not None]
     if rooms:
         return min(rooms)
-    return None if trial.device == "cuda" or host_bytes is None else host_bytes // trial.world_size
+    return None if trial.on_gpu or host_bytes is None else host_bytes // trial.world_size

@@ -1,6 +1,5 @@
 """Memory trials read back, one row for each: measured bytes of the rank that takes most, and the forecast."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,11 @@ from scalescope.analysis.memory.forecast import (
     problem_of,
     with_strategy,
 )
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.same_job import BATCH, job_key
+from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
-_NOT_OF_JOB = ("batch_size", "global_batch_size", "purpose")
+_IGNORED = BATCH | {"purpose"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class MemoryRow:
 
     @property
     def is_search(self) -> bool:
-        return bool(self.trial.settings["purpose"] == "search")
+        return self.trial.purpose == "search"
 
     def measured(self, name: str) -> int | None:
         """Bytes of a category; None where it could not be measured."""
@@ -59,7 +59,7 @@ class MemoryRow:
     @property
     def highest(self) -> int | None:
         """The most that was ever taken; the first steps may need more than those that follow."""
-        sizes = [one for one in (self.peak, self.measured("peak_of_first_steps")) if one is not None]
+        sizes = [size for size in (self.peak, self.measured("peak_of_first_steps")) if size is not None]
         return max(sizes, default=None)
 
     @property
@@ -74,28 +74,27 @@ def memory_rows(results: Iterable[Result]) -> tuple[MemoryRow, ...]:
     """A row for every memory trial, by kind of job and batch; the last launch decides how it ended."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
-        if result.settings["benchmark"] == "memory":
+        if result.trial.benchmark == "memory":
             grouped.setdefault(result.trial_id, []).append(result)
     rows = [_row(members) for members in grouped.values()]
-    return tuple(sorted(rows, key=lambda row: (row.trial.world_size, job_key(row.trial), row.batch)))
+    return tuple(sorted(rows, key=lambda row: (row.trial.world_size, memory_job(row.trial), row.batch)))
 
 
-def job_key(trial: Trial) -> str:
+def memory_job(trial: Trial) -> str:
     """What trials of the same job have in common, whatever their batch."""
-    kept = {name: one for name, one in identity(trial.settings).items() if name not in _NOT_OF_JOB}
-    return json.dumps(kept, sort_keys=True)
+    return job_key(trial, ignoring=_IGNORED)
 
 
 def _row(members: list[Result]) -> MemoryRow:
     good = [member for member in members if member.status == "ok"]
-    trial = Trial(settings=members[0].settings)
+    trial = members[0].trial
     last = good[-1] if good else members[-1]
     counters = _most(good)
     forecast, reason = None, problem_of(counters)
     alone = forecast_of(counters)
     if alone is not None:
-        forecast, reason = with_strategy(alone, trial.settings, gathered_of(counters))
-    rooms = [room for one in good if (room := room_of(one.ranks)) is not None]
+        forecast, reason = with_strategy(alone, trial, gathered_of(counters))
+    rooms = [room for result in good if (room := room_of(result.ranks)) is not None]
     return MemoryRow(
         trial=trial,
         status=last.status,
@@ -109,15 +108,15 @@ def _row(members: list[Result]) -> MemoryRow:
 
 def _most(results: list[Result]) -> dict[str, float | int | str | None]:
     """Every counter of the rank that has most of it; free memory where there is least."""
-    found: dict[str, float | int | str | None] = {}
+    counters: dict[str, float | int | str | None] = {}
     for record in (record for result in results for record in result.ranks):
         for name, value in record.counters.items():
-            before = found.get(name)
+            before = counters.get(name)
             pick: Callable[..., Any] = min if name == "device/free" else max
             numbers = isinstance(before, int | float) and isinstance(value, int | float)
             if before is None or numbers:
-                found[name] = pick(before, value) if numbers else value
-    return found
+                counters[name] = pick(before, value) if numbers else value
+    return counters
 
 
 def _number(value: float | str | None) -> int | None:

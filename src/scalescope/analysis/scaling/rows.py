@@ -11,7 +11,11 @@ from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.same_job import BATCH, job_key
+from scalescope.experiment.trial import Trial
+
+# Settings that spread one job over ranks.
+_SPREAD = frozenset(("world_size", "strategy", "ablation", "oversubscribe", "stand_in"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +42,24 @@ class ScalingRow:
     @property
     def batch(self) -> int:
         """The batch as it was given: per rank when weak, global when strong."""
-        given = self.trial.settings.get("global_batch_size") or self.trial.settings["batch_size"]
-        return int(given)
+        given = self.trial.global_batch_size or self.trial.batch_size
+        assert given is not None  # one of the two is always given
+        return given
 
     @property
     def is_baseline(self) -> bool:
         return self.ranks == self.baseline_ranks
+
+    @property
+    def delivered(self) -> float | None:
+        """Ranks' worth of speed that all ranks deliver; None without a waterfall."""
+        return None if self.waterfall is None else self.waterfall.delivered
+
+    @property
+    def lost_by_exposed_comm(self) -> float | None:
+        """Ranks' worth of speed that exposed communication costs; None where it was not measured."""
+        term = None if self.waterfall is None else self.waterfall.term(EXPOSED)
+        return None if term is None or term.lost is None else term.lost.value
 
     @property
     def exposed_fraction(self) -> float | None:
@@ -85,7 +101,7 @@ class ScalingRow:
         """The result in a word or two."""
         if self.is_baseline:
             return "baseline"
-        if self.trial.settings["oversubscribe"]:
+        if self.trial.oversubscribe:
             return "shared GPU"
         if self.speedup.value < 1.0:
             return "negative scaling"
@@ -99,18 +115,22 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
     """All rows that have a baseline, ordered by what was varied and then by ranks."""
     all_of_them = list(configurations)
     shares = _shares(all_of_them)
-    measured = [one for one in all_of_them if one.trial.settings["ablation"] == "none"]
-    measured = [one for one in measured if one.trial.world_size > 1 or _global_batch(one) not in shares]
+    measured = [configuration for configuration in all_of_them if not configuration.trial.is_ablation]
+    measured = [
+        configuration
+        for configuration in measured
+        if configuration.trial.world_size > 1 or _global_batch(configuration) not in shares
+    ]
     kinds: dict[str, list[Configuration]] = {}
-    for one in measured:
-        kinds.setdefault(_kind(one.trial), []).append(one)
+    for configuration in measured:
+        kinds.setdefault(_kind(configuration.trial), []).append(configuration)
     known, asked = _by_trial(all_of_them), _by_trial(measured)
     rows = []
     for same_kind in kinds.values():
-        for one in same_kind:
-            if not _is_wrapped_single(one, same_kind):
-                rows.append(_row(one, same_kind, asked, known))
-    places = {id(one): place for place, one in enumerate(measured)}
+        for configuration in same_kind:
+            if not _is_wrapped_single(configuration, same_kind):
+                rows.append(_row(configuration, same_kind, asked, known))
+    places = {id(configuration): number for number, configuration in enumerate(measured)}
     rows.sort(key=lambda row: places[id(row.configuration)])  # among equals, what was measured first
     return tuple(sorted(rows, key=lambda row: (_kind_order(row.trial), row.batch, row.ranks)))
 
@@ -119,44 +139,44 @@ def _by_trial(configurations: list[Configuration]) -> dict[str, Configuration]:
     return {configuration.trial.trial_id: configuration for configuration in configurations}
 
 
-def _shares(configurations: list[Configuration]) -> set[object]:
+def _shares(configurations: list[Configuration]) -> set[int | None]:
     """Parts of global batches that one rank was measured at to explain, and that nobody asked for."""
     several = [
         configuration
         for configuration in configurations
         if configuration.trial.world_size > 1 and _global_batch(configuration) is not None
     ]
-    parts = {at_per_rank_batch(one.trial).settings["global_batch_size"] for one in several}
-    return parts - {_global_batch(one) for one in several}
+    parts = {at_per_rank_batch(configuration.trial).global_batch_size for configuration in several}
+    return parts - {_global_batch(configuration) for configuration in several}
 
 
-def _global_batch(configuration: Configuration) -> object:
-    return configuration.trial.settings.get("global_batch_size")
+def _global_batch(configuration: Configuration) -> int | None:
+    return configuration.trial.global_batch_size
 
 
 def _row(
-    one: Configuration,
+    configuration: Configuration,
     same_kind: list[Configuration],
     asked: dict[str, Configuration],
     known: dict[str, Configuration],
 ) -> ScalingRow:
-    baseline = _baseline(one.trial, same_kind)
-    speedup = ratio_of_logs(one.log_rates, baseline.log_rates)
-    share = baseline.trial.world_size / one.trial.world_size
-    wrapped = _wrapped_one_rank(one, same_kind, asked)
-    quiet = without_communication(with_preloaded_input(one.trial))
+    baseline = _baseline(configuration.trial, same_kind)
+    speedup = ratio_of_logs(configuration.log_rates, baseline.log_rates)
+    share = baseline.trial.world_size / configuration.trial.world_size
+    wrapped = _wrapped_one_rank(configuration, same_kind, asked)
+    quiet = without_communication(with_preloaded_input(configuration.trial))
     silent = None if quiet is None else known.get(quiet.trial_id)
-    fed = known.get(with_preloaded_input(one.trial).trial_id)
-    is_baseline = one is baseline
-    waterfall = waterfall_of(one, known)
+    fed = known.get(with_preloaded_input(configuration.trial).trial_id)
+    is_baseline = configuration is baseline
+    waterfall = waterfall_of(configuration, known)
     exposed = None if waterfall is None else waterfall.term(EXPOSED)
     return ScalingRow(
-        configuration=one,
+        configuration=configuration,
         baseline_ranks=baseline.trial.world_size,
         speedup=Estimate(1.0) if is_baseline else speedup,
         efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
         wrapped=wrapped,
-        efficiency_of_wrapped=_against_wrapped(one, wrapped),
+        efficiency_of_wrapped=_against_wrapped(configuration, wrapped),
         exposed_comm_s=_exposed(fed, silent) if exposed is None else exposed.time_s,
         waterfall=waterfall,
     )
@@ -166,14 +186,14 @@ def _wrapped_one_rank(
     configuration: Configuration, same_kind: list[Configuration], asked: dict[str, Configuration]
 ) -> Configuration | None:
     """DDP on one rank with the same settings; beside a plain one-rank run, any of its kind."""
-    if configuration.trial.settings["strategy"] != "single":
+    if configuration.trial.is_wrapped:
         return asked.get(configuration.trial.on_one_rank().trial_id)
     others = (other for other in same_kind if other is not configuration)
     return next((other for other in others if other.trial.world_size == 1), None)
 
 
 def _against_wrapped(configuration: Configuration, wrapped: Configuration | None) -> Estimate | None:
-    if wrapped is None or wrapped is configuration or configuration.trial.settings["strategy"] == "single":
+    if wrapped is None or wrapped is configuration or not configuration.trial.is_wrapped:
         return None
     return _scaled(
         ratio_of_logs(configuration.log_rates, wrapped.log_rates), 1.0 / configuration.trial.world_size
@@ -189,44 +209,39 @@ def _exposed(configuration: Configuration | None, silent: Configuration | None) 
 
 def _is_wrapped_single(configuration: Configuration, same_kind: list[Configuration]) -> bool:
     """Whether this is DDP on one rank beside a plain run: a column of the others, not a row."""
-    if configuration.trial.world_size > 1 or configuration.trial.settings["strategy"] == "single":
+    if configuration.trial.world_size > 1 or not configuration.trial.is_wrapped:
         return False
-    return any(other.trial.settings["strategy"] == "single" for other in same_kind)
+    return any(not other.trial.is_wrapped for other in same_kind)
 
 
 def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
     """The smallest world size; the plain run before the wrapped one, then the trial's own settings."""
 
     def distance(configuration: Configuration) -> tuple[int, bool, bool]:
-        placed = {
-            name: configuration.trial.settings.get(name, False) for name in ("oversubscribe", "stand_in")
-        }
-        twin = trial.replace(world_size=configuration.trial.world_size, **placed)
-        own = twin.trial_id == configuration.trial.trial_id
-        return configuration.trial.world_size, configuration.trial.settings["strategy"] != "single", not own
+        other = configuration.trial
+        moved = trial.replace(
+            world_size=other.world_size, oversubscribe=other.oversubscribe, stand_in=other.stand_in
+        )
+        return other.world_size, other.is_wrapped, moved.trial_id != other.trial_id
 
     return min(same_kind, key=distance)
 
 
 def _kind(trial: Trial) -> str:
     """What must be equal for two trials to be one job on different numbers of ranks."""
-    left_out = {"world_size", "strategy", "ablation", "oversubscribe", "stand_in", *_strategy_settings()}
-    kept = {name: value for name, value in identity(trial.settings).items() if name not in left_out}
-    return repr(sorted(kept.items(), key=lambda item: item[0]))
+    return job_key(trial, ignoring=_SPREAD | _strategy_settings())
 
 
 def _kind_order(trial: Trial) -> str:
-    settings = {n: v for n, v in trial.settings.items() if n not in ("batch_size", "global_batch_size")}
-    return _kind(Trial(settings=settings))
+    return job_key(trial, ignoring=_SPREAD | _strategy_settings() | BATCH)
 
 
 @functools.cache
 def _strategy_settings() -> frozenset[str]:
-    """Settings that say how the work is spread; a number format of a strategy's own makes it other work."""
+    """Settings that say how the work is spread over ranks, and do not change the work."""
     owners = [cards.card("strategies", name) for name in cards.names("strategies")]
-    return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - {
-        "fsdp_param_dtype"
-    }
+    changing_work = {name for owner in owners for name in owner.work_settings}
+    return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - changing_work
 
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:

@@ -6,11 +6,11 @@ differences of step times telescope, so terms and delivered speed add up to N.
 """
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.culprit import Straggler, find_culprit
 from scalescope.analysis.statistics import Estimate, difference_of_means, mean_with_interval
 from scalescope.experiment.ablations import (
     at_per_rank_batch,
@@ -41,15 +41,6 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler:
-    """The rank that is late, by how much of a step, and whether it always is."""
-
-    rank: int
-    time_s: float
-    persistent: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
     """What N ranks deliver and where the rest went."""
 
@@ -71,22 +62,22 @@ class Waterfall:
         return self.ranks - self.delivered
 
     def term(self, name: str) -> Term | None:
-        return next((one for one in self.terms if one.name == name), None)
+        return next((term for term in self.terms if term.name == name), None)
 
     @property
     def largest(self) -> Term | None:
         """The term that costs most; None where nothing is lost or nothing is known."""
         known = [term for term in self.terms if term.lost is not None and term.lost.value > 0.0]
-        return max(known, key=lambda one: one.lost.value if one.lost else 0.0, default=None)
+        return max(known, key=lambda term: term.lost.value if term.lost else 0.0, default=None)
 
 
-def waterfall_of(configuration: Configuration, found: Mapping[str, Configuration]) -> Waterfall | None:
+def waterfall_of(configuration: Configuration, by_trial: Mapping[str, Configuration]) -> Waterfall | None:
     """The waterfall of a configuration, from all by trial; None without plain training on one rank."""
     trial = configuration.trial
-    plain = found.get(single_rank_baseline(trial).trial_id)
+    plain = by_trial.get(single_rank_baseline(trial).trial_id)
     if plain is None or not 1 < trial.world_size == trial.replicas:  # a pipeline's ranks share one batch
         return None
-    chain = _Chain(configuration, plain, found)
+    chain = _Chain(configuration, plain, by_trial)
     parts = chain.parts()
     step_s, ideal_s = _typical(configuration.mean_steps_s), chain.ideal_s
     terms = tuple(_term(name, time_s, reason, trial.world_size / step_s) for name, time_s, reason in parts)
@@ -109,17 +100,19 @@ Part = tuple[str, Estimate | None, str | None]
 class _Chain:
     """The configurations of one waterfall, each with one thing more than the one before."""
 
-    def __init__(self, full: Configuration, plain: Configuration, found: Mapping[str, Configuration]) -> None:
+    def __init__(
+        self, full: Configuration, plain: Configuration, by_trial: Mapping[str, Configuration]
+    ) -> None:
         self._full = full
         self._plain = plain
         trial = full.trial
         share = at_per_rank_batch(trial)
-        self._share = found.get(with_preloaded_input(single_rank_baseline(share)).trial_id)
-        self._wrapped = found.get(with_preloaded_input(share.on_one_rank()).trial_id)
+        self._share = by_trial.get(with_preloaded_input(single_rank_baseline(share)).trial_id)
+        self._wrapped = by_trial.get(with_preloaded_input(share.on_one_rank()).trial_id)
         silent = without_communication(with_preloaded_input(trial))
-        self._silent = None if silent is None else found.get(silent.trial_id)
-        self._fed = found.get(with_preloaded_input(trial).trial_id)
-        self._share_as_fed = found.get(single_rank_baseline(share).trial_id)
+        self._without_comm = None if silent is None else by_trial.get(silent.trial_id)
+        self._fed = by_trial.get(with_preloaded_input(trial).trial_id)
+        self._share_as_fed = by_trial.get(single_rank_baseline(share).trial_id)
 
     @property
     def ideal_s(self) -> float:
@@ -138,27 +131,33 @@ class _Chain:
 
     def parts(self) -> list[Part]:
         """(name, time, why unknown) of every term that this job has."""
-        silent = None if self._silent is None else self._silent.launches
+        silent = None if self._without_comm is None else self._without_comm.launches
         # A usual rank, not their mean: one that is late is a straggler, and no contention among all.
-        usual = None if silent is None else [statistics.median_low(one.rank_means_s) for one in silent]
-        slowest = None if silent is None else [statistics.fmean(one.step_times_s) for one in silent]
+        usual = None if silent is None else [statistics.median_low(launch.rank_means_s) for launch in silent]
+        slowest = None if silent is None else [statistics.fmean(launch.step_times_s) for launch in silent]
         late = None if usual is None or slowest is None else _paired(slowest, usual)
         share, wrapped = _steps(self._share), _steps(self._wrapped)
-        no_silence = "the same ranks sending nothing were not measured"
+        no_comm_reason = "the same ranks without communication were not measured"
         if without_communication(self._full.trial) is None:
-            no_silence = "communication cannot be left out of this strategy with these settings"
-        found: list[Part] = []
+            no_comm_reason = "communication cannot be switched off for this strategy with these settings"
+        parts: list[Part] = []
         if self._full.trial.mode == "strong":
-            found.append((SMALLER_BATCH, self._smaller_batch(), "one rank was not measured at its share"))
-        found += [
+            parts.append(
+                (
+                    SMALLER_BATCH,
+                    self._smaller_batch(),
+                    "one rank was not measured with its share of the batch",
+                )
+            )
+        parts += [
             (WRAPPER, _difference(wrapped, share), "one rank in the wrapper was not measured"),
-            (CONTENTION, _difference(usual, wrapped), no_silence),
-            (STRAGGLERS, late, no_silence),
-            (EXPOSED, _difference(_steps(self._fed), slowest), no_silence),
+            (CONTENTION, _difference(usual, wrapped), no_comm_reason),
+            (STRAGGLERS, late, no_comm_reason),
+            (EXPOSED, _difference(_steps(self._fed), slowest), no_comm_reason),
         ]
         if has_loader(self._full.trial):
-            found.append((INPUT, self._input(), "steps with preloaded samples were not measured"))
-        return found
+            parts.append((INPUT, self._input(), "steps with preloaded samples were not measured"))
+        return parts
 
     def _smaller_batch(self) -> Estimate | None:
         """What a rank's share of the batch takes alone, beyond its share of the time."""
@@ -178,20 +177,10 @@ class _Chain:
         return _minus(many, alone)
 
     def straggler(self) -> Straggler | None:
-        """The rank that was slowest without communication, if one was in most launches."""
-        if self._silent is None:
+        """The rank that all wait for; unknown where the ranks were not measured without communication."""
+        if self._without_comm is None:
             return None
-        launches = self._silent.launches
-        slowest = Counter(
-            max(range(len(launch.rank_means_s)), key=launch.rank_means_s.__getitem__) for launch in launches
-        )
-        rank, times = slowest.most_common(1)[0]
-        behind = statistics.fmean(
-            launch.rank_means_s[rank]
-            - statistics.median(launch.rank_means_s[:rank] + launch.rank_means_s[rank + 1 :])
-            for launch in launches
-        )
-        return Straggler(rank=rank, time_s=behind, persistent=times == len(launches))
+        return find_culprit([launch.rank_means_s for launch in self._without_comm.launches])
 
 
 def _steps(configuration: Configuration | None) -> list[float] | None:
@@ -220,7 +209,7 @@ def _moved(estimate: Estimate, value: float) -> Estimate:
 
 def _paired(left: Sequence[float], right: Sequence[float]) -> Estimate:
     """The difference of typical steps, with the interval of differences inside launches."""
-    inside = mean_with_interval([one - other for one, other in zip(left, right, strict=True)])
+    inside = mean_with_interval([value - other for value, other in zip(left, right, strict=True)])
     return _moved(inside, _typical(left) - _typical(right))
 
 

@@ -7,15 +7,15 @@ Interval = tuple[float, float]
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
     """The same time, sorted and without overlaps."""
-    found: list[Interval] = []
+    disjoint: list[Interval] = []
     for start, end in sorted(intervals):
         if end <= start:
             continue
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if disjoint and start <= disjoint[-1][1]:
+            disjoint[-1] = (disjoint[-1][0], max(disjoint[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            disjoint.append((start, end))
+    return disjoint
 
 
 def total(intervals: Iterable[Interval]) -> float:
@@ -43,11 +43,11 @@ def without(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interva
     """What the left cover and the right do not."""
     taken = merged(right)
     intervals: list[Interval] = []
-    place = 0
+    first = 0
     for start, end in merged(left):
-        while place < len(taken) and taken[place][1] <= start:
-            place += 1
-        at = place
+        while first < len(taken) and taken[first][1] <= start:
+            first += 1
+        at = first
         while at < len(taken) and taken[at][0] < end:
             if taken[at][0] > start:
                 intervals.append((start, taken[at][0]))

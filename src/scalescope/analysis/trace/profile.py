@@ -11,6 +11,7 @@ from pathlib import Path
 from scalescope.analysis.launches import summarise
 from scalescope.analysis.trace.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
 from scalescope.experiment.trial import Trial
+from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.trace import read_events
@@ -63,8 +64,8 @@ class TraceProfile:
     @property
     def span_overlap(self) -> float | None:
         """The same as DDP counts it: over the span of all transfers of a backward pass, pauses included."""
-        found = [step.span_overlap for step in self.steps]
-        known = [one for one in found if one is not None]
+        overlaps = [step.span_overlap for step in self.steps]
+        known = [overlap for overlap in overlaps if overlap is not None]
         return statistics.fmean(known) if known else None
 
     @property
@@ -83,13 +84,13 @@ class TraceProfile:
         return tuple(self._bucket(number) for number in range(counts.pop()))
 
     def _bucket(self, number: int) -> BucketTiming:
-        found = [step.collectives[number] for step in self.steps]
+        exchanges = [step.collectives[number] for step in self.steps]
         return BucketTiming(
             number=number + 1,
-            name=found[0].name,
-            size_bytes=found[0].size_bytes,
-            time_s=statistics.fmean(one.time_s for one in found),
-            exposed_s=statistics.fmean(one.exposed_s for one in found),
+            name=exchanges[0].name,
+            size_bytes=exchanges[0].size_bytes,
+            time_s=statistics.fmean(exchange.time_s for exchange in exchanges),
+            exposed_s=statistics.fmean(exchange.exposed_s for exchange in exchanges),
             transfer_s=self._transfer_s(number),
         )
 
@@ -114,10 +115,10 @@ class TraceProfile:
         transfer_s = self.transfer_s
         if transfer_s is None:
             return None
-        own = [
+        exchange_times_s = [
             math.fsum(collective.time_s for collective in step.collectives) for step in self.ranks[rank].steps
         ]
-        return statistics.fmean(own) - transfer_s
+        return statistics.fmean(exchange_times_s) - transfer_s
 
     @property
     def idle_s(self) -> dict[str, float]:
@@ -139,8 +140,8 @@ def _takes_turns(step: TracedStep) -> bool:
 
 def profiles(run: Run) -> tuple[TraceProfile, ...]:
     """The profiles of a run; traces that cannot be read are named, not left out in silence."""
-    found = (_profile(result, run) for result in run.of_status("ok") if _has_traces(result))
-    return tuple(one for one in found if one is not None)
+    traced = (_profile(result, run) for result in run.of_status("ok") if _has_traces(result))
+    return tuple(profile for profile in traced if profile is not None)
 
 
 def _has_traces(result: Result) -> bool:
@@ -150,17 +151,19 @@ def _has_traces(result: Result) -> bool:
 def _profile(result: Result, run: Run) -> TraceProfile:
     ranks: dict[int, TracedRank] = {}
     unread: dict[int, str] = {}
-    files = {one.rank: str(one.counters["trace"]) for one in result.ranks if "trace" in one.counters}
+    files = {
+        record.rank: str(record.counters["trace"]) for record in result.ranks if "trace" in record.counters
+    }
     for rank, name in files.items():
         try:
-            ranks[rank] = _read(run.path / name, on_gpu=result.settings["device"] == "cuda")
+            ranks[rank] = _read(run.path / name, on_gpu=result.trial.on_gpu)
         except FileNotFoundError:
-            unread[rank] = f"{name} is not here: another machine wrote it, or it was moved"
+            unread[rank] = f"{name} does not exist: it was written on another machine, or moved"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             unread[rank] = f"{name} cannot be read: {error}"
         else:
             if not ranks[rank].steps:
-                unread[rank] = f"{name} holds no complete step"
+                unread[rank] = f"{name} contains no complete step"
                 del ranks[rank]
     trial = result.trial
     return TraceProfile(
@@ -170,7 +173,7 @@ def _profile(result: Result, run: Run) -> TraceProfile:
         unread=unread,
         untraced_step_s=_untraced_step_s(trial, run),
         traced_step_s=statistics.fmean(
-            time_s for one in result.ranks for time_s in one.samples["recorded_step_time_s"][1:]
+            time_s for record in result.ranks for time_s in record.samples["recorded_step_time_s"][1:]
         ),
         ddp_overlap=_ddp_overlap(result.ranks),
         bucket_bytes=_buckets(result.ranks),
@@ -189,14 +192,14 @@ def _read_version(path: Path, changed: int, size: int, on_gpu: bool) -> TracedRa
 
 
 def _untraced_step_s(trial: Trial, run: Run) -> float | None:
-    """The typical step of the same trial where nobody watched."""
-    twin = timed_twin(trial).trial_id
-    launches = [summarise(result) for result in run.of_status("ok") if result.trial_id == twin]
+    """The typical step of the same trial without a profiler."""
+    timed = timed_training_of(trial).trial_id
+    launches = [summarise(result) for result in run.of_status("ok") if result.trial_id == timed]
     times = [launch.mean_step_s for launch in launches]
     return statistics.geometric_mean(times) if times else None
 
 
-def timed_twin(trial: Trial) -> Trial:
+def timed_training_of(trial: Trial) -> Trial:
     """The timed training of a profiled trial."""
     kept = {name: value for name, value in trial.settings.items() if not name.startswith("profile_")}
     return Trial(settings=kept).replace(benchmark="train")
@@ -211,7 +214,5 @@ def _ddp_overlap(records: Sequence[RankRecord]) -> float | None:
 
 
 def _buckets(records: Sequence[RankRecord]) -> tuple[int, ...] | None:
-    text = next(
-        (record.counters["bucket_bytes"] for record in records if "bucket_bytes" in record.counters), None
-    )
-    return None if text is None else tuple(int(word) for word in str(text).split(","))
+    sizes = (bucket_bytes_of(record) for record in records)
+    return next((known for known in sizes if known is not None), None)

@@ -30,9 +30,9 @@ HOST = "host"
 DATA = "data"
 QUEUED = "queued"
 IDLE_CAUSES = {
-    HOST: "the host had started nothing",
+    HOST: "waiting for the host to launch work",
     DATA: "waiting for samples",
-    QUEUED: "started, but held back by another stream or on its way",
+    QUEUED: "queued behind another stream",
 }
 _US = 1e-6
 _BACKWARD_OPERATION = "autograd::engine::evaluate_function"
@@ -131,48 +131,48 @@ class _Timeline:
 
     def __init__(self, raw: Iterable[dict[str, Any]], on_gpu: bool) -> None:
         by_category: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for one in raw:
-            by_category[str(one.get("cat", "")).lower()].append(one)
+        for event in raw:
+            by_category[str(event.get("cat", "")).lower()].append(event)
         starts = _starts_of_launches(by_category["cuda_runtime"] + by_category["cuda_driver"])
-        annotations = [_event(one) for one in by_category["user_annotation"]]
-        operations = [_event(one) for one in by_category["cpu_op"]]
+        annotations = [_event(event) for event in by_category["user_annotation"]]
+        operations = [_event(event) for event in by_category["cpu_op"]]
         self.on_gpu = on_gpu
         self._ranges = sorted(
             (annotation for annotation in annotations if annotation.name.startswith(PREFIX)),
-            key=lambda one: one.start_s,
+            key=lambda event: event.start_s,
         )
-        transfers = [one for one in (*annotations, *operations) if is_transfer(one.name)]
+        transfers = [event for event in (*annotations, *operations) if is_transfer(event.name)]
         if on_gpu:
-            kernels = [_event(one, starts) for one in by_category["kernel"]]
-            cleared = [_event(one, starts) for one in by_category["gpu_memset"]]
+            kernels = [_event(event, starts) for event in by_category["kernel"]]
+            cleared = [_event(event, starts) for event in by_category["gpu_memset"]]
             self.compute = [kernel for kernel in kernels if not is_communication(kernel.name)] + cleared
             self._sent = [kernel for kernel in kernels if is_communication(kernel.name)] + transfers
         else:
             senders = {transfer.thread for transfer in transfers}
-            own = (operation for operation in operations if operation.thread not in senders)
-            self.compute = [one for one in own if not _is_no_compute(one.name)]
-            self.compute += [one for one in self._ranges if one.name == COMPUTE]
+            rank_operations = (operation for operation in operations if operation.thread not in senders)
+            self.compute = [operation for operation in rank_operations if not _is_no_compute(operation.name)]
+            self.compute += [event for event in self._ranges if event.name == COMPUTE]
             self._sent = self._ended_with_their_part(transfers)
-        copies = [_event(one, starts) for one in by_category["gpu_memcpy"]]
-        self._sent.sort(key=lambda one: one.start_s)
-        self._everything = sorted((*self.compute, *self._sent, *copies), key=lambda one: one.start_s)
-        self._begins = [one.start_s for one in self._everything]
-        self._computing = merged(one.interval for one in self.compute)
+        copies = [_event(event, starts) for event in by_category["gpu_memcpy"]]
+        self._sent.sort(key=lambda event: event.start_s)
+        self._everything = sorted((*self.compute, *self._sent, *copies), key=lambda event: event.start_s)
+        self._begins = [event.start_s for event in self._everything]
+        self._computing = merged(event.interval for event in self.compute)
         self._copying = merged(copy.interval for copy in copies)
-        self._waiting = merged(one.interval for one in self._ranges if one.name == INPUT)
+        self._waiting = merged(event.interval for event in self._ranges if event.name == INPUT)
         self._backward = merged(self._backward_compute(operations))
 
     def _ended_with_their_part(self, transfers: list[TraceEvent]) -> list[TraceEvent]:
         """gloo's threads may close an event long after its waiters went on: it ends with the part of the step
         in which it began."""
-        parts = [one for one in self._ranges if one.name in (FORWARD, BACKWARD, OPTIMIZER)]
+        parts = [event for event in self._ranges if event.name in (FORWARD, BACKWARD, OPTIMIZER)]
         begins = [part.start_s for part in parts]
-        found = []
+        shortened = []
         for transfer in transfers:
-            place = bisect.bisect_right(begins, transfer.start_s) - 1
-            inside = place >= 0 and transfer.start_s < parts[place].end_s
-            end_s = min(transfer.end_s, parts[place].end_s) if inside else transfer.end_s
-            found.append(
+            index = bisect.bisect_right(begins, transfer.start_s) - 1
+            inside = index >= 0 and transfer.start_s < parts[index].end_s
+            end_s = min(transfer.end_s, parts[index].end_s) if inside else transfer.end_s
+            shortened.append(
                 TraceEvent(
                     transfer.name,
                     transfer.start_s,
@@ -182,7 +182,7 @@ class _Timeline:
                     transfer.thread,
                 )
             )
-        return found
+        return shortened
 
     def _backward_compute(self, operations: list[TraceEvent]) -> list[Interval]:
         """Compute of the backward pass itself: what follows it, copying buckets back, waits for them."""
@@ -191,32 +191,32 @@ class _Timeline:
         )
         if not self.on_gpu:
             return common(hosts, self._computing)
-        return [one.interval for one in self.compute if _covers(hosts, one.started_s)]
+        return [event.interval for event in self.compute if _covers(hosts, event.started_s)]
 
     def windows(self) -> list[Interval]:
         """From the end of one step to the end of the next, on the device's own time."""
-        ends = [one.end_s for one in self._ranges if one.name == CLEAR]
+        ends = [event.end_s for event in self._ranges if event.name == CLEAR]
         if not ends:
             return []
         first = self._ranges[0].start_s
         host = list(zip([first, *ends[:-1]], ends, strict=True))
         if not self.on_gpu:
             return host
-        ordered = sorted((*self.compute, *self._sent), key=lambda one: one.started_s)
-        begins = [one.started_s for one in ordered]
+        ordered = sorted((*self.compute, *self._sent), key=lambda event: event.started_s)
+        begins = [event.started_s for event in ordered]
         device_ends = [first]
         for low, high in host:
             started = ordered[bisect.bisect_left(begins, low) : bisect.bisect_left(begins, high)]
             # Copies may be for the next step; a step that starts nothing ends with the one before.
-            device_ends.append(max((one.end_s for one in started), default=device_ends[-1]))
+            device_ends.append(max((event.end_s for event in started), default=device_ends[-1]))
             device_ends[-1] = max(device_ends[-2], device_ends[-1])
-        begun = min((one.start_s for one in ordered if one.started_s >= first), default=first)
+        begun = min((event.start_s for event in ordered if event.started_s >= first), default=first)
         return list(zip([begun, *device_ends[1:-1]], device_ends[1:], strict=True))
 
     def step(self, window: Interval) -> TracedStep:
         compute = _cut(self._computing, window)
-        sent = [one for one in self._sent if window[0] <= one.start_s < window[1]]
-        communication = merged(within((one.interval for one in sent), window))
+        sent = [event for event in self._sent if window[0] <= event.start_s < window[1]]
+        communication = merged(within((event.interval for event in sent), window))
         copies = _cut(self._copying, window)
         busy = merged([*compute, *communication, *copies])
         return TracedStep(
@@ -226,19 +226,23 @@ class _Timeline:
             overlap_s=total(common(compute, communication)),
             copy_s=total(without(copies, [*compute, *communication])),
             idle_s=self._idle(without([window], busy)),
-            collectives=tuple(_collective(one, compute, window) for one in sent),
+            collectives=tuple(_collective(event, compute, window) for event in sent),
             backward_compute=_after(hull(_cut(self._backward, window)), window),
             communication=_after(hull(within(self._of_backward(sent), window)), window),
             spans={
-                name: [(start - window[0], end - window[0]) for start, end in found]
-                for name, found in (("compute", compute), ("communication", communication), ("copy", copies))
+                name: [(start - window[0], end - window[0]) for start, end in intervals]
+                for name, intervals in (
+                    ("compute", compute),
+                    ("communication", communication),
+                    ("copy", copies),
+                )
             },
         )
 
     def _of_backward(self, sent: list[TraceEvent]) -> list[Interval]:
         """Transfers that backward started; buffers and parameters travel at other times."""
-        backward = [one.interval for one in self._ranges if one.name == BACKWARD]
-        return [one.interval for one in sent if _covers(backward, one.started_s)]
+        backward = [event.interval for event in self._ranges if event.name == BACKWARD]
+        return [event.interval for event in sent if _covers(backward, event.started_s)]
 
     def _idle(self, gaps: list[Interval]) -> dict[str, float]:
         """Idle time by its cause: nothing was started, and why; or something was, and did not run yet."""
@@ -251,8 +255,8 @@ class _Timeline:
         empty: list[Interval] = []
         queued: list[Interval] = []
         for start, end in gaps:
-            place = bisect.bisect_left(self._begins, end)
-            turn = self._everything[place].started_s if place < len(self._everything) else end
+            index = bisect.bisect_left(self._begins, end)
+            turn = self._everything[index].started_s if index < len(self._everything) else end
             turn = min(max(turn, start), end)
             empty += [(start, turn)] if start < turn else []
             queued += [(turn, end)] if turn < end else []
@@ -268,8 +272,8 @@ def _cut(ordered: list[Interval], window: Interval) -> list[Interval]:
 
 def _covers(ordered: list[Interval], moment: float) -> bool:
     """Whether one of sorted intervals holds a moment."""
-    place = bisect.bisect_right(ordered, (moment, math.inf)) - 1
-    return place >= 0 and moment <= ordered[place][1]
+    index = bisect.bisect_right(ordered, (moment, math.inf)) - 1
+    return index >= 0 and moment <= ordered[index][1]
 
 
 def _after(interval: Interval | None, window: Interval) -> Interval | None:
@@ -293,12 +297,12 @@ def _collective(event: TraceEvent, compute: list[Interval], window: Interval) ->
 
 def _starts_of_launches(calls: Iterable[dict[str, Any]]) -> dict[int, float]:
     """When the host called for what carries the same correlation on the device."""
-    found = {}
+    starts = {}
     for call in calls:
         correlation = (call.get("args") or {}).get("correlation")
         if isinstance(correlation, int):
-            found[correlation] = float(call["ts"]) * _US
-    return found
+            starts[correlation] = float(call["ts"]) * _US
+    return starts
 
 
 def _event(raw: dict[str, Any], starts: dict[int, float] | None = None) -> TraceEvent:
@@ -318,10 +322,10 @@ def _size_bytes(arguments: dict[str, Any]) -> int | None:
     sizes, kinds = arguments.get("Input Dims"), arguments.get("Input type")
     if not sizes or not kinds or not isinstance(sizes, list):
         return None
-    found = [
+    tensor_bytes = [
         _item_count(shape) * (_item_bytes(str(kind)) or 0) for shape, kind in zip(sizes, kinds, strict=False)
     ]
-    return sum(found) or None
+    return sum(tensor_bytes) or None
 
 
 def _item_count(shape: Any) -> int:
@@ -329,7 +333,7 @@ def _item_count(shape: Any) -> int:
     if not isinstance(shape, list):
         return 0
     if shape and isinstance(shape[0], list):
-        return sum(_item_count(one) for one in shape)
+        return sum(_item_count(inner) for inner in shape)
     return math.prod(int(extent) for extent in shape)
 
 
@@ -343,21 +347,21 @@ def _longest(timeline: _Timeline, windows: list[Interval]) -> tuple[tuple[str, f
     if not windows:
         return ()
     low, high = windows[0][0], windows[-1][1]
-    inside = [one for one in timeline.compute if low <= one.start_s < high]
+    inside = [event for event in timeline.compute if low <= event.start_s < high]
     times: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    for one, own_s in zip(inside, _own_times(inside, timeline.on_gpu), strict=True):
-        times[one.name] += own_s
-        counts[one.name] += 1
+    for event, own_s in zip(inside, _own_times(inside, timeline.on_gpu), strict=True):
+        times[event.name] += own_s
+        counts[event.name] += 1
     ordered = sorted(times, key=lambda name: -times[name])
     return tuple((name, times[name], counts[name]) for name in ordered)
 
 
 def _own_times(events: list[TraceEvent], on_gpu: bool) -> list[float]:
     """Time of each event without the events inside it."""
-    own = [event.end_s - event.start_s for event in events]
+    times = [event.end_s - event.start_s for event in events]
     if on_gpu:
-        return own
+        return times
     order = sorted(range(len(events)), key=lambda n: (events[n].start_s, -events[n].end_s))
     stacks: dict[object, list[int]] = defaultdict(list)
     for number in order:
@@ -365,6 +369,6 @@ def _own_times(events: list[TraceEvent], on_gpu: bool) -> list[float]:
         while stack and events[stack[-1]].end_s <= events[number].start_s:
             stack.pop()
         if stack:
-            own[stack[-1]] -= events[number].end_s - events[number].start_s
+            times[stack[-1]] -= events[number].end_s - events[number].start_s
         stack.append(number)
-    return own
+    return times

@@ -48,14 +48,14 @@ class SearchLedger:
 
     def __post_init__(self) -> None:
         recent = self.results[self.earlier :]
-        self.spent_s = sum(one.duration_s for one in recent)
-        self.is_ending = any(one.launch >= FINAL_STAGE * MOST_LAUNCHES for one in recent)
+        self.spent_s = sum(result.duration_s for result in recent)
+        self.is_ending = any(result.launch >= FINAL_STAGE * MOST_LAUNCHES for result in recent)
         # What went wrong by chance in an earlier run is tried again; one that a signal ended says nothing.
-        fleeting = [one for one in self.results[: self.earlier] if one.status in ("failed", "hang")]
+        fleeting = [result for result in self.results[: self.earlier] if result.status in ("failed", "hang")]
         self.results = [
-            one
-            for one in self.results
-            if one not in fleeting and not str(one.reason).startswith("interrupted by")
+            result
+            for result in self.results
+            if result not in fleeting and not str(result.reason).startswith("interrupted by")
         ]
         for result in self.results:
             self.durations_s.setdefault(result.trial_id, []).append(result.duration_s)
@@ -96,12 +96,12 @@ class SearchLedger:
         if missing and share is not None:
             # Once the end has begun, going back would change what is being confirmed.
             gone_by = stage < FINAL_STAGE and self.is_ending
-            if gone_by or not self._fits([one for one, _ in missing], share, reserve_s):
+            if gone_by or not self._fits([trial for trial, _ in missing], share, reserve_s):
                 raise OverBudget
         if missing:
             raise LaunchesNeeded(tuple(missing))
         # Later launches of the stage do not count: reading again must decide as it did the first time.
-        of_stage = [one for one in self.results if first <= one.launch < first + count]
+        of_stage = [result for result in self.results if first <= result.launch < first + count]
         ids = {trial.trial_id for trial in wanted}
         return {
             configuration.trial.trial_id: configuration
@@ -127,7 +127,9 @@ class SearchLedger:
         there = {result.key for result in self.results}
         ids = [trial.trial_id for trial in trials if trial.trial_id not in self.failed]
         first = stage * MOST_LAUNCHES
-        return next(n for n in range(MOST_LAUNCHES) if not all((one, first + n) in there for one in ids))
+        return next(
+            n for n in range(MOST_LAUNCHES) if not all((trial_id, first + n) in there for trial_id in ids)
+        )
 
     def _fits(self, trials: Sequence[Trial], share: float, reserve_s: float) -> bool:
         if self.budget_s is None:
@@ -137,10 +139,10 @@ class SearchLedger:
 
     def expected_s(self, trial: Trial) -> float:
         """How long a launch will take: as the last one of its kind did."""
-        seen = self.durations_s.get(trial.trial_id)
+        durations = self.durations_s.get(trial.trial_id)
         slow = self.is_slow(trial)
-        if seen:
-            return seen[-1] * (_AGAIN if slow and len(seen) == 1 else 1.0)
+        if durations:
+            return durations[-1] * (_AGAIN if slow and len(durations) == 1 else 1.0)
         return self._expected_first_s(slow)
 
     def expected_again_s(self, trial: Trial) -> float:
@@ -154,8 +156,8 @@ class SearchLedger:
         """As long as others of its kind did at first."""
         alike = [
             durations[0]
-            for one, durations in self._by_trial()
-            if self.is_slow(one) == slow and one.trial_id not in self.failed
+            for trial, durations in self._by_trial()
+            if self.is_slow(trial) == slow and trial.trial_id not in self.failed
         ]
         if not alike:
             return _SLOW_START_S if slow else 0.0

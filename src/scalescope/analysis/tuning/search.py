@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.analysis.tuning.ledger import FINAL_STAGE, OverBudget, SearchLedger
-from scalescope.analysis.tuning.verdicts import LeverComparison, compare_all, loss_of
+from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all, loss_of
 from scalescope.experiment.trial import Trial
 
 
@@ -70,12 +70,14 @@ def singles(
     if baseline.trial_id not in first:
         return (), frozenset()
     dropped = frozenset(
-        one.trial.trial_id for one in first.values() if _clearly_worse(one, first[baseline.trial_id])
+        configuration.trial.trial_id
+        for configuration in first.values()
+        if _clearly_worse(configuration, first[baseline.trial_id])
     )
     kept = [trial for trial in candidates if trial.trial_id not in dropped]
-    found = {**first, **ledger.measured([baseline, *kept], launches, 0, share, reserve_s)}
-    judged = [found[trial.trial_id] for trial in candidates if trial.trial_id in found]
-    return compare_all(found[baseline.trial_id], judged, threshold), dropped
+    measured = {**first, **ledger.measured([baseline, *kept], launches, 0, share, reserve_s)}
+    judged = [measured[trial.trial_id] for trial in candidates if trial.trial_id in measured]
+    return compare_all(measured[baseline.trial_id], judged, threshold), dropped
 
 
 def explore(
@@ -104,11 +106,11 @@ def explore(
         return singles(ledger, baseline, there, launches, threshold, shares.quick, reserve_s)
     except OverBudget:
         rounds = ledger.rounds([baseline, *there], 0)
-        found = ledger.measured([baseline, *there], rounds, 0)
-    if baseline.trial_id not in found:
+        measured = ledger.measured([baseline, *there], rounds, 0)
+    if baseline.trial_id not in measured:
         return (), frozenset()
-    judged = [found[trial.trial_id] for trial in there if trial.trial_id in found]
-    return compare_all(found[baseline.trial_id], judged, threshold), frozenset()
+    judged = [measured[trial.trial_id] for trial in there if trial.trial_id in measured]
+    return compare_all(measured[baseline.trial_id], judged, threshold), frozenset()
 
 
 def _clearly_worse(configuration: Configuration, baseline: Configuration) -> bool:
@@ -130,19 +132,19 @@ class Combining:
         """The levers that help together, and every step on the way."""
         kept = frozenset((best,))
         attempts: list[Attempt] = []
-        for place, lever in enumerate(others):
-            found = self._attempt(lever, kept | {lever}, kept, 1 + place, adds=True)
-            attempts += found
-            if found and found[0].kept:
+        for number, lever in enumerate(others):
+            outcome = self._attempt(lever, kept | {lever}, kept, 1 + number, adds=True)
+            attempts += outcome
+            if outcome and outcome[0].kept:
                 kept |= {lever}
         all_added = kept
         order = [best, *(attempt.text for attempt in attempts if attempt.kept)]
-        for place, lever in enumerate(order):
+        for number, lever in enumerate(order):
             # The last one added was measured with all the others just now, unless one of them went since.
             if len(kept) > 1 and not (lever == order[-1] and kept == all_added):
-                found = self._attempt(lever, kept, kept - {lever}, _FIRST_REMOVAL + place, adds=False)
-                attempts += found
-                if found and not found[0].kept:
+                outcome = self._attempt(lever, kept, kept - {lever}, _FIRST_REMOVAL + number, adds=False)
+                attempts += outcome
+                if outcome and not outcome[0].kept:
                     kept -= {lever}
         return kept, tuple(attempts)
 
@@ -177,14 +179,14 @@ class Combining:
         differs = False
         for count in range(1, _RETESTS + 1):
             try:
-                found = self.ledger.measured([more, less], count, stage, 1.0, self._reserve_s(more, less))
+                measured = self.ledger.measured([more, less], count, stage, 1.0, self._reserve_s(more, less))
             except OverBudget:
                 if ratios:
                     break
                 raise
-            if len(found) < 2:
+            if len(measured) < 2:
                 return [], False
-            faster, slower = found[more.trial_id], found[less.trial_id]
+            faster, slower = measured[more.trial_id], measured[less.trial_id]
             pairs = zip(faster.log_rates, slower.log_rates, strict=True)
             ratios = [left - right for left, right in pairs]
             differs = loss_of(slower, faster)[1]
@@ -223,16 +225,16 @@ def scaling_of(
     As many launches as the budget has left room for.
     """
     trials = {trial.trial_id: trial for pair in pairs.values() for trial in pair}
-    found: dict[str, Configuration] = {}
+    measured: dict[str, Configuration] = {}
     for count in range(1, launches + 1):
         try:
-            found = ledger.measured(trials.values(), count, SCALING_STAGE, 1.0)
+            measured = ledger.measured(trials.values(), count, SCALING_STAGE, 1.0)
         except OverBudget:
             break
     return {
-        name: ratio_of_logs(found[every.trial_id].log_rates, found[one.trial_id].log_rates)
-        for name, (every, one) in pairs.items()
-        if {every.trial_id, one.trial_id} <= set(found)
+        name: ratio_of_logs(measured[every.trial_id].log_rates, measured[single.trial_id].log_rates)
+        for name, (every, single) in pairs.items()
+        if {every.trial_id, single.trial_id} <= set(measured)
     }
 
 
@@ -240,8 +242,8 @@ def confirmed(
     ledger: SearchLedger, baseline: Trial, winner: Trial, launches: int, threshold: float
 ) -> LeverComparison | None:
     """The winner against the baseline in new launches: those that chose it flatter it."""
-    found = ledger.measured([baseline, winner], launches, FINAL_STAGE)
-    if len(found) < 2:
+    measured = ledger.measured([baseline, winner], launches, FINAL_STAGE)
+    if len(measured) < 2:
         return None
-    (comparison,) = compare_all(found[baseline.trial_id], [found[winner.trial_id]], threshold)
+    (comparison,) = compare_all(measured[baseline.trial_id], [measured[winner.trial_id]], threshold)
     return comparison

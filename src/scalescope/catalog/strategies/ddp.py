@@ -1,10 +1,11 @@
 """Card of the `ddp` strategy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from scalescope.catalog.setting import Lever, setting
-from scalescope.catalog.traits import StrategyTraits
+from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +13,7 @@ class Ddp(StrategyTraits):
     """PyTorch's DistributedDataParallel: every rank a replica, gradients averaged in buckets."""
 
     ablations: ClassVar[tuple[str, ...]] = ("noop_comm",)
+    all_reduces_gradients = True
 
     bucket_cap_mb: float | None = setting(
         50.0,
@@ -49,3 +51,10 @@ class Ddp(StrategyTraits):
         neutral="none",
         lever=Lever(tries=("fp16", "bf16"), needs=("ranks",), changes="rounding"),
     )
+
+    @staticmethod
+    def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:
+        """Buckets hold a second copy of all gradients, unless gradients live inside them."""
+        return MemoryLayout(
+            keeps_gradients=True, copies_gradients=not settings.get("gradient_as_bucket_view")
+        )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.setting import setting
-from scalescope.catalog.traits import StrategyTraits
+from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 from scalescope.errors import BadInput
 
 
@@ -14,6 +14,8 @@ class Fsdp(StrategyTraits):
     """PyTorch's fully_shard: parameters, gradients and optimizer state cut over the ranks."""
 
     replicated = False
+    work_settings = ("fsdp_param_dtype",)
+    saving_layout = MemoryLayout(sharded=("parameters", "gradients", "optimizer"), gathers="block")
 
     reshard_after_forward: bool = setting(
         True,
@@ -32,3 +34,12 @@ class Fsdp(StrategyTraits):
         """A stand-in has no blocks whose parameters could be gathered when their turn comes."""
         if values.get("stand_in"):
             raise BadInput("--stand-in paces whole replicas, fsdp gathers block by block; use ddp")
+
+    @staticmethod
+    def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:
+        """At most: every state is cut; blocks are whole while they compute, or from then on."""
+        return MemoryLayout(
+            sharded=("parameters", "gradients", "optimizer"),
+            gathers="block" if settings.get("reshard_after_forward", True) else "model",
+            gathers_16_bit=settings.get("fsdp_param_dtype") == "bf16",
+        )

@@ -1,9 +1,11 @@
 """Card of the `scratch_ddp` strategy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scalescope.catalog.setting import setting
-from scalescope.catalog.traits import StrategyTraits
+from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,6 +13,7 @@ class ScratchDdp(StrategyTraits):
     """Data parallelism written out in a page of Python: buckets, hooks, asynchronous all-reduces."""
 
     ablations = ("noop_comm",)
+    all_reduces_gradients = True
 
     bucket_cap_mb: float | None = setting(
         50.0,
@@ -18,3 +21,8 @@ class ScratchDdp(StrategyTraits):
         low=0.001,
         high=1e6,
     )
+
+    @staticmethod
+    def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:
+        """Gradients live in the buckets."""
+        return MemoryLayout(keeps_gradients=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.traits import StrategyTraits
+from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 from scalescope.errors import BadInput
 
 
@@ -13,6 +13,11 @@ class Single(StrategyTraits):
     """One rank, no wrapper, no process group: the plain baseline."""
 
     wraps = False
+
+    @staticmethod
+    def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:
+        """One rank alone."""
+        return MemoryLayout()
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:

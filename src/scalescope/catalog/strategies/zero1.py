@@ -1,10 +1,12 @@
 """Card of the `zero1` strategy."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.catalog.traits import MemoryLayout
 from scalescope.errors import BadInput
 
 
@@ -14,9 +16,15 @@ class Zero1(Ddp):
 
     # Without the exchange of gradients the ranks would still send each other parameters.
     ablations = ()
+    saving_layout = MemoryLayout(sharded=("optimizer",), keeps_gradients=True)
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
         """A stand-in's optimizer has no state to cut."""
         if values.get("stand_in"):
             raise BadInput("--stand-in sleeps instead of updating, zero1 spreads the updates; use ddp")
+
+    @staticmethod
+    def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:
+        """DDP's, with a share of the optimizer's state."""
+        return dataclasses.replace(Ddp.memory_layout(settings), sharded=("optimizer",))

@@ -1,4 +1,4 @@
-"""fp32 gradients under autocast: the traffic did not shrink with the compute."""
+"""fp32 gradients under autocast: compute got faster, the exchange did not."""
 
 from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise
@@ -9,16 +9,18 @@ RULE = "gradients in fp32 under autocast"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    settings = facts.trial.settings
+    trial = facts.trial
     lost = facts.lost(EXPOSED)
-    if not lost or settings["precision"] not in ("bf16", "fp16") or settings.get("comm_hook") != "none":
+    if not lost or trial.precision not in ("bf16", "fp16"):
+        return None
+    if not trial.has_setting("comm_hook") or trial.comm_hook != "none":
         return None
     return Finding(
         rule=RULE,
         term=EXPOSED,
-        claim=f"{settings['precision']} made compute faster, but gradients still travel in fp32.",
+        claim=f"{trial.precision} made compute faster, but gradients are still sent in fp32.",
         lost=lost / 2,
         share=lost / 2 / facts.ranks,
-        evidence=(Evidence(name="precision", value=str(settings["precision"]), source="settings"),),
+        evidence=(Evidence(name="precision", value=trial.precision, source="settings"),),
         advice=advise(facts, "send gradients in 16 bits", "comm_hook", "bf16"),
     )

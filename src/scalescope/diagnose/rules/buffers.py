@@ -1,4 +1,4 @@
-"""Buffers broadcast for nothing: the model has none, or they need not be equal."""
+"""Buffers are broadcast before every step: often they need not be equal on all ranks."""
 
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
@@ -8,13 +8,13 @@ RULE = "buffers are broadcast before every step"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    if not facts.trial.settings.get("broadcast_buffers") or not facts.buffer_bytes:
+    if not facts.trial.is_on("broadcast_buffers") or not facts.buffer_bytes:
         return None
     return Finding(
         rule=RULE,
-        claim=f"{facts.buffer_bytes / 1e3:.0f} kB of buffers travel from rank 0 before every forward pass.",
+        claim=f"{facts.buffer_bytes / 1e3:.0f} kB of buffers are sent from rank 0 before every forward pass.",
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="buffers", value=facts.buffer_bytes, unit="bytes", source="the model"),),
-        advice=advise(facts, "leave them apart", "broadcast_buffers", "no"),
+        advice=advise(facts, "do not broadcast buffers", "broadcast_buffers", "no"),
     )

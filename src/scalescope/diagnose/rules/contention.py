@@ -1,4 +1,4 @@
-"""Contention: ranks take cores, memory or power from each other."""
+"""Contention: ranks compete for cores, memory or power."""
 
 from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS
 from scalescope.diagnose.advice import advise
@@ -12,42 +12,42 @@ THREADS = "too many CPU threads"
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost, term = facts.lost(CONTENTION), facts.term(CONTENTION)
-    if not lost or term is None or term.time_s is None or facts.trial.settings.get("oversubscribe"):
+    if not lost or term is None or term.time_s is None or facts.trial.oversubscribe:
         return None
-    threads, cores = int(facts.trial.settings["threads_per_rank"]), facts.cores
-    on_cores = facts.trial.device == "cpu" and not facts.trial.settings.get("stand_in")
+    threads, cores = facts.trial.threads_per_rank, facts.cores
+    on_cores = not facts.trial.on_gpu and not facts.trial.stand_in
     crowded = on_cores and cores is not None and threads * facts.ranks > cores
     measured = Evidence(
         name="contention",
         value=term.time_s.value,
         unit="s",
-        source="ranks that send nothing against one alone",
+        source="ranks without communication against one rank alone",
     )
     if crowded:
         fair = max(1, (cores or 1) // facts.ranks)
-        # Threads that send and ranks that are late want the same cores, unless a slow network explains them.
+        # Sending threads and late ranks need the same cores, unless a slow network explains them.
         others = () if is_slow_network(facts) else (STRAGGLERS, EXPOSED)
         at_most = lost + sum(facts.lost(name) or 0.0 for name in others)
         return Finding(
             rule=THREADS,
             term=CONTENTION,
             root=True,
-            claim=f"{facts.ranks} ranks of {threads} threads share {cores} cores: "
-            f"{term.time_s.value * 1e3:.1f} ms a step by that alone, {lost:.2f} of {facts.ranks} ranks; with "
-            f"what waits for a core to send, up to {at_most:.2f}.",
+            claim=f"{facts.ranks} ranks with {threads} threads each share {cores} cores. This alone costs "
+            f"{term.time_s.value * 1e3:.1f} ms per step ({lost:.2f} of {facts.ranks} ranks); including sends "
+            f"that wait for a core, up to {at_most:.2f} ranks.",
             lost=at_most,
             share=at_most / facts.ranks,
             evidence=(measured, Evidence(name="threads", value=threads * facts.ranks, source="settings")),
-            advice=advise(facts, "one thread for each core", "threads_per_rank", fair),
+            advice=advise(facts, "one thread per core", "threads_per_rank", fair),
         )
     return Finding(
         rule=RULE,
         term=CONTENTION,
         root=True,
-        claim=f"Ranks take {term.time_s.value * 1e3:.1f} ms a step from each other without exchanging "
-        f"anything: memory bandwidth, cache or power ({lost:.2f} of {facts.ranks} ranks).",
+        claim=f"Ranks slow each other down by {term.time_s.value * 1e3:.1f} ms per step without exchanging "
+        f"anything: they share memory bandwidth, cache or power ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(measured,),
-        advice=(Advice(label="look at the placement of ranks", command="scalescope check"),),
+        advice=(Advice(label="check how ranks are placed", command="scalescope check"),),
     )

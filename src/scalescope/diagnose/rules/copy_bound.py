@@ -11,7 +11,7 @@ _READY = 0.3  # of the wait: a loader that takes less is not what steps wait for
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     wait, times = facts.input_wait_s, facts.batch_times_s
-    if facts.trial.device != "cuda" or wait is None or times is None:
+    if not facts.trial.on_gpu or wait is None or times is None:
         return None
     if wait.value < _WORTH * facts.step_s or (wait.low is not None and wait.low <= 0.0):
         return None
@@ -22,9 +22,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"Batches are ready ({loader_s * 1e3:.1f} ms of waiting for the loader), but copying holds the "
-        f"host up for {copy_s * 1e3:.1f} ms, what the GPU still has to do included; batches that are there "
-        f"already would give {share:.0%} of the time back.",
+        claim=f"Batches are ready (the loader takes {loader_s * 1e3:.1f} ms), but copying them blocks the "
+        f"host for {copy_s * 1e3:.1f} ms, including kernels that are still queued; with batches already on "
+        f"the GPU a step would be {share:.0%} shorter.",
         lost=share * facts.ranks,
         share=share,
         evidence=(
@@ -33,7 +33,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="input", value=wait.value, unit="s", source="step minus preloaded samples"),
         ),
         advice=(
-            *advise(facts, "copy the next batch beside compute", "prefetch_stream", True),
-            *advise(facts, "page-locked memory copies faster", "pin_memory", True),
+            *advise(facts, "copy the next batch while the GPU computes", "prefetch_stream", True),
+            *advise(facts, "copy from page-locked memory", "pin_memory", True),
         ),
     )

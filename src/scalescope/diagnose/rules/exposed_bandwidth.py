@@ -17,24 +17,24 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if exchange_s is None or gradient is None:
         return Abstention(
             rule=RULE,
-            missing="how fast ranks exchange a gradient's worth of bytes",
+            missing="how fast ranks exchange as many bytes as the gradients have",
             command=comm_command(facts, "--collective all_reduce"),
         )
     if is_latency(facts):
         return None
-    if not facts.sending_explains:
-        return Abstention(rule=RULE, missing="what ranks wait for: it is far longer than sending takes")
+    if not facts.transfer_explains_wait:
+        return Abstention(rule=RULE, missing="what ranks wait for (far longer than sending takes)")
     slow, rate = is_slow_network(facts), rate_of(facts)
-    source, apart = facts.exchange_source, facts.communication_is_told_apart
+    source, apart = facts.exchange_source, facts.communication_is_measured
     most = "" if apart else "at most "
-    by = "step minus the same without sending" if apart else "what other terms leave of the loss"
+    by = "step minus the same step without communication" if apart else "loss that no other term explains"
     return Finding(
         rule=RULE,
         term=EXPOSED if apart else "",
         root=slow and apart,
-        claim=f"{gradient / 1e6:.1f} MB of gradients take {exchange_s * 1e3:.0f} ms at "
-        f"{rate / 1e6:,.1f} MB/s, {of_the_usual(facts)}; {most}{lost:.2f} of {facts.ranks} ranks wait for "
-        "them.",
+        claim=f"Sending {gradient / 1e6:.1f} MB of gradients takes {exchange_s * 1e3:.0f} ms at "
+        f"{rate / 1e6:,.1f} MB/s, {of_the_usual(facts)}; waiting for it costs {most}{lost:.2f} of "
+        f"{facts.ranks} ranks.",
         lost=lost,
         share=lost / facts.ranks * (1.0 if slow else _NOT_THE_ROOT),
         evidence=(

@@ -12,14 +12,14 @@ _NOT_THE_ROOT = 0.9  # on a usual network small buckets or a small model are, wh
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost = facts.lost(EXPOSED)
-    if not lost or facts.latency_s is None or not is_latency(facts) or not facts.sending_explains:
+    if not lost or facts.latency_s is None or not is_latency(facts) or not facts.transfer_explains_wait:
         return None
     count, slow = len(facts.bucket_bytes or (1,)), is_slow_to_start(facts)
     return Finding(
         rule=RULE,
         term=EXPOSED,
         root=slow,
-        claim=f"Exchanges are so small that starting them is what takes the time: {count} of about "
+        claim=f"Exchanges are so small that their latency dominates: {count} per step, about "
         f"{facts.latency_s * 1e6:.0f} µs each.",
         lost=lost,
         share=lost / facts.ranks * (1.0 if slow else _NOT_THE_ROOT),
@@ -33,7 +33,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
                 if count > 1
                 else ()
             ),
-            *advise(facts, "compute more for every exchange", batch_name(facts)),
+            *advise(facts, "compute more per exchange", batch_name(facts)),
             *advise(facts, "exchange less often", "accumulation_steps"),
         ),
     )

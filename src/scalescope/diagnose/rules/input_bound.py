@@ -17,16 +17,16 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if wait.low is not None and wait.low <= 0.0:
         return None
     share = wait.value / facts.step_s
-    workers = facts.trial.settings.get("num_workers") or 0
+    workers = facts.trial.num_workers or 0
     more = max(2, 2 * workers)
     beyond = facts.lost(INPUT) or 0.0
     scaling = beyond > share * facts.ranks / 2.0
-    alone = "" if scaling else " One rank waits as well: it costs speed, not scaling."
+    alone = "" if scaling else " One rank waits as well, so this costs speed and not scaling."
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"Steps wait {wait.value * 1e3:.1f} ms for samples: preloaded ones would give "
-        f"{share:.0%} of the time back.{alone}",
+        claim=f"Steps wait {wait.value * 1e3:.1f} ms for samples; with preloaded samples a step would be "
+        f"{share:.0%} shorter.{alone}",
         lost=share * facts.ranks,
         share=share,
         evidence=(
@@ -38,7 +38,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             ),
         ),
         advice=(
-            *advise(facts, f"{more} loader processes a rank", "num_workers", more),
-            *(advise_more(facts, "look further ahead", "prefetch_factor", 8) if workers else ()),
+            *advise(facts, f"{more} loader processes per rank", "num_workers", more),
+            *(advise_more(facts, "prefetch more batches", "prefetch_factor", 8) if workers else ()),
         ),
     )

@@ -15,18 +15,23 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost, buckets = facts.lost(EXPOSED), facts.bucket_bytes
     if not lost or not buckets or buckets[-1] < _MOST * sum(buckets) or is_latency(facts):
         return None
-    if not facts.sending_explains:
+    if not facts.transfer_explains_wait:
         return None
     last, total = buckets[-1], sum(buckets)
     alone = _others_are_hidden(facts) and (len(buckets) > 1 or _could_be_hidden(facts))
     # What part of it smaller buckets could hide depends on when gradients are ready: at most half is claimed.
     hidden = lost if alone else lost * last / total / 2.0
-    whole = "all gradients leave in one bucket" if len(buckets) == 1 else f"{last / total:.0%} leave last"
+    part = (
+        "All gradients are in one"
+        if len(buckets) == 1
+        else f"{last / total:.0%} of the gradients are in the last"
+    )
     return Finding(
         rule=RULE,
         term=EXPOSED,
         root=alone,
-        claim=f"{whole} ({last / 1e6:.1f} MB), when backward is over and nothing can hide them.",
+        claim=f"{part} bucket ({last / 1e6:.1f} MB), which is sent when the "
+        "backward pass is over and no compute is left to hide it.",
         lost=hidden,
         share=hidden / facts.ranks,
         evidence=(
@@ -52,7 +57,7 @@ def _could_be_hidden(facts: Facts) -> bool:
 
 def _advice(facts: Facts, last: int) -> tuple[Advice, ...]:
     """Smaller buckets where they can be had: one parameter is never split."""
-    cap = facts.trial.settings.get("bucket_cap_mb")
+    cap = facts.trial.bucket_cap_mb
     if cap is not None and last > 1.1 * float(cap) * 2**20:
         return fewer_bytes(facts)
-    return advise(facts, "smaller buckets start earlier", "bucket_cap_mb")
+    return advise(facts, "smaller buckets are sent earlier", "bucket_cap_mb")

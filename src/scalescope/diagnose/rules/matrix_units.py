@@ -8,15 +8,15 @@ RULE = "matrix units are idle"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    one = facts.one_rank
-    if facts.trial.device != "cuda" or facts.trial.settings["precision"] != "fp32" or one is None:
+    one_rank = facts.one_rank
+    if not facts.trial.on_gpu or facts.trial.precision != "fp32" or one_rank is None:
         return None
     return Finding(
         rule=RULE,
-        claim="fp32 products do not use the GPU's matrix units; tf32 and bf16 do. Compute gets faster by it, "
-        "the exchange of gradients does not.",
+        claim="fp32 products do not use the GPU's matrix units; tf32 and bf16 do. They speed up compute, "
+        "but not the exchange of gradients.",
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="precision", value="fp32", source="settings"),),
-        advice=advise(facts, "other formats", "precision"),
+        advice=advise(facts, "try other number formats", "precision"),
     )

@@ -8,7 +8,7 @@ _FULL = 0.92
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    used, there = facts.seen.gpu_memory_bytes, facts.gpu_memory_bytes
+    used, there = facts.telemetry.gpu_memory_bytes, facts.gpu_memory_bytes
     if used is None or there is None or used < _FULL * there:
         return None
     return Finding(
@@ -18,7 +18,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         share=0.0,
         evidence=(
             Evidence(name="used", value=used, unit="bytes", source="NVML"),
-            Evidence(name="there", value=there, unit="bytes", source="the GPU"),
+            Evidence(name="total", value=there, unit="bytes", source="the GPU"),
         ),
-        advice=(Advice(label="see what takes it, and what would save", command="scalescope memory"),),
+        advice=(
+            Advice(label="see what uses the memory, and what would save some", command="scalescope memory"),
+        ),
     )

@@ -14,13 +14,15 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost = facts.ranks - speedup.value
     largest = facts.waterfall.largest if facts.waterfall is not None else None
     why = ""
+    evidence = [Evidence(name="speedup", value=speedup.value, source="throughput against plain training")]
     if largest is not None and largest.lost is not None and largest.lost.value > 0.5 * lost:
-        why = f", most of it by {largest.name}"
+        why = f", mostly because of {largest.name}"
+        evidence.append(Evidence(name="largest loss", value=largest.name, source="the waterfall"))
     return Finding(
         rule=RULE,
         claim=f"{facts.ranks} ranks are slower than one ({speedup.value:.2f}×){why}.",
         lost=lost,
         share=lost / facts.ranks,
         symptom=True,
-        evidence=(Evidence(name="speedup", value=speedup.value, source="throughput against plain training"),),
+        evidence=tuple(evidence),
     )

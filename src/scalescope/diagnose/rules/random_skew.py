@@ -1,4 +1,4 @@
-"""Random skew: now one rank is late, now another, and every step waits for whichever it is."""
+"""Random skew: a different rank is late each time, and every step waits for it."""
 
 from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
@@ -16,8 +16,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         term=STRAGGLERS,
         root=True,
-        claim="Steps vary from rank to rank, and each waits for the last: "
-        f"{term.time_s.value * 1e3:.1f} ms a step, {lost:.2f} of {facts.ranks} ranks.",
+        claim="A different rank is late each time, and every step waits for it: "
+        f"{term.time_s.value * 1e3:.1f} ms per step ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(
@@ -25,8 +25,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
                 name="skew",
                 value=term.time_s.value,
                 unit="s",
-                source="slowest rank of each step, sending nothing",
+                source="slowest rank of each step, without communication",
             ),
         ),
-        advice=(Advice(label="look for other work on the machine", command="scalescope check"),),
+        advice=(Advice(label="check for other work on the machine", command="scalescope check"),),
     )

@@ -1,4 +1,4 @@
-"""Two ranks on one GPU: what is measured is a GPU shared, not scaling."""
+"""Ranks share a GPU: the result is not a scaling measurement."""
 
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
@@ -7,15 +7,15 @@ RULE = "ranks share a GPU"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    if not facts.trial.settings.get("oversubscribe"):
+    if not facts.trial.oversubscribe:
         return None
     lost = max(0.0, facts.ranks * (1.0 - facts.row.efficiency.value))
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"{facts.ranks} ranks share GPUs and take turns on them: this is no scaling measurement.",
+        claim=f"{facts.ranks} ranks share GPUs and take turns on them: this is not a scaling measurement.",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(Evidence(name="oversubscribe", value="true", source="settings"),),
-        advice=(Advice(label="see which rank sits where", command="scalescope check"),),
+        advice=(Advice(label="check which rank uses which GPU", command="scalescope check"),),
     )

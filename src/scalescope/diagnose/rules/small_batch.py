@@ -19,7 +19,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         or exchange_s is None
         or compute_s >= max(ENOUGH_COMPUTE_S, exchange_s)
         or is_slow_network(facts)
-        or not facts.sending_explains
+        or not facts.transfer_explains_wait
         or any(isinstance(other(facts), Finding) for other in (model_is_small, buckets_are_small))
     ):
         return None
@@ -30,8 +30,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         term=EXPOSED,
         root=True,
-        claim=f"A step computes {compute_s * 1e3:.1f} ms for an exchange of {exchange_s * 1e3:.1f} ms; "
-        f"batches of about {enough:,} would give it {wanted_s * 1e3:.0f} ms to hide in.",
+        claim=f"A step computes for {compute_s * 1e3:.1f} ms and its exchange takes {exchange_s * 1e3:.1f} "
+        f"ms; a batch of about {enough:,} would compute for {wanted_s * 1e3:.0f} ms, which can hide it.",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(

@@ -1,4 +1,4 @@
-"""Buckets too small: many exchanges, each of which pays to be started."""
+"""Buckets too small: many exchanges, each with its own latency."""
 
 from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.advice import advise_more
@@ -21,7 +21,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         term=EXPOSED,
         root=True,
-        claim=f"{len(buckets)} buckets take {exchange_s * 1e3:.1f} ms to exchange what one would in "
+        claim=f"Sending {len(buckets)} buckets takes {exchange_s * 1e3:.1f} ms; one bucket would take "
         f"{whole_s * 1e3:.1f} ms.",
         lost=wasted,
         share=wasted / facts.ranks,

@@ -16,14 +16,14 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     if compute_s >= ENOUGH_COMPUTE_S or facts.gradient_bytes >= _SMALL_BYTES:
         return None
-    if not is_latency(facts) or not facts.sending_explains:
+    if not is_latency(facts) or not facts.transfer_explains_wait:
         return None
     return Finding(
         rule=RULE,
         term=EXPOSED,
         root=True,
-        claim=f"A step of {facts.gradient_bytes / 1e3:,.0f} kB of parameters computes "
-        f"{compute_s * 1e3:.2f} ms, and no exchange takes less than {latency_s * 1e3:.2f} ms.",
+        claim=f"A step of this model ({facts.gradient_bytes / 1e3:,.0f} kB of parameters) computes for "
+        f"{compute_s * 1e3:.2f} ms, and an exchange takes at least {latency_s * 1e3:.2f} ms.",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(
@@ -32,7 +32,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="latency", value=latency_s, unit="s", source="smallest all-reduce measured"),
         ),
         advice=(
-            *advise(facts, "compute more for every exchange", batch_name(facts)),
+            *advise(facts, "compute more per exchange", batch_name(facts)),
             *advise(facts, "exchange less often", "accumulation_steps"),
         ),
     )

@@ -8,27 +8,26 @@ RULE = "NCCL fell back to sockets"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    settings = facts.trial.settings
-    if settings["backend"] != "nccl" or facts.nccl is None or not facts.nccl.uses_sockets:
+    if facts.trial.backend != "nccl" or facts.nccl is None or not facts.nccl.uses_sockets:
         return None
-    if settings.get("split_gpu") or settings.get("oversubscribe"):
-        return None  # ranks of one GPU can only talk that way: it was asked for
+    if facts.trial.split_gpu or facts.trial.oversubscribe:
+        return None  # ranks on one GPU have no other way
     lost = facts.communication_lost or 0.0
     return Finding(
         rule=RULE,
-        term=EXPOSED if facts.communication_is_told_apart else "",
+        term=EXPOSED if facts.communication_is_measured else "",
         root=True,
-        claim="NCCL sends gradients through TCP sockets: no NVLink, shared memory or InfiniBand was found or "
-        "allowed.",
+        claim="NCCL sends gradients through TCP sockets: NVLink, shared memory and InfiniBand are missing or "
+        "disabled.",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(
-            Evidence(name="transport", value=", ".join(facts.nccl.transports), source="NCCL's own log"),
-            Evidence(name="network", value=facts.nccl.network or "unknown", source="NCCL's own log"),
+            Evidence(name="transport", value=", ".join(facts.nccl.transports), source="NCCL's log"),
+            Evidence(name="network", value=facts.nccl.network or "unknown", source="NCCL's log"),
         ),
         advice=(
             Advice(
-                label="look for NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and missing devices",
+                label="check NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and the devices",
                 command="scalescope check",
             ),
         ),

@@ -9,23 +9,21 @@ _BEHIND = 0.05  # of a step
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, late = facts.lost(STRAGGLERS), facts.always_late
-    if not lost or late is None or late.time_s < _BEHIND * facts.step_s:
+    lost, culprit = facts.lost(STRAGGLERS), facts.culprit
+    if not lost or culprit is None or culprit.time_s < _BEHIND * facts.step_s:
         return None
     always = "" if facts.is_single(STRAGGLERS) else " in every launch"
     return Finding(
         rule=RULE,
         term=STRAGGLERS,
         root=True,
-        claim=f"Rank {late.rank} is {late.time_s * 1e3:.1f} ms a step slower than the others{always}; all "
-        f"wait for it ({lost:.2f} of {facts.ranks} ranks).",
+        claim=f"Rank {culprit.rank} is {culprit.time_s * 1e3:.1f} ms per step slower than the others{always}"
+        f": all ranks wait for it ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(
-            Evidence(name="rank", value=late.rank, source="steps without communication"),
-            Evidence(name="behind", value=late.time_s, unit="s", source="steps without communication"),
+            Evidence(name="rank", value=culprit.rank, source="steps without communication"),
+            Evidence(name="behind", value=culprit.time_s, unit="s", source="steps without communication"),
         ),
-        advice=(
-            Advice(label="look at that rank's device, clocks and neighbours", command="scalescope check"),
-        ),
+        advice=(Advice(label="check that rank's device, clocks and neighbours", command="scalescope check"),),
     )

@@ -8,18 +8,18 @@ _FULL = 0.99  # of the clock: no loss worth a figure
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    seen = facts.seen
-    if not seen.slowdowns:
+    telemetry = facts.telemetry
+    if not telemetry.slowdowns:
         return None
     speed = ""
-    if seen.sm_clock_hz is not None and seen.sm_clock_limit_hz:
-        share = seen.sm_clock_hz / seen.sm_clock_limit_hz
+    if telemetry.sm_clock_hz is not None and telemetry.sm_clock_limit_hz:
+        share = telemetry.sm_clock_hz / telemetry.sm_clock_limit_hz
         speed = f" to {share:.0%} of its clock" if share < _FULL else ""
     return Finding(
         rule=RULE,
-        claim=f"The GPU was slowed down{speed} by: {', '.join(seen.slowdowns)}.",
+        claim=f"The GPU was slowed down{speed} by: {', '.join(telemetry.slowdowns)}.",
         lost=0.0,
         share=0.0,
-        evidence=(Evidence(name="slowdowns", value=", ".join(seen.slowdowns), source="NVML"),),
-        advice=(Advice(label="look at cooling and power limits", command="scalescope check"),),
+        evidence=(Evidence(name="slowdowns", value=", ".join(telemetry.slowdowns), source="NVML"),),
+        advice=(Advice(label="check cooling and power limits", command="scalescope check"),),
     )

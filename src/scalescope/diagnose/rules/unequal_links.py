@@ -21,21 +21,23 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     worst = slow[0]
     wasted = lost * (1.0 - worst.bytes_per_s / worst.usual_bytes_per_s)
+    names = [link.name for link in slow]
     return Finding(
         rule=RULE,
-        term=EXPOSED if facts.communication_is_told_apart else "",
+        term=EXPOSED if facts.communication_is_measured else "",
         root=True,
-        claim=f"{_together([one.name for one in slow])} carries {worst.bytes_per_s / 1e6:,.0f} MB/s where "
-        f"others carry {worst.usual_bytes_per_s / 1e6:,.0f}: all ranks exchange at its pace.",
+        claim=f"{_together(names)} carries {worst.bytes_per_s / 1e6:,.0f} MB/s, "
+        f"others carry {worst.usual_bytes_per_s / 1e6:,.0f} MB/s: all ranks exchange at the lower speed.",
         lost=wasted,
         share=wasted / facts.ranks,
         evidence=(
+            Evidence(name="slow links", value=", ".join(names), source="pair by pair"),
             Evidence(name="slowest", value=worst.bytes_per_s, unit="bytes/s", source="pair by pair"),
             Evidence(
                 name="usual", value=worst.usual_bytes_per_s, unit="bytes/s", source="median of its kind"
             ),
         ),
-        advice=(Advice(label="measure every pair again, and look at that link", command=pairs_command),),
+        advice=(Advice(label="measure every pair again and check that link", command=pairs_command),),
     )
 
 

@@ -1,4 +1,4 @@
-"""Unfair baseline: the speedup is held against something other than plain training on one rank."""
+"""Unfair baseline: the speedup is not relative to plain training on one rank."""
 
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
@@ -12,13 +12,14 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     if row.baseline_ranks > 1:
         return _finding(
-            f"Speedups are against {row.baseline_ranks} ranks, which have lost something already: against "
-            "one rank they are smaller.",
+            f"Speedups are relative to {row.baseline_ranks} ranks, which already lose some speed: relative "
+            "to one rank they are smaller.",
             f"{row.baseline_ranks} ranks",
         )
     if facts.one_rank is None and facts.trial.mode == "weak":
         return _finding(
-            "Speedups are against one rank inside the wrapper, not plain training: its cost is left out.",
+            "Speedups are relative to one rank inside the wrapper, not to plain training: the cost of the "
+            "wrapper is left out.",
             "one rank in the wrapper",
         )
     return None

@@ -8,15 +8,15 @@ RULE = "find_unused_parameters is on"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    settings = facts.trial.settings
-    if not settings.get("find_unused_parameters") or settings.get("static_graph"):
+    trial = facts.trial
+    if not trial.is_on("find_unused_parameters") or trial.is_on("static_graph"):
         return None
     return Finding(
         rule=RULE,
-        claim="DDP looks for unused parameters in every step, never rebuilds its buckets, and exchanges "
-        "once more.",
+        claim="DDP searches for unused parameters in every step, does not rebuild its buckets, and makes one "
+        "more exchange.",
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="find_unused_parameters", value="true", source="settings"),),
-        advice=advise(facts, "switch it off, if no parameter is unused", "find_unused_parameters", "no"),
+        advice=advise(facts, "switch it off if every parameter is used", "find_unused_parameters", "no"),
     )

@@ -1,4 +1,4 @@
-"""Weak sold as strong: more samples a second, while a job with a fixed batch gets no faster."""
+"""Weak scaling read as strong: more samples per second, but a job with a fixed batch is not faster."""
 
 from scalescope.diagnose.advice import narrowed_to, request_of
 from scalescope.diagnose.facts import Facts
@@ -24,13 +24,13 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
-        claim=f"{facts.ranks} ranks give {row.speedup.value:.2f}× the samples with {facts.ranks} times the "
-        f"batch; the same batch shared out gives {strong:.2f}×.",
+        claim=f"{facts.ranks} ranks process {row.speedup.value:.2f}× the samples with {facts.ranks} times "
+        f"the batch; dividing the same batch among them gives {strong:.2f}×.",
         lost=0.0,
         share=0.0,
         evidence=(
-            Evidence(name="weak", value=row.speedup.value, source=f"batch {row.batch:,} a rank"),
-            Evidence(name="strong", value=strong, source=f"batch {row.batch:,} in all"),
+            Evidence(name="weak", value=row.speedup.value, source=f"batch {row.batch:,} per rank"),
+            Evidence(name="strong", value=strong, source=f"batch {row.batch:,} in total"),
         ),
         advice=(Advice(label="measure the job as it will run", command=_command(facts)),),
     )

@@ -1,39 +1,36 @@
-"""Unequal nodes: hosts that should be alike are not, and all wait for the slowest."""
+"""Unequal nodes: hosts that should be the same are not, and all ranks wait for the slowest."""
 
 from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import odd_ones
+from scalescope.results.old_formats import node_differences_of
 from scalescope.results.run import Run
 
 RULE = "nodes differ"
 
 
 def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
-    differences = [str(one) for one in run.environment.get("node_differences") or ()]
+    differences = node_differences_of(run.environment)
     if not differences:
         return None
-    blamed = [facts for facts in cases if _host_of_late_rank(facts) in _odd_ones(run)]
+    blamed = [facts for facts in cases if facts.culprit_host in _odd_ones(run)]
     worst = max(blamed, key=lambda facts: facts.lost(STRAGGLERS) or 0.0, default=None)
     lost = 0.0 if worst is None else worst.lost(STRAGGLERS) or 0.0
     return Finding(
         rule=RULE,
         root=True,
-        claim=f"{'; '.join(differences)}. {_whom_all_wait_for(worst)}",
+        claim=f"{'; '.join(difference.text for difference in differences)}. {_slowest_text(worst)}",
         lost=lost,
         share=0.0 if worst is None else lost / worst.ranks,
         certain=worst is None or worst.is_sure(STRAGGLERS),
         single=worst is not None and worst.is_single(STRAGGLERS),
         evidence=tuple(
-            Evidence(name=name, value=text, source="every node's own word")
-            for name, text in (difference.split(": ", 1) for difference in differences)
+            Evidence(name=difference.name, value=difference.values_text, source="inspection of every node")
+            for difference in differences
         ),
-        advice=(
-            Advice(
-                label="look at all nodes side by side (under srun or torchrun)", command="scalescope check"
-            ),
-        ),
+        advice=(Advice(label="compare all nodes (under srun or torchrun)", command="scalescope check"),),
     )
 
 
@@ -43,12 +40,7 @@ def _odd_ones(run: Run) -> set[str]:
     return odd_ones({name: Machine.from_json(node) for name, node in nodes.items()})
 
 
-def _host_of_late_rank(facts: Facts) -> str | None:
-    late = facts.always_late
-    return facts.hosts[late.rank] if late is not None and late.rank < len(facts.hosts) else None
-
-
-def _whom_all_wait_for(facts: Facts | None) -> str:
-    if facts is None or facts.always_late is None:
-        return "All ranks go at the pace of the slowest node."
-    return f"Rank {facts.always_late.rank} on {_host_of_late_rank(facts)} is the one that all wait for."
+def _slowest_text(facts: Facts | None) -> str:
+    if facts is None or facts.culprit is None:
+        return "All ranks wait for the slowest node."
+    return f"All ranks wait for rank {facts.culprit.rank} on {facts.culprit_host}."

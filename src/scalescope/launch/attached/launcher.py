@@ -150,7 +150,7 @@ class AttachedLauncher:
             found.append(f"Ranks meet at {self._place.rendezvous}.")
         if self._place.rendezvous or len(self.nodes()) > 1:
             found.append("torch's store asks nobody for a password: keep its port inside the cluster.")
-        return found + [f"The nodes differ: {difference}." for difference in differences(self.nodes())]
+        return found + [f"The nodes differ: {difference.text}." for difference in differences(self.nodes())]
 
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher

@@ -1,6 +1,6 @@
 """Collectives: bandwidth and time against size, beside what the hardware's makers and users published."""
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.hardware.published import PublishedCurve, published_all_reduce
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter

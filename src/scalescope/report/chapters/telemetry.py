@@ -12,14 +12,14 @@ _MOST = 200
 
 def chapter(report_input: ReportInput) -> Chapter | None:
     rows = []
-    seen = [(one, one.seen) for one in report_input.measured]
+    seen = [(one, one.telemetry) for one in report_input.measured]
     looked = [one for one, looks in seen if gpu_reading(looks) or cpu_reading(looks)]
     shown = looked[:_MOST]
     labels = disambiguate(
         [one.trial.label for one in shown], [one.trial for one in shown], [one.device for one in shown]
     )
     for label, one in zip(labels, shown, strict=True):
-        gpu, cpu = gpu_reading(one.seen), cpu_reading(one.seen)
+        gpu, cpu = gpu_reading(one.telemetry), cpu_reading(one.telemetry)
         rows.append((label, gpu or MISSING, cpu or MISSING))
     if not rows:
         return None

@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
+from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.comm.curve import Curve, alpha_beta, fit, with_root
 from scalescope.analysis.comm.expectation import expectation_of
 from scalescope.analysis.comm.nccl_log import nccl_choices

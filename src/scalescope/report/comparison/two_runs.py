@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.runs import CollectivePair, ComparedConfig, RunComparison, Unmatched
 from scalescope.analysis.statistics import Estimate
@@ -139,7 +139,7 @@ def _row(name: str, judged: ComparedConfig) -> tuple[str, ...]:
         signed(judged.speedup),
         f"{judged.verdict} (regression)" if judged.regressed else judged.verdict,
         f"{before} + {after}",
-        MISSING if judged.smallest_seen is None else _share(judged.smallest_seen),
+        MISSING if judged.smallest_detectable is None else _share(judged.smallest_detectable),
     )
 
 
@@ -297,7 +297,7 @@ def _trial_json(judged: ComparedConfig) -> dict[str, Any]:
         if speedup.low is not None and speedup.high is not None
         else None,
         "p_value": judged.p_value,
-        "smallest_effect_seen": judged.smallest_seen,
+        "smallest_effect_seen": judged.smallest_detectable,
         "verdict": judged.verdict,
         "regression": judged.regressed,
         "base_launches": judged.launches[0],

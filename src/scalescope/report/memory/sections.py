@@ -135,7 +135,9 @@ def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
 
 
 def _change(saving: Saving) -> str:
-    return _CHANGES[saving.name] + ("" if saving.ranks is None else f" over {saving.ranks} ranks")
+    return _CHANGES.get(saving.name, saving.name) + (
+        "" if saving.ranks is None else f" over {saving.ranks} ranks"
+    )
 
 
 def _saved(saving: Saving, whole: int) -> tuple[str, str]:

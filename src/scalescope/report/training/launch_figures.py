@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scalescope.analysis.comm.collectives import collective_rows
+from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.launches import summarise
 from scalescope.report.numbers import data_rate, data_size, milliseconds, significant
 from scalescope.results.result import Result

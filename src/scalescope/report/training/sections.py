@@ -97,8 +97,8 @@ def summary_section(configuration: Configuration) -> Section:
         ("Median step time", f"{configuration.median_step_s * 1e3:.2f} ms"),
         ("95 % interval", _interval(configuration)),
         ("Reading", compute_reading(configuration)),
-        *[("GPU", text) for text in (gpu_reading(configuration.seen),) if text],
-        *[("CPU", text) for text in (cpu_reading(configuration.seen),) if text],
+        *[("GPU", text) for text in (gpu_reading(configuration.telemetry),) if text],
+        *[("CPU", text) for text in (cpu_reading(configuration.telemetry),) if text],
     ]
     lines = [f"{label:<{_LABEL_WIDTH}}: {text}" for label, text in facts]
     lines += [f"{'Warning':<{_LABEL_WIDTH}}: {doubt}" for doubt in warnings_of(configuration)]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scalescope.analysis.tuning.verdicts import LeverComparison
+from scalescope.analysis.tuning.lever_comparison import LeverComparison
 from scalescope.report.tuning.sections import Tuning, verdict
 
 
@@ -55,10 +55,10 @@ def _judgement(comparison: LeverComparison | None) -> dict[str, Any]:
         "speedup": speedup.value,
         "ci95_speedup": [speedup.low, speedup.high] if speedup.has_interval else None,
         "p_value": comparison.p_value,
-        "smallest_effect_seen": comparison.smallest_seen,
+        "smallest_effect_seen": comparison.smallest_detectable,
         "loss_change": comparison.loss_change,
         "loss_differs": comparison.loss_differs,
         "launches": len(comparison.candidate.launches),
         "peak_memory_bytes": comparison.candidate.peak_memory_bytes,
-        "gpu_utilization": comparison.candidate.seen.gpu_utilization,
+        "gpu_utilization": comparison.candidate.telemetry.gpu_utilization,
     }

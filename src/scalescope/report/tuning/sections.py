@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning.lever_comparison import LeverComparison
 from scalescope.analysis.tuning.search import Attempt
-from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, LeverComparison
+from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
 from scalescope.report.section import Section, Table
@@ -174,12 +175,14 @@ def _cells(
         left = "starts slowly: only tried with others" if tried else "not measured: no time was left"
         reason = shortened(tuning.failed.get(trial_id, left if tuning.attempts else "not measured"))
         return {"verdict": "failed" if trial_id in tuning.failed else MISSING, "remark": reason}
-    memory, busy = comparison.candidate.peak_memory_bytes, comparison.candidate.seen.gpu_utilization
+    memory, busy = comparison.candidate.peak_memory_bytes, comparison.candidate.telemetry.gpu_utilization
     return {
         "verdict": comparison.verdict if len(comparison.candidate.launches) > 1 else MISSING,
         "speed": _times(comparison),
         _SCALING: _estimate(tuning.scaling[text]) if text in tuning.scaling else MISSING,
-        "smallest seen": MISSING if comparison.smallest_seen is None else percent(comparison.smallest_seen),
+        "smallest seen": MISSING
+        if comparison.smallest_detectable is None
+        else percent(comparison.smallest_detectable),
         "memory": MISSING if memory is None else data_size(memory),
         "GPU busy": MISSING if busy is None else percent(busy),
         "loss": MISSING if comparison.loss_change is None else f"{comparison.loss_change:+.1%}",

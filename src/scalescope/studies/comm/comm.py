@@ -47,7 +47,7 @@ class Comm(Study):
         )
 
     def present(self, run: "Run") -> Report:
-        from scalescope.analysis.comm.collectives import collective_rows
+        from scalescope.analysis.collectives import collective_rows
         from scalescope.report.comm.nccl_tests import to_json
         from scalescope.report.comm.sections import (
             communication_sections,

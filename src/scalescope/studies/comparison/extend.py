@@ -12,7 +12,7 @@ from scalescope.analysis.comparison.environments import Difference, differences
 from scalescope.analysis.comparison.runs import (
     ComparedConfig,
     compare_runs,
-    more_launches_would_tell,
+    more_launches_would_decide,
 )
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.experiment import Experiment
@@ -54,7 +54,7 @@ def extend(
         raise BadInput(f"--until-conclusive: {base.path} and {new.path} are the same run")
     comparison = compare_runs(base.results, new.results, threshold)
     inconclusive = comparison.with_verdict("inconclusive")
-    asked = [compared.trial for compared in inconclusive if more_launches_would_tell(compared)]
+    asked = [compared.trial for compared in inconclusive if more_launches_would_decide(compared)]
     hopeless = _hopeless(len(inconclusive) - len(asked))
     if not asked:
         return new, hopeless
@@ -120,7 +120,7 @@ class Extension(NextLaunches):
     def _is_open(self, judged: ComparedConfig, failed: set[str]) -> bool:
         if judged.trial.trial_id not in self._asked - failed:
             return False
-        return judged.smallest_seen is None or judged.smallest_seen > self._threshold
+        return judged.smallest_detectable is None or judged.smallest_detectable > self._threshold
 
 
 def _hopeless(count: int) -> tuple[str, ...]:

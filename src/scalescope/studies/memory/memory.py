@@ -62,7 +62,8 @@ def _with_small_batches(experiment: Experiment) -> Experiment:
     if custom or {"batch_size", "global_batch_size"} & set(experiment.settings):
         return experiment
     least = 1
-    if "pipeline" in experiment.asked("strategy"):
+    strategies = [name for name in experiment.asked("strategy") if name != "auto"]
+    if any(cards.card("strategies", name).divides_batch for name in strategies):
         least = math.lcm(*experiment.asked("world_size"), *filter(None, experiment.asked("microbatches")))
     return experiment.with_settings(batch_size=tuple(least * batch for batch in BATCHES))
 
@@ -72,11 +73,11 @@ def with_one_forecaster(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
 
     That is a small one, which hardly runs out of memory, but not one sample, which some models refuse.
     """
-    from scalescope.analysis.memory.rows import job_key
+    from scalescope.analysis.memory.rows import memory_job
 
     jobs: dict[str, list[Trial]] = {}
     for trial in trials:
-        jobs.setdefault(job_key(trial), []).append(trial)
+        jobs.setdefault(memory_job(trial), []).append(trial)
     chosen = {
         min(
             job, key=lambda trial: (trial.micro_batch_size < _LEAST_TO_NORMALISE, trial.micro_batch_size)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.ledger import MOST_LAUNCHES, LaunchesNeeded, SearchLedger
+from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all, fastest
 from scalescope.analysis.tuning.search import (
     ALONE,
     BEFORE_COMBINING,
@@ -16,7 +17,7 @@ from scalescope.analysis.tuning.search import (
     explore,
     scaling_of,
 )
-from scalescope.analysis.tuning.verdicts import LEAST_EFFECT, LeverComparison, compare_all, fastest
+from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment

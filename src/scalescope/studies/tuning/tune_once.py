@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.statistics import ratio_of_logs
-from scalescope.analysis.tuning.verdicts import compare_all
+from scalescope.analysis.tuning.lever_comparison import compare_all
 from scalescope.catalog.setting import Setting
 from scalescope.diagnose.advice import as_flag
 from scalescope.errors import ScalescopeError

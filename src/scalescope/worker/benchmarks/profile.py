@@ -39,7 +39,7 @@ def measure(
         found.samples["recorded_step_time_s"] = _record(run, options, device, found, chosen=chosen)
         group.barrier()
         _count(run, options, found)
-        found.counters |= run.step.counters()
+        found.samples |= run.step.samples()
     return found
 
 

@@ -48,7 +48,8 @@ def measure(
         losses = _train(trial, run, group, evaluation, found)
     if device.type == "cuda":
         found.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
-    found.counters |= run.step.counters() | run.feed.waits.counters()
+    found.samples |= run.step.samples()
+    found.counters |= run.feed.waits.counters()
     _spoil(run.step, losses, fault)
     record_losses(found, losses)
     if cards.card("strategies", trial.settings["strategy"]).replicated:

@@ -12,7 +12,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
-from scalescope.worker.training.ddp_logging import DdpWatch, bucket_counters
+from scalescope.worker.training.ddp_logging import DdpWatch, bucket_samples
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -56,7 +56,7 @@ def step_of(
         keep_gradients=options.gradient_as_bucket_view,
     )
     watch = DdpWatch(wrapped, has_hook=has_hook)
-    step = dataclasses.replace(step, counters=lambda: bucket_counters(wrapped), watch=watch)
+    step = dataclasses.replace(step, samples=lambda: bucket_samples(wrapped), watch=watch)
     return synchronise_first_step(step) if options.static_graph else step
 
 

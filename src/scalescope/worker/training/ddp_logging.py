@@ -11,7 +11,6 @@ from torch.profiler import record_function
 
 from scalescope.results.trace import PREFIX
 
-Counters = dict[str, float | int | str | None]
 _NS = 1e-9
 
 
@@ -68,12 +67,12 @@ def _marked_exchange(state: None, bucket: GradBucket) -> torch.futures.Future[to
     return done
 
 
-def bucket_counters(wrapped: DistributedDataParallel) -> Counters:
+def bucket_samples(wrapped: DistributedDataParallel) -> dict[str, list[float]]:
     """The sizes of the buckets it sends, first to last; nothing where it does not say."""
     told = _logging_data(wrapped)
     text = str(told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or "")
-    sizes = [word.strip() for word in text.split(",") if word.strip().isdigit()]
-    return {"bucket_bytes": ",".join(sizes)} if sizes else {}
+    sizes = [float(word) for word in text.split(",") if word.strip().isdigit()]
+    return {"bucket_bytes": sizes} if sizes else {}
 
 
 def _logging_data(wrapped: DistributedDataParallel) -> dict[str, Any]:

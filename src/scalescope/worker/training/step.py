@@ -86,7 +86,7 @@ class Step:
     clear: Callable[[], None]
     no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
     accumulation_steps: int = 1
-    counters: Callable[[], dict[str, float | int | str | None]] = dict  # what it can say of itself afterwards
+    samples: Callable[[], dict[str, list[float]]] = dict  # what it reports about itself afterwards
     watch: DdpWatch | None = None  # where it is DDP's
 
 

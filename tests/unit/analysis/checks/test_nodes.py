@@ -65,14 +65,14 @@ def test_variables_must_be_alike_but_for_the_gpus_a_rank_was_given() -> None:
     hosts = look({"n1": first, "n2": {"variables": {"CUDA_VISIBLE_DEVICES": "1"}}})
     (only,) = checks_between(hosts)
     assert only.text == "NCCL_ALGO: Ring on n1; unset on n2"
-    assert only.advice == "export NCCL_ALGO alike on every host"
+    assert "NCCL_ALGO" in only.advice
 
 
 def test_a_name_that_stands_for_the_host_alone_is_a_doubt_where_there_are_others() -> None:
     alone = {"own_address": "127.0.1.1"}
     _, _, lines = shown(look({"n1": {**alone, "variables": {"GLOO_SOCKET_IFNAME": "ib0"}}, "n2": alone}))
     doubts = [line for line in lines if "host name" in line]
-    assert len(doubts) == 1 and doubts[0].startswith("warn: n2: host name: stands for 127.0.1.1")
+    assert len(doubts) == 1 and doubts[0].startswith("warn: n2: ") and "127.0.1.1" in doubts[0]
 
 
 def test_the_network_is_the_ports_that_are_up_or_the_fastest_card() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comm.expectation import expectation_of
 from scalescope.hardware.published import curve_for, published_all_reduce
 
@@ -26,7 +26,7 @@ def test_a_shaped_link_is_held_against_its_rate() -> None:
     assert found is not None
     assert found.share == pytest.approx(100e6 / 125e6)
     assert found.of_what == "the link of 1gbit"
-    assert found.source == "the link we set"
+    assert found.source == "the emulated link"
 
 
 def test_the_slowest_link_decides() -> None:
@@ -37,7 +37,7 @@ def test_the_slowest_link_decides() -> None:
 
 def test_the_link_that_was_set_comes_before_what_the_gpu_could_do() -> None:
     found = expectation_of(make_row(1 << 20, 1.0), "NVIDIA H200", "1gbit")
-    assert found is not None and found.source == "the link we set"
+    assert found is not None and found.source == "the emulated link"
 
 
 def test_a_gpu_is_held_against_the_published_curve_at_that_size() -> None:

@@ -8,11 +8,11 @@ from scalescope.analysis.comm.pairs import (
     pair_rows,
     slow_ends,
     slow_links,
-    slow_meetings,
+    slow_pairs,
 )
 from scalescope.results.result import Result
 
-from .test_collectives import KEY, make_result
+from ..test_collectives import KEY, make_result
 
 FOUR = {(0, 1): 100.0, (0, 2): 100.0, (0, 3): 100.0, (1, 2): 100.0, (1, 3): 100.0, (2, 3): 100.0}
 
@@ -71,7 +71,7 @@ def test_a_pair_that_no_slow_rank_explains_is_named() -> None:
 
 def test_what_is_half_as_fast_does_not_stand_out() -> None:
     rates = {(0, 1): 100.0, (0, 2): 50.0, (1, 2): 50.0}
-    assert slow_ends(rates) == () and slow_meetings(rates) == ()
+    assert slow_ends(rates) == () and slow_pairs(rates) == ()
     assert slow_ends({**rates, (0, 2): 49.0, (1, 2): 49.0}) == (2,)
 
 

@@ -10,7 +10,7 @@ from scalescope.analysis.comparison.environments import differences, other_hardw
 from scalescope.analysis.comparison.runs import (
     RunComparison,
     compare_runs,
-    more_launches_would_tell,
+    more_launches_would_decide,
     setting_differences,
 )
 from scalescope.experiment.trial import Trial
@@ -38,8 +38,8 @@ def compared(before: Sequence[float], after: Sequence[float], factor: float = 1.
 @pytest.mark.parametrize(
     ("factor", "verdict", "regressed"),
     [
-        (1.0, "same", False),
-        (1.005, "same", False),
+        (1.0, "no difference", False),
+        (1.005, "no difference", False),
         (0.90, "faster", False),
         (1.08, "slower", True),
         (1.02, "slower", False),  # surely, but by less than the threshold
@@ -90,7 +90,7 @@ def test_a_setting_that_an_old_run_does_not_know_is_neutral() -> None:
     assert known_now is False
     old = Trial(settings={n: v for n, v in TRIAL.settings.items() if n not in ("fused_optimizer", "eval")})
     found = compare_runs(launches(old, CALM), launches(TRIAL, CALM), 0.03)
-    assert [one.verdict for one in found.judged] == ["same"]
+    assert [one.verdict for one in found.judged] == ["no difference"]
     other = TRIAL.replace(fused_optimizer=True)
     assert compare_runs(launches(old, CALM), launches(other, CALM), 0.03).has_nothing_in_common
 
@@ -128,7 +128,7 @@ def test_other_machines_may_have_other_threads() -> None:
     strict = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03)
     loose = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03, any_hardware=True)
     assert strict.has_nothing_in_common
-    assert [one.verdict for one in loose.judged] == ["same"]
+    assert [one.verdict for one in loose.judged] == ["no difference"]
     assert loose.only_before == loose.only_after == ()
 
 
@@ -176,15 +176,15 @@ def test_more_launches_help_where_the_old_run_allows_it() -> None:
     middling = (0.0100, 0.0103, 0.0097, 0.0101, 0.0099)
     (open_one,) = compared(middling, middling).judged
     assert open_one.verdict == "inconclusive"
-    assert more_launches_would_tell(open_one)
+    assert more_launches_would_decide(open_one)
     (hopeless,) = compared(NOISY, NOISY).judged
-    assert not more_launches_would_tell(hopeless)  # five launches that differ so much stay what they are
+    assert not more_launches_would_decide(hopeless)  # five launches that differ so much stay what they are
     (no_base,) = compared(CALM[:1], CALM).judged
-    assert not more_launches_would_tell(no_base)
+    assert not more_launches_would_decide(no_base)
     (one_new,) = compared(CALM, CALM[:1]).judged
-    assert more_launches_would_tell(one_new)
+    assert more_launches_would_decide(one_new)
     (settled,) = compared(CALM, CALM).judged
-    assert not more_launches_would_tell(settled)
+    assert not more_launches_would_decide(settled)
 
 
 MACHINE: dict[str, Any] = {

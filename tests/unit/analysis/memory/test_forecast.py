@@ -1,9 +1,11 @@
 """What strategies make of one rank's forecast, and what changes would save."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from scalescope.analysis.memory import forecast
 from scalescope.analysis.memory.forecast import (
     Forecast,
     forecast_of,
@@ -11,6 +13,9 @@ from scalescope.analysis.memory.forecast import (
     savings_of,
     with_strategy,
 )
+from scalescope.catalog.cards import card, names
+from scalescope.catalog.traits import MemoryLayout, StrategyTraits
+from scalescope.experiment.trial import Trial
 
 SIZES = {
     "parameters": 400,
@@ -33,8 +38,8 @@ COUNTERS: dict[str, Any] = {
 ALONE = Forecast(**SIZES, library=7)
 
 
-def settings(strategy: str, ranks: int = 4, **changes: Any) -> dict[str, Any]:
-    return {"strategy": strategy, "world_size": ranks, "precision": "fp32", **changes}
+def trial(strategy: str, ranks: int = 4, **changes: Any) -> Trial:
+    return Trial(settings={"strategy": strategy, "world_size": ranks, "precision": "fp32", **changes})
 
 
 def test_one_rank_is_read_back_with_the_libraries() -> None:
@@ -46,32 +51,30 @@ def test_one_rank_is_read_back_with_the_libraries() -> None:
 @pytest.mark.parametrize(
     ("asked", "change"),
     [
-        (settings("single", 1), 0),
-        (settings("scratch_ddp"), 0),
-        (settings("ddp", gradient_as_bucket_view=True), 0),
-        (settings("ddp", gradient_as_bucket_view=False), 400),
-        (settings("zero1", gradient_as_bucket_view=True), -600),
-        (settings("fsdp"), 100 - 300 - 225 - 600),
-        (settings("fsdp", fsdp_param_dtype="bf16"), 50 - 300 - 225 - 600),
-        (settings("fsdp", reshard_after_forward=False), 400 - 300 - 225 - 600),
+        (trial("single", 1), 0),
+        (trial("scratch_ddp"), 0),
+        (trial("ddp", gradient_as_bucket_view=True), 0),
+        (trial("ddp", gradient_as_bucket_view=False), 400),
+        (trial("zero1", gradient_as_bucket_view=True), -600),
+        (trial("fsdp"), 100 - 300 - 225 - 600),
+        (trial("fsdp", fsdp_param_dtype="bf16"), 50 - 300 - 225 - 600),
+        (trial("fsdp", reshard_after_forward=False), 400 - 300 - 225 - 600),
     ],
 )
-def test_arithmetic_by_strategy(asked: dict[str, Any], change: int) -> None:
+def test_arithmetic_by_strategy(asked: Trial, change: int) -> None:
     found, reason = with_strategy(ALONE, asked, 100)
     assert found is not None and reason is None
     assert found.peak == ALONE.peak + change
 
 
 def test_an_unknown_strategy_has_a_reason() -> None:
-    assert with_strategy(ALONE, settings("pipeline"), 100) == (
-        None,
-        "nobody has written down how pipeline changes memory",
-    )
-    assert with_strategy(ALONE, settings("fsdp"), None)[0] is None
+    changed, reason = with_strategy(ALONE, trial("pipeline"), 100)
+    assert changed is None and "pipeline" in (reason or "")
+    assert with_strategy(ALONE, trial("fsdp"), None)[0] is None
 
 
 def test_savings_one_by_one() -> None:
-    found = savings_of(COUNTERS, settings("single", 1))
+    found = savings_of(COUNTERS, trial("single", 1))
     assert found is not None and (found.batch, found.peak, found.has_state) == (64, ALONE.peak, True)
     saved = {(change.name, change.ranks): change.saved_bytes for change in found.changes}
     assert saved["fsdp", 2] == 200 + 150 + 400 - 100
@@ -81,24 +84,24 @@ def test_savings_one_by_one() -> None:
 
 
 def test_what_is_in_use_already_saves_nothing_more() -> None:
-    found = savings_of(COUNTERS, settings("fsdp", precision="bf16"))
+    found = savings_of(COUNTERS, trial("fsdp", precision="bf16"))
     assert found is not None and {change.name for change in found.changes} == {"checkpointing"}
-    assert savings_of({}, settings("single", 1)) is None
-    assert savings_of(COUNTERS, settings("pipeline")) is None
+    assert savings_of({}, trial("single", 1)) is None
+    assert savings_of(COUNTERS, trial("pipeline")) is None
 
 
 def test_zero1_saves_ddp_its_share_of_the_state_and_nothing_where_there_is_none() -> None:
-    within = savings_of(COUNTERS, settings("ddp", gradient_as_bucket_view=True))
+    within = savings_of(COUNTERS, trial("ddp", gradient_as_bucket_view=True))
     assert within is not None
     assert [change.saved_bytes for change in within.changes if change.name == "zero1"] == [400, 600, 700]
-    bare = savings_of({**COUNTERS, "forecast/now/optimizer": 0}, settings("single", 1))
+    bare = savings_of({**COUNTERS, "forecast/now/optimizer": 0}, trial("single", 1))
     assert bare is not None and not bare.has_state
     assert "zero1" not in {change.name for change in bare.changes}
 
 
 def test_zero1_without_its_forecast_is_unknown() -> None:
     known = {name: size for name, size in COUNTERS.items() if "/kept/" not in name}
-    found = savings_of({**known, "forecast/kept/problem": "E: no"}, settings("single", 1))
+    found = savings_of({**known, "forecast/kept/problem": "E: no"}, trial("single", 1))
     assert found is not None
     assert {(change.saved_bytes, change.reason) for change in found.changes if change.name == "zero1"} == {
         (None, "E: no")
@@ -107,4 +110,27 @@ def test_zero1_without_its_forecast_is_unknown() -> None:
 
 def test_larger_batches_of_the_forecast_are_points_of_a_line() -> None:
     large = {f"forecast/at/512/{name}": size for name, size in {**SIZES, "activations": 9000}.items()}
-    assert forecast_points({**COUNTERS, **large}, settings("single", 1)) == [(512, ALONE.peak + 8000)]
+    assert forecast_points({**COUNTERS, **large}, trial("single", 1)) == [(512, ALONE.peak + 8000)]
+
+
+class Zero2(StrategyTraits):
+    """A strategy that analysis does not know."""
+
+    saving_layout = MemoryLayout(sharded=("gradients", "optimizer"))
+
+    @staticmethod
+    def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:
+        return Zero2.saving_layout
+
+
+def test_a_new_card_gets_a_forecast_and_a_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "names", lambda kind: (*names(kind), "zero2"))
+    monkeypatch.setattr(forecast, "card", lambda kind, name: Zero2 if name == "zero2" else card(kind, name))
+    monkeypatch.setattr(
+        Trial, "strategy_card", property(lambda trial: forecast.card("strategies", trial.strategy))
+    )
+    changed, _ = with_strategy(ALONE, trial("zero2"), None)
+    assert changed is not None and changed.peak == ALONE.peak - 225 - 600
+    savings = savings_of(COUNTERS, trial("ddp", gradient_as_bucket_view=True))
+    assert savings is not None
+    assert [change.saved_bytes for change in savings.changes if change.name == "zero2"] == [550, 825, 962]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.analysis.trace.profile import TraceProfile, profiles, timed_twin
+from scalescope.analysis.trace.profile import TraceProfile, profiles, timed_training_of
 from scalescope.results.run import Run
 from scalescope.results.trace import trace_name
 
@@ -160,7 +160,7 @@ def test_another_configuration_is_not_what_nobody_watched(tmp_path: Path) -> Non
 
 
 def test_the_timed_twin_of_a_recorded_trial_is_the_trial_itself() -> None:
-    assert timed_twin(recorded(TRIAL)).trial_id == TRIAL.trial_id
+    assert timed_training_of(recorded(TRIAL)).trial_id == TRIAL.trial_id
     assert recorded(TRIAL).trial_id != TRIAL.trial_id
 
 
@@ -178,7 +178,7 @@ def test_idle_time_and_kernels_are_those_of_the_ranks(tmp_path: Path) -> None:
 def test_a_trace_that_is_not_here_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: None}))
     name = trace_name(recorded(TRIAL).trial_id, 0, 1)
-    assert found.unread == {1: f"{name} is not here: another machine wrote it, or it was moved"}
+    assert list(found.unread) == [1] and found.unread[1].startswith(f"{name} does not exist")
     assert list(found.ranks) == [0]
     assert found.files[1] == name
     assert found.transfer_s is None
@@ -211,7 +211,7 @@ def test_a_trace_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, co
 def test_a_trace_without_a_whole_step_is_named(tmp_path: Path) -> None:
     found = only_profile(traced_run(tmp_path, TRIAL, {0: steps_of(cpu_step(), 1), 1: []}))
     assert (found.ranks, found.steps, found.buckets) == ({}, (), ())
-    assert all(reason.endswith(" holds no complete step") for reason in found.unread.values())
+    assert all(reason.endswith(" contains no complete step") for reason in found.unread.values())
     assert sorted(found.unread) == [0, 1]
 
 

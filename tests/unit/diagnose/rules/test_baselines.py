@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.rules import unfair_baseline, weak_as_strong
@@ -10,17 +12,18 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from tests.unit.analysis.made_results import make_configuration, make_trial
 
-from ..made_facts import abstention, facts_from, finding, make_facts, measured
+from ..made_facts import abstention, evidence_of, facts_from, finding, make_facts, measured
 
 
 def test_several_ranks_are_no_fair_baseline() -> None:
     found = finding(unfair_baseline.rule(make_facts(ranks=4, baseline_ranks=2)))
-    assert found.claim.startswith("Speedups are against 2 ranks")
+    assert evidence_of(found) == {"baseline": "2 ranks"}
     assert found.share == 0.0
 
 
 def test_one_rank_in_the_wrapper_is_no_fair_baseline() -> None:
-    assert "inside the wrapper" in finding(unfair_baseline.rule(make_facts())).claim
+    found = finding(unfair_baseline.rule(make_facts()))
+    assert evidence_of(found) == {"baseline": "one rank in the wrapper"}
 
 
 def test_plain_training_is_a_fair_baseline() -> None:
@@ -53,9 +56,10 @@ def about(batch: int, *results: list[Result], **settings: Any) -> Facts:
 def test_a_job_that_gets_no_faster_though_ranks_do_more_is_named() -> None:
     facts = about(100, on_ranks(100, 0.10, 0.11), on_ranks(50, 0.08, 0.09))
     found = finding(weak_as_strong.rule(facts))
-    assert found.claim == (
-        "2 ranks give 1.82× the samples with 2 times the batch; the same batch shared out gives 1.11×."
-    )
+    assert evidence_of(found) == {
+        "weak": pytest.approx(1.82, abs=0.005),
+        "strong": pytest.approx(1.11, abs=0.005),
+    }
     assert found.advice[0].command == (
         "scalescope scale run/experiment.yaml --world-size 1,2 --global-batch-size 100"
     )

@@ -16,7 +16,7 @@ from scalescope.diagnose.rules import (
     small_model,
 )
 
-from ..made_facts import abstention, finding, levers, make_curve, make_facts
+from ..made_facts import abstention, evidence_of, finding, levers, make_curve, make_facts
 
 MB = 1_000_000
 
@@ -52,7 +52,7 @@ def slow_to_start() -> Facts:
 
 def test_exchanges_that_only_pay_for_their_start_are_bound_by_latency() -> None:
     found = finding(exposed_latency.rule(slow_to_start()))
-    assert "1 of about 20001 µs each" in found.claim
+    assert evidence_of(found) == {"latency": pytest.approx(0.020001, rel=1e-4), "buckets": 1}
     assert found.root
     assert found.share == pytest.approx(0.2)
     assert levers(found) == ["batch_size", "accumulation_steps"]
@@ -94,7 +94,11 @@ def little_model(**changes: Any) -> Facts:
 
 def test_a_model_that_computes_little_for_one_small_exchange_is_too_small() -> None:
     found = finding(small_model.rule(little_model()))
-    assert "40 kB of parameters computes 10.00 ms, and no exchange takes less than 4.00 ms" in found.claim
+    assert evidence_of(found) == {
+        "gradients": 40_000,
+        "compute": pytest.approx(0.01),
+        "latency": pytest.approx(0.004, rel=1e-3),
+    }
     assert found.root
     assert levers(found) == ["batch_size", "accumulation_steps"]
 
@@ -122,7 +126,7 @@ def little_work(**changes: Any) -> Facts:
 
 def test_little_compute_beside_a_usual_network_needs_a_larger_batch() -> None:
     found = finding(small_batch.rule(little_work()))
-    assert "computes 10.0 ms for an exchange of 4.1 ms; batches of about 32 would" in found.claim
+    assert evidence_of(found) == {"compute": pytest.approx(0.01), "exchange": pytest.approx(0.0041, abs=5e-5)}
     assert levers(found) == ["batch_size=32", "accumulation_steps"]
 
 
@@ -137,7 +141,10 @@ def test_enough_compute_needs_no_larger_batch() -> None:
 
 def test_an_exchange_that_outlasts_compute_needs_a_larger_batch_however_much_is_computed() -> None:
     facts = little_work(step_s=0.1, exposed_s=0.06, buckets=(60 * MB,))
-    assert "computes 40.0 ms for an exchange of 60.1 ms" in finding(small_batch.rule(facts)).claim
+    assert evidence_of(finding(small_batch.rule(facts))) == {
+        "compute": pytest.approx(0.04),
+        "exchange": pytest.approx(0.0601, abs=5e-5),
+    }
 
 
 def test_a_small_batch_is_not_blamed_where_the_network_is_slow() -> None:
@@ -164,7 +171,7 @@ def test_a_batch_that_was_accumulated_already_is_not_accumulated_more() -> None:
 def test_a_single_bucket_that_compute_could_hide_costs_all_that_is_exposed() -> None:
     facts = exposed(0.02, buckets=(20 * MB,))
     found = finding(last_bucket.rule(facts))
-    assert found.claim.startswith("all gradients leave in one bucket (20.0 MB)")
+    assert evidence_of(found) == {"last bucket": 20 * MB, "all buckets": 20 * MB}
     assert found.root
     assert found.share == pytest.approx(0.2)
     assert levers(found) == ["bucket_cap_mb"]
@@ -178,7 +185,7 @@ def test_a_single_bucket_that_nothing_could_hide_costs_at_most_half() -> None:
 
 def test_a_last_bucket_after_hidden_ones_costs_all_that_is_exposed() -> None:
     found = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB))))
-    assert found.claim.startswith("75% leave last (30.0 MB)")
+    assert evidence_of(found) == {"last bucket": 30 * MB, "all buckets": 40 * MB}
     assert found.root
     assert found.share == pytest.approx(0.3)
 
@@ -239,4 +246,5 @@ def test_bandwidth_abstains_where_the_exchange_was_not_measured() -> None:
 
 def test_a_hook_halves_what_is_sent() -> None:
     found = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(40 * MB,), hook="fp16")))
-    assert found.claim.startswith("20.0 MB of gradients take 20 ms")
+    evidence = evidence_of(found)
+    assert (evidence["gradients sent"], evidence["exchange"]) == (20 * MB, pytest.approx(0.02, rel=0.02))

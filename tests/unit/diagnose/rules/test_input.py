@@ -11,7 +11,7 @@ from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import copy_bound, input_bound
 from tests.unit.analysis.made_results import make_configuration
 
-from ..made_facts import ON_GPUS, finding, levers, make_facts
+from ..made_facts import ON_GPUS, evidence_of, finding, levers, make_facts
 
 SLOW_COPY, SLOW_LOADER = (0.001, 0.02), (0.02, 0.001)
 
@@ -42,10 +42,8 @@ def copying(batch_times_s: tuple[float, float] | None = SLOW_COPY, **changes: ob
 
 def test_one_rank_that_waits_as_well_costs_speed_and_not_scaling() -> None:
     found = finding(input_bound.rule(waiting(0.08)))
-    assert found.claim == (
-        "Steps wait 20.0 ms for samples: preloaded ones would give 20% of the time back. "
-        "One rank waits as well: it costs speed, not scaling."
-    )
+    assert evidence_of(found) == {"input": pytest.approx(0.02)}
+    assert "One rank waits as well" in found.claim
     assert found.share == pytest.approx(0.2)
 
 
@@ -91,9 +89,8 @@ def test_input_yields_to_copies() -> None:
 
 def test_batches_that_are_ready_and_still_hold_steps_up_are_copy_bound() -> None:
     found = finding(copy_bound.rule(copying()))
-    assert found.claim.startswith(
-        "Batches are ready (1.0 ms of waiting for the loader), but copying holds the host up for 20.0 ms"
-    )
+    evidence = evidence_of(found)
+    assert (evidence["waiting"], evidence["copying"]) == (pytest.approx(0.001), pytest.approx(0.02))
     assert found.root
     assert found.share == pytest.approx(0.2)
     assert levers(found) == ["prefetch_stream=True", "pin_memory=True"]

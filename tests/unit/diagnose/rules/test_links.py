@@ -11,7 +11,7 @@ from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import socket_fallback, unequal_links
 
-from ..made_facts import ON_GPUS, abstention, finding, make_facts
+from ..made_facts import ON_GPUS, abstention, evidence_of, finding, make_facts
 
 MB = 1_000_000
 
@@ -28,8 +28,8 @@ def linked(slow: Mapping[tuple[int, int], float], *, ranks: int = 4, exposed_s: 
 
 def test_a_rank_whose_every_pair_is_slow_has_the_slow_link() -> None:
     found = finding(unequal_links.rule(linked({(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8})))
-    assert found.claim.startswith("Rank 2's link carries 100 MB/s where others carry ")
-    assert found.claim.endswith(": all ranks exchange at its pace.")
+    evidence = evidence_of(found)
+    assert (evidence["slow links"], evidence["slowest"]) == ("rank 2's link", pytest.approx(1e8))
     assert found.root
 
 
@@ -37,13 +37,16 @@ def test_a_rank_whose_every_pair_is_slow_has_the_slow_link() -> None:
 def test_a_slow_rank_is_held_against_pairs_without_it(ranks: int) -> None:
     slow = {(0, other): 1e8 for other in range(1, ranks)}
     found = finding(unequal_links.rule(linked(slow, ranks=ranks)))
-    assert found.claim.startswith("Rank 0's link carries 100 MB/s where others carry 1,000")
+    evidence = evidence_of(found)
+    assert (evidence["slow links"], evidence["usual"]) == ("rank 0's link", pytest.approx(1e9))
     assert found.share == pytest.approx(0.5 * 0.9)
 
 
 def test_a_pair_that_is_slow_by_itself_is_named() -> None:
     found = finding(unequal_links.rule(linked({(1, 3): 1e8})))
-    assert found.claim.startswith("The link between ranks 1 and 3 carries 100 MB/s where others carry 1,000")
+    evidence = evidence_of(found)
+    assert evidence["slow links"] == "the link between ranks 1 and 3"
+    assert (evidence["slowest"], evidence["usual"]) == (pytest.approx(1e8), pytest.approx(1e9))
 
 
 def test_a_slow_link_costs_the_part_of_waiting_that_a_usual_one_would_not() -> None:

@@ -20,7 +20,7 @@ from scalescope.diagnose.rules import (
 from scalescope.experiment.ablations import single_rank_baseline
 from tests.unit.analysis.made_results import make_configuration
 
-from ..made_facts import ON_GPUS, finding, levers, make_curve, make_facts, with_seen
+from ..made_facts import ON_GPUS, evidence_of, finding, levers, make_curve, make_facts, with_seen
 
 GIB = 1 << 30
 
@@ -45,8 +45,8 @@ def crowded(
 def test_too_many_threads_may_cost_what_waits_for_a_core_as_well() -> None:
     found = finding(contention.rule(crowded()))
     assert found.rule == "too many CPU threads"
-    assert "2 ranks of 4 threads share 4 cores: 10.0 ms a step by that alone, 0.20 of 2 ranks" in found.claim
-    assert found.claim.endswith("up to 0.80.")
+    assert evidence_of(found) == {"contention": pytest.approx(0.01), "threads": 8}
+    assert found.lost == pytest.approx(0.8)
     assert found.share == pytest.approx(0.4)
     assert levers(found) == ["threads_per_rank=2"]
 
@@ -100,7 +100,8 @@ IDLE = TelemetrySummary(gpu_utilization=0.4, rank_busy_cores=1.0)
 
 def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
     found = finding(idle_gpu.rule(on_gpu(IDLE)))
-    assert "keeps its GPU 40% busy" in found.claim
+    evidence = evidence_of(found)
+    assert (evidence["GPU busy"], evidence["busy cores"]) == (0.4, 1.0)
     assert levers(found) == ["compile=reduce-overhead", "batch_size"]
 
 

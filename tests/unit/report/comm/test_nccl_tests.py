@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.comm.collectives import CollectiveRow
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.errors import BadInput
 from scalescope.report.comm.nccl_tests import ImportedRow, parse, table_text, to_json
 

@@ -177,7 +177,7 @@ def test_the_first_screen_is_a_sentence_and_the_table() -> None:
 def test_a_shaped_link_is_said_and_compared_with() -> None:
     run = make_run({KEY: [10e-3]}, {KEY: [10e-3]}, link="1gbit")
     lines = communication_sections(run)[0].lines
-    assert "That is 84 % of the link of 1gbit at 1.00 MiB (source: the link we set)." in lines
+    assert "That is 84 % of the link of 1gbit at 1.00 MiB (source: the emulated link)." in lines
     assert any(line.startswith("Note: ") and "1gbit" in line for line in lines)
 
 

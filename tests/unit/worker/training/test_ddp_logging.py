@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-from scalescope.worker.training.ddp_logging import DdpTimes, DdpWatch, bucket_counters
+from scalescope.worker.training.ddp_logging import DdpTimes, DdpWatch, bucket_samples
 
 NAMES = ("backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
 
@@ -30,17 +30,17 @@ class Told:
 @pytest.mark.parametrize(
     ("told", "found"),
     [
-        ({"bucket_sizes": "10, 20"}, {"bucket_bytes": "10,20"}),
-        ({"bucket_sizes": "30", "rebuilt_bucket_sizes": "10, 20"}, {"bucket_bytes": "10,20"}),
-        ({"bucket_sizes": "30", "rebuilt_bucket_sizes": ""}, {"bucket_bytes": "30"}),
+        ({"bucket_sizes": "10, 20"}, {"bucket_bytes": [10.0, 20.0]}),
+        ({"bucket_sizes": "30", "rebuilt_bucket_sizes": "10, 20"}, {"bucket_bytes": [10.0, 20.0]}),
+        ({"bucket_sizes": "30", "rebuilt_bucket_sizes": ""}, {"bucket_bytes": [30.0]}),
         ({}, {}),
         ({"bucket_sizes": "unknown"}, {}),
         (AttributeError("gone"), {}),
         (RuntimeError("not ready"), {}),
     ],
 )
-def test_the_rebuilt_buckets_count_where_there_are_any(told: Any, found: dict[str, str]) -> None:
-    assert bucket_counters(Told(told)) == found  # type: ignore[arg-type]
+def test_the_rebuilt_buckets_count_where_there_are_any(told: Any, found: dict[str, list[float]]) -> None:
+    assert bucket_samples(Told(told)) == found  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -75,12 +75,12 @@ def test_every_part_of_a_step_has_its_name_and_clearing_is_the_last() -> None:
 
 def test_a_named_step_does_what_it_did() -> None:
     done: list[Any] = []
-    plain = make_step(done, accumulation_steps=3, counters=lambda: {"a": 1})
+    plain = make_step(done, accumulation_steps=3, samples=lambda: {"a": [1.0]})
     marked = with_ranges(plain, CPU)
     run_once(marked)
     assert done == [("forward", "batch"), ("backward", 3.0), "apply", "clear"]
     assert marked.optimizer is plain.optimizer
-    assert (marked.accumulation_steps, marked.counters(), marked.watch) == (3, {"a": 1}, None)
+    assert (marked.accumulation_steps, marked.samples(), marked.watch) == (3, {"a": [1.0]}, None)
 
 
 def test_the_step_itself_stays_without_names() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.comm.collectives import CollectiveRow, collective_rows
+from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.results.result import RankRecord, Result, Status
 
 KEY = "all_reduce/out/1024"

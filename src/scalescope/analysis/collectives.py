@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from scalescope.analysis.culprit import last_to_arrive
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
 from scalescope.results.result import RankRecord, Result
@@ -104,7 +105,7 @@ def collective_rows(results: Iterable[Result]) -> tuple[CollectiveRow, ...]:
     """All rows of the communication results that are ok, launches of one trial taken together."""
     grouped: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        if result.status == "ok" and result.settings["benchmark"] == "comm":
+        if result.status == "ok" and result.trial.benchmark == "comm":
             for key in result.ranks[0].samples:
                 if not key.startswith("pair/"):
                     grouped.setdefault((result.trial_id, key), []).append(result)
@@ -113,7 +114,7 @@ def collective_rows(results: Iterable[Result]) -> tuple[CollectiveRow, ...]:
 
 def _row(key: str, members: list[Result]) -> CollectiveRow:
     name, placement, size = key.split("/")
-    settings = members[0].settings
+    trial = members[0].trial
     per_iteration = [
         iteration
         for member in members
@@ -121,33 +122,24 @@ def _row(key: str, members: list[Result]) -> CollectiveRow:
     ]
     return CollectiveRow(
         collective=name,
-        dtype=settings["dtype"],
-        ranks=int(settings["world_size"]),
+        dtype=trial.dtype,
+        ranks=trial.world_size,
         in_place=placement == "in",
         size_bytes=int(size),
         times_s=tuple(max(times) for times in per_iteration),
         transfers_s=tuple(min(times) for times in per_iteration),
-        last_rank=None if cards.card("collectives", name).root >= 0 else _usually_last(per_iteration),
+        last_rank=None if cards.card("collectives", name).root >= 0 else last_to_arrive(per_iteration),
         wrong=sum(_wrong(record, key) for member in members for record in member.ranks),
         trial_id=members[0].trial_id,
         loop_s=statistics.fmean(
             max(statistics.fmean(record.samples[key]) for record in member.ranks) for member in members
         ),
-        backend=settings.get("backend"),
-        link=settings.get("link"),
-        split_gpu=settings.get("split_gpu"),
+        backend=trial.backend if trial.has_setting("backend") else None,
+        link=trial.link,
+        split_gpu=trial.split_gpu,
         hosts=tuple(record.host for record in members[0].ranks),
-        among=settings.get("among", "all"),
+        among=trial.ranks_among,
     )
-
-
-def _usually_last(per_iteration: list[tuple[float, ...]]) -> int | None:
-    """The rank that arrives last in most iterations, hence waits least; None where no rank stands out."""
-    if len(per_iteration[0]) < 2:  # imported: the ranks' own times are not known
-        return None
-    last = [times.index(min(times)) for times in per_iteration]
-    rank = statistics.mode(last)
-    return rank if last.count(rank) > 0.7 * len(last) else None
 
 
 def _wrong(record: RankRecord, key: str) -> int:

@@ -1,0 +1,15 @@
+"""Same job: the one key that decides whether two trials do the same job."""
+
+import json
+from collections.abc import Set
+
+from scalescope.experiment.trial import Trial, identity
+
+BATCH = frozenset(("batch_size", "global_batch_size"))
+LENGTH = frozenset(("epochs", "steps_per_epoch"))  # how long a launch measures
+
+
+def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
+    """Equal for two trials whose identities differ in ignored settings only; sorted by name and value."""
+    kept = {name: value for name, value in identity(trial.settings).items() if name not in ignoring}
+    return json.dumps(kept, sort_keys=True)
