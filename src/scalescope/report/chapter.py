@@ -23,17 +23,19 @@ class Chapter:
 
 
 def chapters_of(report_input: ReportInput) -> tuple[Chapter, ...]:
-    """Everything the report_input has something to say about, in order."""
-    found = []
+    """Everything there is a chapter for, in order."""
+    built: list[Chapter] = []
     for module in pkgutil.iter_modules(chapters.__path__):
         made = importlib.import_module(f"{chapters.__name__}.{module.name}").chapter(report_input)
         if made is not None:
-            found.append(made)
+            built.append(made)
     used: set[str] = set()
-    return tuple(_with_own_names(one, used) for one in sorted(found, key=lambda one: one.order))
+    return tuple(
+        _with_unique_names(chapter, used) for chapter in sorted(built, key=lambda chapter: chapter.order)
+    )
 
 
-def _with_own_names(chapter: Chapter, used: set[str]) -> Chapter:
+def _with_unique_names(chapter: Chapter, used: set[str]) -> Chapter:
     """The chapter with figures that no other overwrites, also where case makes no difference."""
     figures = []
     for figure in chapter.figures:

@@ -17,7 +17,9 @@ def findings_section(
     """The most expensive findings with their advice; the rest, and what could not be told, on request."""
     worth = [finding for finding in diagnosis.findings if every or finding.share > 0.0]
     shown = worth if every else worth[:_SHOWN]
-    lines = [line for number, one in enumerate(shown, start=1) for line in _lines(number, one, every=every)]
+    lines = [
+        line for number, finding in enumerate(shown, start=1) for line in _lines(number, finding, every=every)
+    ]
     if not shown:
         lines = [_NOT_KNOWN if loses else "Nothing was found that costs speed."] if every else []
     details = [f"{finding.rule}: {finding.claim}" for finding in diagnosis.findings if finding not in shown]

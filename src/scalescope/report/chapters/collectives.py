@@ -32,16 +32,16 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
         if row.size_bytes:
             groups.setdefault(f"{row.collective}, {row.ranks} ranks{row.where}", []).append(row)
     shown = dict(sorted(groups.items(), key=lambda item: not item[0].startswith("all_reduce"))[:_MOST_SERIES])
-    published = [_published(one) for one in _of_this_hardware(analyzed)]
+    published = [_published(curve) for curve in _of_this_hardware(analyzed)]
     bandwidth = [_series(label, rows, bandwidth=True) for label, rows in shown.items()]
     times = [_series(label, rows, bandwidth=False) for label, rows in shown.items()]
     made_for = [f"link shaped to {row.link}" for row in analyzed.collectives if row.link]
     made_for += [f"one GPU split in {row.split_gpu}" for row in analyzed.collectives if row.split_gpu]
     backends = sorted({str(row.backend) for row in analyzed.collectives})
-    beside = "; dotted: published" if published else ""
+    dotted = "; dotted: published" if published else ""
     return Figure(
         name="collectives" if number == 0 else f"collectives_{number + 1}",
-        title=f"Collectives against size ({', '.join(backends)}){beside}",
+        title=f"Collectives against size ({', '.join(backends)}){dotted}",
         alt=f"Lines of bus bandwidth and of time against size for {', '.join(shown)}.",
         panels=(
             Panel(
@@ -72,9 +72,11 @@ def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series
 def _of_this_hardware(analyzed: AnalyzedRun) -> list[PublishedCurve]:
     """Curves of the same kind of GPU."""
     gpus = analyzed.run.environment.get("machine", {}).get("gpus") or []
-    used = any(result.settings.get("device") == "cuda" for result in analyzed.run.results)
+    used = any(result.trial.on_gpu for result in analyzed.run.results)
     names = [str(gpu.get("name", "")) for gpu in gpus] if used else []
-    return [one for one in published_all_reduce() if any(one.gpu and one.gpu in name for name in names)]
+    return [
+        curve for curve in published_all_reduce() if any(curve.gpu and curve.gpu in name for name in names)
+    ]
 
 
 def _published(curve: PublishedCurve) -> Series:

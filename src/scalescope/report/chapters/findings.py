@@ -23,7 +23,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 
 def _sections(analyzed: AnalyzedRun, *, several: bool) -> tuple[Section, ...]:
-    found = findings_section(analyzed.diagnosis, every=True, loses=analyzed.loses)
+    sections = findings_section(analyzed.diagnosis, every=True, loses=analyzed.loses)
     evidence = tuple(
         line
         for finding in analyzed.diagnosis.findings
@@ -31,5 +31,5 @@ def _sections(analyzed: AnalyzedRun, *, several: bool) -> tuple[Section, ...]:
         for line in (f"{finding.rule}:", *evidence_lines(finding))
     )
     title = f"{analyzed.name}: findings" if several else "Findings"
-    named = tuple(Section(title=title, lines=one.lines, details=one.details) for one in found)
+    named = tuple(Section(title=title, lines=section.lines, details=section.details) for section in sections)
     return (*named, *((Section(title="Evidence", details=evidence),) if evidence else ()))

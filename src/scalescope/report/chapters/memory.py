@@ -41,21 +41,25 @@ def _figure(analyzed: AnalyzedRun, group: MemoryGroup) -> Figure | None:
     names = tuple(f"batch {row.batch:,}" for row in rows)
     series = []
     for part in _PARTS:
-        known = [(float(place), row.measured(part)) for place, row in enumerate(rows)]
-        found = [(place, size / _MIB) for place, size in known if size]
-        if found:
+        known = [(float(row_number), row.measured(part)) for row_number, row in enumerate(rows)]
+        sizes = [(row_number, size / _MIB) for row_number, size in known if size]
+        if sizes:
             series.append(
-                Series(label=part, x=tuple(p for p, _ in found), y=tuple(size for _, size in found))
+                Series(
+                    label=part,
+                    x=tuple(row_number for row_number, _ in sizes),
+                    y=tuple(size for _, size in sizes),
+                )
             )
     peaks = Series(
         label="peak",
         x=tuple(float(row.batch) for row in rows),
         y=tuple((row.measured("peak") or 0) / _MIB for row in rows),
     )
-    job = group.trial.label.removeprefix("memory, ").rpartition(", batch")[0]
+    job = group.trial.job_label_without_batch
     return Figure(
         name="memory",
-        title=f"Memory of {group.trial.settings['workload']} ({job}) on {group.trial.device}",
+        title=f"Memory of {group.trial.workload} ({job}) on {group.trial.device}",
         alt=f"Bars of what takes memory at {', '.join(names)}, and the peak against the batch.",
         panels=(
             Panel(kind="stacked", x_label="MiB", y_label="", series=tuple(series), names=names),

@@ -52,7 +52,7 @@ def _section(analyzed: AnalyzedRun) -> Section:
 
 def _figure(analyzed: AnalyzedRun, number: int, by: str | None) -> Figure:
     groups = grouped(analyzed.rows, by)
-    jobs = sorted({f"{row.trial.settings['workload']}, {row.trial.mode} scaling" for row in analyzed.rows})
+    jobs = sorted({f"{row.trial.workload}, {row.trial.mode} scaling" for row in analyzed.rows})
     best = max((row for row in analyzed.rows if not row.is_baseline), key=lambda row: row.efficiency.value)
     return Figure(
         name="scaling" if number == 0 else f"scaling_{number + 1}",
@@ -70,12 +70,12 @@ def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, li
     scaled = [row for row in rows if not row.is_baseline]
     varied = [name for name in varied_settings([row.trial for row in scaled]) if name not in _ON_THE_AXES]
     names = list(dict.fromkeys([*([by] if by else []), *varied]))[:_MOST_NAMES]
-    found: dict[str, list[ScalingRow]] = {}
+    groups: dict[str, list[ScalingRow]] = {}
     for row in scaled:
         words = [f"batch {row.batch:,}{'' if row.trial.mode == 'weak' else ' in all'}"]
         words += [f"{name} {shown_value(row.trial, name)}" for name in names if name in row.trial.settings]
-        found.setdefault(", ".join(words), []).append(row)
-    shown = dict(list(found.items())[:_MOST_SERIES])
+        groups.setdefault(", ".join(words), []).append(row)
+    shown = dict(list(groups.items())[:_MOST_SERIES])
     baselines = [row for row in rows if row.is_baseline]
     return {
         label: [*(baseline for baseline in baselines if _starts(baseline, members[0], names)), *members]
@@ -85,8 +85,8 @@ def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, li
 
 def _starts(baseline: ScalingRow, row: ScalingRow, names: list[str]) -> bool:
     """Whether a line begins there: one rank has no strategy, nor the settings of its wrapper."""
-    own, other = baseline.trial.settings, row.trial.settings
-    same = all(own[name] == other.get(name) for name in names if name in own and name != "strategy")
+    settings, other = baseline.trial.settings, row.trial.settings
+    same = all(settings[name] == other.get(name) for name in names if name in settings and name != "strategy")
     return same and (baseline.ranks, baseline.batch) == (row.baseline_ranks, row.batch)
 
 
@@ -135,13 +135,13 @@ def speedup_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
 
 def _series(label: str, rows: list[ScalingRow], value: Value) -> Series:
     ordered = sorted(rows, key=lambda row: row.ranks)
-    found = [value(row) for row in ordered]
+    estimates = [value(row) for row in ordered]
     return Series(
         label=label,
         x=tuple(float(row.ranks) for row in ordered),
-        y=tuple(one.value for one in found),
-        low=tuple(told_interval(one)[0] for one in found),
-        high=tuple(told_interval(one)[1] for one in found),
+        y=tuple(estimate.value for estimate in estimates),
+        low=tuple(told_interval(estimate)[0] for estimate in estimates),
+        high=tuple(told_interval(estimate)[1] for estimate in estimates),
     )
 
 

@@ -30,7 +30,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         title="Inside a step",
         order=70,
         sections=tuple(section for analyzed in analyzed_runs for section in profile_sections(analyzed.run)),
-        figures=tuple(_figure(analyzed, one, number) for number, (analyzed, one) in enumerate(drawn)),
+        figures=tuple(_figure(analyzed, profile, number) for number, (analyzed, profile) in enumerate(drawn)),
     )
 
 
@@ -51,13 +51,12 @@ def _figure(analyzed: AnalyzedRun, profile: TraceProfile, number: int) -> Figure
                         y=tuple(end * 1e3 for _, end in spans),
                     )
                 )
-    label = profile.trial.label.removeprefix("profile, ")
     hidden = (
         "" if profile.overlap is None else f" {profile.overlap:.0%} of communication hides behind compute."
     )
     return Figure(
         name="timeline" if number == 0 else f"timeline_{number + 1}",
-        title=f"One step of {profile.trial.settings['workload']} ({label})",
+        title=f"One step of {profile.trial.workload} ({profile.trial.job_label})",
         alt=f"Bars of compute and communication over one step of {len(ranks)} ranks.{hidden}",
         panels=(
             Panel(
@@ -79,10 +78,10 @@ def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
         return spans
     pauses = sorted(after[0] - before[1] for before, after in pairwise(spans))
     least = pauses[-_MOST_SPANS]
-    found = [spans[0]]
+    joined = [spans[0]]
     for start, end in spans[1:]:
-        if start - found[-1][1] <= least:
-            found[-1] = (found[-1][0], end)
+        if start - joined[-1][1] <= least:
+            joined[-1] = (joined[-1][0], end)
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined

@@ -46,7 +46,7 @@ def _row(analyzed: AnalyzedRun, result: Result) -> tuple[str, ...]:
 
 def _speed(result: Result) -> tuple[float | None, float | None]:
     """Mean step time and throughput of a training launch."""
-    if result.status != "ok" or result.settings["benchmark"] != "train":
+    if result.status != "ok" or not result.trial.is_training:
         return None, None
     per_rank = [record.samples["step_time_s"] for record in result.ranks]
     window_s = max(sum(times) for times in per_rank)

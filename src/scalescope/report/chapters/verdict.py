@@ -20,12 +20,14 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         *report_input.scaling_runs,
         *(s for s in reversed(report_input.analyzed_runs) if not s.scales),
     ]
-    said = [(analyzed.name, headline(analyzed)) for analyzed in analyzed_runs]
-    told = [f"{name}: {line}" if len(said) > 1 else line for name, line in said if line != NOTHING]
-    silent = [name for name, line in said if line == NOTHING]
+    headlines = [(analyzed.name, headline(analyzed)) for analyzed in analyzed_runs]
+    sentences = [
+        f"{name}: {line}" if len(headlines) > 1 else line for name, line in headlines if line != NOTHING
+    ]
+    silent = [name for name, line in headlines if line == NOTHING]
     nothing = (f"Nothing was measured that could be explained: {', '.join(silent)}.",) if silent else ()
-    lines = tuple(told[:_MOST_LINES]) if told else nothing
-    details = (*told[_MOST_LINES:], *(nothing if told else ()))
+    lines = tuple(sentences[:_MOST_LINES]) if sentences else nothing
+    details = (*sentences[_MOST_LINES:], *(nothing if sentences else ()))
     drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
     sections = tuple(section for analyzed in drawn for section in waterfall_sections(analyzed.rows))
     figures = tuple(_figure(analyzed, number) for number, analyzed in enumerate(drawn))
@@ -39,19 +41,25 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 
 def _waterfalls(analyzed: AnalyzedRun) -> list[tuple[ScalingRow, Waterfall]]:
-    found = [(row, row.waterfall) for row in analyzed.rows if row.waterfall is not None]
-    return [(row, one) for row, one in found if any(term.lost is not None for term in one.terms)]
+    waterfalls = [(row, row.waterfall) for row in analyzed.rows if row.waterfall is not None]
+    return [
+        (row, waterfall)
+        for row, waterfall in waterfalls
+        if any(term.lost is not None for term in waterfall.terms)
+    ]
 
 
 def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     everything = _waterfalls(analyzed)
-    found = sorted(everything, key=lambda pair: -pair[1].lost)[:_MOST_BARS]
-    found.sort(key=everything.index)
-    names = tuple(f"{row.ranks} ranks, batch {row.batch:,}" for row, _ in found)
-    places = tuple(float(place) for place in range(len(found)))
-    delivered = Series(label="delivered", colour=0, x=places, y=tuple(one.delivered for _, one in found))
-    terms = [_term(name, number, found) for number, name in enumerate(TERMS, start=1)]
-    modes = sorted({row.trial.mode for row, _ in found})
+    shown = sorted(everything, key=lambda pair: -pair[1].lost)[:_MOST_BARS]
+    shown.sort(key=everything.index)
+    names = tuple(f"{row.ranks} ranks, batch {row.batch:,}" for row, _ in shown)
+    places = tuple(float(row_number) for row_number in range(len(shown)))
+    delivered = Series(
+        label="delivered", colour=0, x=places, y=tuple(waterfall.delivered for _, waterfall in shown)
+    )
+    terms = [_term(name, number, shown) for number, name in enumerate(TERMS, start=1)]
+    modes = sorted({row.trial.mode for row, _ in shown})
     panel = Panel(
         kind="stacked",
         x_label="ranks' worth of speed",
@@ -59,7 +67,7 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
         series=(delivered, *(term for term in terms if any(value > 0.0 for value in term.y))),
         names=names,
     )
-    worst = max(found, key=lambda pair: pair[1].lost)[1]
+    worst = max(shown, key=lambda pair: pair[1].lost)[1]
     largest = worst.largest
     most = "" if largest is None else f" Most is lost to {largest.name}."
     return Figure(
@@ -68,16 +76,16 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
         alt=f"Bars of delivered speed and what is lost, for {', '.join(names)}.{most}",
         panels=(panel,),
         command=analyzed.command,
-        notes=notes_of([row.configuration for row, _ in found]),
+        notes=notes_of([row.configuration for row, _ in shown]),
     )
 
 
-def _term(name: str, number: int, found: list[tuple[ScalingRow, Waterfall]]) -> Series:
+def _term(name: str, number: int, shown: list[tuple[ScalingRow, Waterfall]]) -> Series:
     values: list[tuple[float, float, float | None, float | None]] = []
-    for place, (_, one) in enumerate(found):
-        term = one.term(name)
+    for row_number, (_, waterfall) in enumerate(shown):
+        term = waterfall.term(name)
         if term is not None and term.lost is not None:
-            values.append((float(place), term.lost.value, term.lost.low, term.lost.high))
+            values.append((float(row_number), term.lost.value, term.lost.low, term.lost.high))
     return Series(
         label=name,
         colour=number,

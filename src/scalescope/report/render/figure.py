@@ -25,11 +25,11 @@ class Series:
     role: Role = "data"
     colour: int | None = None  # a number of its own, where it must look the same in every figure
 
-    def interval(self, place: int) -> tuple[float, float] | None:
+    def interval(self, index: int) -> tuple[float, float] | None:
         """The interval of a value, where it has one."""
         if not self.low or not self.high:
             return None
-        low, high = self.low[place], self.high[place]
+        low, high = self.low[index], self.high[index]
         return None if low is None or high is None else (low, high)
 
 
@@ -65,23 +65,25 @@ class Figure:
 
 def _table_of_lines(panel: Panel) -> Table:
     shown = [drawn for drawn in panel.series if not drawn.label.startswith("_")]  # drawn again without a name
-    places = sorted({x for one in shown for x in one.x})[:_MOST_ROWS]
+    places = sorted({x for series in shown for x in series.x})[:_MOST_ROWS]
     rows = []
     for x in places:
-        cells = [_cell(one, one.x.index(x)) if x in one.x else MISSING for one in shown]
+        cells = [_cell(series, series.x.index(x)) if x in series.x else MISSING for series in shown]
         rows.append((_name(panel, x), *cells))
     first = "what" if panel.names else panel.x_label
-    return Table(columns=(first, *(one.label for one in shown)), rows=tuple(rows), left=frozenset((first,)))
+    return Table(
+        columns=(first, *(series.label for series in shown)), rows=tuple(rows), left=frozenset((first,))
+    )
 
 
 def _table_of_forest(panel: Panel) -> Table:
-    found = [
-        (panel.names[int(y)], drawn.label, _cell_of(x, drawn.interval(place)))
+    rows = [
+        (panel.names[int(y)], drawn.label, _cell_of(x, drawn.interval(index)))
         for drawn in panel.series
-        for place, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True))
+        for index, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True))
     ]
     return Table(
-        columns=("what", "group", panel.x_label), rows=tuple(found), left=frozenset(("what", "group"))
+        columns=("what", "group", panel.x_label), rows=tuple(rows), left=frozenset(("what", "group"))
     )
 
 
@@ -95,13 +97,13 @@ def _table_of_distribution(panel: Panel) -> Table:
 
 
 def _table_of_timeline(panel: Panel) -> Table:
-    found = [
+    rows = [
         (drawn.label, significant(start), significant(end))
         for drawn in panel.series
         for start, end in zip(drawn.x, drawn.y, strict=True)
     ]
     columns = ("what", f"from, {panel.x_label}", "to")
-    return Table(columns=columns, rows=tuple(found[:_MOST_ROWS]), left=frozenset(("what",)))
+    return Table(columns=columns, rows=tuple(rows[:_MOST_ROWS]), left=frozenset(("what",)))
 
 
 def _name(panel: Panel, x: float) -> str:
@@ -112,8 +114,8 @@ def _name(panel: Panel, x: float) -> str:
     return f"{x:,.0f}" if x == int(x) else significant(x, 4)
 
 
-def _cell(series: Series, place: int) -> str:
-    return _cell_of(series.y[place], series.interval(place))
+def _cell(series: Series, index: int) -> str:
+    return _cell_of(series.y[index], series.interval(index))
 
 
 def _cell_of(value: float, interval: tuple[float, float] | None) -> str:
@@ -137,10 +139,10 @@ def quantiles(values: Sequence[float], shares: Sequence[float]) -> tuple[float, 
     """The values below which these shares lie."""
     ordered = sorted(values)
     last = len(ordered) - 1
-    found = []
+    values_below = []
     for share in shares:
-        place = share * last
-        low = int(place)
+        position = share * last
+        low = int(position)
         high = min(low + 1, last)
-        found.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
-    return tuple(found)
+        values_below.append(ordered[low] + (ordered[high] - ordered[low]) * (position - low))
+    return tuple(values_below)

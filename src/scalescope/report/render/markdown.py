@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from scalescope.report.render.terminal import printable
 from scalescope.report.section import Section, Table
 
-_MARKUP = str.maketrans({one: f"\\{one}" for one in "\\`*_[]|~#$"})
+_MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]|~#$"})
 
 
 def escaped(text: str) -> str:

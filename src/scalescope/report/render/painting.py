@@ -105,7 +105,7 @@ def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
     axis.set_major_formatter(_plain)
 
 
-def _plain(value: float, place: object = None) -> str:
+def _plain(value: float, position: object = None) -> str:
     """A tick's number without powers of ten."""
     return significant(value, 12) if abs(value) < 1.0 else f"{value:,.12g}"
 
@@ -123,8 +123,8 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
         )  # fmt: skip
     if upright:
         _name_columns(axes, panel)
-        beside = max(0.6, (_FEW_COLUMNS - len(panel.names)) / 2)  # or one column would fill the picture
-        axes.set_xlim(-beside, len(panel.names) - 1 + beside)
+        margin = max(0.6, (_FEW_COLUMNS - len(panel.names)) / 2)  # or one column would fill the picture
+        axes.set_xlim(-margin, len(panel.names) - 1 + margin)
         axes.grid(visible=False, axis="x")
         _scale_y(axes, panel)
     else:
@@ -160,8 +160,8 @@ def _name_rows(axes: Any, names: Sequence[str], room_in: float) -> None:
 def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
     """Rows from left to right; a part below zero has no length, and its figure stands in the table."""
     ends = [0.0] * len(panel.names)
-    for place, drawn in enumerate(panel.series):
-        number = place if drawn.colour is None else drawn.colour
+    for index, drawn in enumerate(panel.series):
+        number = index if drawn.colour is None else drawn.colour
         rows = [int(x) for x in drawn.x]
         lengths = [max(0.0, y) for y in drawn.y]
         axes.barh(
@@ -177,13 +177,13 @@ def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
 
 def _forest(axes: Any, panel: Panel, room_in: float) -> None:
     for number, drawn in enumerate(panel.series):
-        for place, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True)):
-            interval = drawn.interval(place)
+        for index, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True)):
+            interval = drawn.interval(index)
             if interval is not None:
                 axes.plot(interval, (y, y), color=_colour(number), linewidth=1.4)
             axes.plot(
                 x, y, _MARKERS[number % len(_MARKERS)], color=_colour(number), markersize=5,
-                label=_clean(drawn.label) if place == 0 else None,
+                label=_clean(drawn.label) if index == 0 else None,
             )  # fmt: skip
     axes.axvline(1.0, color=FAINT, linewidth=0.8, linestyle="--")
     _name_rows(axes, panel.names, room_in)
@@ -200,15 +200,15 @@ def _distribution(axes: Any, panel: Panel, room_in: float) -> None:
         axes.plot((lowest, highest), (row, row), color=COLOURS[0], linewidth=0.9)
         axes.plot((lower, upper), (row, row), color=COLOURS[0], linewidth=4.5, solid_capstyle="butt")
         axes.plot(middle, row, "|", color=INK, markersize=10, markeredgewidth=1.4)
-    _name_rows(axes, [one.label for one in panel.series], room_in)
-    values = [y for one in panel.series for y in one.y]
+    _name_rows(axes, [series.label for series in panel.series], room_in)
+    values = [y for series in panel.series for y in series.y]
     if panel.x_log and min(values, default=0.0) > 0.0:
         _log_ticks(axes, axes.xaxis, "x", max(values) / min(values))
     axes.xaxis.set_major_formatter(_plain)
 
 
 def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
-    kinds = {one.label.partition(" · ")[2] or one.label: None for one in panel.series}
+    kinds = {series.label.partition(" · ")[2] or series.label: None for series in panel.series}
     colours = {kind: number for number, kind in enumerate(kinds)}
     named: set[str] = set()
     for drawn in panel.series:
@@ -229,7 +229,7 @@ def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
 def _clean(text: str, most: int = 60) -> str:
     """A name in one line of letters that can be drawn, cut where it is too long."""
     line = " ".join(text.split())
-    return shortened("".join(one if one.isprintable() else "?" for one in line), most)
+    return shortened("".join(letter if letter.isprintable() else "?" for letter in line), most)
 
 
 def _style_of(series: Series, number: int) -> dict[str, Any]:
@@ -251,11 +251,11 @@ def _colour(number: int) -> str:
 
 
 def _errors(series: Series) -> list[list[float]] | None:
-    if not series.low or not any(series.interval(place) for place in range(len(series.y))):
+    if not series.low or not any(series.interval(index) for index in range(len(series.y))):
         return None
     below, above = [], []
-    for place, value in enumerate(series.y):
-        interval = series.interval(place) or (math.nan, math.nan)  # nothing is drawn of it
+    for index, value in enumerate(series.y):
+        interval = series.interval(index) or (math.nan, math.nan)  # nothing is drawn of it
         below.append(max(value - interval[0], 0.0))  # in this order NaN stays NaN
         above.append(max(interval[1] - value, 0.0))
     return [below, above]

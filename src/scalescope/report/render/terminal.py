@@ -50,7 +50,9 @@ def printable(text: str) -> str:
     """The text with control characters spelled out: names and messages must not drive the terminal."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
 
 
 def _fitting(table: Table, target: Console) -> RichTable:
