@@ -185,7 +185,7 @@ def test_what_a_run_without_scaling_finds_is_in_the_report() -> None:
     run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
     found = findings.chapter(report_input(run))
     assert found is not None
-    assert found.sections[0].lines[0].startswith("1. nodes differ: cores: 64 on n1; 32 on n2.")
+    assert found.sections[0].findings[0].text.startswith("nodes differ: cores: 64 on n1; 32 on n2.")
     assert findings.chapter(report_input(dataclasses.replace(run, environment={}))) is None
 
 
@@ -202,6 +202,9 @@ def test_a_recorded_step_is_drawn_with_few_spans(monkeypatch: pytest.MonkeyPatch
     (panel,) = figure(timeline.chapter(report_input(make_run([trial], 1))), "timeline").panels
     assert panel.names == ("rank 0 compute", "rank 0 communication", "rank 1 compute", "rank 1 communication")
     assert max(len(drawn.x) for drawn in panel.series) <= 150
+    assert [(drawn.row, drawn.label) for drawn in panel.series] == [
+        (0, "compute"), (1, "communication"), (2, "compute"), (3, "communication")
+    ]  # fmt: skip
 
 
 def _profile(trial: Trial, step: TracedStep) -> TraceProfile:

@@ -28,10 +28,10 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     groups: dict[str, list[CollectiveRow]] = {}
-    for row in analyzed.collectives:
+    for row in sorted(analyzed.collectives, key=lambda row: row.collective != "all_reduce"):
         if row.size_bytes:
             groups.setdefault(f"{row.collective}, {row.ranks} ranks{row.where}", []).append(row)
-    shown = dict(sorted(groups.items(), key=lambda item: not item[0].startswith("all_reduce"))[:_MOST_SERIES])
+    shown = dict(list(groups.items())[:_MOST_SERIES])
     published = [_published(curve) for curve in _of_this_hardware(analyzed)]
     bandwidth = [_series(label, rows, bandwidth=True) for label, rows in shown.items()]
     times = [_series(label, rows, bandwidth=False) for label, rows in shown.items()]

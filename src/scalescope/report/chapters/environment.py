@@ -5,7 +5,7 @@ from typing import Any
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import MISSING, data_size
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Command, Section, Table
 
 _COLUMNS = (
     "run",
@@ -31,9 +31,11 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     )
     table = Table(columns=_COLUMNS, rows=rows, left=frozenset(_COLUMNS))
     commands = tuple(
-        f"{analyzed.name}: {analyzed.command}" for analyzed in report_input.analyzed_runs if analyzed.command
+        Command(label=analyzed.name, command=analyzed.command)
+        for analyzed in report_input.analyzed_runs
+        if analyzed.command
     )
-    repeated = (Section(title="Commands that repeat the runs", lines=commands),) if commands else ()
+    repeated = (Section(title="Commands that repeat the runs", commands=commands),) if commands else ()
     return Chapter(
         name="environment",
         title="Where the figures come from",

@@ -1,5 +1,7 @@
 """Findings: why, on what evidence, and what to do first."""
 
+import dataclasses
+
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.findings import evidence_lines, findings_section
@@ -10,8 +12,8 @@ _MOST = 5  # runs
 
 def chapter(report_input: ReportInput) -> Chapter | None:
     others = [analyzed for analyzed in reversed(report_input.analyzed_runs) if not analyzed.scales][:_MOST]
-    telling = [analyzed for analyzed in others if analyzed.diagnosis.findings]
-    analyzed_runs = [*report_input.scaling_runs, *telling][:_MOST]
+    diagnosed = [analyzed for analyzed in others if analyzed.diagnosis.findings]
+    analyzed_runs = [*report_input.scaling_runs, *diagnosed][:_MOST]
     sections = tuple(
         section
         for analyzed in analyzed_runs
@@ -31,5 +33,5 @@ def _sections(analyzed: AnalyzedRun, *, several: bool) -> tuple[Section, ...]:
         for line in (f"{finding.rule}:", *evidence_lines(finding))
     )
     title = f"{analyzed.name}: findings" if several else "Findings"
-    named = tuple(Section(title=title, lines=section.lines, details=section.details) for section in sections)
+    named = tuple(dataclasses.replace(section, title=title) for section in sections)
     return (*named, *((Section(title="Evidence", details=evidence),) if evidence else ()))

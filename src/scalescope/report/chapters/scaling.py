@@ -95,14 +95,12 @@ def throughput_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
     series = [
         _series(label, rows, lambda row: row.configuration.samples_per_s) for label, rows in groups.items()
     ]
-    ideals = [_ideal(rows) for rows in groups.values()]
-    first = [Series(label="ideal", x=ideal.x, y=ideal.y, role="ideal") for ideal in ideals[:1]]
-    rest = [Series(label="_ideal", x=ideal.x, y=ideal.y, role="ideal") for ideal in ideals[1:]]
+    ideals = [_ideal(rows, in_legend=number == 0) for number, rows in enumerate(groups.values())]
     return Panel(
         kind="lines",
         x_label="ranks",
         y_label="samples per second",
-        series=(*series, *first, *rest),
+        series=(*series, *ideals),
         x_log=True,
         y_log=True,
     )
@@ -145,7 +143,7 @@ def _series(label: str, rows: list[ScalingRow], value: Value) -> Series:
     )
 
 
-def _ideal(rows: list[ScalingRow]) -> Series:
+def _ideal(rows: list[ScalingRow], *, in_legend: bool) -> Series:
     ordered = sorted(rows, key=lambda row: row.ranks)
     least = ordered[0]
     rate = least.configuration.samples_per_s.value / least.ranks
@@ -154,6 +152,7 @@ def _ideal(rows: list[ScalingRow]) -> Series:
         x=tuple(float(row.ranks) for row in ordered),
         y=tuple(rate * row.ranks for row in ordered),
         role="ideal",
+        in_legend=in_legend,
     )
 
 

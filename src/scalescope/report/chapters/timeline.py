@@ -9,7 +9,8 @@ from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.trace.sections import profile_sections
 from scalescope.report.training.sections import context
 
-_KINDS = ("compute", "communication", "copy")
+_LANES = ("compute", "communication")
+_LANE_OF = {"compute": "compute", "communication": "communication", "copy": "compute"}  # by kind of span
 _MOST_RANKS = 8
 _MOST_SPANS = 150  # of a kind; shorter ones are drawn together
 
@@ -36,17 +37,17 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 def _figure(analyzed: AnalyzedRun, profile: TraceProfile, number: int) -> Figure:
     ranks = sorted(profile.ranks)[:_MOST_RANKS]
-    names = tuple(f"rank {rank} {kind}" for rank in ranks for kind in _KINDS[:2])
+    names = tuple(f"rank {rank} {lane}" for rank in ranks for lane in _LANES)
     series = []
-    for rank in ranks:
+    for rank_number, rank in enumerate(ranks):
         step = profile.ranks[rank].steps[-1]
-        for kind in _KINDS:
+        for kind in _LANE_OF:
             spans = _joined(step.spans.get(kind, []))
-            lane = f"rank {rank} {'communication' if kind == 'communication' else 'compute'}"
             if spans:
                 series.append(
                     Series(
-                        label=f"{lane} · {kind}",
+                        label=kind,
+                        row=rank_number * len(_LANES) + _LANES.index(_LANE_OF[kind]),
                         x=tuple(start * 1e3 for start, _ in spans),
                         y=tuple(end * 1e3 for _, end in spans),
                     )

@@ -15,7 +15,8 @@ _MOST_ROWS = 200  # of a table behind a figure; results.json has everything
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Values with a name. A timeline has starts and ends, a distribution shares and values."""
+    """Values with a name. A timeline has starts and ends in one of the panel's rows; its name is the kind
+    of work. A distribution has shares and values."""
 
     label: str
     x: tuple[float, ...]
@@ -23,7 +24,9 @@ class Series:
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
     role: Role = "data"
-    colour: int | None = None  # a number of its own, where it must look the same in every figure
+    colour: int | None = None  # a fixed number, where it must look the same in every figure
+    row: int = 0  # of a timeline: which of the panel's names it belongs to
+    in_legend: bool = True  # False for a line drawn again without a name; it has no column in the table
 
     def interval(self, index: int) -> tuple[float, float] | None:
         """The interval of a value, where it has one."""
@@ -64,7 +67,7 @@ class Figure:
 
 
 def _table_of_lines(panel: Panel) -> Table:
-    shown = [drawn for drawn in panel.series if not drawn.label.startswith("_")]  # drawn again without a name
+    shown = [drawn for drawn in panel.series if drawn.in_legend]
     places = sorted({x for series in shown for x in series.x})[:_MOST_ROWS]
     rows = []
     for x in places:
@@ -98,12 +101,12 @@ def _table_of_distribution(panel: Panel) -> Table:
 
 def _table_of_timeline(panel: Panel) -> Table:
     rows = [
-        (drawn.label, significant(start), significant(end))
+        (panel.names[drawn.row], drawn.label, significant(start), significant(end))
         for drawn in panel.series
         for start, end in zip(drawn.x, drawn.y, strict=True)
     ]
-    columns = ("what", f"from, {panel.x_label}", "to")
-    return Table(columns=columns, rows=tuple(rows[:_MOST_ROWS]), left=frozenset(("what",)))
+    columns = ("row", "kind", f"from, {panel.x_label}", "to")
+    return Table(columns=columns, rows=tuple(rows[:_MOST_ROWS]), left=frozenset(("row", "kind")))
 
 
 def _name(panel: Panel, x: float) -> str:

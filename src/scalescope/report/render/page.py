@@ -7,6 +7,7 @@ from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import counted
 from scalescope.report.render.drawing import svg_for_page
+from scalescope.report.render.text import body_lines, detail_lines
 from scalescope.version import __version__
 
 
@@ -24,6 +25,8 @@ def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
         pictures=pictures,
         runs=counted(runs, "run"),
         version=__version__,
+        body_lines=body_lines,
+        detail_lines=detail_lines,
     )
     return text
 

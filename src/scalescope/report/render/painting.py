@@ -37,7 +37,7 @@ def _lines(axes: Any, panel: Panel, room_in: float) -> None:
     for number, drawn in enumerate(panel.series):
         style = _style_of(drawn, number)
         errors = _errors(drawn)
-        label = _clean(drawn.label)
+        label = _clean(drawn.label) if drawn.in_legend else None
         if errors is not None:
             axes.errorbar(drawn.x, drawn.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style)
         else:
@@ -208,16 +208,15 @@ def _distribution(axes: Any, panel: Panel, room_in: float) -> None:
 
 
 def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
-    kinds = {series.label.partition(" · ")[2] or series.label: None for series in panel.series}
+    kinds = dict.fromkeys(series.label for series in panel.series)
     colours = {kind: number for number, kind in enumerate(kinds)}
     named: set[str] = set()
     for drawn in panel.series:
-        row, _, kind = drawn.label.partition(" · ")
-        kind = kind or row
+        kind = drawn.label
         spans = [(start, end - start) for start, end in zip(drawn.x, drawn.y, strict=True)]
         number = colours[kind]
         axes.broken_barh(
-            spans, (panel.names.index(row) - 0.32, 0.64), facecolors=_colour(number),
+            spans, (drawn.row - 0.32, 0.64), facecolors=_colour(number),
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.2,
             label=None if kind in named else _clean(kind),
         )  # fmt: skip

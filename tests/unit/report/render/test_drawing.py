@@ -27,7 +27,7 @@ def series_of(kind: Kind, count: int, label: str = "a", *, intervals: bool = Fal
     if kind == "distribution":
         return Series(label=label, x=SHARES, y=(1.0, 2.0, 3.0, 4.0, 5.0))
     if kind == "timeline":
-        return Series(label=f"row 0 · {label}", x=places, y=tuple(place + 0.5 for place in places))
+        return Series(label=label, x=places, y=tuple(place + 0.5 for place in places))
     values = tuple(place + 1.0 for place in places)
     x, y = (values, places) if kind == "forest" else (places, values)
     low = tuple(value * 0.9 for value in values) if intervals else ()

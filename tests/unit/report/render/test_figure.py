@@ -24,7 +24,11 @@ def test_a_table_of_lines_has_a_row_for_every_place_of_any_line() -> None:
 
 
 def test_a_line_that_is_drawn_without_a_name_has_no_column() -> None:
-    table = panel("lines", Series(label="a", x=(1.0,), y=(2.0,)), Series(label="_ideal", x=(1.0,), y=(3.0,)))
+    table = panel(
+        "lines",
+        Series(label="a", x=(1.0,), y=(2.0,)),
+        Series(label="ideal", x=(1.0,), y=(3.0,), in_legend=False),
+    )
     assert table.table().columns == ("ranks", "a")
 
 
@@ -51,8 +55,9 @@ def test_a_table_of_distributions_has_a_column_for_every_share() -> None:
 
 
 def test_a_table_of_a_timeline_says_from_when_to_when() -> None:
-    table = panel("timeline", Series(label="rank 0 · compute", x=(0.0,), y=(1.5,)), names=("rank 0",)).table()
-    assert table.rows == (("rank 0 · compute", "0", "1.50"),)
+    second = Series(label="compute", row=1, x=(0.0,), y=(1.5,))
+    table = panel("timeline", second, names=("rank 0", "rank 1")).table()
+    assert table.rows == (("rank 1", "compute", "0", "1.50"),)
 
 
 @pytest.mark.parametrize("kind", ["lines", "bars", "stacked", "forest", "distribution", "timeline"])

@@ -12,7 +12,7 @@ from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.render.page import page
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Command, ListedFinding, Section, Table
 from tests.made_runs import HOSTILE
 
 EVIL = '</script><script>alert(1)</script>" onmouseover="alert(2)\' &amp; {{ 7 * 7 }}'
@@ -41,7 +41,11 @@ def picture(name: str = "picture", text: str = "text") -> Figure:
 
 def chapter(text: str = "text", **others: Any) -> Chapter:
     table = Table(columns=(text, "number"), rows=((text, "1"),), left=frozenset((text,)))
-    section = Section(title=text, table=table, lines=(text, f"   try: {text}: {text}"), details=(text,))
+    command = Command(label=text, command=text)
+    finding = ListedFinding(text=text, commands=(command,))
+    section = Section(
+        title=text, table=table, lines=(text,), findings=(finding,), commands=(command,), details=(text,)
+    )
     values = {
         "name": "part",
         "title": text,
