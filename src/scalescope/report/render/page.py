@@ -1,12 +1,15 @@
 """The page: one self-contained HTML file of a report's chapters."""
 
+import functools
 from importlib import resources
 from typing import Any
 
 from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
+from scalescope.report.glossary import GLOSSARY
 from scalescope.report.numbers import counted
 from scalescope.report.render.drawing import svg_for_page
+from scalescope.report.render.terms import TermMarker
 from scalescope.report.render.text import body_lines, detail_lines
 from scalescope.version import __version__
 
@@ -25,6 +28,8 @@ def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
         pictures=pictures,
         runs=counted(runs, "run"),
         version=__version__,
+        glossary=GLOSSARY,
+        term_marker=functools.partial(TermMarker, safe),
         body_lines=body_lines,
         detail_lines=detail_lines,
     )

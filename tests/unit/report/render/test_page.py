@@ -10,6 +10,7 @@ import pytest
 
 from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
+from scalescope.report.glossary import GLOSSARY
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.render.page import page
 from scalescope.report.section import Command, ListedFinding, Section, Table
@@ -78,8 +79,34 @@ def test_every_figure_has_words_and_a_table() -> None:
 
 def test_every_chapter_has_a_link() -> None:
     read = Reader(page((chapter(name="first"), chapter(name="second", figures=())), "t", 1))
-    assert [one["href"] for one in read.all("a")] == ["#first", "#second"]
-    assert [one["id"] for one in read.all("section")] == ["first", "second"]
+    links = [link["href"] for link in read.all("a")]
+    assert links[:2] == ["#first", "#second"] and set(links[2:]) == {"#glossary"}
+    assert [section["id"] for section in read.all("section")] == ["first", "second", "glossary"]
+
+
+def test_a_term_is_explained_once_in_every_chapter_but_not_in_code_or_figures() -> None:
+    lines = ("two ranks", "three ranks")
+    command = Command(label="try", command="scalescope --ranks ranks")
+    section = Section(lines=lines, commands=(command,), details=lines)
+    chapters = tuple(
+        chapter(name=name, sections=(section,), figures=(picture(name, "ranks"),)) for name in ("a", "b")
+    )
+    text = page(chapters, "t", 1)
+    assert text.count("two <abbr tabindex") == 4  # once open and once folded, in both chapters
+    assert "three ranks" in text and "<code>scalescope --ranks ranks</code>" in text
+    for figure in re.findall(r"<figure>.*?</figure>", text, flags=re.DOTALL):
+        assert "ranks" in figure and "<abbr" not in figure
+
+
+def test_the_heading_of_a_column_is_explained() -> None:
+    table = Table(columns=("efficiency",), rows=(("1",),))
+    text = page((chapter(sections=(Section(table=table),), figures=()),), "t", 1)
+    assert re.search(r'<button type="button"><abbr title="[^"<>]+">efficiency</abbr></button>', text)
+
+
+def test_the_page_has_the_whole_glossary() -> None:
+    read = Reader(page((), "t", 1))
+    assert [name["id"] for name in read.all("dt")] == [f"term-{term.anchor}" for term in GLOSSARY]
 
 
 def test_the_page_loads_nothing() -> None:
