@@ -268,4 +268,4 @@ def test_the_page_draws_them_without_intervals() -> None:
     assert found is not None
     (figure,) = found.figures
     assert figure.title.endswith("one launch each")
-    assert [drawn.label for drawn in figure.panels[0].series] == ["not judged: one launch"]
+    assert [drawn.label for drawn in figure.panels[0].series] == ["no verdict: single launch"]

@@ -16,15 +16,15 @@ from scalescope.report.varied import disambiguate
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT
 
-_WELL = 0.9  # of the ideal: less is worth a word
+_WELL = 0.9  # of the ideal: less counts as a loss
 
 
 @dataclass(frozen=True)
 class AnalyzedRun:
-    """One run, and what analysis makes of it; each thing is computed once."""
+    """One run with its analysis; each part is computed once."""
 
     run: Run
-    label: str = ""  # where the folder's own name is another run's as well
+    label: str = ""  # where two folders have the same name
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class AnalyzedRun:
 
 @dataclass(frozen=True)
 class ReportInput:
-    """All runs of a report, oldest first, and how they are to be shown."""
+    """All runs of a report, oldest first, and how to show them."""
 
     analyzed_runs: tuple[AnalyzedRun, ...]
     title: str
@@ -96,7 +96,7 @@ class ReportInput:
 
     @functools.cached_property
     def measured(self) -> tuple[Configuration, ...]:
-        """Every configuration that was asked for."""
+        """Every configuration except ablations."""
         everything = (configuration for of_machine in self._by_machine for configuration in of_machine)
         return tuple(configuration for configuration in everything if not configuration.trial.is_ablation)
 
@@ -113,7 +113,7 @@ class ReportInput:
         return tuple(row for of_machine in self._by_machine for row in scaling_rows(of_machine))
 
     def row_of(self, configuration: Configuration) -> ScalingRow | None:
-        """How a configuration scales; None where it is no row of its own."""
+        """The scaling row of a configuration; None if it has none."""
         return self._rows_by_configuration.get(id(configuration))
 
     @functools.cached_property
@@ -136,7 +136,7 @@ class ReportInput:
 
 
 def dataset_of(configuration: Configuration) -> str:
-    """The data a configuration trained on; made-up samples go by the workload's name."""
+    """The data a configuration trained on; the workload's name for synthetic samples."""
     data = configuration.trial.data
     if data not in ("synthetic", "own"):
         return data
@@ -151,5 +151,5 @@ def labels_of(measured: Sequence[Configuration]) -> tuple[str, ...]:
 
 
 def notes_of(measured: Sequence[Configuration]) -> tuple[str, ...]:
-    """What must stand beside every figure: shaped links, split GPUs, stand-ins."""
+    """What every figure must mention: emulated links, split GPUs, stand-ins."""
     return tuple(dict.fromkeys(note for configuration in measured for note in context(configuration.trial)))

@@ -1,4 +1,4 @@
-"""Chapter: a part of a report as data. A file in `chapters/` makes one; nothing else knows them."""
+"""Chapter: a part of a report as data. Each file in `chapters/` makes one; they are found by themselves."""
 
 import dataclasses
 import importlib
@@ -36,7 +36,7 @@ def chapters_of(report_input: ReportInput) -> tuple[Chapter, ...]:
 
 
 def _with_unique_names(chapter: Chapter, used: set[str]) -> Chapter:
-    """The chapter with figures that no other overwrites, also where case makes no difference."""
+    """The chapter with figure names that are unique, also on file systems that ignore case."""
     figures = []
     for figure in chapter.figures:
         names = (figure.name, *(f"{figure.name}_{number}" for number in range(2, len(used) + 3)))

@@ -27,7 +27,7 @@ def findings_section(
     details += [_not_checked(abstention) for abstention in diagnosis.abstentions]
     if not (listed or lines or details):
         return ()
-    title = "Why, and what to do" if shown else None
+    title = "Findings and advice" if shown else None
     return (Section(title=title, lines=lines, findings=listed, details=tuple(details)),)
 
 

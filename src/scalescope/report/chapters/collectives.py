@@ -1,11 +1,11 @@
-"""Collectives: bandwidth and time against size, beside what the hardware's makers and users published."""
+"""Collectives: bandwidth and time by message size, with published results for the same hardware."""
 
 from scalescope.analysis.comm.collectives import CollectiveRow
 from scalescope.hardware.published import PublishedCurve, published_all_reduce
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.comm.sections import communication_brief
-from scalescope.report.render.figure import BYTES, Figure, Panel, Series
+from scalescope.report.render.figure import Figure, Panel, Series
 
 _MOST_SERIES = 8
 _GB = 1e9
@@ -17,7 +17,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         return None
     return Chapter(
         name="collectives",
-        title="How fast ranks talk",
+        title="Collective bandwidth",
         order=50,
         sections=tuple(
             section for analyzed in analyzed_runs for section in communication_brief(analyzed.run)
@@ -35,31 +35,31 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     published = [_published(curve) for curve in _of_this_hardware(analyzed)]
     bandwidth = [_series(label, rows, bandwidth=True) for label, rows in shown.items()]
     times = [_series(label, rows, bandwidth=False) for label, rows in shown.items()]
-    made_for = [f"link shaped to {row.link}" for row in analyzed.collectives if row.link]
-    made_for += [f"one GPU split in {row.split_gpu}" for row in analyzed.collectives if row.split_gpu]
+    notes = [f"emulated link: {row.link}" for row in analyzed.collectives if row.link]
+    notes += [f"one GPU split into {row.split_gpu} parts" for row in analyzed.collectives if row.split_gpu]
     backends = sorted({str(row.backend) for row in analyzed.collectives})
-    dotted = "; dotted: published" if published else ""
+    dotted = "; dotted lines: published results" if published else ""
     return Figure(
         name="collectives" if number == 0 else f"collectives_{number + 1}",
-        title=f"Collectives against size ({', '.join(backends)}){dotted}",
-        alt=f"Lines of bus bandwidth and of time against size for {', '.join(shown)}.",
+        title=f"Collective bandwidth and time by message size ({', '.join(backends)}){dotted}",
+        alt=f"Lines of bus bandwidth and time by message size for {', '.join(shown)}.",
         panels=(
             Panel(
-                kind="lines", x_label=BYTES, y_label="bus bandwidth, GB/s", series=(*bandwidth, *published),
-                x_log=True, y_log=True,
+                kind="lines", x_label="message size", x_in_bytes=True, y_label="bus bandwidth, GB/s",
+                series=(*bandwidth, *published), x_log=True, y_log=True,
             ),
             Panel(
-                kind="lines", x_label=BYTES, y_label="time, ms", series=tuple(times), x_log=True,
-                y_log=True,
+                kind="lines", x_label="message size", x_in_bytes=True, y_label="time, ms",
+                series=tuple(times), x_log=True, y_log=True,
             ),
         ),
         command=analyzed.command,
-        notes=tuple(dict.fromkeys(made_for)),
+        notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
 
 
 def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series:
-    """The best of in place and out of place at every size."""
+    """The faster of in-place and out-of-place at every size."""
     best: dict[int, CollectiveRow] = {}
     for row in rows:
         if row.size_bytes not in best or row.median_s < best[row.size_bytes].median_s:
@@ -70,7 +70,7 @@ def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series
 
 
 def _of_this_hardware(analyzed: AnalyzedRun) -> list[PublishedCurve]:
-    """Curves of the same kind of GPU."""
+    """Published curves for the GPUs of this run."""
     gpus = analyzed.run.environment.get("machine", {}).get("gpus") or []
     used = any(result.trial.on_gpu for result in analyzed.run.results)
     names = [str(gpu.get("name", "")) for gpu in gpus] if used else []

@@ -7,7 +7,7 @@ from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.report.analyzed_run import ReportInput, dataset_of, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
-from scalescope.report.numbers import told_interval
+from scalescope.report.numbers import counted, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.training.sections import epoch_section
 from scalescope.report.varied import disambiguate
@@ -21,7 +21,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     sections = tuple(section for section in epoch_sections if section is not None)
     if not figures and not sections:
         return None
-    return Chapter(name="data", title="By data set", order=40, sections=sections, figures=figures)
+    return Chapter(name="data", title="Results by data set", order=40, sections=sections, figures=figures)
 
 
 def _figures(name: str, report_input: ReportInput) -> list[Figure]:
@@ -88,11 +88,13 @@ def _epoch_times(name: str, trained: list[Configuration], report_input: ReportIn
         )
         for label, configuration in zip(_labels(trained), trained, strict=True)
     )
-    skipped = f", without the first {report_input.skip_epochs}" if report_input.skip_epochs else ""
+    skipped = (
+        f" (first {counted(report_input.skip_epochs, 'epoch')} left out)" if report_input.skip_epochs else ""
+    )
     return Figure(
         name=f"{_stem(name)}_epoch_time_detailed",
-        title=f"{name}: time of every epoch{skipped}",
-        alt=f"Lines of the time of every epoch on {name}, one for each of {len(series)} configurations.",
+        title=f"{name}: time per epoch{skipped}",
+        alt=f"Lines of the time per epoch on {name} for {counted(len(series), 'configuration')}.",
         panels=(Panel(kind="lines", x_label="epoch", y_label="seconds", series=series),),
         notes=notes_of(trained),
     )
@@ -116,8 +118,8 @@ def _accuracy(name: str, trained: list[Configuration]) -> Figure:
         )
     return Figure(
         name=f"{_stem(name)}_accuracy",
-        title=f"{name}: accuracy after every epoch",
-        alt=f"Lines of validation and training accuracy after every epoch on {name}.",
+        title=f"{name}: accuracy per epoch",
+        alt=f"Lines of validation and training accuracy per epoch on {name}.",
         panels=tuple(panels),
         notes=notes_of(trained),
     )
@@ -132,14 +134,14 @@ def _speedups(name: str, report_input: ReportInput) -> Figure | None:
     return Figure(
         name=f"{_stem(name)}_speedup_efficiency",
         title=f"{name}: speedup and efficiency ({' and '.join(modes)} scaling)",
-        alt=f"Lines of speedup and of efficiency over the number of ranks on {name} for {', '.join(groups)}.",
+        alt=f"Lines of speedup and efficiency by number of ranks on {name} for {', '.join(groups)}.",
         panels=(speedup_panel(groups), efficiency_panel(groups)),
         notes=notes_of([row.configuration for row in rows]),
     )
 
 
 def _short(configuration: Configuration) -> str:
-    ranks = "1 rank" if configuration.trial.world_size == 1 else f"{configuration.trial.world_size} ranks"
+    ranks = counted(configuration.trial.world_size, "rank")
     return f"{ranks}\nbatch {configuration.trial.rank_batch_size:,}"
 
 
@@ -152,5 +154,5 @@ def _labels(measured: Sequence[Configuration]) -> tuple[str, ...]:
 
 
 def _stem(name: str) -> str:
-    """The name as a file may have it."""
+    """The name with only characters that are safe in file names."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)[:60] or "data"

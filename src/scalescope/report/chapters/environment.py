@@ -1,4 +1,4 @@
-"""Environment: where the figures come from, and the commands that repeat them."""
+"""Environment: the machines and versions behind the numbers, and the commands that repeat them."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from scalescope.report.section import Command, Section, Table
 
 _COLUMNS = (
     "run",
-    "measured",
+    "date",
     "host",
-    "processor",
+    "CPU",
     "cores",
     "memory",
     "GPUs",
     "torch",
     "NCCL",
-    "git",
+    "git commit",
 )
 _FEW_HOSTS = 4
 
@@ -38,7 +38,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     repeated = (Section(title="Commands that repeat the runs", commands=commands),) if commands else ()
     return Chapter(
         name="environment",
-        title="Where the figures come from",
+        title="Environment and commands",
         order=110,
         sections=(Section(table=table, details=variables), *repeated),
     )
@@ -49,7 +49,7 @@ def _row(analyzed: AnalyzedRun) -> tuple[str, ...]:
     machine: dict[str, Any] = environment.get("machine") or {}
     gpus = [str(gpu.get("name", "unknown")) for gpu in machine.get("gpus") or []]
     git = environment.get("git") or {}
-    commit = str(git.get("commit", ""))[:10] + (" and changes" if git.get("changed") else "")
+    commit = str(git.get("commit", ""))[:10] + (" (modified)" if git.get("changed") else "")
     memory = machine.get("memory_bytes")
     return (
         analyzed.name,

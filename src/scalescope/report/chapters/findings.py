@@ -1,4 +1,4 @@
-"""Findings: why, on what evidence, and what to do first."""
+"""Findings: what costs speed, on what evidence, and what to do first."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     )
     if not sections:
         return None
-    return Chapter(name="findings", title="Why, and what to do", order=20, sections=sections)
+    return Chapter(name="findings", title="Findings and advice", order=20, sections=sections)
 
 
 def _sections(analyzed: AnalyzedRun, *, several: bool) -> tuple[Section, ...]:

@@ -1,4 +1,4 @@
-"""Levers: what each setting does to the speed, as a forest plot."""
+"""Levers: the effect of each setting on the speed, as a forest plot."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.section import Section
 from scalescope.results.run_folder import TUNING, read_json
 
-_NOT_JUDGED = "not judged: one launch"
-_GROUPS = ("faster", "slower", "no difference", "inconclusive", _NOT_JUDGED)
+_NOT_COMPARED = "no verdict: single launch"
+_GROUPS = ("faster", "slower", "no difference", "inconclusive", _NOT_COMPARED)
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
@@ -33,7 +33,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         if isinstance(lever, dict)
     )
     sections = (Section(lines=lines, details=left_out),)
-    return Chapter(name="levers", title="What each lever does", order=90, sections=sections, figures=figures)
+    return Chapter(name="levers", title="Effect of each lever", order=90, sections=sections, figures=figures)
 
 
 def _tuning(analyzed: AnalyzedRun) -> dict[str, Any] | None:
@@ -58,17 +58,17 @@ def _figure(analyzed: AnalyzedRun, tuning: dict[str, Any], number: int) -> Figur
     speeds = [float(lever["speedup"]) for lever in ordered]
     panel = Panel(
         kind="forest",
-        x_label="speed against the baseline (×)",
+        x_label="speed relative to the baseline (×)",
         y_label="",
         series=tuple(drawn for drawn in series if drawn.x),
         names=names,
         x_log=max(speeds) > 2.0 * min(speeds),
     )
-    shown = "95 % intervals" if any(lever.get("ci95_speedup") for lever in ordered) else "one launch each"
+    shown = "95 % intervals" if any(lever.get("ci95_speedup") for lever in ordered) else "single launches"
     return Figure(
         name="levers" if number == 0 else f"levers_{number + 1}",
-        title=f"Speed of each lever against the baseline, {shown}",
-        alt=f"Points with intervals: {names[0]} is fastest at {speeds[0]:.2f} times the baseline.",
+        title=f"Speed with each lever relative to the baseline ({shown})",
+        alt=f"Points with intervals; {names[0]} is the fastest, at {speeds[0]:.2f} times the baseline.",
         panels=(panel,),
         command=analyzed.command,
     )
@@ -83,7 +83,7 @@ def _interval(lever: dict[str, Any]) -> tuple[float | None, float | None]:
 
 def _series(group: str, ordered: list[dict[str, Any]]) -> Series:
     rows = [
-        (row, lever) for row, lever in enumerate(ordered) if (lever.get("verdict") or _NOT_JUDGED) == group
+        (row, lever) for row, lever in enumerate(ordered) if (lever.get("verdict") or _NOT_COMPARED) == group
     ]
     intervals = [_interval(lever) for _, lever in rows]
     return Series(

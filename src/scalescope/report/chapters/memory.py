@@ -1,4 +1,4 @@
-"""Memory: what a batch takes, by what takes it, and the limit."""
+"""Memory: use per rank by category and batch, and the peak."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     ]
     named = tuple(_named(figure, number) for number, figure in enumerate(figures[:_MOST]))
     sections = tuple(section for analyzed in analyzed_runs for section in memory_sections(analyzed.run))
-    return Chapter(name="memory", title="Memory", order=80, sections=sections, figures=named)
+    return Chapter(name="memory", title="Memory per rank", order=80, sections=sections, figures=named)
 
 
 def _named(figure: Figure, number: int) -> Figure:
@@ -59,11 +59,11 @@ def _figure(analyzed: AnalyzedRun, group: MemoryGroup) -> Figure | None:
     job = group.trial.job_label_without_batch
     return Figure(
         name="memory",
-        title=f"Memory of {group.trial.workload} ({job}) on {group.trial.device}",
-        alt=f"Bars of what takes memory at {', '.join(names)}, and the peak against the batch.",
+        title=f"Memory per rank: {group.trial.workload} ({job}) on {group.trial.device}",
+        alt=f"Bars of memory per rank by category at {', '.join(names)}, and a line of the peak by batch.",
         panels=(
             Panel(kind="stacked", x_label="MiB", y_label="", series=tuple(series), names=names),
-            Panel(kind="lines", x_label="batch", y_label="peak, MiB", series=(peaks,)),
+            Panel(kind="lines", x_label="batch per rank", y_label="peak memory, MiB", series=(peaks,)),
         ),
         command=analyzed.command,
     )

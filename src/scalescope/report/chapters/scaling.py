@@ -1,4 +1,4 @@
-"""Scaling: throughput, speedup and efficiency against the number of ranks."""
+"""Scaling: throughput, speedup and efficiency by number of ranks."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter
-from scalescope.report.numbers import counted, told_interval
+from scalescope.report.numbers import counted, percent, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.sections import table_section
 from scalescope.report.section import Section
@@ -27,7 +27,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         return None
     return Chapter(
         name="scaling",
-        title="How it scales",
+        title="Scaling",
         order=30,
         sections=tuple(_section(analyzed) for analyzed in analyzed_runs),
         figures=tuple(
@@ -56,9 +56,9 @@ def _figure(analyzed: AnalyzedRun, number: int, by: str | None) -> Figure:
     best = max((row for row in analyzed.rows if not row.is_baseline), key=lambda row: row.efficiency.value)
     return Figure(
         name="scaling" if number == 0 else f"scaling_{number + 1}",
-        title=f"Throughput and efficiency against ranks: {'; '.join(jobs)}",
-        alt=f"Lines of throughput and of efficiency over the number of ranks for {', '.join(groups)}. The "
-        f"best efficiency is {best.efficiency.value:.0%} on {best.ranks} ranks.",
+        title=f"Throughput and efficiency by number of ranks: {'; '.join(jobs)}",
+        alt=f"Lines of throughput and efficiency by number of ranks for {', '.join(groups)}. The "
+        f"best efficiency is {percent(best.efficiency.value)} on {best.ranks} ranks.",
         panels=(throughput_panel(groups), efficiency_panel(groups)),
         command=analyzed.command,
         notes=notes_of([row.configuration for row in analyzed.rows]),
@@ -72,7 +72,7 @@ def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, li
     names = list(dict.fromkeys([*([by] if by else []), *varied]))[:_MOST_NAMES]
     groups: dict[str, list[ScalingRow]] = {}
     for row in scaled:
-        words = [f"batch {row.batch:,}{'' if row.trial.mode == 'weak' else ' in all'}"]
+        words = [f"{'' if row.trial.mode == 'weak' else 'global '}batch {row.batch:,}"]
         words += [f"{name} {shown_value(row.trial, name)}" for name in names if name in row.trial.settings]
         groups.setdefault(", ".join(words), []).append(row)
     shown = dict(list(groups.items())[:_MOST_SERIES])
@@ -84,14 +84,14 @@ def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, li
 
 
 def _starts(baseline: ScalingRow, row: ScalingRow, names: list[str]) -> bool:
-    """Whether a line begins there: one rank has no strategy, nor the settings of its wrapper."""
+    """Whether a line starts at this baseline; plain training has no strategy and none of its settings."""
     settings, other = baseline.trial.settings, row.trial.settings
     same = all(settings[name] == other.get(name) for name in names if name in settings and name != "strategy")
     return same and (baseline.ranks, baseline.batch) == (row.baseline_ranks, row.batch)
 
 
 def throughput_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
-    """Samples a second, with what N times the smallest number of ranks would give."""
+    """Samples per second, with the ideal: N times the rate per rank of the smallest number of ranks."""
     series = [
         _series(label, rows, lambda row: row.configuration.samples_per_s) for label, rows in groups.items()
     ]
@@ -115,7 +115,7 @@ def efficiency_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
 
 
 def speedup_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
-    """How many times the smallest number of ranks."""
+    """Speedup over the smallest number of ranks."""
     series = [_series(label, rows, lambda row: row.speedup) for label, rows in groups.items()]
     ranks = sorted({row.ranks for rows in groups.values() for row in rows})
     least = min((row.baseline_ranks for rows in groups.values() for row in rows), default=1)

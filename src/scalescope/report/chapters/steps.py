@@ -1,7 +1,8 @@
-"""Steps: how step times scatter, configuration by configuration."""
+"""Steps: the distribution of step times per configuration."""
 
 from scalescope.report.analyzed_run import ReportInput, labels_of, notes_of
 from scalescope.report.chapter import Chapter
+from scalescope.report.numbers import counted
 from scalescope.report.render.figure import Figure, Panel, Series, quantiles
 
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -27,9 +28,9 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     more = f"; {left:,} more configurations are in the tables" if left > 0 else ""
     figure = Figure(
         name="steps",
-        title=f"Step times: 5 to 95 %, the middle half thick, the median marked{more}",
-        alt=f"For each of {len(shown)} configurations the range of its step times.",
+        title=f"Step times: 5th to 95th percentile (thin), 25th to 75th (thick), median (mark){more}",
+        alt=f"Ranges of step times for {counted(len(shown), 'configuration')}.",
         panels=(panel,),
         notes=notes_of(shown),
     )
-    return Chapter(name="steps", title="How steps scatter", order=60, figures=(figure,))
+    return Chapter(name="steps", title="Step time distribution", order=60, figures=(figure,))

@@ -1,4 +1,4 @@
-"""Telemetry: what processors and GPUs did while it was measured."""
+"""Telemetry: utilization of CPUs and GPUs during the measurement."""
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.report.analyzed_run import ReportInput, labels_of
@@ -29,7 +29,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     lines = (f"{left:,} more configurations are in trials.jsonl.",) if left else ()
     return Chapter(
         name="telemetry",
-        title="What the hardware did",
+        title="Hardware utilization",
         order=100,
         sections=(Section(table=table, lines=lines),),
     )

@@ -5,6 +5,7 @@ from itertools import pairwise
 from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
+from scalescope.report.numbers import counted, percent
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.trace.sections import profile_sections
 from scalescope.report.training.sections import context
@@ -28,7 +29,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     ][:3]
     return Chapter(
         name="timeline",
-        title="Inside a step",
+        title="Timeline of one step",
         order=70,
         sections=tuple(section for analyzed in analyzed_runs for section in profile_sections(analyzed.run)),
         figures=tuple(_figure(analyzed, profile, number) for number, (analyzed, profile) in enumerate(drawn)),
@@ -53,16 +54,18 @@ def _figure(analyzed: AnalyzedRun, profile: TraceProfile, number: int) -> Figure
                     )
                 )
     hidden = (
-        "" if profile.overlap is None else f" {profile.overlap:.0%} of communication hides behind compute."
+        ""
+        if profile.overlap is None
+        else f" {percent(profile.overlap)} of the communication overlaps with compute."
     )
     return Figure(
         name="timeline" if number == 0 else f"timeline_{number + 1}",
         title=f"One step of {profile.trial.workload} ({profile.trial.job_label})",
-        alt=f"Bars of compute and communication over one step of {len(ranks)} ranks.{hidden}",
+        alt=f"Bars of compute and communication during one step of {counted(len(ranks), 'rank')}.{hidden}",
         panels=(
             Panel(
                 kind="timeline",
-                x_label="ms since the step began",
+                x_label="ms since the start of the step",
                 y_label="",
                 series=tuple(series),
                 names=names,
@@ -74,7 +77,7 @@ def _figure(analyzed: AnalyzedRun, profile: TraceProfile, number: int) -> Figure
 
 
 def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans with pauses too short to be seen closed, until there are few enough to draw."""
+    """Spans, joined across the shortest pauses until there are few enough to draw."""
     if len(spans) <= _MOST_SPANS:
         return spans
     pauses = sorted(after[0] - before[1] for before, after in pairwise(spans))

@@ -1,4 +1,4 @@
-"""Verdict: what the runs say in a sentence each, and where the speed goes."""
+"""Verdict: each run in one sentence, and what its lost speed is lost to."""
 
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import TERMS, Waterfall
@@ -10,22 +10,22 @@ from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section
 
 _MOST = 3  # runs with a waterfall each
-_MOST_LINES = 12  # of what runs say; the rest is folded
+_MOST_LINES = 12  # sentences; the rest is folded
 _MOST_BARS = 24  # of those that lose most
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
-    """The newest run that scales speaks first."""
+    """The newest run with scaling comes first."""
     analyzed_runs = [
         *report_input.scaling_runs,
-        *(s for s in reversed(report_input.analyzed_runs) if not s.scales),
+        *(analyzed for analyzed in reversed(report_input.analyzed_runs) if not analyzed.scales),
     ]
     headlines = [(analyzed.name, headline(analyzed)) for analyzed in analyzed_runs]
     sentences = [
         f"{name}: {line}" if len(headlines) > 1 else line for name, line in headlines if line != NOTHING
     ]
-    silent = [name for name, line in headlines if line == NOTHING]
-    nothing = (f"Nothing was measured that could be explained: {', '.join(silent)}.",) if silent else ()
+    without_result = [name for name, line in headlines if line == NOTHING]
+    nothing = (f"No result to summarize: {', '.join(without_result)}.",) if without_result else ()
     lines = tuple(sentences[:_MOST_LINES]) if sentences else nothing
     details = (*sentences[_MOST_LINES:], *(nothing if sentences else ()))
     drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
@@ -33,7 +33,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     figures = tuple(_figure(analyzed, number) for number, analyzed in enumerate(drawn))
     return Chapter(
         name="verdict",
-        title="Verdict",
+        title="Summary",
         order=10,
         sections=(Section(lines=lines, details=details), *sections),
         figures=figures,
@@ -62,18 +62,18 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     modes = sorted({row.trial.mode for row, _ in shown})
     panel = Panel(
         kind="stacked",
-        x_label="ranks' worth of speed",
+        x_label="speed, in multiples of one rank",
         y_label="",
         series=(delivered, *(term for term in terms if any(value > 0.0 for value in term.y))),
         names=names,
     )
     worst = max(shown, key=lambda pair: pair[1].lost)[1]
     largest = worst.largest
-    most = "" if largest is None else f" Most is lost to {largest.name}."
+    most = "" if largest is None else f" The largest loss is {largest.name}."
     return Figure(
         name="waterfall" if number == 0 else f"waterfall_{number + 1}",
-        title=f"Where the speed of N ranks goes ({' and '.join(modes)} scaling)",
-        alt=f"Bars of delivered speed and what is lost, for {', '.join(names)}.{most}",
+        title=f"Delivered and lost speed of N ranks ({' and '.join(modes)} scaling)",
+        alt=f"Bars of delivered and lost speed for {', '.join(names)}.{most}",
         panels=(panel,),
         command=analyzed.command,
         notes=notes_of([row.configuration for row, _ in shown]),

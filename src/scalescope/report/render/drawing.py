@@ -68,13 +68,13 @@ def _for_page(tag: str, prefix: str) -> str:
 
 @contextlib.contextmanager
 def _drawn(figure: Figure, width: str, *, titled: bool = True) -> Iterator[Any]:
-    """A matplotlib figure with its places settled; what it is saved as depends on the style as well."""
+    """A matplotlib figure after layout; it must be saved inside this context, which holds the style."""
     new_figure, in_style = _matplotlib()
     with in_style(_style()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name may have letters that the font has not
         drawn = _draw(new_figure, figure, width, titled=titled)
         drawn.draw_without_rendering()
-        drawn.set_layout_engine(None)  # or every format would settle them again
+        drawn.set_layout_engine(None)  # or every format would do the layout again
         yield drawn
 
 
@@ -121,7 +121,7 @@ def _legends(drawn: Any, figure: Figure, width_in: float) -> float:
 
 
 def check_drawing() -> None:
-    """Refuse to begin where nothing can be drawn."""
+    """Fail early if matplotlib is missing."""
     _matplotlib()
 
 
@@ -132,7 +132,7 @@ def _matplotlib() -> tuple[Any, Any]:
         from matplotlib.figure import Figure as Drawn
     except ImportError:
         raise CannotRun(
-            "figures need matplotlib: pip install 'scalescope[report]', or --format csv,tex,txt without them"
+            "figures require matplotlib: pip install 'scalescope[report]', or use --format csv,tex,txt"
         ) from None
     return Drawn, library.rc_context
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scalescope.report.numbers import MISSING, data_size, significant
+from scalescope.report.numbers import MISSING, data_size, percent, significant
 from scalescope.report.section import Table
 
-BYTES = "bytes"  # an axis of that name has ticks of 1024
 Kind = Literal["lines", "bars", "stacked", "forest", "distribution", "timeline"]
 Role = Literal["data", "ideal", "reference"]
 _MOST_ROWS = 200  # of a table behind a figure; results.json has everything
@@ -46,6 +45,7 @@ class Panel:
     series: tuple[Series, ...]
     names: tuple[str, ...] = ()
     x_log: bool = False
+    x_in_bytes: bool = False  # ticks are powers of two, with units of 1024
     y_log: bool = False
     title: str = ""
 
@@ -56,13 +56,13 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A picture of one panel or several, with what a reader must know about it."""
+    """A picture of one panel or several, with its title and notes."""
 
     name: str  # of its files
     title: str
-    alt: str  # what it shows, for those who do not see it
+    alt: str  # a description for readers who cannot see the picture
     panels: tuple[Panel, ...]
-    command: str = ""  # what measured it
+    command: str = ""  # the command that repeats the measurement
     notes: tuple[str, ...] = ()
 
 
@@ -73,7 +73,7 @@ def _table_of_lines(panel: Panel) -> Table:
     for x in places:
         cells = [_cell(series, series.x.index(x)) if x in series.x else MISSING for series in shown]
         rows.append((_name(panel, x), *cells))
-    first = "what" if panel.names else panel.x_label
+    first = "name" if panel.names else panel.x_label
     return Table(
         columns=(first, *(series.label for series in shown)), rows=tuple(rows), left=frozenset((first,))
     )
@@ -86,17 +86,17 @@ def _table_of_forest(panel: Panel) -> Table:
         for index, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True))
     ]
     return Table(
-        columns=("what", "group", panel.x_label), rows=tuple(rows), left=frozenset(("what", "group"))
+        columns=("name", "group", panel.x_label), rows=tuple(rows), left=frozenset(("name", "group"))
     )
 
 
 def _table_of_distribution(panel: Panel) -> Table:
     shares = panel.series[0].x if panel.series else ()
-    columns = ("what", *(f"{share:.0%}" for share in shares))
+    columns = ("name", *(percent(share) for share in shares))
     rows = tuple(
         (drawn.label, *(significant(value) for value in drawn.y)) for drawn in panel.series[:_MOST_ROWS]
     )
-    return Table(columns=columns, rows=rows, left=frozenset(("what",)))
+    return Table(columns=columns, rows=rows, left=frozenset(("name",)))
 
 
 def _table_of_timeline(panel: Panel) -> Table:
@@ -112,7 +112,7 @@ def _table_of_timeline(panel: Panel) -> Table:
 def _name(panel: Panel, x: float) -> str:
     if panel.names:
         return panel.names[int(x)].replace("\n", ", ")
-    if panel.x_label == BYTES:
+    if panel.x_in_bytes:
         return data_size(x)
     return f"{x:,.0f}" if x == int(x) else significant(x, 4)
 

@@ -42,6 +42,6 @@ def _jinja() -> tuple[Any, Any]:
         import markupsafe
     except ImportError:
         raise CannotRun(
-            "the page needs jinja2: pip install 'scalescope[report]', or --format csv,tex,txt without it"
+            "the page requires jinja2: pip install 'scalescope[report]', or use --format csv,tex,txt"
         ) from None
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined), markupsafe.Markup

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from scalescope.report.numbers import data_size, shortened, significant
-from scalescope.report.render.figure import BYTES, Panel, Series
+from scalescope.report.render.figure import Panel, Series
 
-# Told apart by colour-blind eyes (Okabe and Ito 2008) and by their grey; markers and dashes differ as well.
+# Distinguishable with colour blindness (Okabe and Ito 2008) and in grey; markers and dashes differ as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6e6e2a")
 INK, FAINT, GRID, PAPER = "#1b1f24", "#6b727b", "#d9dde2", "#ffffff"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -19,7 +19,7 @@ _HATCHES = ("", "///", "\\\\\\", "xxx", "---", "|||", "++", "//")  # of lines al
 _PANEL_HEIGHT_IN = 2.9
 _ROW_IN = 0.24
 _FEW_SIZES, _FEW_COLUMNS = 5, 4
-_FEW_PLACES = 8  # on an axis, each of which is named
+_FEW_VALUES = 8  # on an axis, each with a tick
 
 
 def height_of(panel: Panel, room_in: float) -> float:
@@ -60,18 +60,18 @@ def _between(series: Series) -> tuple[list[float], list[float]]:
 
 
 def _scale_x(axes: Any, panel: Panel) -> None:
-    """Few places on a logarithmic axis are named one by one."""
-    places = sorted({x for drawn in panel.series for x in drawn.x})
-    if panel.x_log and places:
+    """A few values on a logarithmic axis each have a tick."""
+    values = sorted({x for drawn in panel.series for x in drawn.x})
+    if panel.x_log and values:
         axes.set_xscale("log", base=2)
-        if panel.x_label == BYTES:
-            axes.set_xticks(_doublings(places[0], places[-1]))
-        elif len(places) <= _FEW_PLACES:
-            axes.set_xticks(places)
+        if panel.x_in_bytes:
+            axes.set_xticks(_doublings(values[0], values[-1]))
+        elif len(values) <= _FEW_VALUES:
+            axes.set_xticks(values)
         axes.minorticks_off()
-    elif all(x == int(x) for x in places):
+    elif all(x == int(x) for x in values):
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    if panel.x_label == BYTES:
+    if panel.x_in_bytes:
         axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+ ", " ", data_size(value)))
     else:
         axes.xaxis.set_major_formatter(_plain)
@@ -115,9 +115,9 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
     upright = fits_below(panel, room_in)
     wide = 0.8 / max(1, len(panel.series))
     for number, drawn in enumerate(panel.series):
-        places = [x - 0.4 + wide * (number + 0.5) for x in drawn.x]
+        positions = [x - 0.4 + wide * (number + 0.5) for x in drawn.x]
         (axes.bar if upright else axes.barh)(
-            places, drawn.y, wide * 0.92, label=_clean(drawn.label), color=_colour(number), capsize=2,
+            positions, drawn.y, wide * 0.92, label=_clean(drawn.label), color=_colour(number), capsize=2,
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.4,
             error_kw={"elinewidth": 0.9, "ecolor": INK}, **{"yerr" if upright else "xerr": _errors(drawn)},
         )  # fmt: skip

@@ -52,5 +52,5 @@ def _writer() -> Any:
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
-        raise CannotRun("--tensorboard needs tensorboardX: pip install 'scalescope[track]'") from None
+        raise CannotRun("--tensorboard requires tensorboardX: pip install 'scalescope[track]'") from None
     return SummaryWriter

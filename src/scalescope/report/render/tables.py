@@ -54,7 +54,17 @@ def summary_table(report_input: ReportInput) -> Table:
     )
     varied = varied_settings([job.trial for job in report_input.selected])
     names = tuple(name for name in varied if name != "batch_size")[:_MOST_VARIED]
-    columns = ("data", "strategy", "ranks", "batch", *names, "step ms", "samples/s", "speedup", "efficiency")
+    columns = (
+        "data",
+        "strategy",
+        "ranks",
+        "batch per rank",
+        *names,
+        "step ms",
+        "samples/s",
+        "speedup",
+        "efficiency",
+    )
     cells = []
     for job in jobs:
         cells.append(
@@ -88,8 +98,15 @@ def before_after(report_input: ReportInput) -> Table | None:
     pairs = [group for group in groups.values() if len(group) == 2]
     different = [pair for pair in pairs if varied_settings([configuration.trial for configuration in pair])]
     rows = tuple(_change(before, after) for before, after in different)
-    columns = ("workload", "ranks", "what changed", "before, samples/s", "after, samples/s", "after ÷ before")
-    left = frozenset(("workload", "what changed"))
+    columns = (
+        "workload",
+        "ranks",
+        "changed settings",
+        "before, samples/s",
+        "after, samples/s",
+        "after ÷ before",
+    )
+    left = frozenset(("workload", "changed settings"))
     return Table(columns=columns, rows=rows, left=left) if rows else None
 
 
@@ -179,7 +196,7 @@ def to_tex(table: Table) -> str:
 
 
 def tex(text: str) -> str:
-    """Text as any TeX prints it, in one line; letters that it does not know become a question mark."""
+    """Text in one line that every TeX can print; unsupported letters become a question mark."""
     return "".join(map(_tex_letter, " ".join(text.split())))
 
 

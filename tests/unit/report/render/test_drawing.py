@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.report.render.drawing import save, svg_for_page
-from scalescope.report.render.figure import BYTES, Figure, Kind, Panel, Series
+from scalescope.report.render.figure import Figure, Kind, Panel, Series
 from scalescope.report.render.painting import COLOURS
 from tests.made_runs import HOSTILE
 
@@ -114,7 +114,7 @@ def test_ticks_of_logarithmic_axes_are_plain_numbers() -> None:
 
 def test_sizes_on_an_axis_are_few_and_have_units() -> None:
     line = Series(label="a", x=tuple(1024.0 * 4**power for power in range(8)), y=(1.0,) * 8)
-    made = Panel(kind="lines", x_label=BYTES, y_label="rate", series=(line,), x_log=True)
+    made = Panel(kind="lines", x_label="size", x_in_bytes=True, y_label="rate", series=(line,), x_log=True)
     assert re.findall(r"\d+ [KM]iB", text_of(figure(made))) == [
         "1 KiB",
         "8 KiB",

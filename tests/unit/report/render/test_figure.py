@@ -3,7 +3,7 @@
 import pytest
 
 from scalescope.report.numbers import MISSING
-from scalescope.report.render.figure import BYTES, Panel, Series, quantiles
+from scalescope.report.render.figure import Panel, Series, quantiles
 
 
 def panel(kind: str, *series: Series, **others: object) -> Panel:
@@ -33,7 +33,7 @@ def test_a_line_that_is_drawn_without_a_name_has_no_column() -> None:
 
 
 def test_sizes_are_shown_with_units() -> None:
-    table = panel("lines", Series(label="a", x=(1024.0,), y=(2.0,)), x_label=BYTES).table()
+    table = panel("lines", Series(label="a", x=(1024.0,), y=(2.0,)), x_in_bytes=True).table()
     assert table.rows[0][0] == "1.00 KiB"
 
 
@@ -51,7 +51,7 @@ def test_a_table_of_a_forest_names_the_group_and_the_interval() -> None:
 
 def test_a_table_of_distributions_has_a_column_for_every_share() -> None:
     table = panel("distribution", Series(label="a", x=(0.05, 0.5), y=(1.0, 2.0))).table()
-    assert (table.columns, table.rows) == (("what", "5%", "50%"), (("a", "1.00", "2.00"),))
+    assert (table.columns, table.rows) == (("name", "5 %", "50 %"), (("a", "1.00", "2.00"),))
 
 
 def test_a_table_of_a_timeline_says_from_when_to_when() -> None:

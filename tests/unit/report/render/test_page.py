@@ -138,7 +138,7 @@ def test_a_section_of_details_alone_is_folded_under_its_title() -> None:
 
 def test_a_missing_jinja_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     _without("jinja2", monkeypatch)
-    with pytest.raises(CannotRun, match=r"the page needs jinja2: pip install 'scalescope\[report\]'"):
+    with pytest.raises(CannotRun, match=r"jinja2: pip install 'scalescope\[report\]'"):
         page((), "t", 1)
 
 
