@@ -3,12 +3,16 @@
 import dataclasses
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from scalescope.report import chapters
-from scalescope.report.analyzed_run import ReportInput
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
+
+Part = TypeVar("Part", Section, Figure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,20 @@ def chapters_of(report_input: ReportInput) -> tuple[Chapter, ...]:
     return tuple(
         _with_unique_names(chapter, used) for chapter in sorted(built, key=lambda chapter: chapter.order)
     )
+
+
+def titled_by_run(parts: Iterable[tuple[AnalyzedRun, Part]]) -> tuple[Part, ...]:
+    """Sections or figures with the run's name in their titles, where they belong to several runs."""
+    pairs = list(parts)
+    names = [analyzed.name for analyzed, _ in pairs]
+    if len(set(names)) < 2:
+        return tuple(part for _, part in pairs)
+    titled = []
+    for number, (name, (_, part)) in enumerate(zip(names, pairs, strict=True)):
+        follows = name in names[:number]  # a part without a title belongs to the one before
+        title = f"{name}: {part.title}" if part.title else part.title if follows else name
+        titled.append(dataclasses.replace(part, title=title))
+    return tuple(titled)
 
 
 def _with_unique_names(chapter: Chapter, used: set[str]) -> Chapter:

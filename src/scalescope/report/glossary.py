@@ -46,7 +46,7 @@ GLOSSARY: tuple[Term, ...] = (
     Term(
         name="world size",
         meaning="The number of ranks that work together in one launch.",
-        measured="Set with --world-size; it is not measured.",
+        measured="None; it is given with --world-size.",
     ),
     Term(
         name="trial",
@@ -138,7 +138,7 @@ GLOSSARY: tuple[Term, ...] = (
         name="unknown",
         meaning="A value that was not measured or could not be read. In the waterfall, causes that could not "
         "be separated from each other are unknown.",
-        measured="Not measured; the report names the missing measurement.",
+        measured="None; the report names what is missing.",
     ),
     Term(
         name="ablation",
@@ -180,4 +180,4 @@ def glossary_markdown() -> str:
 
 def _entry(term: Term) -> str:
     also = f" Also written: {', '.join(term.aliases)}." if term.aliases else ""
-    return f"## {term.name}\n\n{term.meaning}{also}\n\nHow it is measured: {term.measured}\n"
+    return f"## {term.name}\n\n{term.meaning}{also}\n\nMeasurement: {term.measured}\n"

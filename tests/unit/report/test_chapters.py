@@ -12,7 +12,7 @@ from scalescope.analysis.trace.rank_trace import TracedRank, TracedStep
 from scalescope.experiment.trial import Trial
 from scalescope.report import analyzed_run as material_module
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter, chapters_of
+from scalescope.report.chapter import Chapter, chapters_of, titled_by_run
 from scalescope.report.chapters import (
     datasets,
     environment,
@@ -24,6 +24,7 @@ from scalescope.report.chapters import (
     trials,
 )
 from scalescope.report.render.figure import Figure
+from scalescope.report.section import Section
 from scalescope.results.run import Run
 from tests.unit.report.known_runs import make_run, make_trials
 
@@ -112,6 +113,27 @@ def test_configurations_of_one_name_are_told_apart() -> None:
         "single, 1 rank, batch 16, optimizer sgd",
         "single, 1 rank, batch 16, optimizer adamw",
     ]
+
+
+def test_titles_name_the_run_where_there_are_several() -> None:
+    run = make_run(make_trials(world_size=[1, 2], batch_size=16), 1)
+    first, second = (dataclasses.replace(run, path=Path(name)) for name in ("first", "second"))
+    alone, both = scaling.chapter(report_input(first)), scaling.chapter(report_input(first, second))
+    assert alone is not None and both is not None
+    assert [figure.title for figure in both.figures] == [
+        f"{name}: {alone.figures[0].title}" for name in ("second", "first")
+    ]
+    assert [section.title for section in both.sections] == [
+        f"{name}: {alone.sections[0].title}" for name in ("second", "first")
+    ]
+
+
+def test_a_section_without_a_title_has_the_name_of_its_run_once() -> None:
+    run = make_run(make_trials(), 1)
+    runs = [AnalyzedRun(run, label=name) for name in ("a", "a", "b")]
+    sections = [Section(lines=("line",))] * 3
+    assert [part.title for part in titled_by_run(zip(runs, sections, strict=True))] == ["a", None, "b"]
+    assert [part.title for part in titled_by_run(zip(runs[:2], sections, strict=False))] == [None, None]
 
 
 def test_a_line_of_speedups_starts_at_its_baseline() -> None:

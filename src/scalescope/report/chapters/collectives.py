@@ -3,10 +3,11 @@
 from scalescope.analysis.comm.collectives import CollectiveRow
 from scalescope.hardware.published import PublishedCurve, published_all_reduce
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.comm.sections import communication_brief
 from scalescope.report.render.figure import Figure, Panel, Series
 
+_MOST = 3  # figures, of the newest runs
 _MOST_SERIES = 8
 _GB = 1e9
 
@@ -19,10 +20,12 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         name="collectives",
         title="Collective bandwidth",
         order=50,
-        sections=tuple(
-            section for analyzed in analyzed_runs for section in communication_brief(analyzed.run)
+        sections=titled_by_run(
+            (analyzed, section) for analyzed in analyzed_runs for section in communication_brief(analyzed.run)
         ),
-        figures=tuple(_figure(analyzed, number) for number, analyzed in enumerate(analyzed_runs[:3])),
+        figures=titled_by_run(
+            (analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(analyzed_runs[:_MOST])
+        ),
     )
 
 

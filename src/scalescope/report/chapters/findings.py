@@ -3,7 +3,7 @@
 import dataclasses
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.findings import evidence_lines, findings_section
 from scalescope.report.section import Section
 
@@ -14,17 +14,15 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     others = [analyzed for analyzed in reversed(report_input.analyzed_runs) if not analyzed.scales][:_MOST]
     diagnosed = [analyzed for analyzed in others if analyzed.diagnosis.findings]
     analyzed_runs = [*report_input.scaling_runs, *diagnosed][:_MOST]
-    sections = tuple(
-        section
-        for analyzed in analyzed_runs
-        for section in _sections(analyzed, several=len(analyzed_runs) > 1)
+    sections = titled_by_run(
+        (analyzed, section) for analyzed in analyzed_runs for section in _sections(analyzed)
     )
     if not sections:
         return None
     return Chapter(name="findings", title="Findings and advice", order=20, sections=sections)
 
 
-def _sections(analyzed: AnalyzedRun, *, several: bool) -> tuple[Section, ...]:
+def _sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     sections = findings_section(analyzed.diagnosis, every=True, loses=analyzed.loses)
     evidence = tuple(
         line
@@ -32,6 +30,5 @@ def _sections(analyzed: AnalyzedRun, *, several: bool) -> tuple[Section, ...]:
         if finding.evidence
         for line in (f"{finding.rule}:", *evidence_lines(finding))
     )
-    title = f"{analyzed.name}: findings" if several else "Findings"
-    named = tuple(dataclasses.replace(section, title=title) for section in sections)
-    return (*named, *((Section(title="Evidence", details=evidence),) if evidence else ()))
+    untitled = (dataclasses.replace(section, title=None) for section in sections)  # the chapter has one
+    return (*untitled, *((Section(title="Evidence", details=evidence),) if evidence else ()))

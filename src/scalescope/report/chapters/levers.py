@@ -3,7 +3,7 @@
 from typing import Any
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.section import Section
 from scalescope.results.run_folder import TUNING, read_json
@@ -18,8 +18,8 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         for analyzed in reversed(report_input.analyzed_runs)
         if (tuning := _tuning(analyzed))
     ]
-    figures = tuple(
-        figure
+    figures = titled_by_run(
+        (analyzed, figure)
         for number, (analyzed, tuning) in enumerate(tunings)
         if (figure := _figure(analyzed, tuning, number))
     )

@@ -4,7 +4,7 @@ import dataclasses
 
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.memory.sections import memory_sections
 from scalescope.report.render.figure import Figure, Panel, Series
 
@@ -19,14 +19,16 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     ]
     if not analyzed_runs:
         return None
-    figures = [
-        figure
+    figures = titled_by_run(
+        (analyzed, figure)
         for analyzed in analyzed_runs
         for group in memory_groups(analyzed.run)
         if (figure := _figure(analyzed, group))
-    ]
+    )
     named = tuple(_named(figure, number) for number, figure in enumerate(figures[:_MOST]))
-    sections = tuple(section for analyzed in analyzed_runs for section in memory_sections(analyzed.run))
+    sections = titled_by_run(
+        (analyzed, section) for analyzed in analyzed_runs for section in memory_sections(analyzed.run)
+    )
     return Chapter(name="memory", title="Memory per rank", order=80, sections=sections, figures=named)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.numbers import counted, percent, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.sections import table_section
@@ -29,9 +29,10 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         name="scaling",
         title="Scaling",
         order=30,
-        sections=tuple(_section(analyzed) for analyzed in analyzed_runs),
-        figures=tuple(
-            _figure(analyzed, number, report_input.by) for number, analyzed in enumerate(analyzed_runs)
+        sections=titled_by_run((analyzed, _section(analyzed)) for analyzed in analyzed_runs),
+        figures=titled_by_run(
+            (analyzed, _figure(analyzed, number, report_input.by))
+            for number, analyzed in enumerate(analyzed_runs)
         ),
     )
 

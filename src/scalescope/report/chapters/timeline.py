@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.numbers import counted, percent
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.trace.sections import profile_sections
@@ -12,6 +12,7 @@ from scalescope.report.training.sections import context
 
 _LANES = ("compute", "communication")
 _LANE_OF = {"compute": "compute", "communication": "communication", "copy": "compute"}  # by kind of span
+_MOST = 3  # figures, of the newest runs
 _MOST_RANKS = 8
 _MOST_SPANS = 150  # of a kind; shorter ones are drawn together
 
@@ -26,13 +27,17 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         return None
     drawn = [
         (analyzed, profile) for analyzed in analyzed_runs for profile in analyzed.profiles if profile.ranks
-    ][:3]
+    ][:_MOST]
     return Chapter(
         name="timeline",
         title="Timeline of one step",
         order=70,
-        sections=tuple(section for analyzed in analyzed_runs for section in profile_sections(analyzed.run)),
-        figures=tuple(_figure(analyzed, profile, number) for number, (analyzed, profile) in enumerate(drawn)),
+        sections=titled_by_run(
+            (analyzed, section) for analyzed in analyzed_runs for section in profile_sections(analyzed.run)
+        ),
+        figures=titled_by_run(
+            (analyzed, _figure(analyzed, profile, number)) for number, (analyzed, profile) in enumerate(drawn)
+        ),
     )
 
 

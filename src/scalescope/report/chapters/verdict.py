@@ -3,7 +3,7 @@
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import TERMS, Waterfall
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.performance import NOTHING, headline
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.waterfall import waterfall_sections
@@ -29,8 +29,10 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     lines = tuple(sentences[:_MOST_LINES]) if sentences else nothing
     details = (*sentences[_MOST_LINES:], *(nothing if sentences else ()))
     drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
-    sections = tuple(section for analyzed in drawn for section in waterfall_sections(analyzed.rows))
-    figures = tuple(_figure(analyzed, number) for number, analyzed in enumerate(drawn))
+    sections = titled_by_run(
+        (analyzed, section) for analyzed in drawn for section in waterfall_sections(analyzed.rows)
+    )
+    figures = titled_by_run((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(drawn))
     return Chapter(
         name="verdict",
         title="Summary",
