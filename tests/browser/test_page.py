@@ -50,9 +50,9 @@ class Opened:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(address)
 
-    def column(self, place: int) -> list[str]:
+    def column(self, number: int) -> list[str]:
         """The cells of a column of the launches."""
-        cells: list[str] = self.page.locator(f"{LAUNCHES} tbody tr td:nth-child({place})").all_inner_texts()
+        cells: list[str] = self.page.locator(f"{LAUNCHES} tbody tr td:nth-child({number})").all_inner_texts()
         return cells
 
     def colour(self, name: str) -> str:

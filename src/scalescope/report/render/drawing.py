@@ -23,7 +23,7 @@ from scalescope.report.render.painting import (
 
 WIDTHS_IN = {"column": 3.5, "page": 7.2}
 _MOST_LEGEND = 12
-_FEW_NAMES, _SHORT_NAME = 6, 24  # of lines, where their names stand beside them
+_FEW_NAMES, _SHORT_NAME = 6, 24  # of lines, where the legend is inside the panel
 _UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 FORMATS = ("png", "svg", "pdf")
 _VARIABLES = {
@@ -53,7 +53,7 @@ def svg_for_page(figure: Figure) -> str:
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    # Names inside a page must differ from figure to figure; what stands between tags is a reader's text.
+    # Names inside a page must differ from figure to figure; text between tags is left as it is.
     prefix = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "-_") else f"{ord(letter):x}"
         for letter in figure.name
@@ -79,7 +79,7 @@ def _drawn(figure: Figure, width: str, *, titled: bool = True) -> Iterator[Any]:
 
 
 def _draw(new_figure: Any, figure: Figure, width: str, *, titled: bool) -> Any:
-    """One panel beside the other on a page, one below the other in a column."""
+    """Panels side by side at page width, one below the other at column width."""
     count = len(figure.panels)
     side_by_side = width == "page" and count > 1
     rows, columns = (1, count) if side_by_side else (count, 1)
@@ -103,7 +103,7 @@ def _draw(new_figure: Any, figure: Figure, width: str, *, titled: bool) -> Any:
 
 
 def _legends(drawn: Any, figure: Figure, width_in: float) -> float:
-    """Names beside their lines where there is room, else below all panels; returns the height below."""
+    """Legends inside the panels where there is room, else below all panels; returns the height below."""
     below: dict[str, Any] = {}
     legends = [axes.get_legend_handles_labels() for axes in drawn.axes]
     same = len(legends) > 1 and all(labels == legends[0][1] for _, labels in legends)

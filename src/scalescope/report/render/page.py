@@ -20,7 +20,7 @@ def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
     template = environment.from_string(
         resources.files("scalescope.report.render").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
-    # Drawn by us from numbers and escaped names, so it may stand as it is.
+    # Drawn by us from numbers and escaped names, so it needs no escaping.
     pictures = {figure.name: safe(svg_for_page(figure)) for chapter in chapters for figure in chapter.figures}
     text: str = template.render(
         title=title,

@@ -133,7 +133,7 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
 
 
 def fits_below(panel: Panel, room_in: float) -> bool:
-    """Whether names stand below their columns without touching."""
+    """Whether the names fit below their columns without touching."""
     longest = max((len(line) for name in panel.names for line in name.splitlines()), default=0)
     return 0.075 * longest * len(panel.names) < room_in - 0.6
 
@@ -158,7 +158,7 @@ def _name_rows(axes: Any, names: Sequence[str], room_in: float) -> None:
 
 
 def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
-    """Rows from left to right; a part below zero has no length, and its figure stands in the table."""
+    """Rows from left to right; a part below zero has no length, and its value is in the table only."""
     ends = [0.0] * len(panel.names)
     for index, drawn in enumerate(panel.series):
         number = index if drawn.colour is None else drawn.colour

@@ -12,9 +12,9 @@ def panel(kind: str, *series: Series, **others: object) -> Panel:
 
 
 def test_a_table_of_lines_has_a_row_for_every_place_of_any_line() -> None:
-    one = Series(label="a", x=(1.0, 2.0), y=(10.0, 18.0), low=(None, 17.0), high=(None, 19.0))
+    first = Series(label="a", x=(1.0, 2.0), y=(10.0, 18.0), low=(None, 17.0), high=(None, 19.0))
     other = Series(label="b", x=(2.0, 4.0), y=(7.0, 12345.6))
-    table = panel("lines", one, other).table()
+    table = panel("lines", first, other).table()
     assert table.columns == ("ranks", "a", "b")
     assert table.rows == (
         ("1", "10.00", MISSING),

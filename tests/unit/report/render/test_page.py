@@ -72,7 +72,10 @@ def test_braces_are_no_template() -> None:
 
 def test_every_figure_has_words_and_a_table() -> None:
     read = Reader(page((chapter("a", figures=(picture("one"), picture("two"))),), "t", 1))
-    assert [one["aria-label"] for one in read.all("div") if one.get("role") == "img"] == ["text", "text"]
+    assert [division["aria-label"] for division in read.all("div") if division.get("role") == "img"] == [
+        "text",
+        "text",
+    ]
     assert len(read.all("table")) == 3
     assert len(read.all("figure")) == len(read.all("figcaption")) == 2
 
@@ -127,7 +130,7 @@ def test_ids_are_there_once() -> None:
 def test_the_page_speaks_its_language_and_fits_a_telephone() -> None:
     read = Reader(page((), "A title", 2))
     assert read.all("html")[0]["lang"] == "en"
-    assert any(one.get("name") == "viewport" for one in read.all("meta"))
+    assert any(meta.get("name") == "viewport" for meta in read.all("meta"))
     assert "from 2 runs" in page((), "A title", 2)
 
 
