@@ -15,7 +15,7 @@ from tests.made_runs import make_runs
 pytestmark = pytest.mark.browser
 CHAPTERS = [
     "verdict", "findings", "scaling", "data", "collectives", "steps", "memory", "levers",
-    "environment", "trials",
+    "environment", "trials", "glossary",
 ]  # fmt: skip
 LAUNCHES = "#trials table"
 
@@ -38,21 +38,21 @@ def browser() -> Iterator[Any]:
 
 
 class Opened:
-    """A page, and everything it said or asked for."""
+    """A page, and its messages and requests."""
 
     def __init__(self, browser: Any, address: str, **context: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1100, "height": 900}, **context})
         self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(address)
 
-    def column(self, place: int) -> list[str]:
+    def column(self, number: int) -> list[str]:
         """The cells of a column of the launches."""
-        cells: list[str] = self.page.locator(f"{LAUNCHES} tbody tr td:nth-child({place})").all_inner_texts()
+        cells: list[str] = self.page.locator(f"{LAUNCHES} tbody tr td:nth-child({number})").all_inner_texts()
         return cells
 
     def colour(self, name: str) -> str:
@@ -76,19 +76,19 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
         return made[-1]
 
     yield open_page
-    for one in made:
-        one.context.close()
+    for page in made:
+        page.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_complete_silent_and_alone(
     opened: Any, address: str, tmp_path: Path, scheme: str
 ) -> None:
-    one = opened(color_scheme=scheme)
-    one.keep(f"page_{scheme}", tmp_path)
-    assert one.said == []
-    assert one.asked == [address]
-    sections = one.page.locator("main > section")
+    view = opened(color_scheme=scheme)
+    view.keep(f"page_{scheme}", tmp_path)
+    assert view.messages == []
+    assert view.requests == [address]
+    sections = view.page.locator("main > section")
     assert [section.get_attribute("id") for section in sections.all()] == CHAPTERS
     assert all(section.is_visible() for section in sections.all())
 
@@ -106,55 +106,55 @@ def test_both_schemes_can_be_read(opened: Any) -> None:
     light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
     assert light.colour("backgroundColor") == "rgb(246, 247, 249)"
     assert dark.colour("backgroundColor") == "rgb(13, 16, 20)"
-    for one in (light, dark):
-        assert contrast(one.colour("backgroundColor"), one.colour("color")) > 7.0
+    for view in (light, dark):
+        assert contrast(view.colour("backgroundColor"), view.colour("color")) > 7.0
     inks = [
-        one.page.locator("figure svg text").first.evaluate("e => getComputedStyle(e).fill")
-        for one in (light, dark)
+        view.page.locator("figure svg text").first.evaluate("e => getComputedStyle(e).fill")
+        for view in (light, dark)
     ]
     assert inks[0] != inks[1]
 
 
 def test_the_button_switches_between_light_and_dark(opened: Any) -> None:
-    one = opened(color_scheme="light")
-    before = one.colour("backgroundColor")
-    one.page.get_by_role("button", name="Switch between light and dark").click()
-    assert one.colour("backgroundColor") != before
-    one.page.get_by_role("button", name="Switch between light and dark").press("Enter")
-    assert one.colour("backgroundColor") == before
+    view = opened(color_scheme="light")
+    before = view.colour("backgroundColor")
+    view.page.get_by_role("button", name="Switch between light and dark").click()
+    assert view.colour("backgroundColor") != before
+    view.page.get_by_role("button", name="Switch between light and dark").press("Enter")
+    assert view.colour("backgroundColor") == before
 
 
 def test_a_click_sorts_a_table_and_another_turns_it_round(opened: Any) -> None:
-    one = opened()
-    heading = one.page.locator(f"{LAUNCHES} th", has_text="step ms")
-    measured = [float(cell) for cell in one.column(6) if cell != "—"]
+    view = opened()
+    heading = view.page.locator(f"{LAUNCHES} th", has_text="step ms")
+    measured = [float(cell) for cell in view.column(6) if cell != "—"]
     heading.get_by_role("button").click()
-    up = one.column(6)
+    up = view.column(6)
     assert heading.get_attribute("aria-sort") == "ascending"
     assert [float(cell) for cell in up if cell != "—"] == sorted(measured) != measured
     heading.get_by_role("button").click()
-    down = one.column(6)
+    down = view.column(6)
     assert heading.get_attribute("aria-sort") == "descending"
     assert [float(cell) for cell in down if cell != "—"] == sorted(measured, reverse=True)
     assert up[-1] == down[-1] == "—"
 
 
 def test_the_keyboard_sorts_as_well(opened: Any) -> None:
-    one = opened()
-    before = one.column(2)
-    button = one.page.locator(f"{LAUNCHES} th", has_text="trial").get_by_role("button")
+    view = opened()
+    before = view.column(2)
+    button = view.page.locator(f"{LAUNCHES} th", has_text="trial").get_by_role("button")
     button.focus()
-    one.page.keyboard.press("Enter")
-    ascending = one.column(2)
+    view.page.keyboard.press("Enter")
+    ascending = view.column(2)
     assert sorted(ascending) == sorted(before) and ascending != before
-    one.page.keyboard.press("Space")
-    assert one.column(2)[0] == ascending[-1]
+    view.page.keyboard.press("Space")
+    assert view.column(2)[0] == ascending[-1]
 
 
 def test_sizes_are_sorted_by_what_they_mean(opened: Any) -> None:
-    one = opened()
-    table = one.page.locator("#collectives figure").first.locator("table").first
-    one.page.locator("#collectives figure").first.locator("summary").click()
+    view = opened()
+    table = view.page.locator("#collectives figure").first.locator("table").first
+    view.page.locator("#collectives figure").first.locator("summary").click()
     table.locator("th").first.get_by_role("button").click()
     sizes = table.locator("tbody tr td:first-child").all_inner_texts()
     assert sizes[0] == "1.00 KiB" and sizes[-1].endswith("MiB")
@@ -162,40 +162,87 @@ def test_sizes_are_sorted_by_what_they_mean(opened: Any) -> None:
 
 
 def test_the_keyboard_reaches_links_and_opens_details(opened: Any) -> None:
-    one = opened()
-    one.page.keyboard.press("Tab")
-    assert one.page.evaluate("document.activeElement.className") == "theme"
-    one.page.keyboard.press("Tab")
-    one.page.keyboard.press("Enter")
-    assert one.page.url.endswith("#verdict")
-    details = one.page.locator("figure details").first
+    view = opened()
+    view.page.keyboard.press("Tab")
+    assert view.page.evaluate("document.activeElement.className") == "theme"
+    view.page.keyboard.press("Tab")
+    view.page.keyboard.press("Enter")
+    assert view.page.url.endswith("#verdict")
+    details = view.page.locator("figure details").first
     details.locator("summary").press("Enter")
     assert details.locator("table").first.is_visible()
 
 
 @pytest.mark.parametrize("width", [400, 320])
 def test_a_narrow_window_never_scrolls_sideways(opened: Any, tmp_path: Path, width: int) -> None:
-    one = opened(viewport={"width": width, "height": 800})
-    one.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-    one.keep(f"page_{width}", tmp_path)
-    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+    view = opened(viewport={"width": width, "height": 800})
+    view.page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    view.keep(f"page_{width}", tmp_path)
+    assert view.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_paper_is_white_and_nothing_is_cut_off(opened: Any, tmp_path: Path, scheme: str) -> None:
-    one = opened(color_scheme=scheme, viewport={"width": 718, "height": 1000})
-    one.page.emulate_media(media="print")
-    one.keep(f"print_{scheme}", tmp_path)
-    assert one.colour("backgroundColor") == "rgb(255, 255, 255)"
-    assert one.colour("color") == "rgb(0, 0, 0)"
-    assert not one.page.locator("nav").is_visible()
-    assert one.page.evaluate("document.documentElement.scrollWidth") <= 718
-    assert len(one.page.pdf(format="A4")) > 10_000
+    view = opened(color_scheme=scheme, viewport={"width": 718, "height": 1000})
+    view.page.emulate_media(media="print")
+    view.keep(f"print_{scheme}", tmp_path)
+    assert view.colour("backgroundColor") == "rgb(255, 255, 255)"
+    assert view.colour("color") == "rgb(0, 0, 0)"
+    assert not view.page.locator("nav").is_visible()
+    assert view.page.evaluate("document.documentElement.scrollWidth") <= 718
+    assert len(view.page.pdf(format="A4")) > 10_000
 
 
-def contrast(one: str, other: str) -> float:
+def test_a_term_is_explained_to_the_mouse_and_to_the_keyboard(opened: Any) -> None:
+    view = opened()
+    term = view.page.locator("#verdict abbr").first
+    meaning = term.get_attribute("title")
+    assert len(meaning) > 20
+    assert shown_after(term) == "none"
+    term.focus()
+    assert view.page.evaluate("document.activeElement.tagName") == "ABBR"
+    assert shown_after(term) == f'"{meaning}"'
+    view.page.keyboard.press("Tab")
+    assert shown_after(term) == "none"
+
+
+def test_the_heading_of_a_column_is_explained_when_its_button_has_the_focus(opened: Any) -> None:
+    view = opened()
+    heading = view.page.locator("#scaling th", has_text="efficiency").first
+    heading.get_by_role("button").focus()
+    view.page.keyboard.press("Shift+Tab")
+    view.page.keyboard.press("Tab")
+    term = heading.locator("abbr")
+    assert shown_after(term) == f'"{term.get_attribute("title")}"'
+
+
+def test_the_first_screen_leads_to_the_glossary(opened: Any) -> None:
+    view = opened()
+    link = view.page.get_by_role("navigation").get_by_role("link", name="Glossary")
+    box = link.bounding_box()
+    assert box["y"] + box["height"] < 900
+    link.press("Enter")
+    assert view.page.url.endswith("#glossary")
+    assert view.page.locator("#glossary dt").first.is_visible()
+
+
+def test_terms_are_printed_as_plain_words(opened: Any) -> None:
+    view = opened()
+    view.page.emulate_media(media="print")
+    term = view.page.locator("#verdict abbr").first
+    term.focus()
+    assert term.evaluate("e => getComputedStyle(e).textDecorationLine") == "none"
+    assert term.evaluate("e => getComputedStyle(e, '::after').display") == "none"
+
+
+def shown_after(term: Any) -> str:
+    """What the style sheet writes after a term: its tooltip, or none."""
+    return str(term.evaluate("e => getComputedStyle(e, '::after').content"))
+
+
+def contrast(colour: str, other: str) -> float:
     """The contrast of two colours, as the guidelines for readable pages count it."""
-    bright = sorted((luminance(one), luminance(other)))
+    bright = sorted((luminance(colour), luminance(other)))
     return (bright[1] + 0.05) / (bright[0] + 0.05)
 
 

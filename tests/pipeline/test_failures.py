@@ -130,7 +130,7 @@ def test_an_interruption_is_recorded_and_raised_again(
     assert results[-1].reason == f"interrupted by {signum.name}"
     summary = summary_of(Path("run"))
     statuses = [one["status"] for one in summary["results"]["training"]]
-    assert statuses.count("failed") == 1
+    assert statuses.count("interrupted") == 1
     assert "ok" in statuses
 
 

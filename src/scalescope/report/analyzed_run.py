@@ -1,4 +1,4 @@
-"""Material: everything a report is made of, from one run folder or many."""
+"""ReportInput: everything a report is made of, from one run folder or many."""
 
 import functools
 from collections.abc import Sequence
@@ -12,18 +12,19 @@ from scalescope.analysis.trace.profile import TraceProfile, profiles
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
 from scalescope.report.training.sections import context
+from scalescope.report.varied import disambiguate
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT
 
-_WELL = 0.9  # of the ideal: less is worth a word
+_WELL = 0.9  # of the ideal: less counts as a loss
 
 
 @dataclass(frozen=True)
 class AnalyzedRun:
-    """One run, and what analysis makes of it; each thing is computed once."""
+    """One run with its analysis; each part is computed once."""
 
     run: Run
-    label: str = ""  # where the folder's own name is another run's as well
+    label: str = ""  # where two folders have the same name
 
     @property
     def name(self) -> str:
@@ -73,7 +74,7 @@ class AnalyzedRun:
 
 @dataclass(frozen=True)
 class ReportInput:
-    """All runs of a report, oldest first, and how they are to be shown."""
+    """All runs of a report, oldest first, and how to show them."""
 
     analyzed_runs: tuple[AnalyzedRun, ...]
     title: str
@@ -84,30 +85,35 @@ class ReportInput:
     @functools.cached_property
     def _by_machine(self) -> tuple[tuple[Configuration, ...], ...]:
         """Of every machine its configurations; of two runs of one trial the newer one's."""
-        found: dict[str, dict[str, Configuration]] = {}
+        machines: dict[str, dict[str, Configuration]] = {}
         for analyzed in self.analyzed_runs:
-            machines = {result.trial_id: result.environment_id for result in analyzed.run.results}
-            for one in analyzed.measured:
-                own = found.setdefault(machines[one.trial.trial_id], {})
-                own.pop(one.trial.trial_id, None)  # the newer one comes later
-                own[one.trial.trial_id] = one
-        return tuple(tuple(own.values()) for own in found.values())
+            machine_of = {result.trial_id: result.environment_id for result in analyzed.run.results}
+            for configuration in analyzed.measured:
+                of_machine = machines.setdefault(machine_of[configuration.trial.trial_id], {})
+                of_machine.pop(configuration.trial.trial_id, None)  # the newer one comes later
+                of_machine[configuration.trial.trial_id] = configuration
+        return tuple(tuple(of_machine.values()) for of_machine in machines.values())
 
     @functools.cached_property
     def measured(self) -> tuple[Configuration, ...]:
-        """Every configuration that was asked for."""
-        everything = (one for own in self._by_machine for one in own)
-        return tuple(one for one in everything if one.trial.settings["ablation"] == "none")
+        """Every configuration except ablations."""
+        everything = (configuration for of_machine in self._by_machine for configuration in of_machine)
+        return tuple(configuration for configuration in everything if not configuration.trial.is_ablation)
+
+    @functools.cached_property
+    def selected(self) -> tuple[Configuration, ...]:
+        """Every configuration on a data set that the report is about."""
+        return tuple(job for job in self.measured if dataset_of(job) in self.dataset_names)
 
     @functools.cached_property
     def rows(self) -> tuple[ScalingRow, ...]:
         """Scaling over all runs of a machine: one rank may have been measured in another run than two."""
         if len(self.analyzed_runs) == len(self._by_machine) == 1:
             return self.analyzed_runs[0].rows
-        return tuple(row for own in self._by_machine for row in scaling_rows(own))
+        return tuple(row for of_machine in self._by_machine for row in scaling_rows(of_machine))
 
     def row_of(self, configuration: Configuration) -> ScalingRow | None:
-        """How a configuration scales; None where it is no row of its own."""
+        """The scaling row of a configuration; None if it has none."""
         return self._rows_by_configuration.get(id(configuration))
 
     @functools.cached_property
@@ -115,13 +121,13 @@ class ReportInput:
         return {id(row.configuration): row for row in self.rows}
 
     def of_dataset(self, name: str) -> tuple[Configuration, ...]:
-        return tuple(one for one in self.measured if dataset_of(one) == name)
+        return tuple(configuration for configuration in self.measured if dataset_of(configuration) == name)
 
     @functools.cached_property
     def dataset_names(self) -> tuple[str, ...]:
         """Data sets in the report, in the order in which they appear."""
-        found = dict.fromkeys(dataset_of(one) for one in self.measured)
-        return tuple(name for name in found if not self.datasets or name in self.datasets)
+        names = dict.fromkeys(dataset_of(configuration) for configuration in self.measured)
+        return tuple(name for name in names if not self.datasets or name in self.datasets)
 
     @property
     def scaling_runs(self) -> tuple[AnalyzedRun, ...]:
@@ -130,13 +136,20 @@ class ReportInput:
 
 
 def dataset_of(configuration: Configuration) -> str:
-    """The data a configuration trained on; made-up samples go by the workload's name."""
-    data = str(configuration.trial.settings.get("data", "synthetic"))
+    """The data a configuration trained on; the workload's name for synthetic samples."""
+    data = configuration.trial.data
     if data not in ("synthetic", "own"):
         return data
-    return Path(str(configuration.trial.settings["workload"]).partition(":")[0]).stem
+    return Path(configuration.trial.workload.partition(":")[0]).stem
+
+
+def labels_of(measured: Sequence[Configuration]) -> tuple[str, ...]:
+    """The trials' labels, with what differs between those that would read the same."""
+    trials = [configuration.trial for configuration in measured]
+    devices = [configuration.device for configuration in measured]
+    return disambiguate([trial.label for trial in trials], trials, devices)
 
 
 def notes_of(measured: Sequence[Configuration]) -> tuple[str, ...]:
-    """What must stand beside every figure: shaped links, split GPUs, stand-ins."""
-    return tuple(dict.fromkeys(note for one in measured for note in context(one.trial)))
+    """What every figure must mention: emulated links, split GPUs, stand-ins."""
+    return tuple(dict.fromkeys(note for configuration in measured for note in context(configuration.trial)))

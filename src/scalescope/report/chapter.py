@@ -1,14 +1,18 @@
-"""Chapter: a part of a report as data. A file in `chapters/` makes one; nothing else knows them."""
+"""Chapter: a part of a report as data. Each file in `chapters/` makes one; they are found by themselves."""
 
 import dataclasses
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from scalescope.report import chapters
-from scalescope.report.analyzed_run import ReportInput
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
+
+Part = TypeVar("Part", Section, Figure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +27,34 @@ class Chapter:
 
 
 def chapters_of(report_input: ReportInput) -> tuple[Chapter, ...]:
-    """Everything the report_input has something to say about, in order."""
-    found = []
+    """Everything there is a chapter for, in order."""
+    built: list[Chapter] = []
     for module in pkgutil.iter_modules(chapters.__path__):
         made = importlib.import_module(f"{chapters.__name__}.{module.name}").chapter(report_input)
         if made is not None:
-            found.append(made)
+            built.append(made)
     used: set[str] = set()
-    return tuple(_with_own_names(one, used) for one in sorted(found, key=lambda one: one.order))
+    return tuple(
+        _with_unique_names(chapter, used) for chapter in sorted(built, key=lambda chapter: chapter.order)
+    )
 
 
-def _with_own_names(chapter: Chapter, used: set[str]) -> Chapter:
-    """The chapter with figures that no other overwrites, also where case makes no difference."""
+def titled_by_run(parts: Iterable[tuple[AnalyzedRun, Part]]) -> tuple[Part, ...]:
+    """Sections or figures with the run's name in their titles, where they belong to several runs."""
+    pairs = list(parts)
+    names = [analyzed.name for analyzed, _ in pairs]
+    if len(set(names)) < 2:
+        return tuple(part for _, part in pairs)
+    titled = []
+    for number, (name, (_, part)) in enumerate(zip(names, pairs, strict=True)):
+        follows = name in names[:number]  # a part without a title belongs to the one before
+        title = f"{name}: {part.title}" if part.title else part.title if follows else name
+        titled.append(dataclasses.replace(part, title=title))
+    return tuple(titled)
+
+
+def _with_unique_names(chapter: Chapter, used: set[str]) -> Chapter:
+    """The chapter with figure names that are unique, also on file systems that ignore case."""
     figures = []
     for figure in chapter.figures:
         names = (figure.name, *(f"{figure.name}_{number}" for number in range(2, len(used) + 3)))

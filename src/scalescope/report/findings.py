@@ -1,50 +1,57 @@
-"""Findings in words: the claim, what it stands on, and what to do first."""
+"""Findings in words: the claim, its evidence, and what to do first."""
 
 import dataclasses
 from typing import Any
 
-from scalescope.diagnose.finding import Advice, Diagnosis, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Diagnosis, Evidence, Finding
 from scalescope.report.numbers import data_size, milliseconds, significant
-from scalescope.report.section import Section
+from scalescope.report.section import Command, ListedFinding, Section
 
-_NOT_KNOWN = "Nothing that was measured says where the speed goes; scalescope scale measures that as well."
+_NOT_KNOWN = "Speed is lost, but its cause was not measured; scalescope scale measures it."
+_NOTHING_LOST = "No loss of speed was found."
+_SINGLE_LAUNCH = " Based on a single launch; use more --repeats to confirm."
+_UNCERTAIN = " Not certain: launches differ too much; use more --repeats to confirm."
 _SHOWN = 3  # on the first screen; explain and -v show all
 
 
 def findings_section(
     diagnosis: Diagnosis, *, every: bool = False, loses: bool = False
 ) -> tuple[Section, ...]:
-    """The most expensive findings with their advice; the rest, and what could not be told, on request."""
-    worth = [finding for finding in diagnosis.findings if every or finding.share > 0.0]
-    shown = worth if every else worth[:_SHOWN]
-    lines = [line for number, one in enumerate(shown, start=1) for line in _lines(number, one, every=every)]
-    if not shown:
-        lines = [_NOT_KNOWN if loses else "Nothing was found that costs speed."] if every else []
+    """The most expensive findings with their advice; the rest, and what was not checked, on request."""
+    costly = [finding for finding in diagnosis.findings if every or finding.share > 0.0]
+    shown = costly if every else costly[:_SHOWN]
+    listed = tuple(_listed(finding, every=every) for finding in shown)
+    nothing = _NOT_KNOWN if loses else _NOTHING_LOST
+    lines = (nothing,) if every and not shown else ()
     details = [f"{finding.rule}: {finding.claim}" for finding in diagnosis.findings if finding not in shown]
-    for silent in diagnosis.abstentions:
-        hint = f"; {silent.command}" if silent.command else ""
-        details.append(f"Cannot tell about {silent.rule}: {silent.missing} is not known{hint}.")
-    title = "Why, and what to do" if shown else None
-    return (Section(title=title, lines=tuple(lines), details=tuple(details)),) if lines or details else ()
+    details += [_not_checked(abstention) for abstention in diagnosis.abstentions]
+    if not (listed or lines or details):
+        return ()
+    title = "Findings and advice" if shown else None
+    return (Section(title=title, lines=lines, findings=listed, details=tuple(details)),)
 
 
-def _lines(number: int, finding: Finding, *, every: bool) -> list[str]:
+def _listed(finding: Finding, *, every: bool) -> ListedFinding:
     where = f" [{finding.about}]" if finding.about else ""
-    doubt = " From one launch: more would tell." if finding.single else ""
-    doubt = doubt if finding.certain else " Not certain: launches differ too much; more --repeats would tell."
-    tries = finding.advice if every else finding.advice[:1]
-    return [
-        f"{number}. {finding.rule}{where}: {finding.claim}{doubt}",
-        *(f"   try: {advice.label}{_another_job(advice)}: {advice.command}" for advice in tries),
-    ]
+    doubt = _SINGLE_LAUNCH if finding.single else ""
+    doubt = doubt if finding.certain else _UNCERTAIN
+    shown = finding.advice if every else finding.advice[:1]
+    return ListedFinding(
+        text=f"{finding.rule}{where}: {finding.claim}{doubt}",
+        commands=tuple(
+            Command(label=advice.label, command=advice.command, changes_job=advice.changes_job)
+            for advice in shown
+        ),
+    )
 
 
-def _another_job(advice: Advice) -> str:
-    return " (another job)" if advice.changes_job else ""
+def _not_checked(abstention: Abstention) -> str:
+    hint = f" To measure it: {abstention.command}" if abstention.command else ""
+    return f"Not checked: {abstention.rule} ({abstention.missing} is not known).{hint}"
 
 
 def evidence_lines(finding: Finding) -> list[str]:
-    """What a finding stands on, number by number."""
+    """The evidence of a finding, one line per number."""
     return [
         f"   {item.name}: {_value(item)}{f' ({item.source})' if item.source else ''}"
         for item in finding.evidence

@@ -6,6 +6,7 @@ from scalescope.report.comm import sections as communication
 from scalescope.report.findings import evidence_lines, findings_section
 from scalescope.report.memory.sections import memory_brief
 from scalescope.report.memory.verdict import verdicts
+from scalescope.report.render.text import plain_text
 from scalescope.report.scaling.sections import verdict
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section
@@ -79,15 +80,4 @@ def performance_sections(told: Run | AnalyzedRun) -> tuple[Section, ...]:
 
 def performance_text(run: Run | AnalyzedRun) -> str:
     """The same as a file of plain text."""
-    parts = []
-    for section in performance_sections(run):
-        parts += [section.title or ""]
-        if section.table is not None:
-            columns = [section.table.columns, *section.table.rows]
-            widths = [max(len(row[place]) for row in columns) for place in range(len(columns[0]))]
-            parts += [
-                "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-                for row in columns
-            ]
-        parts += [*section.lines, *section.details, ""]
-    return "\n".join(parts).strip() + "\n"
+    return plain_text(performance_sections(run))

@@ -15,10 +15,29 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command that a reader can run, and what it is for."""
+
+    label: str
+    command: str
+    changes_job: bool = False  # it trains something else, such as another batch size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedFinding:
+    """A finding in one sentence, and the commands to try; renderers number them."""
+
+    text: str
+    commands: tuple[Command, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading, a table and lines of text, in that order; each may be missing."""
+    """A heading, a table, lines of text, findings and commands, in that order; each may be missing."""
 
     title: str | None = None
     table: Table | None = None
     lines: tuple[str, ...] = ()
+    findings: tuple[ListedFinding, ...] = ()
+    commands: tuple[Command, ...] = ()
     details: tuple[str, ...] = ()  # shown on request (-v)

@@ -1,4 +1,4 @@
-"""Material: many runs as one, the newer one of two, and machines kept apart."""
+"""ReportInput: many runs as one, the newer one of two, and machines kept apart."""
 
 import dataclasses
 from pathlib import Path
@@ -21,60 +21,62 @@ def report_input(*runs: Run, datasets: tuple[str, ...] = ()) -> ReportInput:
 def test_of_two_runs_of_a_trial_the_newer_one_counts() -> None:
     trials = make_trials(batch_size=16)
     both = report_input(make_run(trials, 2, SLOW), make_run(trials, 3, FAST))
-    (one,) = both.measured
-    assert one.step_time_s.value == pytest.approx(0.01)
-    assert len(one.launches) == 3
+    (configuration,) = both.measured
+    assert configuration.step_time_s.value == pytest.approx(0.01)
+    assert len(configuration.launches) == 3
 
 
 def test_a_newer_run_that_failed_hides_nothing() -> None:
     trials = make_trials(batch_size=16)
     failed = make_run(trials, 2, FAST, status="failed", ranks=[])
-    (one,) = report_input(make_run(trials, 2, SLOW), failed).measured
-    assert one.step_time_s.value == pytest.approx(0.02)
+    (configuration,) = report_input(make_run(trials, 2, SLOW), failed).measured
+    assert configuration.step_time_s.value == pytest.approx(0.02)
 
 
 def test_two_machines_are_never_mixed() -> None:
     trials = make_trials(world_size=[1, 2], batch_size=16, explained=True)
     both = report_input(make_run(trials, 2, SLOW), make_run(trials, 2, FAST, environment_id="another"))
-    alone = [one for one in both.measured if one.trial.settings["strategy"] == "single"]
-    assert [one.step_time_s.value for one in alone] == pytest.approx([0.02, 0.01])
+    alone = [configuration for configuration in both.measured if configuration.trial.strategy == "single"]
+    assert [configuration.step_time_s.value for configuration in alone] == pytest.approx([0.02, 0.01])
     assert [row.speedup.value for row in both.rows if not row.is_baseline] == pytest.approx([2.0, 2.0])
 
 
 def test_one_rank_may_come_from_another_run_than_two() -> None:
-    one, two = (make_run(make_trials(world_size=ranks, threads_per_rank=1), 1) for ranks in (1, 2))
-    assert not any(not row.is_baseline for run in (one, two) for row in AnalyzedRun(run).rows)
-    assert [row.ranks for row in report_input(one, two).rows if not row.is_baseline] == [2]
+    alone, two = (make_run(make_trials(world_size=ranks, threads_per_rank=1), 1) for ranks in (1, 2))
+    assert not any(not row.is_baseline for run in (alone, two) for row in AnalyzedRun(run).rows)
+    assert [row.ranks for row in report_input(alone, two).rows if not row.is_baseline] == [2]
 
 
 def test_every_row_is_found_by_its_configuration() -> None:
-    found = report_input(make_run(make_trials(world_size=[1, 2], batch_size=[8, 16]), 1))
-    for one in found.measured:
-        row = found.row_of(one)
-        assert row is not None and row.configuration is one
+    everything = report_input(make_run(make_trials(world_size=[1, 2], batch_size=[8, 16]), 1))
+    for configuration in everything.measured:
+        row = everything.row_of(configuration)
+        assert row is not None and row.configuration is configuration
 
 
 def test_only_the_data_sets_asked_for_are_named() -> None:
     run = make_run([*make_trials(), *make_trials(workload="paced", input_dim=None, hidden_dim=None)], 1)
     assert report_input(run).dataset_names == ("mlp", "paced")
     assert report_input(run, datasets=("paced",)).dataset_names == ("paced",)
-    assert [dataset_of(one) for one in report_input(run).of_dataset("paced")] == ["paced"]
+    assert [dataset_of(configuration) for configuration in report_input(run).of_dataset("paced")] == ["paced"]
 
 
 def test_an_own_workload_goes_by_its_file() -> None:
-    (one,) = report_input(make_run(make_trials(), 1)).measured
-    own = dataclasses.replace(one, trial=one.trial.replace(workload="some/where/mine.py:build"))
-    assert dataset_of(own) == "mine"
+    (configuration,) = report_input(make_run(make_trials(), 1)).measured
+    renamed = dataclasses.replace(
+        configuration, trial=configuration.trial.replace(workload="some/where/mine.py:build")
+    )
+    assert dataset_of(renamed) == "mine"
 
 
 def test_ablations_are_not_shown_as_configurations() -> None:
     run = make_run(make_trials(world_size=[1, 2], explained=True), 1)
-    assert {one.trial.settings["ablation"] for one in report_input(run).measured} == {"none"}
+    assert not any(configuration.trial.is_ablation for configuration in report_input(run).measured)
 
 
 def test_a_shaped_link_is_said_once() -> None:
-    (one,) = report_input(make_run(make_trials(), 1)).measured
-    shaped = dataclasses.replace(one, trial=one.trial.replace(link="1gbit"))
+    (configuration,) = report_input(make_run(make_trials(), 1)).measured
+    shaped = dataclasses.replace(configuration, trial=configuration.trial.replace(link="1gbit"))
     assert notes_of([shaped, shaped]) == ("link shaped to 1gbit",)
 
 

@@ -1,4 +1,4 @@
-"""Chapters: what the report_input has to say, and figures under the names that people know."""
+"""Chapters: which are made of which runs, and the names and values of their figures."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from scalescope.analysis.trace.rank_trace import TracedRank, TracedStep
 from scalescope.experiment.trial import Trial
 from scalescope.report import analyzed_run as material_module
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter, chapters_of
+from scalescope.report.chapter import Chapter, chapters_of, titled_by_run
 from scalescope.report.chapters import (
     datasets,
     environment,
@@ -24,6 +24,7 @@ from scalescope.report.chapters import (
     trials,
 )
 from scalescope.report.render.figure import Figure
+from scalescope.report.section import Section
 from scalescope.results.run import Run
 from tests.unit.report.known_runs import make_run, make_trials
 
@@ -44,10 +45,10 @@ def names(chapter: Chapter | None) -> list[str]:
 
 def figure(chapter: Chapter | None, name: str) -> Figure:
     assert chapter is not None
-    return next(one for one in chapter.figures if one.name == name)
+    return next(figure for figure in chapter.figures if figure.name == name)
 
 
-def taught(run: Run) -> Run:
+def trained(run: Run) -> Run:
     """The same run with three epochs in every rank's record."""
     results = [
         dataclasses.replace(
@@ -60,12 +61,14 @@ def taught(run: Run) -> Run:
 
 
 def test_chapters_come_in_order_and_have_names_of_their_own() -> None:
-    found = chapters_of(report_input(make_run(make_trials(world_size=[1, 2], explained=True), 2)))
-    assert [one.order for one in found] == sorted(one.order for one in found)
-    assert found[0].name == "verdict" and found[-1].name == "trials"
-    every = [one.name for chapter in found for one in chapter.figures]
+    chapters = chapters_of(report_input(make_run(make_trials(world_size=[1, 2], explained=True), 2)))
+    assert [chapter.order for chapter in chapters] == sorted(chapter.order for chapter in chapters)
+    assert chapters[0].name == "verdict" and chapters[-1].name == "trials"
+    every = [figure.name for chapter in chapters for figure in chapter.figures]
     assert len(every) == len(set(every))
-    assert all(one.alt and one.title and one.panels for chapter in found for one in chapter.figures)
+    assert all(
+        figure.alt and figure.title and figure.panels for chapter in chapters for figure in chapter.figures
+    )
 
 
 def test_a_run_of_one_rank_has_nothing_to_say_about_scaling() -> None:
@@ -73,14 +76,14 @@ def test_a_run_of_one_rank_has_nothing_to_say_about_scaling() -> None:
 
 
 def test_every_data_set_has_its_figures() -> None:
-    run = taught(make_run(make_trials(world_size=[1, 2], batch_size=[8, 16]), 2))
+    run = trained(make_run(make_trials(world_size=[1, 2], batch_size=[8, 16]), 2))
     assert set(names(datasets.chapter(report_input(run)))) == {
         "mlp_throughput", "mlp_epoch_time_detailed", "mlp_accuracy", "mlp_speedup_efficiency"
     }  # fmt: skip
 
 
 def test_first_epochs_may_be_left_out_of_the_curves() -> None:
-    run = taught(make_run(make_trials(), 1))
+    run = trained(make_run(make_trials(), 1))
     for skipped, places in ((0, (1.0, 2.0, 3.0)), (1, (2.0, 3.0))):
         drawn = figure(datasets.chapter(report_input(run, skip_epochs=skipped)), "mlp_epoch_time_detailed")
         assert drawn.panels[0].series[0].x == places
@@ -97,10 +100,10 @@ def test_no_data_set_overwrites_the_figures_of_another() -> None:
         for trial in make_trials()
         for name in ("a b", "a_b", "A_B")
     ]
-    found = [
+    figure_names = [
         figure.name for chapter in chapters_of(report_input(make_run(named, 1))) for figure in chapter.figures
     ]
-    assert [name for name in found if name.casefold().startswith("a_b")] == [
+    assert [name for name in figure_names if name.casefold().startswith("a_b")] == [
         "a_b_throughput", "a_b_throughput_2", "A_B_throughput_3"
     ]  # fmt: skip
 
@@ -112,6 +115,27 @@ def test_configurations_of_one_name_are_told_apart() -> None:
         "single, 1 rank, batch 16, optimizer sgd",
         "single, 1 rank, batch 16, optimizer adamw",
     ]
+
+
+def test_titles_name_the_run_where_there_are_several() -> None:
+    run = make_run(make_trials(world_size=[1, 2], batch_size=16), 1)
+    first, second = (dataclasses.replace(run, path=Path(name)) for name in ("first", "second"))
+    alone, both = scaling.chapter(report_input(first)), scaling.chapter(report_input(first, second))
+    assert alone is not None and both is not None
+    assert [figure.title for figure in both.figures] == [
+        f"{name}: {alone.figures[0].title}" for name in ("second", "first")
+    ]
+    assert [section.title for section in both.sections] == [
+        f"{name}: {alone.sections[0].title}" for name in ("second", "first")
+    ]
+
+
+def test_a_section_without_a_title_has_the_name_of_its_run_once() -> None:
+    run = make_run(make_trials(), 1)
+    runs = [AnalyzedRun(run, label=name) for name in ("a", "a", "b")]
+    sections = [Section(lines=("line",))] * 3
+    assert [part.title for part in titled_by_run(zip(runs, sections, strict=True))] == ["a", None, "b"]
+    assert [part.title for part in titled_by_run(zip(runs[:2], sections, strict=False))] == [None, None]
 
 
 def test_a_line_of_speedups_starts_at_its_baseline() -> None:
@@ -175,17 +199,17 @@ def test_every_launch_is_listed_and_long_lists_end() -> None:
 def test_a_run_on_several_nodes_names_them(nodes: int, shown: str) -> None:
     recorded = {"machine": {"host": "here"}, "nodes": {f"n{number}": {} for number in range(nodes)}}
     run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
-    found = environment.chapter(report_input(run))
-    assert found is not None and found.sections[0].table is not None
-    assert found.sections[0].table.rows[0][2] == shown
+    chapter = environment.chapter(report_input(run))
+    assert chapter is not None and chapter.sections[0].table is not None
+    assert chapter.sections[0].table.rows[0][2] == shown
 
 
 def test_what_a_run_without_scaling_finds_is_in_the_report() -> None:
     recorded = {"node_differences": [{"name": "cores", "values": {"64": ["n1"], "32": ["n2"]}}]}
     run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
-    found = findings.chapter(report_input(run))
-    assert found is not None
-    assert found.sections[0].lines[0].startswith("1. nodes differ: cores: 64 on n1; 32 on n2.")
+    chapter = findings.chapter(report_input(run))
+    assert chapter is not None
+    assert chapter.sections[0].findings[0].text.startswith("nodes differ: cores: 64 on n1; 32 on n2.")
     assert findings.chapter(report_input(dataclasses.replace(run, environment={}))) is None
 
 
@@ -202,6 +226,9 @@ def test_a_recorded_step_is_drawn_with_few_spans(monkeypatch: pytest.MonkeyPatch
     (panel,) = figure(timeline.chapter(report_input(make_run([trial], 1))), "timeline").panels
     assert panel.names == ("rank 0 compute", "rank 0 communication", "rank 1 compute", "rank 1 communication")
     assert max(len(drawn.x) for drawn in panel.series) <= 150
+    assert [(drawn.row, drawn.label) for drawn in panel.series] == [
+        (0, "compute"), (1, "communication"), (2, "compute"), (3, "communication")
+    ]  # fmt: skip
 
 
 def _profile(trial: Trial, step: TracedStep) -> TraceProfile:

@@ -1,12 +1,13 @@
-"""Collectives: bandwidth and time against size, beside what the hardware's makers and users published."""
+"""Collectives: bandwidth and time by message size, with published results for the same hardware."""
 
 from scalescope.analysis.collectives import CollectiveRow
 from scalescope.hardware.published import PublishedCurve, published_all_reduce
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.comm.sections import communication_brief
-from scalescope.report.render.figure import BYTES, Figure, Panel, Series
+from scalescope.report.render.figure import Figure, Panel, Series
 
+_MOST = 3  # figures, of the newest runs
 _MOST_SERIES = 8
 _GB = 1e9
 
@@ -17,49 +18,51 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         return None
     return Chapter(
         name="collectives",
-        title="How fast ranks talk",
+        title="Collective bandwidth",
         order=50,
-        sections=tuple(
-            section for analyzed in analyzed_runs for section in communication_brief(analyzed.run)
+        sections=titled_by_run(
+            (analyzed, section) for analyzed in analyzed_runs for section in communication_brief(analyzed.run)
         ),
-        figures=tuple(_figure(analyzed, number) for number, analyzed in enumerate(analyzed_runs[:3])),
+        figures=titled_by_run(
+            (analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(analyzed_runs[:_MOST])
+        ),
     )
 
 
 def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     groups: dict[str, list[CollectiveRow]] = {}
-    for row in analyzed.collectives:
+    for row in sorted(analyzed.collectives, key=lambda row: row.collective != "all_reduce"):
         if row.size_bytes:
             groups.setdefault(f"{row.collective}, {row.ranks} ranks{row.where}", []).append(row)
-    shown = dict(sorted(groups.items(), key=lambda item: not item[0].startswith("all_reduce"))[:_MOST_SERIES])
-    published = [_published(one) for one in _of_this_hardware(analyzed)]
+    shown = dict(list(groups.items())[:_MOST_SERIES])
+    published = [_published(curve) for curve in _of_this_hardware(analyzed)]
     bandwidth = [_series(label, rows, bandwidth=True) for label, rows in shown.items()]
     times = [_series(label, rows, bandwidth=False) for label, rows in shown.items()]
-    made_for = [f"link shaped to {row.link}" for row in analyzed.collectives if row.link]
-    made_for += [f"one GPU split in {row.split_gpu}" for row in analyzed.collectives if row.split_gpu]
+    notes = [f"emulated link: {row.link}" for row in analyzed.collectives if row.link]
+    notes += [f"one GPU split into {row.split_gpu} parts" for row in analyzed.collectives if row.split_gpu]
     backends = sorted({str(row.backend) for row in analyzed.collectives})
-    beside = "; dotted: published" if published else ""
+    dotted = "; dotted lines: published results" if published else ""
     return Figure(
         name="collectives" if number == 0 else f"collectives_{number + 1}",
-        title=f"Collectives against size ({', '.join(backends)}){beside}",
-        alt=f"Lines of bus bandwidth and of time against size for {', '.join(shown)}.",
+        title=f"Collective bandwidth and time by message size ({', '.join(backends)}){dotted}",
+        alt=f"Lines of bus bandwidth and time by message size for {', '.join(shown)}.",
         panels=(
             Panel(
-                kind="lines", x_label=BYTES, y_label="bus bandwidth, GB/s", series=(*bandwidth, *published),
-                x_log=True, y_log=True,
+                kind="lines", x_label="message size", x_in_bytes=True, y_label="bus bandwidth, GB/s",
+                series=(*bandwidth, *published), x_log=True, y_log=True,
             ),
             Panel(
-                kind="lines", x_label=BYTES, y_label="time, ms", series=tuple(times), x_log=True,
-                y_log=True,
+                kind="lines", x_label="message size", x_in_bytes=True, y_label="time, ms",
+                series=tuple(times), x_log=True, y_log=True,
             ),
         ),
         command=analyzed.command,
-        notes=tuple(dict.fromkeys(made_for)),
+        notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
 
 
 def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series:
-    """The best of in place and out of place at every size."""
+    """The faster of in-place and out-of-place at every size."""
     best: dict[int, CollectiveRow] = {}
     for row in rows:
         if row.size_bytes not in best or row.median_s < best[row.size_bytes].median_s:
@@ -70,11 +73,13 @@ def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series
 
 
 def _of_this_hardware(analyzed: AnalyzedRun) -> list[PublishedCurve]:
-    """Curves of the same kind of GPU."""
+    """Published curves for the GPUs of this run."""
     gpus = analyzed.run.environment.get("machine", {}).get("gpus") or []
-    used = any(result.settings.get("device") == "cuda" for result in analyzed.run.results)
+    used = any(result.trial.on_gpu for result in analyzed.run.results)
     names = [str(gpu.get("name", "")) for gpu in gpus] if used else []
-    return [one for one in published_all_reduce() if any(one.gpu and one.gpu in name for name in names)]
+    return [
+        curve for curve in published_all_reduce() if any(curve.gpu and curve.gpu in name for name in names)
+    ]
 
 
 def _published(curve: PublishedCurve) -> Series:

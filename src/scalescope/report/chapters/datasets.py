@@ -7,7 +7,7 @@ from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.report.analyzed_run import ReportInput, dataset_of, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
-from scalescope.report.numbers import told_interval
+from scalescope.report.numbers import counted, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.training.sections import epoch_section
 from scalescope.report.varied import disambiguate
@@ -17,37 +17,40 @@ _MOST_LINES = 8
 
 def chapter(report_input: ReportInput) -> Chapter | None:
     figures = tuple(figure for name in report_input.dataset_names for figure in _figures(name, report_input))
-    told = [one for one in report_input.measured if dataset_of(one) in report_input.dataset_names]
-    sections = tuple(section for one in told[:_MOST_LINES] if (section := epoch_section(one)) is not None)
+    epoch_sections = map(epoch_section, report_input.selected[:_MOST_LINES])
+    sections = tuple(section for section in epoch_sections if section is not None)
     if not figures and not sections:
         return None
-    return Chapter(name="data", title="By data set", order=40, sections=sections, figures=figures)
+    return Chapter(name="data", title="Results by data set", order=40, sections=sections, figures=figures)
 
 
 def _figures(name: str, report_input: ReportInput) -> list[Figure]:
     everything = _in_order(report_input.of_dataset(name))
     measured = everything[:_MOST_LINES]
-    taught = [one for one in measured if has_epochs(_epochs(one, report_input))]
-    found = [_throughput(name, measured, len(everything) - len(measured))]
-    if taught:
-        found.append(_epoch_times(name, taught, report_input))
-    if any(epoch.validation_accuracy is not None for one in taught for epoch in one.epochs):
-        found.append(_accuracy(name, taught))
+    trained = [
+        configuration for configuration in measured if has_epochs(_epochs(configuration, report_input))
+    ]
+    figures = [_throughput(name, measured, len(everything) - len(measured))]
+    if trained:
+        figures.append(_epoch_times(name, trained, report_input))
+    if any(
+        epoch.validation_accuracy is not None for configuration in trained for epoch in configuration.epochs
+    ):
+        figures.append(_accuracy(name, trained))
     speedups = _speedups(name, report_input)
-    return found if speedups is None else [*found, speedups]
+    return figures if speedups is None else [*figures, speedups]
 
 
 def _in_order(measured: tuple[Configuration, ...]) -> tuple[Configuration, ...]:
-    """By batch and ranks; one rank inside a wrapper is no job of its own."""
-    plain = {(one.trial.rank_batch_size, one.trial.settings["strategy"]) for one in measured}
-    own = [
-        one
-        for one in measured
-        if one.trial.world_size > 1
-        or one.trial.settings["strategy"] == "single"
-        or (one.trial.rank_batch_size, "single") not in plain
+    """By batch and ranks; one rank inside a wrapper is left out where plain training was measured."""
+    trials = [configuration.trial for configuration in measured]
+    plain_batches = {trial.rank_batch_size for trial in trials if not trial.is_wrapped}
+    jobs = [
+        configuration
+        for configuration, trial in zip(measured, trials, strict=True)
+        if trial.world_size > 1 or not trial.is_wrapped or trial.rank_batch_size not in plain_batches
     ]
-    return tuple(sorted(own, key=lambda one: (one.trial.rank_batch_size, one.trial.world_size)))
+    return tuple(sorted(jobs, key=lambda job: (job.trial.rank_batch_size, job.trial.world_size)))
 
 
 def _epochs(configuration: Configuration, report_input: ReportInput) -> tuple[Epoch, ...]:
@@ -56,11 +59,10 @@ def _epochs(configuration: Configuration, report_input: ReportInput) -> tuple[Ep
 
 
 def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Figure:
-    places = tuple(float(place) for place in range(len(measured)))
-    rates = [one.samples_per_s for one in measured]
+    rates = [configuration.samples_per_s for configuration in measured]
     series = Series(
         label="samples per second",
-        x=places,
+        x=tuple(map(float, range(len(measured)))),
         y=tuple(rate.value for rate in rates),
         low=tuple(told_interval(rate)[0] for rate in rates),
         high=tuple(told_interval(rate)[1] for rate in rates),
@@ -77,31 +79,33 @@ def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Fi
     )
 
 
-def _epoch_times(name: str, taught: list[Configuration], report_input: ReportInput) -> Figure:
+def _epoch_times(name: str, trained: list[Configuration], report_input: ReportInput) -> Figure:
     series = tuple(
         Series(
             label=label.replace("\n", ", "),
-            x=tuple(float(epoch.number) for epoch in _epochs(one, report_input)),
-            y=tuple(epoch.time_s for epoch in _epochs(one, report_input)),
+            x=tuple(float(epoch.number) for epoch in _epochs(configuration, report_input)),
+            y=tuple(epoch.time_s for epoch in _epochs(configuration, report_input)),
         )
-        for label, one in zip(_labels(taught), taught, strict=True)
+        for label, configuration in zip(_labels(trained), trained, strict=True)
     )
-    skipped = f", without the first {report_input.skip_epochs}" if report_input.skip_epochs else ""
+    skipped = (
+        f" (first {counted(report_input.skip_epochs, 'epoch')} left out)" if report_input.skip_epochs else ""
+    )
     return Figure(
         name=f"{_stem(name)}_epoch_time_detailed",
-        title=f"{name}: time of every epoch{skipped}",
-        alt=f"Lines of the time of every epoch on {name}, one for each of {len(series)} configurations.",
+        title=f"{name}: time per epoch{skipped}",
+        alt=f"Lines of the time per epoch on {name} for {counted(len(series), 'configuration')}.",
         panels=(Panel(kind="lines", x_label="epoch", y_label="seconds", series=series),),
-        notes=notes_of(taught),
+        notes=notes_of(trained),
     )
 
 
-def _accuracy(name: str, taught: list[Configuration]) -> Figure:
+def _accuracy(name: str, trained: list[Configuration]) -> Figure:
     panels = []
     for title, part in (("validation", "validation_accuracy"), ("training", "train_accuracy")):
         series = []
-        for label, one in zip(_labels(taught), taught, strict=True):
-            known = [epoch for epoch in one.epochs if getattr(epoch, part) is not None]
+        for label, configuration in zip(_labels(trained), trained, strict=True):
+            known = [epoch for epoch in configuration.epochs if getattr(epoch, part) is not None]
             series.append(
                 Series(
                     label=label.replace("\n", ", "),
@@ -114,10 +118,10 @@ def _accuracy(name: str, taught: list[Configuration]) -> Figure:
         )
     return Figure(
         name=f"{_stem(name)}_accuracy",
-        title=f"{name}: accuracy after every epoch",
-        alt=f"Lines of validation and training accuracy after every epoch on {name}.",
+        title=f"{name}: accuracy per epoch",
+        alt=f"Lines of validation and training accuracy per epoch on {name}.",
         panels=tuple(panels),
-        notes=notes_of(taught),
+        notes=notes_of(trained),
     )
 
 
@@ -130,23 +134,25 @@ def _speedups(name: str, report_input: ReportInput) -> Figure | None:
     return Figure(
         name=f"{_stem(name)}_speedup_efficiency",
         title=f"{name}: speedup and efficiency ({' and '.join(modes)} scaling)",
-        alt=f"Lines of speedup and of efficiency over the number of ranks on {name} for {', '.join(groups)}.",
+        alt=f"Lines of speedup and efficiency by number of ranks on {name} for {', '.join(groups)}.",
         panels=(speedup_panel(groups), efficiency_panel(groups)),
         notes=notes_of([row.configuration for row in rows]),
     )
 
 
 def _short(configuration: Configuration) -> str:
-    ranks = "1 rank" if configuration.trial.world_size == 1 else f"{configuration.trial.world_size} ranks"
+    ranks = counted(configuration.trial.world_size, "rank")
     return f"{ranks}\nbatch {configuration.trial.rank_batch_size:,}"
 
 
 def _labels(measured: Sequence[Configuration]) -> tuple[str, ...]:
     return disambiguate(
-        [_short(one) for one in measured], [one.trial for one in measured], [one.device for one in measured]
+        [_short(configuration) for configuration in measured],
+        [configuration.trial for configuration in measured],
+        [configuration.device for configuration in measured],
     )
 
 
 def _stem(name: str) -> str:
-    """The name as a file may have it."""
+    """The name with only characters that are safe in file names."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)[:60] or "data"

@@ -1,23 +1,23 @@
-"""Environment: where the figures come from, and the commands that repeat them."""
+"""Environment: the machines and versions behind the numbers, and the commands that repeat them."""
 
 from typing import Any
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import MISSING, data_size
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Command, Section, Table
 
 _COLUMNS = (
     "run",
-    "measured",
+    "date",
     "host",
-    "processor",
+    "CPU",
     "cores",
     "memory",
     "GPUs",
     "torch",
     "NCCL",
-    "git",
+    "git commit",
 )
 _FEW_HOSTS = 4
 
@@ -31,12 +31,14 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     )
     table = Table(columns=_COLUMNS, rows=rows, left=frozenset(_COLUMNS))
     commands = tuple(
-        f"{analyzed.name}: {analyzed.command}" for analyzed in report_input.analyzed_runs if analyzed.command
+        Command(label=analyzed.name, command=analyzed.command)
+        for analyzed in report_input.analyzed_runs
+        if analyzed.command
     )
-    repeated = (Section(title="Commands that repeat the runs", lines=commands),) if commands else ()
+    repeated = (Section(title="Commands that repeat the runs", commands=commands),) if commands else ()
     return Chapter(
         name="environment",
-        title="Where the figures come from",
+        title="Environment and commands",
         order=110,
         sections=(Section(table=table, details=variables), *repeated),
     )
@@ -47,7 +49,7 @@ def _row(analyzed: AnalyzedRun) -> tuple[str, ...]:
     machine: dict[str, Any] = environment.get("machine") or {}
     gpus = [str(gpu.get("name", "unknown")) for gpu in machine.get("gpus") or []]
     git = environment.get("git") or {}
-    commit = str(git.get("commit", ""))[:10] + (" and changes" if git.get("changed") else "")
+    commit = str(git.get("commit", ""))[:10] + (" (modified)" if git.get("changed") else "")
     memory = machine.get("memory_bytes")
     return (
         analyzed.name,

@@ -1,7 +1,9 @@
-"""Findings: why, on what evidence, and what to do first."""
+"""Findings: what costs speed, on what evidence, and what to do first."""
+
+import dataclasses
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.findings import evidence_lines, findings_section
 from scalescope.report.section import Section
 
@@ -10,26 +12,23 @@ _MOST = 5  # runs
 
 def chapter(report_input: ReportInput) -> Chapter | None:
     others = [analyzed for analyzed in reversed(report_input.analyzed_runs) if not analyzed.scales][:_MOST]
-    telling = [analyzed for analyzed in others if analyzed.diagnosis.findings]
-    analyzed_runs = [*report_input.scaling_runs, *telling][:_MOST]
-    sections = tuple(
-        section
-        for analyzed in analyzed_runs
-        for section in _sections(analyzed, several=len(analyzed_runs) > 1)
+    diagnosed = [analyzed for analyzed in others if analyzed.diagnosis.findings]
+    analyzed_runs = [*report_input.scaling_runs, *diagnosed][:_MOST]
+    sections = titled_by_run(
+        (analyzed, section) for analyzed in analyzed_runs for section in _sections(analyzed)
     )
     if not sections:
         return None
-    return Chapter(name="findings", title="Why, and what to do", order=20, sections=sections)
+    return Chapter(name="findings", title="Findings and advice", order=20, sections=sections)
 
 
-def _sections(analyzed: AnalyzedRun, *, several: bool) -> tuple[Section, ...]:
-    found = findings_section(analyzed.diagnosis, every=True, loses=analyzed.loses)
+def _sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
+    sections = findings_section(analyzed.diagnosis, every=True, loses=analyzed.loses)
     evidence = tuple(
         line
         for finding in analyzed.diagnosis.findings
         if finding.evidence
         for line in (f"{finding.rule}:", *evidence_lines(finding))
     )
-    title = f"{analyzed.name}: findings" if several else "Findings"
-    named = tuple(Section(title=title, lines=one.lines, details=one.details) for one in found)
-    return (*named, *((Section(title="Evidence", details=evidence),) if evidence else ()))
+    untitled = (dataclasses.replace(section, title=None) for section in sections)  # the chapter has one
+    return (*untitled, *((Section(title="Evidence", details=evidence),) if evidence else ()))

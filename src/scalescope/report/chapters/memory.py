@@ -1,10 +1,10 @@
-"""Memory: what a batch takes, by what takes it, and the limit."""
+"""Memory: use per rank by category and batch, and the peak."""
 
 import dataclasses
 
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.memory.sections import memory_sections
 from scalescope.report.render.figure import Figure, Panel, Series
 
@@ -19,15 +19,17 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     ]
     if not analyzed_runs:
         return None
-    figures = [
-        figure
+    figures = titled_by_run(
+        (analyzed, figure)
         for analyzed in analyzed_runs
         for group in memory_groups(analyzed.run)
         if (figure := _figure(analyzed, group))
-    ]
+    )
     named = tuple(_named(figure, number) for number, figure in enumerate(figures[:_MOST]))
-    sections = tuple(section for analyzed in analyzed_runs for section in memory_sections(analyzed.run))
-    return Chapter(name="memory", title="Memory", order=80, sections=sections, figures=named)
+    sections = titled_by_run(
+        (analyzed, section) for analyzed in analyzed_runs for section in memory_sections(analyzed.run)
+    )
+    return Chapter(name="memory", title="Memory per rank", order=80, sections=sections, figures=named)
 
 
 def _named(figure: Figure, number: int) -> Figure:
@@ -41,25 +43,29 @@ def _figure(analyzed: AnalyzedRun, group: MemoryGroup) -> Figure | None:
     names = tuple(f"batch {row.batch:,}" for row in rows)
     series = []
     for part in _PARTS:
-        known = [(float(place), row.measured(part)) for place, row in enumerate(rows)]
-        found = [(place, size / _MIB) for place, size in known if size]
-        if found:
+        known = [(float(row_number), row.measured(part)) for row_number, row in enumerate(rows)]
+        sizes = [(row_number, size / _MIB) for row_number, size in known if size]
+        if sizes:
             series.append(
-                Series(label=part, x=tuple(p for p, _ in found), y=tuple(size for _, size in found))
+                Series(
+                    label=part,
+                    x=tuple(row_number for row_number, _ in sizes),
+                    y=tuple(size for _, size in sizes),
+                )
             )
     peaks = Series(
         label="peak",
         x=tuple(float(row.batch) for row in rows),
         y=tuple((row.measured("peak") or 0) / _MIB for row in rows),
     )
-    job = group.trial.label.removeprefix("memory, ").rpartition(", batch")[0]
+    job = group.trial.job_label_without_batch
     return Figure(
         name="memory",
-        title=f"Memory of {group.trial.settings['workload']} ({job}) on {group.trial.device}",
-        alt=f"Bars of what takes memory at {', '.join(names)}, and the peak against the batch.",
+        title=f"Memory per rank: {group.trial.workload} ({job}) on {group.trial.device}",
+        alt=f"Bars of memory per rank by category at {', '.join(names)}, and a line of the peak by batch.",
         panels=(
             Panel(kind="stacked", x_label="MiB", y_label="", series=tuple(series), names=names),
-            Panel(kind="lines", x_label="batch", y_label="peak, MiB", series=(peaks,)),
+            Panel(kind="lines", x_label="batch per rank", y_label="peak memory, MiB", series=(peaks,)),
         ),
         command=analyzed.command,
     )

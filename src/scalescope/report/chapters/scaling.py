@@ -1,4 +1,4 @@
-"""Scaling: throughput, speedup and efficiency against the number of ranks."""
+"""Scaling: throughput, speedup and efficiency by number of ranks."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
-from scalescope.report.chapter import Chapter
-from scalescope.report.numbers import counted, told_interval
+from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.numbers import counted, percent, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.sections import table_section
 from scalescope.report.section import Section
@@ -27,11 +27,12 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         return None
     return Chapter(
         name="scaling",
-        title="How it scales",
+        title="Scaling",
         order=30,
-        sections=tuple(_section(analyzed) for analyzed in analyzed_runs),
-        figures=tuple(
-            _figure(analyzed, number, report_input.by) for number, analyzed in enumerate(analyzed_runs)
+        sections=titled_by_run((analyzed, _section(analyzed)) for analyzed in analyzed_runs),
+        figures=titled_by_run(
+            (analyzed, _figure(analyzed, number, report_input.by))
+            for number, analyzed in enumerate(analyzed_runs)
         ),
     )
 
@@ -52,13 +53,13 @@ def _section(analyzed: AnalyzedRun) -> Section:
 
 def _figure(analyzed: AnalyzedRun, number: int, by: str | None) -> Figure:
     groups = grouped(analyzed.rows, by)
-    jobs = sorted({f"{row.trial.settings['workload']}, {row.trial.mode} scaling" for row in analyzed.rows})
+    jobs = sorted({f"{row.trial.workload}, {row.trial.mode} scaling" for row in analyzed.rows})
     best = max((row for row in analyzed.rows if not row.is_baseline), key=lambda row: row.efficiency.value)
     return Figure(
         name="scaling" if number == 0 else f"scaling_{number + 1}",
-        title=f"Throughput and efficiency against ranks: {'; '.join(jobs)}",
-        alt=f"Lines of throughput and of efficiency over the number of ranks for {', '.join(groups)}. The "
-        f"best efficiency is {best.efficiency.value:.0%} on {best.ranks} ranks.",
+        title=f"Throughput and efficiency by number of ranks: {'; '.join(jobs)}",
+        alt=f"Lines of throughput and efficiency by number of ranks for {', '.join(groups)}. The "
+        f"best efficiency is {percent(best.efficiency.value)} on {best.ranks} ranks.",
         panels=(throughput_panel(groups), efficiency_panel(groups)),
         command=analyzed.command,
         notes=notes_of([row.configuration for row in analyzed.rows]),
@@ -70,12 +71,12 @@ def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, li
     scaled = [row for row in rows if not row.is_baseline]
     varied = [name for name in varied_settings([row.trial for row in scaled]) if name not in _ON_THE_AXES]
     names = list(dict.fromkeys([*([by] if by else []), *varied]))[:_MOST_NAMES]
-    found: dict[str, list[ScalingRow]] = {}
+    groups: dict[str, list[ScalingRow]] = {}
     for row in scaled:
-        words = [f"batch {row.batch:,}{'' if row.trial.mode == 'weak' else ' in all'}"]
+        words = [f"{'' if row.trial.mode == 'weak' else 'global '}batch {row.batch:,}"]
         words += [f"{name} {shown_value(row.trial, name)}" for name in names if name in row.trial.settings]
-        found.setdefault(", ".join(words), []).append(row)
-    shown = dict(list(found.items())[:_MOST_SERIES])
+        groups.setdefault(", ".join(words), []).append(row)
+    shown = dict(list(groups.items())[:_MOST_SERIES])
     baselines = [row for row in rows if row.is_baseline]
     return {
         label: [*(baseline for baseline in baselines if _starts(baseline, members[0], names)), *members]
@@ -84,25 +85,23 @@ def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, li
 
 
 def _starts(baseline: ScalingRow, row: ScalingRow, names: list[str]) -> bool:
-    """Whether a line begins there: one rank has no strategy, nor the settings of its wrapper."""
-    own, other = baseline.trial.settings, row.trial.settings
-    same = all(own[name] == other.get(name) for name in names if name in own and name != "strategy")
+    """Whether a line starts at this baseline; plain training has no strategy and none of its settings."""
+    settings, other = baseline.trial.settings, row.trial.settings
+    same = all(settings[name] == other.get(name) for name in names if name in settings and name != "strategy")
     return same and (baseline.ranks, baseline.batch) == (row.baseline_ranks, row.batch)
 
 
 def throughput_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
-    """Samples a second, with what N times the smallest number of ranks would give."""
+    """Samples per second, with the ideal: N times the rate per rank of the smallest number of ranks."""
     series = [
         _series(label, rows, lambda row: row.configuration.samples_per_s) for label, rows in groups.items()
     ]
-    ideals = [_ideal(rows) for rows in groups.values()]
-    first = [Series(label="ideal", x=ideal.x, y=ideal.y, role="ideal") for ideal in ideals[:1]]
-    rest = [Series(label="_ideal", x=ideal.x, y=ideal.y, role="ideal") for ideal in ideals[1:]]
+    ideals = [_ideal(rows, in_legend=number == 0) for number, rows in enumerate(groups.values())]
     return Panel(
         kind="lines",
         x_label="ranks",
         y_label="samples per second",
-        series=(*series, *first, *rest),
+        series=(*series, *ideals),
         x_log=True,
         y_log=True,
     )
@@ -117,7 +116,7 @@ def efficiency_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
 
 
 def speedup_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
-    """How many times the smallest number of ranks."""
+    """Speedup over the smallest number of ranks."""
     series = [_series(label, rows, lambda row: row.speedup) for label, rows in groups.items()]
     ranks = sorted({row.ranks for rows in groups.values() for row in rows})
     least = min((row.baseline_ranks for rows in groups.values() for row in rows), default=1)
@@ -135,17 +134,17 @@ def speedup_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
 
 def _series(label: str, rows: list[ScalingRow], value: Value) -> Series:
     ordered = sorted(rows, key=lambda row: row.ranks)
-    found = [value(row) for row in ordered]
+    estimates = [value(row) for row in ordered]
     return Series(
         label=label,
         x=tuple(float(row.ranks) for row in ordered),
-        y=tuple(one.value for one in found),
-        low=tuple(told_interval(one)[0] for one in found),
-        high=tuple(told_interval(one)[1] for one in found),
+        y=tuple(estimate.value for estimate in estimates),
+        low=tuple(told_interval(estimate)[0] for estimate in estimates),
+        high=tuple(told_interval(estimate)[1] for estimate in estimates),
     )
 
 
-def _ideal(rows: list[ScalingRow]) -> Series:
+def _ideal(rows: list[ScalingRow], *, in_legend: bool) -> Series:
     ordered = sorted(rows, key=lambda row: row.ranks)
     least = ordered[0]
     rate = least.configuration.samples_per_s.value / least.ranks
@@ -154,6 +153,7 @@ def _ideal(rows: list[ScalingRow]) -> Series:
         x=tuple(float(row.ranks) for row in ordered),
         y=tuple(rate * row.ranks for row in ordered),
         role="ideal",
+        in_legend=in_legend,
     )
 
 

@@ -4,12 +4,15 @@ from itertools import pairwise
 
 from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.numbers import counted, percent
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.trace.sections import profile_sections
 from scalescope.report.training.sections import context
 
-_KINDS = ("compute", "communication", "copy")
+_LANES = ("compute", "communication")
+_LANE_OF = {"compute": "compute", "communication": "communication", "copy": "compute"}  # by kind of span
+_MOST = 3  # figures, of the newest runs
 _MOST_RANKS = 8
 _MOST_SPANS = 150  # of a kind; shorter ones are drawn together
 
@@ -24,45 +27,50 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         return None
     drawn = [
         (analyzed, profile) for analyzed in analyzed_runs for profile in analyzed.profiles if profile.ranks
-    ][:3]
+    ][:_MOST]
     return Chapter(
         name="timeline",
-        title="Inside a step",
+        title="Timeline of one step",
         order=70,
-        sections=tuple(section for analyzed in analyzed_runs for section in profile_sections(analyzed.run)),
-        figures=tuple(_figure(analyzed, one, number) for number, (analyzed, one) in enumerate(drawn)),
+        sections=titled_by_run(
+            (analyzed, section) for analyzed in analyzed_runs for section in profile_sections(analyzed.run)
+        ),
+        figures=titled_by_run(
+            (analyzed, _figure(analyzed, profile, number)) for number, (analyzed, profile) in enumerate(drawn)
+        ),
     )
 
 
 def _figure(analyzed: AnalyzedRun, profile: TraceProfile, number: int) -> Figure:
     ranks = sorted(profile.ranks)[:_MOST_RANKS]
-    names = tuple(f"rank {rank} {kind}" for rank in ranks for kind in _KINDS[:2])
+    names = tuple(f"rank {rank} {lane}" for rank in ranks for lane in _LANES)
     series = []
-    for rank in ranks:
+    for rank_number, rank in enumerate(ranks):
         step = profile.ranks[rank].steps[-1]
-        for kind in _KINDS:
+        for kind in _LANE_OF:
             spans = _joined(step.spans.get(kind, []))
-            lane = f"rank {rank} {'communication' if kind == 'communication' else 'compute'}"
             if spans:
                 series.append(
                     Series(
-                        label=f"{lane} · {kind}",
+                        label=kind,
+                        row=rank_number * len(_LANES) + _LANES.index(_LANE_OF[kind]),
                         x=tuple(start * 1e3 for start, _ in spans),
                         y=tuple(end * 1e3 for _, end in spans),
                     )
                 )
-    label = profile.trial.label.removeprefix("profile, ")
     hidden = (
-        "" if profile.overlap is None else f" {profile.overlap:.0%} of communication hides behind compute."
+        ""
+        if profile.overlap is None
+        else f" {percent(profile.overlap)} of the communication overlaps with compute."
     )
     return Figure(
         name="timeline" if number == 0 else f"timeline_{number + 1}",
-        title=f"One step of {profile.trial.settings['workload']} ({label})",
-        alt=f"Bars of compute and communication over one step of {len(ranks)} ranks.{hidden}",
+        title=f"One step of {profile.trial.workload} ({profile.trial.job_label})",
+        alt=f"Bars of compute and communication during one step of {counted(len(ranks), 'rank')}.{hidden}",
         panels=(
             Panel(
                 kind="timeline",
-                x_label="ms since the step began",
+                x_label="ms since the start of the step",
                 y_label="",
                 series=tuple(series),
                 names=names,
@@ -74,15 +82,15 @@ def _figure(analyzed: AnalyzedRun, profile: TraceProfile, number: int) -> Figure
 
 
 def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans with pauses too short to be seen closed, until there are few enough to draw."""
+    """Spans, joined across the shortest pauses until there are few enough to draw."""
     if len(spans) <= _MOST_SPANS:
         return spans
     pauses = sorted(after[0] - before[1] for before, after in pairwise(spans))
     least = pauses[-_MOST_SPANS]
-    found = [spans[0]]
+    joined = [spans[0]]
     for start, end in spans[1:]:
-        if start - found[-1][1] <= least:
-            found[-1] = (found[-1][0], end)
+        if start - joined[-1][1] <= least:
+            joined[-1] = (joined[-1][0], end)
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined

@@ -8,8 +8,18 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run
 
 _MOST = 2000
-_COLUMNS = ("run", "trial", "launch", "what", "status", "step ms", "samples/s", "seconds", "reason")
-_LEFT = frozenset(("run", "trial", "what", "status", "reason"))
+_COLUMNS = (
+    "run",
+    "trial",
+    "launch",
+    "configuration",
+    "status",
+    "step ms",
+    "samples/s",
+    "duration s",
+    "reason",
+)
+_LEFT = frozenset(("run", "trial", "configuration", "status", "reason"))
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
@@ -26,7 +36,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         warning for analyzed in report_input.analyzed_runs for warning in _warnings(analyzed.run)
     )
     section = Section(table=table, lines=lines, details=warnings)
-    return Chapter(name="trials", title="Every launch", order=120, sections=(section,))
+    return Chapter(name="trials", title="All launches", order=120, sections=(section,))
 
 
 def _row(analyzed: AnalyzedRun, result: Result) -> tuple[str, ...]:
@@ -46,7 +56,7 @@ def _row(analyzed: AnalyzedRun, result: Result) -> tuple[str, ...]:
 
 def _speed(result: Result) -> tuple[float | None, float | None]:
     """Mean step time and throughput of a training launch."""
-    if result.status != "ok" or result.settings["benchmark"] != "train":
+    if result.status != "ok" or not result.trial.is_training:
         return None, None
     per_rank = [record.samples["step_time_s"] for record in result.ranks]
     window_s = max(sum(times) for times in per_rank)

@@ -1,37 +1,41 @@
-"""Verdict: what the runs say in a sentence each, and where the speed goes."""
+"""Verdict: each run in one sentence, and what its lost speed is lost to."""
 
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import TERMS, Waterfall
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.performance import NOTHING, headline
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section
 
 _MOST = 3  # runs with a waterfall each
-_MOST_LINES = 12  # of what runs say; the rest is folded
+_MOST_LINES = 12  # sentences; the rest is folded
 _MOST_BARS = 24  # of those that lose most
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
-    """The newest run that scales speaks first."""
+    """The newest run with scaling comes first."""
     analyzed_runs = [
         *report_input.scaling_runs,
-        *(s for s in reversed(report_input.analyzed_runs) if not s.scales),
+        *(analyzed for analyzed in reversed(report_input.analyzed_runs) if not analyzed.scales),
     ]
-    said = [(analyzed.name, headline(analyzed)) for analyzed in analyzed_runs]
-    told = [f"{name}: {line}" if len(said) > 1 else line for name, line in said if line != NOTHING]
-    silent = [name for name, line in said if line == NOTHING]
-    nothing = (f"Nothing was measured that could be explained: {', '.join(silent)}.",) if silent else ()
-    lines = tuple(told[:_MOST_LINES]) if told else nothing
-    details = (*told[_MOST_LINES:], *(nothing if told else ()))
+    headlines = [(analyzed.name, headline(analyzed)) for analyzed in analyzed_runs]
+    sentences = [
+        f"{name}: {line}" if len(headlines) > 1 else line for name, line in headlines if line != NOTHING
+    ]
+    without_result = [name for name, line in headlines if line == NOTHING]
+    nothing = (f"No result to summarize: {', '.join(without_result)}.",) if without_result else ()
+    lines = tuple(sentences[:_MOST_LINES]) if sentences else nothing
+    details = (*sentences[_MOST_LINES:], *(nothing if sentences else ()))
     drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
-    sections = tuple(section for analyzed in drawn for section in waterfall_sections(analyzed.rows))
-    figures = tuple(_figure(analyzed, number) for number, analyzed in enumerate(drawn))
+    sections = titled_by_run(
+        (analyzed, section) for analyzed in drawn for section in waterfall_sections(analyzed.rows)
+    )
+    figures = titled_by_run((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(drawn))
     return Chapter(
         name="verdict",
-        title="Verdict",
+        title="Summary",
         order=10,
         sections=(Section(lines=lines, details=details), *sections),
         figures=figures,
@@ -39,45 +43,51 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 
 def _waterfalls(analyzed: AnalyzedRun) -> list[tuple[ScalingRow, Waterfall]]:
-    found = [(row, row.waterfall) for row in analyzed.rows if row.waterfall is not None]
-    return [(row, one) for row, one in found if any(term.lost is not None for term in one.terms)]
+    waterfalls = [(row, row.waterfall) for row in analyzed.rows if row.waterfall is not None]
+    return [
+        (row, waterfall)
+        for row, waterfall in waterfalls
+        if any(term.lost is not None for term in waterfall.terms)
+    ]
 
 
 def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     everything = _waterfalls(analyzed)
-    found = sorted(everything, key=lambda pair: -pair[1].lost)[:_MOST_BARS]
-    found.sort(key=everything.index)
-    names = tuple(f"{row.ranks} ranks, batch {row.batch:,}" for row, _ in found)
-    places = tuple(float(place) for place in range(len(found)))
-    delivered = Series(label="delivered", colour=0, x=places, y=tuple(one.delivered for _, one in found))
-    terms = [_term(name, number, found) for number, name in enumerate(TERMS, start=1)]
-    modes = sorted({row.trial.mode for row, _ in found})
+    shown = sorted(everything, key=lambda pair: -pair[1].lost)[:_MOST_BARS]
+    shown.sort(key=everything.index)
+    names = tuple(f"{row.ranks} ranks, batch {row.batch:,}" for row, _ in shown)
+    places = tuple(float(row_number) for row_number in range(len(shown)))
+    delivered = Series(
+        label="delivered", colour=0, x=places, y=tuple(waterfall.delivered for _, waterfall in shown)
+    )
+    terms = [_term(name, number, shown) for number, name in enumerate(TERMS, start=1)]
+    modes = sorted({row.trial.mode for row, _ in shown})
     panel = Panel(
         kind="stacked",
-        x_label="ranks' worth of speed",
+        x_label="speed, in multiples of one rank",
         y_label="",
         series=(delivered, *(term for term in terms if any(value > 0.0 for value in term.y))),
         names=names,
     )
-    worst = max(found, key=lambda pair: pair[1].lost)[1]
+    worst = max(shown, key=lambda pair: pair[1].lost)[1]
     largest = worst.largest
-    most = "" if largest is None else f" Most is lost to {largest.name}."
+    most = "" if largest is None else f" The largest loss is {largest.name}."
     return Figure(
         name="waterfall" if number == 0 else f"waterfall_{number + 1}",
-        title=f"Where the speed of N ranks goes ({' and '.join(modes)} scaling)",
-        alt=f"Bars of delivered speed and what is lost, for {', '.join(names)}.{most}",
+        title=f"Delivered and lost speed of N ranks ({' and '.join(modes)} scaling)",
+        alt=f"Bars of delivered and lost speed for {', '.join(names)}.{most}",
         panels=(panel,),
         command=analyzed.command,
-        notes=notes_of([row.configuration for row, _ in found]),
+        notes=notes_of([row.configuration for row, _ in shown]),
     )
 
 
-def _term(name: str, number: int, found: list[tuple[ScalingRow, Waterfall]]) -> Series:
+def _term(name: str, number: int, shown: list[tuple[ScalingRow, Waterfall]]) -> Series:
     values: list[tuple[float, float, float | None, float | None]] = []
-    for place, (_, one) in enumerate(found):
-        term = one.term(name)
+    for row_number, (_, waterfall) in enumerate(shown):
+        term = waterfall.term(name)
         if term is not None and term.lost is not None:
-            values.append((float(place), term.lost.value, term.lost.low, term.lost.high))
+            values.append((float(row_number), term.lost.value, term.lost.low, term.lost.high))
     return Series(
         label=name,
         colour=number,

@@ -23,7 +23,8 @@ from scalescope.report.render.painting import (
 
 WIDTHS_IN = {"column": 3.5, "page": 7.2}
 _MOST_LEGEND = 12
-_FEW_NAMES, _SHORT_NAME = 6, 24  # of lines, where their names stand beside them
+_FEW_NAMES, _SHORT_NAME = 6, 24  # of lines, where the legend is inside the panel
+_UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 FORMATS = ("png", "svg", "pdf")
 _VARIABLES = {
     **{colour: f"var(--c{number}, {colour})" for number, colour in enumerate(COLOURS, start=1)},
@@ -36,12 +37,11 @@ _VARIABLES = {
 
 def save(figure: Figure, folder: Path, width: str = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write the figure in every format."""
-    paths = [folder / f"{figure.name}.{one}" for one in formats]
+    paths = [folder / f"{figure.name}.{file_format}" for file_format in formats]
     with _drawn(figure, width) as drawn:
-        for one, path in zip(formats, paths, strict=True):
+        for file_format, path in zip(formats, paths, strict=True):
             # No date inside: the same data makes the same file.
-            metadata = {"Date": None} if one == "svg" else {"CreationDate": None} if one == "pdf" else {}
-            drawn.savefig(path, format=one, dpi=200, metadata=metadata)
+            drawn.savefig(path, format=file_format, dpi=200, metadata=_UNDATED.get(file_format, {}))
     return paths
 
 
@@ -53,42 +53,43 @@ def svg_for_page(figure: Figure) -> str:
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    # Names inside a page must differ from figure to figure; what stands between tags is a reader's text.
+    # Names inside a page must differ from figure to figure; text between tags is left as it is.
     prefix = "".join(
-        one if one.isascii() and (one.isalnum() or one in "-_") else f"{ord(one):x}" for one in figure.name
+        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else f"{ord(letter):x}"
+        for letter in figure.name
     )
     return re.sub(r"<[^>]*>", lambda tag: _for_page(tag[0], prefix), text)
 
 
 def _for_page(tag: str, prefix: str) -> str:
     named = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}-", tag)
-    return re.sub(r"#[0-9a-f]{6}\b", lambda found: _VARIABLES.get(found[0], found[0]), named)
+    return re.sub(r"#[0-9a-f]{6}\b", lambda match: _VARIABLES.get(match[0], match[0]), named)
 
 
 @contextlib.contextmanager
 def _drawn(figure: Figure, width: str, *, titled: bool = True) -> Iterator[Any]:
-    """A matplotlib figure with its places settled; what it is saved as depends on the style as well."""
+    """A matplotlib figure after layout; it must be saved inside this context, which holds the style."""
     new_figure, in_style = _matplotlib()
     with in_style(_style()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name may have letters that the font has not
         drawn = _draw(new_figure, figure, width, titled=titled)
         drawn.draw_without_rendering()
-        drawn.set_layout_engine(None)  # or every format would settle them again
+        drawn.set_layout_engine(None)  # or every format would do the layout again
         yield drawn
 
 
 def _draw(new_figure: Any, figure: Figure, width: str, *, titled: bool) -> Any:
-    """One panel beside the other on a page, one below the other in a column."""
+    """Panels side by side at page width, one below the other at column width."""
     count = len(figure.panels)
-    beside = width == "page" and count > 1
-    rows, columns = (1, count) if beside else (count, 1)
+    side_by_side = width == "page" and count > 1
+    rows, columns = (1, count) if side_by_side else (count, 1)
     room_in = WIDTHS_IN[width] / columns
     title_lines = _wrapped([figure.title, *figure.notes], 95 if width == "page" else 46) if titled else []
     drawn = new_figure(layout="constrained")
     if title_lines:
         drawn.suptitle("\n".join(title_lines), fontsize=8.5, color=INK, ha="left", x=0.01)
-    for place, panel in enumerate(figure.panels, start=1):
-        axes = drawn.add_subplot(rows, columns, place)
+    for number, panel in enumerate(figure.panels, start=1):
+        axes = drawn.add_subplot(rows, columns, number)
         PAINTERS[panel.kind](axes, panel, room_in)
         lies = panel.kind == "bars" and not fits_below(panel, room_in)
         axes.set_xlabel(panel.y_label if lies else panel.x_label)
@@ -102,11 +103,11 @@ def _draw(new_figure: Any, figure: Figure, width: str, *, titled: bool) -> Any:
 
 
 def _legends(drawn: Any, figure: Figure, width_in: float) -> float:
-    """Names beside their lines where there is room, else below all panels; returns the height below."""
+    """Legends inside the panels where there is room, else below all panels; returns the height below."""
     below: dict[str, Any] = {}
-    found = [axes.get_legend_handles_labels() for axes in drawn.axes]
-    same = len(found) > 1 and all(labels == found[0][1] for _, labels in found)
-    for axes, panel, (handles, labels) in zip(drawn.axes, figure.panels, found, strict=True):
+    legends = [axes.get_legend_handles_labels() for axes in drawn.axes]
+    same = len(legends) > 1 and all(labels == legends[0][1] for _, labels in legends)
+    for axes, panel, (handles, labels) in zip(drawn.axes, figure.panels, legends, strict=True):
         crowded = len(labels) > _FEW_NAMES or any(len(label) > _SHORT_NAME for label in labels)
         if panel.kind in ("stacked", "timeline", "forest") or same or crowded:
             below |= dict(zip(labels, handles, strict=True))
@@ -120,7 +121,7 @@ def _legends(drawn: Any, figure: Figure, width_in: float) -> float:
 
 
 def check_drawing() -> None:
-    """Refuse to begin where nothing can be drawn."""
+    """Fail early if matplotlib is missing."""
     _matplotlib()
 
 
@@ -131,7 +132,7 @@ def _matplotlib() -> tuple[Any, Any]:
         from matplotlib.figure import Figure as Drawn
     except ImportError:
         raise CannotRun(
-            "figures need matplotlib: pip install 'scalescope[report]', or --format csv,tex,txt without them"
+            "figures require matplotlib: pip install 'scalescope[report]', or use --format csv,tex,txt"
         ) from None
     return Drawn, library.rc_context
 
@@ -167,14 +168,14 @@ def _style() -> dict[str, Any]:
 
 
 def _wrapped(lines: Sequence[str], most: int) -> list[str]:
-    found: list[str] = []
+    wrapped: list[str] = []
     for line in lines:
         words, row = line.split(), ""
         for word in words:
             if row and len(row) + len(word) + 1 > most:
-                found.append(row)
+                wrapped.append(row)
                 row = word
             else:
                 row = f"{row} {word}".strip()
-        found += [row] if row else []
-    return found
+        wrapped += [row] if row else []
+    return wrapped

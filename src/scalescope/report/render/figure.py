@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scalescope.report.numbers import MISSING, data_size, significant
+from scalescope.report.numbers import MISSING, data_size, percent, significant
 from scalescope.report.section import Table
 
-BYTES = "bytes"  # an axis of that name has ticks of 1024
 Kind = Literal["lines", "bars", "stacked", "forest", "distribution", "timeline"]
 Role = Literal["data", "ideal", "reference"]
 _MOST_ROWS = 200  # of a table behind a figure; results.json has everything
@@ -15,7 +14,8 @@ _MOST_ROWS = 200  # of a table behind a figure; results.json has everything
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Values with a name. A timeline has starts and ends, a distribution shares and values."""
+    """Values with a name. A timeline has starts and ends in one of the panel's rows; its name is the kind
+    of work. A distribution has shares and values."""
 
     label: str
     x: tuple[float, ...]
@@ -23,13 +23,15 @@ class Series:
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
     role: Role = "data"
-    colour: int | None = None  # a number of its own, where it must look the same in every figure
+    colour: int | None = None  # a fixed number, where it must look the same in every figure
+    row: int = 0  # of a timeline: which of the panel's names it belongs to
+    in_legend: bool = True  # False for a line drawn again without a name; it has no column in the table
 
-    def interval(self, place: int) -> tuple[float, float] | None:
+    def interval(self, index: int) -> tuple[float, float] | None:
         """The interval of a value, where it has one."""
         if not self.low or not self.high:
             return None
-        low, high = self.low[place], self.high[place]
+        low, high = self.low[index], self.high[index]
         return None if low is None or high is None else (low, high)
 
 
@@ -43,6 +45,7 @@ class Panel:
     series: tuple[Series, ...]
     names: tuple[str, ...] = ()
     x_log: bool = False
+    x_in_bytes: bool = False  # ticks are powers of two, with units of 1024
     y_log: bool = False
     title: str = ""
 
@@ -53,67 +56,69 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A picture of one panel or several, with what a reader must know about it."""
+    """A picture of one panel or several, with its title and notes."""
 
     name: str  # of its files
     title: str
-    alt: str  # what it shows, for those who do not see it
+    alt: str  # a description for readers who cannot see the picture
     panels: tuple[Panel, ...]
-    command: str = ""  # what measured it
+    command: str = ""  # the command that repeats the measurement
     notes: tuple[str, ...] = ()
 
 
 def _table_of_lines(panel: Panel) -> Table:
-    shown = [drawn for drawn in panel.series if not drawn.label.startswith("_")]  # drawn again without a name
-    places = sorted({x for one in shown for x in one.x})[:_MOST_ROWS]
+    shown = [drawn for drawn in panel.series if drawn.in_legend]
+    places = sorted({x for series in shown for x in series.x})[:_MOST_ROWS]
     rows = []
     for x in places:
-        cells = [_cell(one, one.x.index(x)) if x in one.x else MISSING for one in shown]
+        cells = [_cell(series, series.x.index(x)) if x in series.x else MISSING for series in shown]
         rows.append((_name(panel, x), *cells))
-    first = "what" if panel.names else panel.x_label
-    return Table(columns=(first, *(one.label for one in shown)), rows=tuple(rows), left=frozenset((first,)))
+    first = "name" if panel.names else panel.x_label
+    return Table(
+        columns=(first, *(series.label for series in shown)), rows=tuple(rows), left=frozenset((first,))
+    )
 
 
 def _table_of_forest(panel: Panel) -> Table:
-    found = [
-        (panel.names[int(y)], drawn.label, _cell_of(x, drawn.interval(place)))
+    rows = [
+        (panel.names[int(y)], drawn.label, _cell_of(x, drawn.interval(index)))
         for drawn in panel.series
-        for place, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True))
+        for index, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True))
     ]
     return Table(
-        columns=("what", "group", panel.x_label), rows=tuple(found), left=frozenset(("what", "group"))
+        columns=("name", "group", panel.x_label), rows=tuple(rows), left=frozenset(("name", "group"))
     )
 
 
 def _table_of_distribution(panel: Panel) -> Table:
     shares = panel.series[0].x if panel.series else ()
-    columns = ("what", *(f"{share:.0%}" for share in shares))
+    columns = ("name", *(percent(share) for share in shares))
     rows = tuple(
         (drawn.label, *(significant(value) for value in drawn.y)) for drawn in panel.series[:_MOST_ROWS]
     )
-    return Table(columns=columns, rows=rows, left=frozenset(("what",)))
+    return Table(columns=columns, rows=rows, left=frozenset(("name",)))
 
 
 def _table_of_timeline(panel: Panel) -> Table:
-    found = [
-        (drawn.label, significant(start), significant(end))
+    rows = [
+        (panel.names[drawn.row], drawn.label, significant(start), significant(end))
         for drawn in panel.series
         for start, end in zip(drawn.x, drawn.y, strict=True)
     ]
-    columns = ("what", f"from, {panel.x_label}", "to")
-    return Table(columns=columns, rows=tuple(found[:_MOST_ROWS]), left=frozenset(("what",)))
+    columns = ("row", "kind", f"from, {panel.x_label}", "to")
+    return Table(columns=columns, rows=tuple(rows[:_MOST_ROWS]), left=frozenset(("row", "kind")))
 
 
 def _name(panel: Panel, x: float) -> str:
     if panel.names:
         return panel.names[int(x)].replace("\n", ", ")
-    if panel.x_label == BYTES:
+    if panel.x_in_bytes:
         return data_size(x)
     return f"{x:,.0f}" if x == int(x) else significant(x, 4)
 
 
-def _cell(series: Series, place: int) -> str:
-    return _cell_of(series.y[place], series.interval(place))
+def _cell(series: Series, index: int) -> str:
+    return _cell_of(series.y[index], series.interval(index))
 
 
 def _cell_of(value: float, interval: tuple[float, float] | None) -> str:
@@ -137,10 +142,10 @@ def quantiles(values: Sequence[float], shares: Sequence[float]) -> tuple[float, 
     """The values below which these shares lie."""
     ordered = sorted(values)
     last = len(ordered) - 1
-    found = []
+    values_below = []
     for share in shares:
-        place = share * last
-        low = int(place)
+        position = share * last
+        low = int(position)
         high = min(low + 1, last)
-        found.append(ordered[low] + (ordered[high] - ordered[low]) * (place - low))
-    return tuple(found)
+        values_below.append(ordered[low] + (ordered[high] - ordered[low]) * (position - low))
+    return tuple(values_below)

@@ -1,12 +1,14 @@
 """Sections as Markdown for a pull request; names from elsewhere cannot become markup."""
 
 import html
+import re
 from collections.abc import Iterable
 
 from scalescope.report.render.terminal import printable
+from scalescope.report.render.text import TextLine, body_lines
 from scalescope.report.section import Section, Table
 
-_MARKUP = str.maketrans({one: f"\\{one}" for one in "\\`*_[]|~#$"})
+_MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]|~#$"})
 
 
 def escaped(text: str) -> str:
@@ -24,10 +26,22 @@ def markdown(sections: Iterable[Section]) -> str:
             parts.append(f"### {escaped(section.title)}")
         if section.table is not None:
             parts.append(table_text(section.table))
-        mark = "- " if len(section.lines) > 1 else ""
-        if section.lines:
-            parts.append("\n".join(f"{mark}{escaped(line)}" for line in section.lines))
+        lines = body_lines(section)
+        mark = "- " if len(lines) > 1 else ""
+        if lines:
+            parts.append("\n".join(f"{'  ' * line.indented}{mark}{_line(line)}" for line in lines))
     return "\n\n".join(parts) + "\n"
+
+
+def _line(line: TextLine) -> str:
+    return f"{escaped(line.text)} {code(line.command)}" if line.command else escaped(line.text)
+
+
+def code(text: str) -> str:
+    """The text as code in one line; a fence longer than any run of backticks keeps it together."""
+    words = printable(" ".join(text.split()))
+    fence = "`" * (1 + max(map(len, re.findall("`+", words)), default=0))
+    return f"{fence} {words} {fence}" if "`" in words else f"{fence}{words}{fence}"
 
 
 def table_text(table: Table) -> str:

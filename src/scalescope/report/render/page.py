@@ -1,12 +1,16 @@
 """The page: one self-contained HTML file of a report's chapters."""
 
+import functools
 from importlib import resources
 from typing import Any
 
 from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
+from scalescope.report.glossary import GLOSSARY
 from scalescope.report.numbers import counted
 from scalescope.report.render.drawing import svg_for_page
+from scalescope.report.render.terms import TermMarker
+from scalescope.report.render.text import body_lines, detail_lines
 from scalescope.version import __version__
 
 
@@ -16,7 +20,7 @@ def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
     template = environment.from_string(
         resources.files("scalescope.report.render").joinpath("page.html.j2").read_text(encoding="utf-8")
     )
-    # Drawn by us from numbers and escaped names, so it may stand as it is.
+    # Drawn by us from numbers and escaped names, so it needs no escaping.
     pictures = {figure.name: safe(svg_for_page(figure)) for chapter in chapters for figure in chapter.figures}
     text: str = template.render(
         title=title,
@@ -24,6 +28,10 @@ def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
         pictures=pictures,
         runs=counted(runs, "run"),
         version=__version__,
+        glossary=GLOSSARY,
+        term_marker=functools.partial(TermMarker, safe),
+        body_lines=body_lines,
+        detail_lines=detail_lines,
     )
     return text
 
@@ -34,6 +42,6 @@ def _jinja() -> tuple[Any, Any]:
         import markupsafe
     except ImportError:
         raise CannotRun(
-            "the page needs jinja2: pip install 'scalescope[report]', or --format csv,tex,txt without it"
+            "the page requires jinja2: pip install 'scalescope[report]', or use --format csv,tex,txt"
         ) from None
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined), markupsafe.Markup

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from scalescope.report.numbers import data_size, shortened, significant
-from scalescope.report.render.figure import BYTES, Panel, Series
+from scalescope.report.render.figure import Panel, Series
 
-# Told apart by colour-blind eyes (Okabe and Ito 2008) and by their grey; markers and dashes differ as well.
+# Distinguishable with colour blindness (Okabe and Ito 2008) and in grey; markers and dashes differ as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6e6e2a")
 INK, FAINT, GRID, PAPER = "#1b1f24", "#6b727b", "#d9dde2", "#ffffff"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -19,7 +19,7 @@ _HATCHES = ("", "///", "\\\\\\", "xxx", "---", "|||", "++", "//")  # of lines al
 _PANEL_HEIGHT_IN = 2.9
 _ROW_IN = 0.24
 _FEW_SIZES, _FEW_COLUMNS = 5, 4
-_FEW_PLACES = 8  # on an axis, each of which is named
+_FEW_VALUES = 8  # on an axis, each with a tick
 
 
 def height_of(panel: Panel, room_in: float) -> float:
@@ -37,7 +37,7 @@ def _lines(axes: Any, panel: Panel, room_in: float) -> None:
     for number, drawn in enumerate(panel.series):
         style = _style_of(drawn, number)
         errors = _errors(drawn)
-        label = _clean(drawn.label)
+        label = _clean(drawn.label) if drawn.in_legend else None
         if errors is not None:
             axes.errorbar(drawn.x, drawn.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style)
         else:
@@ -60,18 +60,18 @@ def _between(series: Series) -> tuple[list[float], list[float]]:
 
 
 def _scale_x(axes: Any, panel: Panel) -> None:
-    """Few places on a logarithmic axis are named one by one."""
-    places = sorted({x for drawn in panel.series for x in drawn.x})
-    if panel.x_log and places:
+    """A few values on a logarithmic axis each have a tick."""
+    values = sorted({x for drawn in panel.series for x in drawn.x})
+    if panel.x_log and values:
         axes.set_xscale("log", base=2)
-        if panel.x_label == BYTES:
-            axes.set_xticks(_doublings(places[0], places[-1]))
-        elif len(places) <= _FEW_PLACES:
-            axes.set_xticks(places)
+        if panel.x_in_bytes:
+            axes.set_xticks(_doublings(values[0], values[-1]))
+        elif len(values) <= _FEW_VALUES:
+            axes.set_xticks(values)
         axes.minorticks_off()
-    elif all(x == int(x) for x in places):
+    elif all(x == int(x) for x in values):
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    if panel.x_label == BYTES:
+    if panel.x_in_bytes:
         axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+ ", " ", data_size(value)))
     else:
         axes.xaxis.set_major_formatter(_plain)
@@ -105,7 +105,7 @@ def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
     axis.set_major_formatter(_plain)
 
 
-def _plain(value: float, place: object = None) -> str:
+def _plain(value: float, position: object = None) -> str:
     """A tick's number without powers of ten."""
     return significant(value, 12) if abs(value) < 1.0 else f"{value:,.12g}"
 
@@ -115,16 +115,16 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
     upright = fits_below(panel, room_in)
     wide = 0.8 / max(1, len(panel.series))
     for number, drawn in enumerate(panel.series):
-        places = [x - 0.4 + wide * (number + 0.5) for x in drawn.x]
+        positions = [x - 0.4 + wide * (number + 0.5) for x in drawn.x]
         (axes.bar if upright else axes.barh)(
-            places, drawn.y, wide * 0.92, label=_clean(drawn.label), color=_colour(number), capsize=2,
+            positions, drawn.y, wide * 0.92, label=_clean(drawn.label), color=_colour(number), capsize=2,
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.4,
             error_kw={"elinewidth": 0.9, "ecolor": INK}, **{"yerr" if upright else "xerr": _errors(drawn)},
         )  # fmt: skip
     if upright:
         _name_columns(axes, panel)
-        beside = max(0.6, (_FEW_COLUMNS - len(panel.names)) / 2)  # or one column would fill the picture
-        axes.set_xlim(-beside, len(panel.names) - 1 + beside)
+        margin = max(0.6, (_FEW_COLUMNS - len(panel.names)) / 2)  # or one column would fill the picture
+        axes.set_xlim(-margin, len(panel.names) - 1 + margin)
         axes.grid(visible=False, axis="x")
         _scale_y(axes, panel)
     else:
@@ -133,7 +133,7 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
 
 
 def fits_below(panel: Panel, room_in: float) -> bool:
-    """Whether names stand below their columns without touching."""
+    """Whether the names fit below their columns without touching."""
     longest = max((len(line) for name in panel.names for line in name.splitlines()), default=0)
     return 0.075 * longest * len(panel.names) < room_in - 0.6
 
@@ -158,10 +158,10 @@ def _name_rows(axes: Any, names: Sequence[str], room_in: float) -> None:
 
 
 def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
-    """Rows from left to right; a part below zero has no length, and its figure stands in the table."""
+    """Rows from left to right; a part below zero has no length, and its value is in the table only."""
     ends = [0.0] * len(panel.names)
-    for place, drawn in enumerate(panel.series):
-        number = place if drawn.colour is None else drawn.colour
+    for index, drawn in enumerate(panel.series):
+        number = index if drawn.colour is None else drawn.colour
         rows = [int(x) for x in drawn.x]
         lengths = [max(0.0, y) for y in drawn.y]
         axes.barh(
@@ -177,13 +177,13 @@ def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
 
 def _forest(axes: Any, panel: Panel, room_in: float) -> None:
     for number, drawn in enumerate(panel.series):
-        for place, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True)):
-            interval = drawn.interval(place)
+        for index, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True)):
+            interval = drawn.interval(index)
             if interval is not None:
                 axes.plot(interval, (y, y), color=_colour(number), linewidth=1.4)
             axes.plot(
                 x, y, _MARKERS[number % len(_MARKERS)], color=_colour(number), markersize=5,
-                label=_clean(drawn.label) if place == 0 else None,
+                label=_clean(drawn.label) if index == 0 else None,
             )  # fmt: skip
     axes.axvline(1.0, color=FAINT, linewidth=0.8, linestyle="--")
     _name_rows(axes, panel.names, room_in)
@@ -200,24 +200,23 @@ def _distribution(axes: Any, panel: Panel, room_in: float) -> None:
         axes.plot((lowest, highest), (row, row), color=COLOURS[0], linewidth=0.9)
         axes.plot((lower, upper), (row, row), color=COLOURS[0], linewidth=4.5, solid_capstyle="butt")
         axes.plot(middle, row, "|", color=INK, markersize=10, markeredgewidth=1.4)
-    _name_rows(axes, [one.label for one in panel.series], room_in)
-    values = [y for one in panel.series for y in one.y]
+    _name_rows(axes, [series.label for series in panel.series], room_in)
+    values = [y for series in panel.series for y in series.y]
     if panel.x_log and min(values, default=0.0) > 0.0:
         _log_ticks(axes, axes.xaxis, "x", max(values) / min(values))
     axes.xaxis.set_major_formatter(_plain)
 
 
 def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
-    kinds = {one.label.partition(" · ")[2] or one.label: None for one in panel.series}
+    kinds = dict.fromkeys(series.label for series in panel.series)
     colours = {kind: number for number, kind in enumerate(kinds)}
     named: set[str] = set()
     for drawn in panel.series:
-        row, _, kind = drawn.label.partition(" · ")
-        kind = kind or row
+        kind = drawn.label
         spans = [(start, end - start) for start, end in zip(drawn.x, drawn.y, strict=True)]
         number = colours[kind]
         axes.broken_barh(
-            spans, (panel.names.index(row) - 0.32, 0.64), facecolors=_colour(number),
+            spans, (drawn.row - 0.32, 0.64), facecolors=_colour(number),
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.2,
             label=None if kind in named else _clean(kind),
         )  # fmt: skip
@@ -229,7 +228,7 @@ def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
 def _clean(text: str, most: int = 60) -> str:
     """A name in one line of letters that can be drawn, cut where it is too long."""
     line = " ".join(text.split())
-    return shortened("".join(one if one.isprintable() else "?" for one in line), most)
+    return shortened("".join(letter if letter.isprintable() else "?" for letter in line), most)
 
 
 def _style_of(series: Series, number: int) -> dict[str, Any]:
@@ -251,11 +250,11 @@ def _colour(number: int) -> str:
 
 
 def _errors(series: Series) -> list[list[float]] | None:
-    if not series.low or not any(series.interval(place) for place in range(len(series.y))):
+    if not series.low or not any(series.interval(index) for index in range(len(series.y))):
         return None
     below, above = [], []
-    for place, value in enumerate(series.y):
-        interval = series.interval(place) or (math.nan, math.nan)  # nothing is drawn of it
+    for index, value in enumerate(series.y):
+        interval = series.interval(index) or (math.nan, math.nan)  # nothing is drawn of it
         below.append(max(value - interval[0], 0.0))  # in this order NaN stays NaN
         above.append(max(interval[1] - value, 0.0))
     return [below, above]

@@ -12,10 +12,10 @@ def write_scalars(report_input: ReportInput, folder: Path) -> int:
     """One TensorBoard run for each configuration; returns how many scalars were written."""
     writer_of = _writer()
     written = 0
-    for one in report_input.measured:
-        writer = writer_of(str(folder / _name(one)))
+    for configuration in report_input.measured:
+        writer = writer_of(str(folder / _name(configuration)))
         try:
-            written += _write(writer, one)
+            written += _write(writer, configuration)
         finally:
             writer.close()
     return written
@@ -35,12 +35,12 @@ def _write(writer: Any, configuration: Configuration) -> int:
             writer.add_scalar(f"training/{name}", value, step)
             count += 1
     for epoch in configuration.epochs:
-        found = {
+        scalars = {
             "time_s": epoch.time_s,
             "train_accuracy": epoch.train_accuracy,
             "validation_accuracy": epoch.validation_accuracy,
         }
-        for name, measured in found.items():
+        for name, measured in scalars.items():
             if measured is not None:
                 writer.add_scalar(f"epochs/{name}", measured, epoch.number)
                 count += 1
@@ -52,5 +52,5 @@ def _writer() -> Any:
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
-        raise CannotRun("--tensorboard needs tensorboardX: pip install 'scalescope[track]'") from None
+        raise CannotRun("--tensorboard requires tensorboardX: pip install 'scalescope[track]'") from None
     return SummaryWriter

@@ -29,42 +29,54 @@ _TEX_ACCENTS = {
     "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u030c": "v",
     "\u0304": "=", "\u0306": "u", "\u0307": ".", "\u030b": "H", "\u0327": "c",
 }  # fmt: skip
+_MOST_VARIED = 4  # columns for settings that differ
 _FORMULA = ("=", "+", "-", "@", "\t", "\n")  # what a spreadsheet would run
 
 
 def tables(report_input: ReportInput) -> dict[str, str]:
     """File name → text."""
     summary = summary_table(report_input)
-    found = {
+    texts = {
         "comprehensive_summary.csv": comprehensive_csv(report_input),
         "summary_table.tex": to_tex(summary),
         "summary_table.md": table_text(summary) + "\n",
     }
     if (compared := before_after(report_input)) is not None:
-        found |= {"before_after.tex": to_tex(compared), "before_after.md": table_text(compared) + "\n"}
-    return found
+        texts |= {"before_after.tex": to_tex(compared), "before_after.md": table_text(compared) + "\n"}
+    return texts
 
 
 def summary_table(report_input: ReportInput) -> Table:
     """One row for each configuration, with what differs between them."""
-    measured = [one for one in report_input.measured if dataset_of(one) in report_input.dataset_names]
-    names = tuple(n for n in varied_settings([one.trial for one in measured]) if n not in ("batch_size",))[:4]
-    columns = ("data", "strategy", "ranks", "batch", *names, "step ms", "samples/s", "speedup", "efficiency")
+    jobs = sorted(
+        report_input.selected,
+        key=lambda job: (dataset_of(job), job.trial.rank_batch_size, job.trial.world_size),
+    )
+    varied = varied_settings([job.trial for job in report_input.selected])
+    names = tuple(name for name in varied if name != "batch_size")[:_MOST_VARIED]
+    columns = (
+        "data",
+        "strategy",
+        "ranks",
+        "batch per rank",
+        *names,
+        "step ms",
+        "samples/s",
+        "speedup",
+        "efficiency",
+    )
     cells = []
-    for one in sorted(
-        measured, key=lambda one: (dataset_of(one), one.trial.rank_batch_size, one.trial.world_size)
-    ):
-        row = report_input.row_of(one)
+    for job in jobs:
         cells.append(
             (
-                dataset_of(one),
-                str(one.trial.settings["strategy"]),
-                str(one.trial.world_size),
-                f"{one.trial.rank_batch_size:,}",
-                *(shown_value(one.trial, name) for name in names),
-                milliseconds(one.step_time_s.value),
-                significant(one.samples_per_s.value, 4),
-                *_scaling_cells(row),
+                dataset_of(job),
+                job.trial.strategy,
+                str(job.trial.world_size),
+                f"{job.trial.rank_batch_size:,}",
+                *(shown_value(job.trial, name) for name in names),
+                milliseconds(job.step_time_s.value),
+                significant(job.samples_per_s.value, 4),
+                *_scaling_cells(report_input.row_of(job)),
             )
         )
     return Table(columns=columns, rows=tuple(cells), left=frozenset(("data", "strategy", *names)))
@@ -79,15 +91,22 @@ def _scaling_cells(row: ScalingRow | None) -> tuple[str, str]:
 def before_after(report_input: ReportInput) -> Table | None:
     """Two configurations of one job on the same ranks: the later one against the earlier one."""
     groups: dict[tuple[object, ...], list[Configuration]] = {}
-    for one in report_input.measured:
-        if dataset_of(one) in report_input.dataset_names:
-            job = (dataset_of(one), one.trial.settings["workload"], one.device)
-            groups.setdefault((*job, one.trial.world_size, one.trial.rank_batch_size), []).append(one)
+    for configuration in report_input.selected:
+        trial = configuration.trial
+        job = (dataset_of(configuration), trial.workload, configuration.device)
+        groups.setdefault((*job, trial.world_size, trial.rank_batch_size), []).append(configuration)
     pairs = [group for group in groups.values() if len(group) == 2]
-    different = [pair for pair in pairs if varied_settings([one.trial for one in pair])]
+    different = [pair for pair in pairs if varied_settings([configuration.trial for configuration in pair])]
     rows = tuple(_change(before, after) for before, after in different)
-    columns = ("workload", "ranks", "what changed", "before, samples/s", "after, samples/s", "after ÷ before")
-    left = frozenset(("workload", "what changed"))
+    columns = (
+        "workload",
+        "ranks",
+        "changed settings",
+        "before, samples/s",
+        "after, samples/s",
+        "after ÷ before",
+    )
+    left = frozenset(("workload", "changed settings"))
     return Table(columns=columns, rows=rows, left=left) if rows else None
 
 
@@ -96,7 +115,7 @@ def _change(before: Configuration, after: Configuration) -> tuple[str, ...]:
     words = [f"{n} {shown_value(before.trial, n)} → {shown_value(after.trial, n)}" for n in changed]
     ratio = ratio_of_logs(after.log_rates, before.log_rates)
     return (
-        str(before.trial.settings["workload"]),
+        before.trial.workload,
         str(before.trial.world_size),
         "; ".join(words) or MISSING,
         significant(before.samples_per_s.value, 4),
@@ -113,8 +132,7 @@ def _times(ratio: Estimate) -> str:
 
 def comprehensive_csv(report_input: ReportInput) -> str:
     """Everything about every configuration: figures in SI units, then all settings."""
-    chosen = [one for one in report_input.measured if dataset_of(one) in report_input.dataset_names]
-    records = [_record(one, report_input.row_of(one)) for one in chosen]
+    records = [_record(job, report_input.row_of(job)) for job in report_input.selected]
     names = list(dict.fromkeys(name for record in records for name in record))
     stream = io.StringIO()
     writer = csv.DictWriter(stream, fieldnames=names, lineterminator="\n", restval="")
@@ -178,7 +196,7 @@ def to_tex(table: Table) -> str:
 
 
 def tex(text: str) -> str:
-    """Text as any TeX prints it, in one line; letters that it does not know become a question mark."""
+    """Text in one line that every TeX can print; unsupported letters become a question mark."""
     return "".join(map(_tex_letter, " ".join(text.split())))
 
 

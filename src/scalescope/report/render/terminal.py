@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from scalescope.report.render.text import body_lines, detail_lines
 from scalescope.report.section import Section, Table
 
 _PIPED_WIDTH = 160  # a file has no width of its own; wide enough for every table
@@ -34,7 +35,7 @@ def console(stream: TextIO | None = None) -> Console:
 def show(sections: Iterable[Section], target: Console, *, verbose: bool = False) -> None:
     """Print the sections with a blank line between them."""
     for section in sections:
-        lines = (*section.lines, *(section.details if verbose else ()))
+        lines = (*body_lines(section), *(detail_lines(section) if verbose else ()))
         if section.table is None and not lines:
             continue
         target.print()
@@ -43,14 +44,16 @@ def show(sections: Iterable[Section], target: Console, *, verbose: bool = False)
         if section.table is not None:
             target.print(_fitting(section.table, target))
         for line in lines:
-            target.print(Text(printable(line)), soft_wrap=True)
+            target.print(Text(printable(str(line))), soft_wrap=True)
 
 
 def printable(text: str) -> str:
     """The text with control characters spelled out: names and messages must not drive the terminal."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
 
 
 def _fitting(table: Table, target: Console) -> RichTable:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.report.render.drawing import save, svg_for_page
-from scalescope.report.render.figure import BYTES, Figure, Kind, Panel, Series
+from scalescope.report.render.figure import Figure, Kind, Panel, Series
 from scalescope.report.render.painting import COLOURS
 from tests.made_runs import HOSTILE
 
@@ -27,8 +27,8 @@ def series_of(kind: Kind, count: int, label: str = "a", *, intervals: bool = Fal
     if kind == "distribution":
         return Series(label=label, x=SHARES, y=(1.0, 2.0, 3.0, 4.0, 5.0))
     if kind == "timeline":
-        return Series(label=f"row 0 · {label}", x=places, y=tuple(place + 0.5 for place in places))
-    values = tuple(place + 1.0 for place in places)
+        return Series(label=label, x=places, y=tuple(position + 0.5 for position in places))
+    values = tuple(position + 1.0 for position in places)
     x, y = (values, places) if kind == "forest" else (places, values)
     low = tuple(value * 0.9 for value in values) if intervals else ()
     high = tuple(value * 1.1 for value in values) if intervals else ()
@@ -106,15 +106,15 @@ def test_a_dollar_sign_is_no_formula() -> None:
 def test_ticks_of_logarithmic_axes_are_plain_numbers() -> None:
     line = Series(label="a", x=(1.0, 2.0, 4.0), y=(1500.0, 2500.0, 4200.0))
     wide = Series(label="a", x=tuple(2.0**power for power in range(12)), y=(1.0,) * 11 + (1e6,))
-    for one in (line, wide):
-        made = Panel(kind="lines", x_label="ranks", y_label="rate", series=(one,), x_log=True, y_log=True)
+    for series in (line, wide):
+        made = Panel(kind="lines", x_label="ranks", y_label="rate", series=(series,), x_log=True, y_log=True)
         text = text_of(figure(made))
         assert "mathdefault" not in text and "×" not in text
 
 
 def test_sizes_on_an_axis_are_few_and_have_units() -> None:
     line = Series(label="a", x=tuple(1024.0 * 4**power for power in range(8)), y=(1.0,) * 8)
-    made = Panel(kind="lines", x_label=BYTES, y_label="rate", series=(line,), x_log=True)
+    made = Panel(kind="lines", x_label="size", x_in_bytes=True, y_label="rate", series=(line,), x_log=True)
     assert re.findall(r"\d+ [KM]iB", text_of(figure(made))) == [
         "1 KiB",
         "8 KiB",
@@ -139,9 +139,9 @@ def test_a_name_that_looks_like_a_colour_or_an_id_stays_as_it_is() -> None:
 def test_ids_differ_between_the_figures_of_a_page() -> None:
     drawn = panel_of("stacked", series_of("stacked", 3), series_of("stacked", 3, "b"))
     names = ("data_a", "data-a", "dataa", "dätaa")
-    found = [set(re.findall(r' id="([^"]+)"', svg_for_page(figure(drawn, name=name)))) for name in names]
-    assert all(found)
-    assert sum(map(len, found)) == len(set.union(*found))
+    ids = [set(re.findall(r' id="([^"]+)"', svg_for_page(figure(drawn, name=name)))) for name in names]
+    assert all(ids)
+    assert sum(map(len, ids)) == len(set.union(*ids))
 
 
 def test_every_reference_inside_a_figure_has_its_target() -> None:

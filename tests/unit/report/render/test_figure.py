@@ -3,7 +3,7 @@
 import pytest
 
 from scalescope.report.numbers import MISSING
-from scalescope.report.render.figure import BYTES, Panel, Series, quantiles
+from scalescope.report.render.figure import Panel, Series, quantiles
 
 
 def panel(kind: str, *series: Series, **others: object) -> Panel:
@@ -12,9 +12,9 @@ def panel(kind: str, *series: Series, **others: object) -> Panel:
 
 
 def test_a_table_of_lines_has_a_row_for_every_place_of_any_line() -> None:
-    one = Series(label="a", x=(1.0, 2.0), y=(10.0, 18.0), low=(None, 17.0), high=(None, 19.0))
+    first = Series(label="a", x=(1.0, 2.0), y=(10.0, 18.0), low=(None, 17.0), high=(None, 19.0))
     other = Series(label="b", x=(2.0, 4.0), y=(7.0, 12345.6))
-    table = panel("lines", one, other).table()
+    table = panel("lines", first, other).table()
     assert table.columns == ("ranks", "a", "b")
     assert table.rows == (
         ("1", "10.00", MISSING),
@@ -24,12 +24,16 @@ def test_a_table_of_lines_has_a_row_for_every_place_of_any_line() -> None:
 
 
 def test_a_line_that_is_drawn_without_a_name_has_no_column() -> None:
-    table = panel("lines", Series(label="a", x=(1.0,), y=(2.0,)), Series(label="_ideal", x=(1.0,), y=(3.0,)))
+    table = panel(
+        "lines",
+        Series(label="a", x=(1.0,), y=(2.0,)),
+        Series(label="ideal", x=(1.0,), y=(3.0,), in_legend=False),
+    )
     assert table.table().columns == ("ranks", "a")
 
 
 def test_sizes_are_shown_with_units() -> None:
-    table = panel("lines", Series(label="a", x=(1024.0,), y=(2.0,)), x_label=BYTES).table()
+    table = panel("lines", Series(label="a", x=(1024.0,), y=(2.0,)), x_in_bytes=True).table()
     assert table.rows[0][0] == "1.00 KiB"
 
 
@@ -47,12 +51,13 @@ def test_a_table_of_a_forest_names_the_group_and_the_interval() -> None:
 
 def test_a_table_of_distributions_has_a_column_for_every_share() -> None:
     table = panel("distribution", Series(label="a", x=(0.05, 0.5), y=(1.0, 2.0))).table()
-    assert (table.columns, table.rows) == (("what", "5%", "50%"), (("a", "1.00", "2.00"),))
+    assert (table.columns, table.rows) == (("name", "5 %", "50 %"), (("a", "1.00", "2.00"),))
 
 
 def test_a_table_of_a_timeline_says_from_when_to_when() -> None:
-    table = panel("timeline", Series(label="rank 0 · compute", x=(0.0,), y=(1.5,)), names=("rank 0",)).table()
-    assert table.rows == (("rank 0 · compute", "0", "1.50"),)
+    second = Series(label="compute", row=1, x=(0.0,), y=(1.5,))
+    table = panel("timeline", second, names=("rank 0", "rank 1")).table()
+    assert table.rows == (("rank 1", "compute", "0", "1.50"),)
 
 
 @pytest.mark.parametrize("kind", ["lines", "bars", "stacked", "forest", "distribution", "timeline"])

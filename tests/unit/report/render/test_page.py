@@ -10,9 +10,10 @@ import pytest
 
 from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
+from scalescope.report.glossary import GLOSSARY
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.render.page import page
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Command, ListedFinding, Section, Table
 from tests.made_runs import HOSTILE
 
 EVIL = '</script><script>alert(1)</script>" onmouseover="alert(2)\' &amp; {{ 7 * 7 }}'
@@ -41,7 +42,11 @@ def picture(name: str = "picture", text: str = "text") -> Figure:
 
 def chapter(text: str = "text", **others: Any) -> Chapter:
     table = Table(columns=(text, "number"), rows=((text, "1"),), left=frozenset((text,)))
-    section = Section(title=text, table=table, lines=(text, f"   try: {text}: {text}"), details=(text,))
+    command = Command(label=text, command=text)
+    finding = ListedFinding(text=text, commands=(command,))
+    section = Section(
+        title=text, table=table, lines=(text,), findings=(finding,), commands=(command,), details=(text,)
+    )
     values = {
         "name": "part",
         "title": text,
@@ -67,15 +72,44 @@ def test_braces_are_no_template() -> None:
 
 def test_every_figure_has_words_and_a_table() -> None:
     read = Reader(page((chapter("a", figures=(picture("one"), picture("two"))),), "t", 1))
-    assert [one["aria-label"] for one in read.all("div") if one.get("role") == "img"] == ["text", "text"]
+    assert [division["aria-label"] for division in read.all("div") if division.get("role") == "img"] == [
+        "text",
+        "text",
+    ]
     assert len(read.all("table")) == 3
     assert len(read.all("figure")) == len(read.all("figcaption")) == 2
 
 
 def test_every_chapter_has_a_link() -> None:
     read = Reader(page((chapter(name="first"), chapter(name="second", figures=())), "t", 1))
-    assert [one["href"] for one in read.all("a")] == ["#first", "#second"]
-    assert [one["id"] for one in read.all("section")] == ["first", "second"]
+    links = [link["href"] for link in read.all("a")]
+    assert links[:2] == ["#first", "#second"] and set(links[2:]) == {"#glossary"}
+    assert [section["id"] for section in read.all("section")] == ["first", "second", "glossary"]
+
+
+def test_a_term_is_explained_once_in_every_chapter_but_not_in_code_or_figures() -> None:
+    lines = ("two ranks", "three ranks")
+    command = Command(label="try", command="scalescope --ranks ranks")
+    section = Section(lines=lines, commands=(command,), details=lines)
+    chapters = tuple(
+        chapter(name=name, sections=(section,), figures=(picture(name, "ranks"),)) for name in ("a", "b")
+    )
+    text = page(chapters, "t", 1)
+    assert text.count("two <abbr tabindex") == 4  # once open and once folded, in both chapters
+    assert "three ranks" in text and "<code>scalescope --ranks ranks</code>" in text
+    for figure in re.findall(r"<figure>.*?</figure>", text, flags=re.DOTALL):
+        assert "ranks" in figure and "<abbr" not in figure
+
+
+def test_the_heading_of_a_column_is_explained() -> None:
+    table = Table(columns=("efficiency",), rows=(("1",),))
+    text = page((chapter(sections=(Section(table=table),), figures=()),), "t", 1)
+    assert re.search(r'<button type="button"><abbr title="[^"<>]+">efficiency</abbr></button>', text)
+
+
+def test_the_page_has_the_whole_glossary() -> None:
+    read = Reader(page((), "t", 1))
+    assert [name["id"] for name in read.all("dt")] == [f"term-{term.anchor}" for term in GLOSSARY]
 
 
 def test_the_page_loads_nothing() -> None:
@@ -96,7 +130,7 @@ def test_ids_are_there_once() -> None:
 def test_the_page_speaks_its_language_and_fits_a_telephone() -> None:
     read = Reader(page((), "A title", 2))
     assert read.all("html")[0]["lang"] == "en"
-    assert any(one.get("name") == "viewport" for one in read.all("meta"))
+    assert any(meta.get("name") == "viewport" for meta in read.all("meta"))
     assert "from 2 runs" in page((), "A title", 2)
 
 
@@ -107,7 +141,7 @@ def test_a_section_of_details_alone_is_folded_under_its_title() -> None:
 
 def test_a_missing_jinja_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     _without("jinja2", monkeypatch)
-    with pytest.raises(CannotRun, match=r"the page needs jinja2: pip install 'scalescope\[report\]'"):
+    with pytest.raises(CannotRun, match=r"jinja2: pip install 'scalescope\[report\]'"):
         page((), "t", 1)
 
 

@@ -34,21 +34,21 @@ def test_step_times_and_the_summary_are_written(
 ) -> None:
     from scalescope.report.render import scalars
 
-    told: list[tuple[str, float, int]] = []
+    written: list[tuple[str, float, int]] = []
 
     class Writer:
         def __init__(self, folder: str) -> None:
             self.folder = folder
 
         def add_scalar(self, name: str, value: float, step: int) -> None:
-            told.append((name, value, step))
+            written.append((name, value, step))
 
         def close(self) -> None:
             pass
 
     monkeypatch.setattr(scalars, "_writer", lambda: Writer)
-    assert scalars.write_scalars(gather((run,), ReportOptions()), tmp_path) == len(told)
-    names = {name for name, _, _ in told}
+    assert scalars.write_scalars(gather((run,), ReportOptions()), tmp_path) == len(written)
+    names = {name for name, _, _ in written}
     assert {"training/step_time_s", "summary/samples_per_s"} <= names
 
 

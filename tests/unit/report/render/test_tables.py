@@ -93,8 +93,8 @@ def test_the_csv_holds_figures_in_si_units_and_all_settings() -> None:
     assert float(two["step_time_s"]) == pytest.approx(0.0081, rel=0.02)
     assert 1.0 < float(two["speedup"]) < 2.0
     assert float(two["samples_per_s_low"]) < float(two["samples_per_s"]) < float(two["samples_per_s_high"])
-    (one,) = [row for row in rows if row["setting_strategy"] == "single"]
-    assert one["speedup"] == ""
+    (baseline,) = [row for row in rows if row["setting_strategy"] == "single"]
+    assert baseline["speedup"] == ""
 
 
 def test_the_summary_has_a_column_for_what_was_varied() -> None:

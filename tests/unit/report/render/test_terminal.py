@@ -139,7 +139,9 @@ def everywhere(name: str) -> list[Section]:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_control_characters_are_spelled_out(render: Render, name: str) -> None:
     text = render(everywhere(name), verbose=True)
-    spelled = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name)
+    spelled = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in name
+    )
     assert text.count(spelled) == 5
     assert not HARMFUL.search(text)
     assert text.encode("utf-8")

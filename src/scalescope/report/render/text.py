@@ -1,0 +1,60 @@
+"""Sections as lines of plain text: the one conversion that all other renderers build on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scalescope.report.section import Command, Section, Table
+
+_INDENT = "   "
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line of text; what follows it as a command is kept apart, so that it can be set as code."""
+
+    text: str
+    command: str = ""
+    indented: bool = False
+
+    def __str__(self) -> str:
+        return f"{_INDENT if self.indented else ''}{self.text}{self.command}"
+
+
+def body_lines(section: Section) -> tuple[TextLine, ...]:
+    """Everything below the table that is always shown."""
+    lines = [TextLine(line) for line in section.lines]
+    for number, finding in enumerate(section.findings, start=1):
+        lines.append(TextLine(f"{number}. {finding.text}"))
+        lines += [_command_line(command, "try: ", indented=True) for command in finding.commands]
+    lines += [_command_line(command) for command in section.commands]
+    return tuple(lines)
+
+
+def detail_lines(section: Section) -> tuple[TextLine, ...]:
+    """What is shown on request."""
+    return tuple(TextLine(line) for line in section.details)
+
+
+def _command_line(command: Command, prefix: str = "", *, indented: bool = False) -> TextLine:
+    changed = " (changes the job)" if command.changes_job else ""
+    return TextLine(f"{prefix}{command.label}{changed}: ", command.command, indented)
+
+
+def plain_text(sections: Iterable[Section]) -> str:
+    """Sections with their details as a text file, with a blank line between them."""
+    lines: list[str] = []
+    for section in sections:
+        lines.append(section.title or "")
+        if section.table is not None:
+            lines += _table_lines(section.table)
+        lines += [str(line) for line in (*body_lines(section), *detail_lines(section))]
+        lines.append("")
+    return "\n".join(lines).strip() + "\n"
+
+
+def _table_lines(table: Table) -> list[str]:
+    rows = [table.columns, *table.rows]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
