@@ -35,23 +35,23 @@ def by_topology(cpus: set[int], pattern: str = _TOPOLOGY) -> list[int]:
     siblings: two ranks would then share the cores that one rank had to itself.
     """
 
-    def place(cpu: int) -> tuple[int, int, int]:
+    def topology_key(cpu: int) -> tuple[int, int, int]:
         folder = Path(pattern.format(cpu))
         socket = int((folder / "physical_package_id").read_text())
         return socket, int((folder / "core_id").read_text()), cpu
 
     try:
-        return sorted(cpus, key=place)
+        return sorted(cpus, key=topology_key)
     except (OSError, ValueError):
         return sorted(cpus)
 
 
-def share_of(cores: list[int], threads: int, ranks: int, place: int) -> list[int]:
+def share_of(cores: list[int], threads: int, ranks: int, index: int) -> list[int]:
     """The cores of the rank at `place` among `ranks`; none where there are not enough for all.
 
     Ranks start evenly apart, so that few threads a rank do not end up as siblings on one physical core.
     """
     if threads * ranks > len(cores):
         return []
-    begin = place * (len(cores) // ranks)
+    begin = index * (len(cores) // ranks)
     return cores[begin : begin + threads]

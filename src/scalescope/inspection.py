@@ -101,17 +101,17 @@ def _output(program: str, *arguments: str) -> str | None:
 
 
 def _interfaces(folder: Path) -> list[dict[str, Any]]:
-    found = []
-    for path in sorted(one for one in folder.glob("*") if one.is_dir()):  # bonding_masters is a file
+    interfaces = []
+    for path in sorted(path for path in folder.glob("*") if path.is_dir()):  # bonding_masters is a file
         speed = _read(path / "speed")
-        found.append(
+        interfaces.append(
             {
                 "name": path.name,
                 "state": _read(path / "operstate"),
                 "speed_mbit": int(speed) if speed and speed.isdigit() else None,
             }
         )
-    return found
+    return interfaces
 
 
 def _infiniband(folder: Path) -> list[dict[str, Any]]:

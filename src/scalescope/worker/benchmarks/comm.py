@@ -32,14 +32,14 @@ def measure(
 ) -> Measurements:
     """Raw times of every iteration, by collective, placement and size."""
     options = trial.options(Comm)
-    found = Measurements()
+    measurements = Measurements()
     position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_ITERATION_S)
     if options.purpose == "listen":
         _let_nccl_choose(device, position)
-        return found
+        return measurements
     if options.pairs:
-        _measure_pairs(options, group, device, position, fault, found)
-        return found
+        _measure_pairs(options, group, device, position, fault, measurements)
+        return measurements
     for name in options.collectives():
         card = cards.card("collectives", name)
         for size in options.sizes() if card.has_data else (0,):
@@ -47,12 +47,14 @@ def measure(
             slowest_s = 0.0
             for in_place in card.in_place:
                 if options.in_place in (None, in_place):
-                    taken_s = _measure_one(options, name, size, in_place, group, device, position, found)
+                    taken_s = _measure_one(
+                        options, name, size, in_place, group, device, position, measurements
+                    )
                     slowest_s = max(slowest_s, taken_s)
             position.completed += 1
             if options.longest_exchange is not None and slowest_s > options.longest_exchange:
                 break
-    return found
+    return measurements
 
 
 def _begin(position: Position, fault: Fault | None) -> None:
@@ -154,10 +156,10 @@ def _measure_pairs(
     measurements: Measurements,
 ) -> None:
     """Both directions between the pairs of a round, while all other ranks wait."""
-    hosts = {group.rank: node_name(), **group.others("node", node_name())}
-    for meeting in rounds_of_pairs([hosts[rank] for rank in range(group.world_size)]):
+    hosts = {group.rank: node_name(), **group.exchange("node", node_name())}
+    for pairs in rounds_of_pairs([hosts[rank] for rank in range(group.world_size)]):
         _begin(position, fault)
-        for low, high in (pair for pair in meeting if group.rank in pair):
+        for low, high in (pair for pair in pairs if group.rank in pair):
             other = high if group.rank == low else low
             for size in _PAIR_SIZES[device.type]:
                 measurements.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)

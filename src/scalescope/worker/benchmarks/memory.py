@@ -63,7 +63,7 @@ def _measure(
     lifted: Callable[[], AbstractContextManager[None]],
 ) -> Measurements:
     searching = trial.settings["purpose"] == "search"
-    found = Measurements()
+    measurements = Measurements()
     position.plan(trial.steps)
     position.enter(Stage.WARMUP)  # making a batch that fills a GPU may take minutes
     workload = build_workload(trial, group, device)
@@ -73,25 +73,25 @@ def _measure(
         gauge.after_model()
         take = partial(next_whole, feed.batches, batch_size_of(batch))
         waiting = _waiting(trial, workload)
-        found.counters |= _shortage(trial, workload, batch)
+        measurements.counters |= _shortage(trial, workload, batch)
         if not searching and group.rank == 0:
             job = ForecastJob(trial=trial, workload=workload, batch=batch, batches=waiting, device=device)
             with lifted():
-                found.counters |= forecast(job, trial.settings["memory_limit"] or gauge.room())
+                measurements.counters |= forecast(job, trial.settings["memory_limit"] or gauge.room())
         gauge.before_steps()
         step = build_step(trial, workload, device)
         for _ in range(WARMUP_STEPS):
             _take_step(step, take, position, fault, gauge if device.type == "cpu" else None)
         position.enter(Stage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
         if not searching:
-            found.counters |= _look_at_step(step, take, position, fault, gauge, device)
-            found.counters["measured/inputs"] = waiting * held_bytes(tensors_in(batch), device)
-        found.counters |= gauge.counters()
+            measurements.counters |= _look_at_step(step, take, position, fault, gauge, device)
+            measurements.counters["measured/inputs"] = waiting * held_bytes(tensors_in(batch), device)
+        measurements.counters |= gauge.counters()
     finally:
         feed.close()
     if trial.settings["strategy"] == "pipeline":  # its forward holds a whole schedule, backward included
-        found.counters["measured/activations"] = None
-    return found
+        measurements.counters["measured/activations"] = None
+    return measurements
 
 
 def _shortage(trial: Trial, workload: Workload, batch: Batch) -> dict[str, int]:

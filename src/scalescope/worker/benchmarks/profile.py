@@ -28,19 +28,21 @@ def measure(
 ) -> Measurements:
     """A trace of the chosen steps, if this rank is chosen; nothing here is a timing of training."""
     options = trial.options(Profile)
-    found = Measurements()
-    with prepared(trial, group, device, position, fault, found) as run:
+    measurements = Measurements()
+    with prepared(trial, group, device, position, fault, measurements) as run:
         position.plan(options.steps())
         position.enter(Stage.WARMUP)
         run.steps(options.warmup)
         group.barrier()
         position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_SILENCE_S)
         chosen = options.records(group.rank)
-        found.samples["recorded_step_time_s"] = _record(run, options, device, found, chosen=chosen)
+        measurements.samples["recorded_step_time_s"] = _record(
+            run, options, device, measurements, chosen=chosen
+        )
         group.barrier()
-        _count(run, options, found)
-        found.counters |= run.step.counters()
-    return found
+        _count(run, options, measurements)
+        measurements.counters |= run.step.counters()
+    return measurements
 
 
 def _record(
@@ -81,8 +83,8 @@ def _write(recorder: Any, path: Path, device: torch.device) -> dict[str, int]:
         device_events += kernel
         # On a GPU the host's events only say that something was started.
         sent += is_transfer(name) or (kernel and is_communication(name))
-    found = {"communication_events": sent}
-    return found if device.type == "cpu" else {**found, "device_events": device_events}
+    counts = {"communication_events": sent}
+    return counts if device.type == "cpu" else {**counts, "device_events": device_events}
 
 
 def _count(run: TrainingRun, options: Profile, measurements: Measurements) -> None:
@@ -92,12 +94,12 @@ def _count(run: TrainingRun, options: Profile, measurements: Measurements) -> No
         run.steps(options.counted)
         return
     watch.begin()
-    told = []
+    timings = []
     for _ in range(options.counted):
         run.steps(1)
-        told.append(watch.times())
+        timings.append(watch.times())
     # What it says after a step may be of the step before, and the first of those was not timed.
-    known = [one for one in told[2:] if one is not None]
-    measurements.samples["ddp_communication_s"] = [one.communication_s for one in known]
-    measurements.samples["ddp_overlap_s"] = [one.overlap_s for one in known]
-    measurements.samples["ddp_backward_s"] = [one.backward_s for one in known]
+    known = [timing for timing in timings[2:] if timing is not None]
+    measurements.samples["ddp_communication_s"] = [timing.communication_s for timing in known]
+    measurements.samples["ddp_overlap_s"] = [timing.overlap_s for timing in known]
+    measurements.samples["ddp_backward_s"] = [timing.backward_s for timing in known]

@@ -37,23 +37,23 @@ def measure(
     trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
 ) -> Measurements:
     """Train as the trial says and return what was seen; statistics are made elsewhere."""
-    found = Measurements()
+    measurements = Measurements()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # attached ranks may have run other trials before
-    with prepared(trial, group, device, position, fault, found) as run:
+    with prepared(trial, group, device, position, fault, measurements) as run:
         evaluation = Evaluation(run.workload, trial, group, device) if trial.options(Train).eval else None
         torch.manual_seed(
             trial.settings["seed"] + group.rank
         )  # replicas start equal, but drop out differently
-        losses = _train(trial, run, group, evaluation, found)
+        losses = _train(trial, run, group, evaluation, measurements)
     if device.type == "cuda":
-        found.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
-    found.counters |= run.step.counters() | run.feed.waits.counters()
+        measurements.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+    measurements.counters |= run.step.counters() | run.feed.waits.counters()
     _spoil(run.step, losses, fault)
-    record_losses(found, losses)
+    record_losses(measurements, losses)
     if cards.card("strategies", trial.settings["strategy"]).replicated:
-        found.counters["parameter_checksum"] = parameter_checksum(run.step.module)
-    return found
+        measurements.counters["parameter_checksum"] = parameter_checksum(run.step.module)
+    return measurements
 
 
 @contextlib.contextmanager

@@ -26,6 +26,6 @@ def sum_of(ranks: int, begin: int, count: int, dtype: torch.dtype, device: torch
     return total.to(dtype)
 
 
-def count_wrong(found: Tensor, expected: Tensor) -> int:
+def count_wrong(actual: Tensor, expected: Tensor) -> int:
     """How many elements differ; NaN differs from everything."""
-    return int((found != expected).sum().item())
+    return int((actual != expected).sum().item())

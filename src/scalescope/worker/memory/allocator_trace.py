@@ -67,7 +67,11 @@ def replay(
         if block.lives_at(peak):
             sizes[_kind(block, spans, addresses, backward_end)] += block.size
     forward_ends = [end for name, _, end in spans if name == FORWARD]
-    held = [one.size for one in blocks if _is_activation(one, spans) and one.lives_at(forward_ends[-1] - 1)]
+    held = [
+        block.size
+        for block in blocks
+        if _is_activation(block, spans) and block.lives_at(forward_ends[-1] - 1)
+    ]
     return Breakdown(growth=growth, given_back=given_back, held_after_forward=sum(held), **sizes)
 
 
@@ -101,7 +105,7 @@ def _follow(events: Sequence[AllocatorEvent]) -> tuple[list[_Block], int, int, i
 
 def _spans(phases: Sequence[AllocatorPhase], end: int) -> list[tuple[str, int, int]]:
     closed = [*phases, AllocatorPhase("end", end)]
-    return [(one.name, one.start, following.start) for one, following in pairwise(closed)]
+    return [(phase.name, phase.start, following.start) for phase, following in pairwise(closed)]
 
 
 def _kind(block: _Block, spans: list[tuple[str, int, int]], gradients: set[int], backward_end: int) -> str:

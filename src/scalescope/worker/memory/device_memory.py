@@ -100,11 +100,11 @@ class AllocatorTrace:
 
     def end(self, gradients: dict[int, int]) -> dict[str, float | int | str | None]:
         """What lived at the peak of the step."""
-        found: dict[str, float | int | str | None] = {}
-        self._guarded(lambda: found.update(self._breakdown(gradients)))
+        counters: dict[str, float | int | str | None] = {}
+        self._guarded(lambda: counters.update(self._breakdown(gradients)))
         with contextlib.suppress(Exception):  # recording must end, whatever went wrong before
             torch.cuda.memory._record_memory_history(None)
-        return {"trace/problem": self._problem} if self._problem is not None else found
+        return {"trace/problem": self._problem} if self._problem is not None else counters
 
     def _begin(self) -> None:
         torch.cuda.memory._record_memory_history(
@@ -113,27 +113,27 @@ class AllocatorTrace:
         self._first = len(self._events())
 
     def _events(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = torch.cuda.memory._snapshot()["device_traces"][self._index]
-        return found
+        events: list[dict[str, Any]] = torch.cuda.memory._snapshot()["device_traces"][self._index]
+        return events
 
     def _breakdown(self, gradients: dict[int, int]) -> dict[str, int]:
         raw = self._events()
         if len(raw) >= _MOST_EVENTS:
             raise RuntimeError(f"one step makes more than {_MOST_EVENTS} allocator events")
         events = [
-            AllocatorEvent(str(one["action"]), int(one.get("addr", 0)), int(one["size"]))
-            for one in raw[self._first :]
+            AllocatorEvent(str(entry["action"]), int(entry.get("addr", 0)), int(entry["size"]))
+            for entry in raw[self._first :]
         ]
         if not any(event.action == "alloc" for event in events):
             raise RuntimeError("the allocator recorded no events")
-        found = replay(events, self._phases, gradients)
+        breakdown = replay(events, self._phases, gradients)
         return {
-            "trace/growth": found.growth,
-            "trace/activations": found.activations,
-            "trace/gradients": found.gradients,
-            "trace/temporary": found.temporary,
-            "trace/given_back": found.given_back,
-            "trace/held_after_forward": found.held_after_forward,
+            "trace/growth": breakdown.growth,
+            "trace/activations": breakdown.activations,
+            "trace/gradients": breakdown.gradients,
+            "trace/temporary": breakdown.temporary,
+            "trace/given_back": breakdown.given_back,
+            "trace/held_after_forward": breakdown.held_after_forward,
         }
 
     def _guarded(self, act: Callable[[], Any]) -> None:

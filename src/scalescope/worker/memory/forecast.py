@@ -59,7 +59,7 @@ class ForecastJob:
     @property
     def can_grow(self) -> bool:
         """Whether every tensor of a batch has a row for each sample."""
-        return all(len(one.shape) > 0 and len(one) == self.size for one in tensors_in(self.batch))
+        return all(len(tensor.shape) > 0 and len(tensor) == self.size for tensor in tensors_in(self.batch))
 
 
 def forecast(job: ForecastJob, room: int | None) -> Counters:
@@ -72,8 +72,8 @@ def forecast(job: ForecastJob, room: int | None) -> Counters:
     counters |= _told("as_asked", partial(_track, job))
     if purpose != "compare" and job.can_grow:
         times = max(_LEAST_TIMES, -(-_LEAST_LARGE // job.size))
-        for one in (times, 2 * times):
-            counters |= _told(f"at/{job.size * one}", partial(_track, job, times=one))
+        for factor in (times, 2 * times):
+            counters |= _told(f"at/{job.size * factor}", partial(_track, job, times=factor))
     if purpose == "measure":
         counters |= _other_ways(job, _times_that_fit(counters, job, room))
     gc.collect()
@@ -136,8 +136,8 @@ def _track(
         with tracker:
             for number in range(_STEPS):
                 _run(step, waiting[number % batches], tracker)
-        own = sum(one.untyped_storage().nbytes() for one in state_of(step.optimizer))
-    return _categories(tracker.get_tracker_snapshot("peak"), device, own)
+        state_bytes = sum(tensor.untyped_storage().nbytes() for tensor in state_of(step.optimizer))
+    return _categories(tracker.get_tracker_snapshot("peak"), device, state_bytes)
 
 
 def _step_alone(trial: Trial, workload: Workload, device: torch.device, *, kept: bool) -> Step:
@@ -179,15 +179,15 @@ def _categories(
     snapshot: Mapping[Any, Mapping[Any, int]], device: torch.device, state: int
 ) -> dict[str, int]:
     """The tracker's figures by our names; what the optimizer takes beyond its state is temporary."""
-    found = dict.fromkeys(_CATEGORIES.values(), 0)
-    for place, sizes in snapshot.items():
-        if torch.device(place).type == device.type:
-            for kind, size in sizes.items():
+    sizes = dict.fromkeys(_CATEGORIES.values(), 0)
+    for tracked_device, by_kind in snapshot.items():
+        if torch.device(tracked_device).type == device.type:
+            for kind, size in by_kind.items():
                 name = str(getattr(kind, "value", kind))
                 if name != _WHOLE:
-                    found[_CATEGORIES[name]] += int(size)
-    passing = max(0, found["optimizer"] - state)
-    return found | {"optimizer": found["optimizer"] - passing, "temporary": found["temporary"] + passing}
+                    sizes[_CATEGORIES[name]] += int(size)
+    passing = max(0, sizes["optimizer"] - state)
+    return sizes | {"optimizer": sizes["optimizer"] - passing, "temporary": sizes["temporary"] + passing}
 
 
 def _tensors(batches: list[Batch]) -> list[Tensor]:

@@ -31,19 +31,19 @@ def status_bytes(name: str) -> int | None:
 
 def available_bytes() -> int | None:
     """What this process may still take: of the host's memory, and of what its control groups allow."""
-    found = [_allowed_bytes(group) for group in _groups()]
+    sizes = [_allowed_bytes(group) for group in _groups()]
     with contextlib.suppress(OSError):
         match = re.search(r"^MemAvailable:\s+(\d+) kB$", _MEMORY.read_text(), re.MULTILINE)
-        found.append(int(match[1]) * 1024 if match else None)
-    return min((size for size in found if size is not None), default=None)
+        sizes.append(int(match[1]) * 1024 if match else None)
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def _groups() -> list[Path]:
     """This process's control group and all above it; in a container it may see only the root of its own."""
     with contextlib.suppress(OSError):
         match = re.search(r"^0::/(.*)$", _GROUP.read_text(), re.MULTILINE)
-        own = _GROUPS / (match[1] if match else "")
-        return [own, *(parent for parent in own.parents if parent.is_relative_to(_GROUPS))]
+        group = _GROUPS / (match[1] if match else "")
+        return [group, *(parent for parent in group.parents if parent.is_relative_to(_GROUPS))]
     return []
 
 

@@ -83,11 +83,11 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         )
     write()
     benchmark = importlib.import_module(f"scalescope.worker.benchmarks.{job.settings['benchmark']}")
-    found = benchmark.measure(trial, group, device, position, fault)
-    if found.write_trace is not None:
+    measurements = benchmark.measure(trial, group, device, position, fault)
+    if measurements.write_trace is not None:
         name = trace_name(trial.trial_id, job.launch, job.rank)
-        found.counters |= {"trace": name, **found.write_trace(Path(job.folder) / name)}
-    record.update(state="done", samples=found.samples, counters=found.counters)
+        measurements.counters |= {"trace": name, **measurements.write_trace(Path(job.folder) / name)}
+    record.update(state="done", samples=measurements.samples, counters=measurements.counters)
     write()
     position.enter(Stage.TEARDOWN)
 
@@ -102,9 +102,9 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
 def enter_network(namespace: str) -> None:
     """Move this rank into the network namespace of that file; the empty name is the host's own."""
     if namespace:
-        with Path(namespace).open("rb") as place:
+        with Path(namespace).open("rb") as namespace_file:
             libc = ctypes.CDLL(None, use_errno=True)
-            if libc.setns(place.fileno(), _CLONE_NEWNET) != 0:
+            if libc.setns(namespace_file.fileno(), _CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
 
 

@@ -42,5 +42,5 @@ def corpus_of(name: str, train: Iterable[Row], validation: Iterable[Row], classe
 
 
 def _split(rows: Iterable[Row]) -> Split:
-    found = list(rows)
-    return Split(texts=tuple(text for text, _ in found), labels=tuple(label for _, label in found))
+    pairs = list(rows)
+    return Split(texts=tuple(text for text, _ in pairs), labels=tuple(label for _, label in pairs))

@@ -37,8 +37,8 @@ def vocabulary_of(corpus: Corpus, size: int) -> Vocabulary:
 
 def most_frequent(texts: Iterable[str], count: int) -> list[str]:
     """Up to `count` words, the most frequent first, equally frequent ones in alphabetical order."""
-    found = Counter(word for text in texts for word in words_of(text))
-    return sorted(found, key=lambda word: (-found[word], word))[:count]
+    counts = Counter(word for text in texts for word in words_of(text))
+    return sorted(counts, key=lambda word: (-counts[word], word))[:count]
 
 
 def cache_folder() -> Path | None:

@@ -49,15 +49,17 @@ def _corpus(trial: Trial, source: str) -> Any:
 
 def _check_same_on_all_ranks(model: nn.Module, group: Group) -> None:
     """Averaging gradients of different models would hang or train nonsense."""
-    shapes = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.named_parameters()]
+    shapes = [
+        (name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in model.named_parameters()
+    ]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
     total = sum(parameter.numel() for parameter in model.parameters())
-    own = f"{len(shapes)} parameters of {total:,} elements"
-    for other, said in group.others("model", f"{digest} {own}").items():
-        if said.partition(" ")[0] != digest:
+    summary = f"{len(shapes)} parameters of {total:,} elements"
+    for other, published in group.exchange("model", f"{digest} {summary}").items():
+        if published.partition(" ")[0] != digest:
             raise BadInput(
-                f"the model differs between ranks: rank {group.rank} has {own}, "
-                f"rank {other} has {said.partition(' ')[2]}"
+                f"the model differs between ranks: rank {group.rank} has {summary}, "
+                f"rank {other} has {published.partition(' ')[2]}"
             )
 
 
@@ -108,8 +110,8 @@ def build_feed(trial: Trial, workload: Workload, group: Group, device: torch.dev
     seed = int(trial.settings["seed"])
     shard = shard_of(trial, group)
     how = InputOptions(loader=trial.options(Input), copying=trial.options(Copying))
-    found = feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
-    return preloaded(found) if has_ablation(trial, PRELOADED) else found
+    batches = feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
+    return preloaded(batches) if has_ablation(trial, PRELOADED) else batches
 
 
 def shard_of(trial: Trial, group: Group) -> Shard:

@@ -37,9 +37,9 @@ class DdpWatch:
 
     def times(self) -> DdpTimes | None:
         """The newest iteration it has times of; on a GPU this waits for the device."""
-        told = _logging_data(self._wrapped)
+        logged = _logging_data(self._wrapped)
         names = ("backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
-        values = [int(told.get(name) or 0) for name in names]
+        values = [int(logged.get(name) or 0) for name in names]
         if min(values[:2]) <= 0:
             return None
         backward, communication, overlap = (value * _NS for value in values)
@@ -70,15 +70,15 @@ def _marked_exchange(state: None, bucket: GradBucket) -> torch.futures.Future[to
 
 def bucket_counters(wrapped: DistributedDataParallel) -> Counters:
     """The sizes of the buckets it sends, first to last; nothing where it does not say."""
-    told = _logging_data(wrapped)
-    text = str(told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or "")
+    logged = _logging_data(wrapped)
+    text = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
     sizes = [word.strip() for word in text.split(",") if word.strip().isdigit()]
     return {"bucket_bytes": ",".join(sizes)} if sizes else {}
 
 
 def _logging_data(wrapped: DistributedDataParallel) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = wrapped._get_ddp_logging_data()
+        logged: dict[str, Any] = wrapped._get_ddp_logging_data()
     except (AttributeError, RuntimeError):
         return {}
-    return told
+    return logged

@@ -48,12 +48,12 @@ class Evaluation:
     def _accuracy(self, samples: Any, position: Position) -> float:
         """Each rank asks its own share; all make as many passes, since a sharded model needs all at once."""
         ranks = self._group.world_size
-        own = list(range(self._group.rank, len(samples), ranks))
+        numbers = list(range(self._group.rank, len(samples), ranks))
         passes = math.ceil(math.ceil(len(samples) / ranks) / self._batch_size)
         right = asked = 0.0
         for number in range(passes):
             position.mark(Phase(number % 2))  # alternating, so that a long evaluation is no silence
-            chosen = own[number * self._batch_size : (number + 1) * self._batch_size]
+            chosen = numbers[number * self._batch_size : (number + 1) * self._batch_size]
             batch = to_device(fetch(self._workload.data, samples, chosen or [0]), self._device)
             outputs = self._workload.model(batch[0])
             if chosen:

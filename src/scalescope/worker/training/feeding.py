@@ -262,8 +262,8 @@ def _ready_made(source: Any, batch_size: int) -> Iterator[Batch]:
 def fetch(data: Data, samples: Any, numbers: list[int]) -> Batch:
     """The samples of these numbers, put together as a loader would."""
     at_once = getattr(samples, "__getitems__", None)
-    found = at_once(numbers) if at_once else [samples[number] for number in numbers]
-    return (data.collate or default_collate)(found)
+    fetched = at_once(numbers) if at_once else [samples[number] for number in numbers]
+    return (data.collate or default_collate)(fetched)
 
 
 def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:

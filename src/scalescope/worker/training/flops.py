@@ -20,14 +20,14 @@ def count_flops_per_sample(workload: Workload, batch: Batch, device: torch.devic
     A model that looks at its own numbers, or leaves PyTorch, cannot be run on tensors without data; a count
     that misses a costly operation is worse than none.
     """
-    seen = _Unknown()
+    uncounted = _Unknown()
     try:
         mode, copied = fake_copy(workload)
-        with mode, seen, FlopCounterMode(display=False) as counter:
+        with mode, uncounted, FlopCounterMode(display=False) as counter:
             copied.loss_of(copied.model, empty_like(batch, device)).backward()
     except Exception:
         return None
-    if seen.names:
+    if uncounted.names:
         return None
     return counter.get_total_flops() / batch_size_of(batch) or None  # none at all: they were not seen
 

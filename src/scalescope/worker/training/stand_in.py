@@ -38,7 +38,7 @@ def stand_in_for(
 ) -> Workload:
     """The same parameters and data, with compute replaced by its measured duration."""
     measured = _measure(workload, trial, group, device) if group.rank == 0 else None
-    answers = group.others("pace", json.dumps(measured and dataclasses.asdict(measured)))
+    answers = group.exchange("pace", json.dumps(measured and dataclasses.asdict(measured)))
     facts = measured or ComputeTimes(**json.loads(answers[0]))
     measurements.counters["stand_in_forward_s"] = facts.forward_s
     measurements.counters["stand_in_backward_s"] = facts.gradient_ready_s[-1]
@@ -150,9 +150,9 @@ def gradient_times(model: nn.Module) -> Iterator[dict[int, float]]:
 def _unchanged(model: nn.Module) -> Iterator[None]:
     """Put parameters, buffers and random numbers back: only rank 0 measures, and ranks must stay alike."""
     state = [*model.parameters(), *model.buffers()]
-    before = [one.detach().clone() for one in state]
+    before = [tensor.detach().clone() for tensor in state]
     with torch.random.fork_rng(devices=[]):
         yield
     with torch.no_grad():
-        for one, value in zip(state, before, strict=True):
-            one.copy_(value)
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)

@@ -51,23 +51,23 @@ def _refusal(reference: str, why: str) -> BadInput:
 
 
 def _factory(reference: str) -> Callable[..., Any]:
-    place, _, name = reference.rpartition(":")
-    module = _guarded(reference, lambda: _load(place))
+    source, _, name = reference.rpartition(":")
+    module = _guarded(reference, lambda: _load(source))
     factory = getattr(module, name, None)
     if factory is None:
-        raise _refusal(reference, f"there is no {name} in {place}")
+        raise _refusal(reference, f"there is no {name} in {source}")
     if not callable(factory):
         raise _refusal(reference, f"{name} is {_shape_of(factory)}, not a function")
-    found: Callable[..., Any] = factory
-    return found
+    function: Callable[..., Any] = factory
+    return function
 
 
-def _load(place: str) -> ModuleType:
+def _load(source: str) -> ModuleType:
     """Import a file or a module as `python` started here would."""
-    if not place.endswith(".py"):
+    if not source.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(place)
-    path = Path(place).resolve()
+        return importlib.import_module(source)
+    path = Path(source).resolve()
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -97,30 +97,34 @@ def _failure(reference: str, error: Exception) -> BadInput:
         parts = [error.msg, (error.text or "").strip()]
     else:
         parts = str(error).splitlines()[:1]
-    said = ": ".join([type(error).__name__, *filter(None, parts)])
-    return _refusal(reference, f"{_where(reference, error)}{said}")
+    summary = ": ".join([type(error).__name__, *filter(None, parts)])
+    return _refusal(reference, f"{_where(reference, error)}{summary}")
 
 
-def _is_part_of(name: str, place: str) -> bool:
+def _is_part_of(name: str, source: str) -> bool:
     """Whether a module that is missing is the one asked for or a package on the way to it."""
-    return place == name or place.startswith(f"{name}.")
+    return source == name or source.startswith(f"{name}.")
 
 
 def _where(reference: str, error: BaseException) -> str:
     """The last line of the user's own file that the error passed through, or the line it could not read."""
-    own = _file_of(reference.rpartition(":")[0])
+    source_file = _file_of(reference.rpartition(":")[0])
     if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
-        return f"line {error.lineno}: " if error.filename == own else f"{error.filename}:{error.lineno}: "
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == own]
+        return (
+            f"line {error.lineno}: "
+            if error.filename == source_file
+            else f"{error.filename}:{error.lineno}: "
+        )
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source_file]
     return f"line {frames[-1].lineno}: " if frames else ""
 
 
-def _file_of(place: str) -> str | None:
+def _file_of(source: str) -> str | None:
     """The file a reference leads to, as tracebacks write it."""
-    if place.endswith(".py"):
-        return str(Path(place).resolve())
+    if source.endswith(".py"):
+        return str(Path(source).resolve())
     with contextlib.suppress(Exception):  # looking for a module runs its packages, which may be what failed
-        spec = importlib.util.find_spec(place)
+        spec = importlib.util.find_spec(source)
         return None if spec is None else spec.origin
     return None
 
@@ -129,14 +133,15 @@ def _asked_for(reference: str, factory: Callable[..., Any], offered: dict[str, A
     """The arguments a function names among those we offer."""
     wanted = _guarded(reference, lambda: inspect.signature(factory)).parameters.values()
     needed = [
-        one.name
-        for one in wanted
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        parameter.name
+        for parameter in wanted
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     unknown = [name for name in needed if name not in offered]
     if unknown:
         raise _refusal(reference, f"it asks for {', '.join(unknown)}; on offer are {', '.join(offered)}")
-    return {one.name: offered[one.name] for one in wanted if one.name in offered}
+    return {parameter.name: offered[parameter.name] for parameter in wanted if parameter.name in offered}
 
 
 def _check_parts(reference: str, model: Any, data: Any, loss: Any) -> None:
@@ -197,9 +202,9 @@ def _check_rebuildable(reference: str, model: nn.Module, optimizer: torch.optim.
     if len(optimizer.param_groups) > 1:
         why = f"an optimizer of {len(optimizer.param_groups)} parameter groups cannot be rebuilt; {advice}"
         raise _refusal(reference, why)
-    held = {id(one) for one in optimizer.param_groups[0]["params"]}
+    held = {id(parameter) for parameter in optimizer.param_groups[0]["params"]}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    there = sum(id(one) in held for one in trained)
+    there = sum(id(parameter) in held for parameter in trained)
     if there < len(trained):
         why = f"the optimizer holds {there} of the model's {len(trained)} trained parameters; {advice}"
         raise _refusal(reference, why)

@@ -87,8 +87,8 @@ class EncoderBlock(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=self._causal
         )
-        found: Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return found
+        attended: Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return attended
 
 
 class ClassHead(nn.Module):
@@ -107,8 +107,8 @@ class ClassHead(nn.Module):
             pooled = (vectors * real).sum(dim=1) / real.sum(dim=1)
         else:
             pooled = vectors.mean(dim=1)
-        found: Tensor = self.answers(pooled)
-        return found
+        logits: Tensor = self.answers(pooled)
+        return logits
 
 
 class NextTokenHead(nn.Module):
@@ -120,8 +120,8 @@ class NextTokenHead(nn.Module):
         self.answers = nn.Linear(options.d_model, options.vocab_size, bias=False, device=device)
 
     def forward(self, stream: Tensor) -> Tensor:
-        found: Tensor = self.answers(self.norm(stream))
-        return found
+        logits: Tensor = self.answers(self.norm(stream))
+        return logits
 
 
 def _real_positions(stream: Tensor) -> Tensor:
