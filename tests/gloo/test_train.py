@@ -116,7 +116,7 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
     from scalescope.worker.training.feeding import Shard, feed
     from scalescope.worker.training.step import BuildContext
     from scalescope.worker.workloads.mlp import build
-    from tests.unit.worker.making import handling
+    from tests.unit.worker.making import input_options
 
     torch.manual_seed(0)
     options = Mlp(input_dim=16, hidden_dim=16, num_layers=2, output_dim=4)
@@ -124,7 +124,8 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
     workload = build(options, cpu, BuildContext(reference="mlp", rank=0, world_size=2, batch_size=4))
     optimizer = torch.optim.SGD(workload.model.parameters(), lr=0.01)
     batches = [
-        feed(workload.data, 4, handling(), cpu, Shard(index=rank, count=2), seed=0).batches for rank in (0, 1)
+        feed(workload.data, 4, input_options(), cpu, Shard(index=rank, count=2), seed=0).batches
+        for rank in (0, 1)
     ]
     losses: list[list[float]] = [[], []]
     for _ in range(steps):

@@ -16,11 +16,11 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
 from scalescope.results.result import WINDOW
+from scalescope.worker.machine.calibration import BareProduct
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
-from scalescope.worker.training.calibration import BareProduct
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
 from scalescope.worker.training.feeding import Feed, PeekableBatches

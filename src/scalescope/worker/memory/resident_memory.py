@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from scalescope.worker.machine.libraries import use_libraries
 from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
-from scalescope.worker.process.libraries import use_libraries
 from scalescope.worker.training.step import Step
 
 _STATUS = Path("/proc/self/status")

@@ -87,7 +87,7 @@ def _probe(rank: int) -> dict[str, Any]:
 def _describe_node() -> dict[str, Any]:
     """The first rank of each node inspects the whole node, the others their own GPU."""
     from scalescope.inspection import inspect_system, own_address
-    from scalescope.worker.process.probe import own_gpu, probe
+    from scalescope.worker.machine.probe import own_gpu, probe
 
     local_rank = int(os.environ["LOCAL_RANK"])
     # Before this process uses a GPU: nvidia-smi would list it.

@@ -110,7 +110,7 @@ def _become_rank(request: dict[str, Any], answers: int) -> int:
 
 
 def _probe(answers: int) -> int:
-    from scalescope.worker.process.probe import probe
+    from scalescope.worker.machine.probe import probe
 
     try:
         _answer(answers, {"machine": probe()})

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from scalescope.catalog.strategies.fsdp import Fsdp
-from scalescope.worker.process.emulation import expect_emulation
+from scalescope.worker.machine.emulation import expect_emulation
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList)

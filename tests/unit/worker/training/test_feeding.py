@@ -27,7 +27,7 @@ from scalescope.worker.training.feeding import (
 )
 from scalescope.worker.training.step import Data
 
-from ..making import CPU, handling
+from ..making import CPU, input_options
 
 
 def texts(count: int) -> Data:
@@ -37,7 +37,7 @@ def texts(count: int) -> Data:
 
 
 def loader(num_workers: int | None = None, *, persistent: bool = False) -> InputOptions:
-    return handling(num_workers=num_workers, persistent_workers=persistent)
+    return input_options(num_workers=num_workers, persistent_workers=persistent)
 
 
 def epoch_of(stream: Feed) -> list[int]:

@@ -15,7 +15,7 @@ from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.step import Data, Workload
 from scalescope.worker.workloads import cnn, mlp
 
-from ..making import CPU, options, place
+from ..making import CPU, build_context, options
 
 WIDTH = 8
 
@@ -34,7 +34,7 @@ def batch(count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 )
 def test_an_mlp_has_as_many_operations_as_its_formula_says(changes: dict[str, int], count: int) -> None:
     card = options(Mlp, **{"input_dim": 16, "hidden_dim": 32, "num_layers": 2, "output_dim": 5, **changes})
-    workload = mlp.build(card, CPU, place())
+    workload = mlp.build(card, CPU, build_context())
     made = workload.data.synthesize(count, torch.Generator())
     assert count_flops_per_sample(workload, made, CPU) == card.flops_per_sample()
 
@@ -44,7 +44,7 @@ def test_an_mlp_has_as_many_operations_as_its_formula_says(changes: dict[str, in
 )
 def test_a_cnn_has_as_many_operations_as_its_formula_says(changes: dict[str, int]) -> None:
     card = options(Cnn, **{"image_size": 16, "channels": 4, **changes})
-    workload = cnn.build(card, CPU, place())
+    workload = cnn.build(card, CPU, build_context())
     made = workload.data.synthesize(3, torch.Generator())
     assert count_flops_per_sample(workload, made, CPU) == card.flops_per_sample()
 

@@ -15,7 +15,7 @@ from scalescope.errors import BadInput
 from scalescope.worker.training.step import Workload
 from scalescope.worker.workloads.custom import build
 
-from ..making import CPU, feed_of, place
+from ..making import CPU, build_context, feed_of
 
 _GOOD = """
 import torch
@@ -39,7 +39,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _build(reference: str, **where: Any) -> Workload:
-    return build(Custom(), CPU, place(reference, **where))
+    return build(Custom(), CPU, build_context(reference, **where))
 
 
 def _built(monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], **where: Any) -> Workload:

@@ -81,7 +81,7 @@ def _slowdown(precision: str) -> float | None:
     """Time of a matrix product divided by that in fp32; None where torch has no such product."""
     import torch
 
-    from scalescope.worker.process.matmul import DTYPES, choose_size, one_thread, product_times_s
+    from scalescope.worker.machine.matmul import DTYPES, choose_size, one_thread, product_times_s
 
     def best_of(size: int, tries: int, dtype: torch.dtype = DTYPES[precision]) -> float:
         return min(product_times_s(torch.device("cpu"), dtype, size, tries))

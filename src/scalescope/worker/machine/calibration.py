@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from scalescope.worker.process.matmul import DTYPES, choose_size, one_thread, product_times_s
+from scalescope.worker.machine.matmul import DTYPES, choose_size, one_thread, product_times_s
 
 _SIZES = {"cpu": (32, 64, 128, 256, 640), "cuda": (256, 512, 1024, 2048, 4096)}
 _TOTAL_S = 0.05

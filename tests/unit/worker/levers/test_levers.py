@@ -22,7 +22,7 @@ from scalescope.worker.training.assembly import build_step, optimizer_factory
 from scalescope.worker.training.step import Data, Step, Workload, plain_step
 from tests.unit.experiment.asking import ask, with_gpus
 
-from .making import CPU, options
+from ..making import CPU, options
 
 _STEPS = 4
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.cores import usable_cores
-from scalescope.worker.process.capabilities import cpu_precisions, gpu_precisions
+from scalescope.worker.machine.capabilities import cpu_precisions, gpu_precisions
 
 
 def probe() -> dict[str, Any]:

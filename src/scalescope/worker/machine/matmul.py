@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from scalescope.worker.process.emulation import expect_emulation
+from scalescope.worker.machine.emulation import expect_emulation
 from scalescope.worker.training.timing import clock_for
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of other precisions: fp32

@@ -14,7 +14,7 @@ from scalescope.errors import BadInput
 from scalescope.worker.training.feeding import to_device
 from scalescope.worker.training.step import Batch, Data, batch_size_of
 
-from .making import CPU, feed_of
+from ..making import CPU, feed_of
 
 
 def _made_up(count: int, generator: torch.Generator) -> Batch:
