@@ -49,3 +49,7 @@ class Ddp(StrategyTraits):
         neutral="none",
         lever=Lever(tries=("fp16", "bf16"), needs=("ranks",), changes="rounding"),
     )
+
+    def keeps_gradients(self) -> bool:
+        """With bucket views, gradients live in the buckets."""
+        return self.gradient_as_bucket_view

@@ -18,6 +18,7 @@ class Pipeline(StrategyTraits):
     least_ranks = 2
     replicated = False
     evaluates = False
+    has_separate_backward = False
 
     schedule: str = setting(
         "1f1b",

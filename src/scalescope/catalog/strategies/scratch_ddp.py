@@ -18,3 +18,7 @@ class ScratchDdp(StrategyTraits):
         low=0.001,
         high=1e6,
     )
+
+    def keeps_gradients(self) -> bool:
+        """Gradients are views into the buckets."""
+        return True

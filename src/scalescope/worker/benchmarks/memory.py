@@ -62,7 +62,7 @@ def _measure(
     gauge: Gauge,
     lifted: Callable[[], AbstractContextManager[None]],
 ) -> Measurements:
-    searching = trial.settings["purpose"] == "search"
+    searching = trial.purpose == "search"
     measurements = Measurements()
     position.plan(trial.steps)
     position.enter(Stage.WARMUP)  # making a batch that fills a GPU may take minutes
@@ -77,7 +77,7 @@ def _measure(
         if not searching and group.rank == 0:
             job = ForecastJob(trial=trial, workload=workload, batch=batch, batches=waiting, device=device)
             with lifted():
-                measurements.counters |= forecast(job, trial.settings["memory_limit"] or gauge.room())
+                measurements.counters |= forecast(job, trial.memory_limit or gauge.room())
         gauge.before_steps()
         step = build_step(trial, workload, device)
         for _ in range(WARMUP_STEPS):
@@ -89,7 +89,7 @@ def _measure(
         measurements.counters |= gauge.counters()
     finally:
         feed.close()
-    if trial.settings["strategy"] == "pipeline":  # its forward holds a whole schedule, backward included
+    if not trial.strategy_card.has_separate_backward:
         measurements.counters["measured/activations"] = None
     return measurements
 
@@ -109,7 +109,7 @@ def next_whole(batches: Batches, samples: int) -> Batch:
 
 def _waiting(trial: Trial, workload: Workload) -> int:
     """How many batches lie on the device: synthetic ones are made once and kept."""
-    kept = workload.data.synthesize is not None and trial.settings.get("num_workers") is None
+    kept = workload.data.synthesize is not None and trial.num_workers is None
     return 2 if kept else 1
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
@@ -51,7 +50,7 @@ def measure(
     measurements.counters |= run.step.counters() | run.feed.waits.counters()
     _spoil(run.step, losses, fault)
     record_losses(measurements, losses)
-    if cards.card("strategies", trial.settings["strategy"]).replicated:
+    if trial.strategy_card.replicated:
         measurements.counters["parameter_checksum"] = parameter_checksum(run.step.module)
     return measurements
 
@@ -72,7 +71,7 @@ def prepared(
     feed = build_feed(trial, workload, group, device)
     try:
         torch.manual_seed(trial.settings["seed"] + group.rank)  # samples made on demand differ between ranks
-        if cards.card("workloads", trial.settings["workload"]).counts_operations and not options.stand_in:
+        if trial.workload_card.counts_operations and not options.stand_in:
             feed = _count_operations(feed, workload, device, measurements)
         if options.stand_in:
             workload = stand_in_for(workload, trial, group, device, measurements)
@@ -179,7 +178,7 @@ def _train(
     """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
     options = trial.options(Train)
     # Before the warm-up: a pause after it would let loader processes work ahead of the window.
-    product = BareProduct.sized_for(run.device, str(trial.settings["precision"]))
+    product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     run.position.plan(run.schedule.steps or 0)
     run.position.enter(Stage.WARMUP)

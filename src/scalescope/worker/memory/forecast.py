@@ -67,7 +67,7 @@ def forecast(job: ForecastJob, room: int | None) -> Counters:
 
     `room` is about how much a rank may take. Gradients that stay in DDP's buckets stay here too.
     """
-    purpose = job.trial.settings["purpose"]
+    purpose = job.trial.purpose
     counters: Counters = {"forecast/gathered": gathered_bytes(job.workload.model)}
     counters |= _told("as_asked", partial(_track, job))
     if purpose != "compare" and job.can_grow:
@@ -85,9 +85,9 @@ def _other_ways(job: ForecastJob, times: int) -> Counters:
     trial, blocks = job.trial, blocks_of(job.workload.model)
     counters: Counters = {"forecast/other_ways_batch": job.size * times}
     counters |= _told("now", partial(_track, job, times=times))
-    if trial.settings["strategy"] == "single":  # ZeRO-1 would keep gradients in the buckets of DDP
+    if not trial.is_wrapped:  # ZeRO-1 would keep gradients in DDP's buckets
         counters |= _told("kept", partial(_track, job, times=times, kept=True))
-    if trial.settings["precision"] in ("fp32", "tf32"):
+    if trial.precision in ("fp32", "tf32"):
         in_bf16 = dataclasses.replace(job, trial=trial.replace(precision="bf16"))
         counters |= _told("bf16", partial(_track, in_bf16, times=times))
     if blocks:
@@ -142,7 +142,7 @@ def _track(
 
 def _step_alone(trial: Trial, workload: Workload, device: torch.device, *, kept: bool) -> Step:
     """The step on one rank, with gradients kept from step to step or dropped."""
-    precision = trial.settings["precision"]
+    precision = trial.precision
     # Scaling looks at numbers, which fake tensors have none of; both formats take as much memory.
     alone = trial.replace(
         strategy="single", world_size=1, precision="bf16" if precision == "fp16" else precision
@@ -160,9 +160,7 @@ def _step_alone(trial: Trial, workload: Workload, device: torch.device, *, kept:
 
 def keeps_gradients(trial: Trial) -> bool:
     """Whether gradients stay from step to step, in the buckets of the strategy."""
-    if trial.settings["strategy"] == "scratch_ddp":
-        return True
-    return bool(trial.settings.get("gradient_as_bucket_view", False))
+    return bool(trial.options(trial.strategy_card).keeps_gradients())
 
 
 def _run(step: Step, batch: Batch, tracker: Any) -> None:

@@ -12,6 +12,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.experiment.ablations import NO_COMM
 from scalescope.worker.training.ddp_logging import DdpWatch, bucket_counters
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
@@ -26,7 +27,7 @@ def wrap(
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step whose backward averages gradients over the default process group."""
-    silent = ablation == "noop_comm"
+    silent = ablation == NO_COMM
     if silent:  # buffers would be sent all the same, and ranks wait for them
         options = dataclasses.replace(options, broadcast_buffers=False)
     wrapped = wrapped_in_ddp(workload.model, options, device)

@@ -27,6 +27,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from scalescope.catalog.strategies.scratch_ddp import ScratchDdp
+from scalescope.experiment.ablations import NO_COMM
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _MIB = 2**20
@@ -41,7 +42,7 @@ def wrap(
 ) -> Step:
     """A training step whose backward ends with the mean gradient of all ranks in every parameter."""
     cap_bytes = None if options.bucket_cap_mb is None else options.bucket_cap_mb * _MIB
-    averager = Averager(workload.model, cap_bytes, sends=ablation != "noop_comm")
+    averager = Averager(workload.model, cap_bytes, sends=ablation != NO_COMM)
     optimizer = make_optimizer(workload.model.parameters())
     # Gradients are cleared in place: set to None, they would come back as tensors outside the buckets.
     return plain_step(workload, workload.model, optimizer, no_sync=averager.no_sync, keep_gradients=True)

@@ -22,33 +22,33 @@ from scalescope.worker.training.step import BuildContext, OptimizerFactory, Step
 
 def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload:
     """The trial's model, data and loss, the same on every rank."""
-    name, source = str(trial.settings["workload"]), str(trial.settings.get("data", "synthetic"))
-    card = cards.card("workloads", name)
+    card = trial.workload_card
     module = importlib.import_module(card.__module__.replace(".catalog.", ".worker."))
     torch.manual_seed(trial.settings["seed"])
     shard = shard_of(trial, group)
     context = BuildContext(
-        reference=name,
+        reference=trial.workload,
         rank=shard.index,
         world_size=shard.count,
         batch_size=trial.micro_batch_size,
-        corpus=_corpus(trial, source),
+        corpus=_corpus(trial),
     )
     workload: Workload = module.build(trial.options(card), device, context)
     _check_same_on_all_ranks(workload.model, group)
     return workload
 
 
-def _corpus(trial: Trial, source: str) -> Any:
-    """Text to read, for data that is some."""
-    if source in ("synthetic", "own"):
+def _corpus(trial: Trial) -> Any:
+    """The texts to train on; None for data that is not a corpus."""
+    card = cards.card("data", trial.data)
+    if not card.has_corpus:
         return None
-    module = importlib.import_module(f"scalescope.worker.data.{source}")
-    return module.load(trial.options(cards.card("data", source)))
+    module = importlib.import_module(f"scalescope.worker.data.{trial.data}")
+    return module.load(trial.options(card))
 
 
 def _check_same_on_all_ranks(model: nn.Module, group: Group) -> None:
-    """Averaging gradients of different models would hang or train nonsense."""
+    """Averaging gradients of different models would hang or compute nonsense."""
     shapes = [
         (name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in model.named_parameters()
     ]
@@ -65,14 +65,13 @@ def _check_same_on_all_ranks(model: nn.Module, group: Group) -> None:
 
 def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
     """The training step the trial describes: workload, then strategy, then levers."""
-    name = trial.settings["strategy"]
     for module, options in _levers(trial):
         if hasattr(module, "prepare"):
             workload = module.prepare(workload, options, device)
-    strategy = importlib.import_module(f"scalescope.worker.strategies.{name}")
+    strategy = importlib.import_module(f"scalescope.worker.strategies.{trial.strategy}")
     step: Step = strategy.wrap(
         workload,
-        trial.options(cards.card("strategies", name)),
+        trial.options(trial.strategy_card),
         device,
         NO_COMM if has_ablation(trial, NO_COMM) else "none",
         workload.make_optimizer or optimizer_factory(trial.options(Training)),

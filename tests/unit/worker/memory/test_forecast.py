@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from scalescope.catalog.cards import card
+from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from scalescope.worker.memory.blocks import blocks_of, gathered_bytes
 from scalescope.worker.memory.forecast import ForecastJob, forecast
@@ -101,11 +103,24 @@ def test_memory_grows_with_the_batch_and_bf16_and_checkpointing_hold_less() -> N
     assert second / first == pytest.approx(2, rel=0.01)
 
 
-def test_gradients_in_buckets_stay() -> None:
-    dropped = counted(nn.Sequential(Block()), batch=4096)
-    kept = counted(nn.Sequential(Block()), batch=4096, gradient_as_bucket_view=True)
-    assert dropped["forecast/as_asked/gradients"] < PARAMETERS
-    assert kept["forecast/as_asked/gradients"] == PARAMETERS
+@pytest.mark.parametrize(
+    ("strategy", "changes", "stay"),
+    [
+        ("single", {}, False),
+        ("ddp", {"gradient_as_bucket_view": True}, True),
+        ("ddp", {"gradient_as_bucket_view": False}, False),
+        ("zero1", {"gradient_as_bucket_view": True}, True),
+        ("fsdp", {}, False),
+        ("scratch_ddp", {}, True),
+    ],
+)
+def test_gradients_in_buckets_stay(strategy: str, changes: dict[str, bool], stay: bool) -> None:
+    defaults = {
+        setting.name: setting.default_for("cpu") for setting in settings_of(card("strategies", strategy))
+    }
+    sizes = counted(nn.Sequential(Block()), batch=4096, strategy=strategy, **{**defaults, **changes})
+    gradients = sizes["forecast/as_asked/gradients"]
+    assert gradients == PARAMETERS if stay else gradients < PARAMETERS
 
 
 def test_a_model_that_looks_at_its_numbers_has_a_reason_instead() -> None:
