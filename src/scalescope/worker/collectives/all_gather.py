@@ -1,4 +1,4 @@
-"""`all_gather`: in place, the own part lies inside the result."""
+"""`all_gather`: in place, a rank's input is part of its output buffer."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""The `precision` lever: number format of the matrix products."""
+"""The `precision` lever: the number format of matrix products."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Bytes that tensors hold: every storage counted once, and of a sharded tensor the local part."""
+"""Bytes of tensors: every storage counted once; for a sharded tensor, the local part."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def storages(tensors: Iterable[Any], device: torch.device) -> dict[int, int]:
 
 
 def held_bytes(tensors: Iterable[Any], device: torch.device) -> int:
-    """Bytes of all storages together."""
+    """Total bytes of all storages."""
     return sum(storages(tensors, device).values())
 
 
@@ -29,8 +29,10 @@ def gradients_of(module: nn.Module) -> list[Tensor]:
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The tensors an optimizer keeps from step to step; of a sharded one those of this rank."""
-    local = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer wraps the one that keeps any
+    """The tensors that an optimizer keeps between steps; for a sharded one, those of this rank."""
+    local = getattr(
+        optimizer, "optim", optimizer
+    )  # ZeroRedundancyOptimizer wraps the optimizer that has the state
     kept = [value for state in local.state.values() for value in state.values()]
     return [value for value in kept if isinstance(value, Tensor)]
 

@@ -1,4 +1,4 @@
-"""Group: the ranks of one launch, joined through a store and left in the right order."""
+"""Group: the ranks of one launch, which join through a store and leave in the right order."""
 
 import datetime
 import gc

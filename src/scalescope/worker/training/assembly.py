@@ -1,4 +1,4 @@
-"""Assembly: puts workload, strategy and levers of a trial together."""
+"""Assembly: combines the workload, strategy and levers of a trial."""
 
 import hashlib
 import importlib
@@ -95,7 +95,7 @@ def _levers(trial: Trial) -> Iterator[tuple[Any, Any]]:
 
 
 def optimizer_factory(options: Training) -> OptimizerFactory:
-    """Makes the trial's optimizer once a strategy knows which parameters it owns."""
+    """Creates the trial's optimizer once the strategy knows which parameters it owns."""
 
     def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
         kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.SGD
@@ -108,11 +108,11 @@ def build_feed(trial: Trial, workload: Workload, group: Group, device: torch.dev
     """The stream of batches this rank trains on."""
     seed = int(trial.settings["seed"])
     shard = shard_of(trial, group)
-    how = InputOptions(loader=trial.options(Input), copying=trial.options(Copying))
-    batches = feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
-    return preloaded(batches) if has_ablation(trial, PRELOADED) else batches
+    input_options = InputOptions(loader=trial.options(Input), copying=trial.options(Copying))
+    source = feed(workload.data, trial.micro_batch_size, input_options, device, shard, seed)
+    return preloaded(source) if has_ablation(trial, PRELOADED) else source
 
 
 def shard_of(trial: Trial, group: Group) -> Shard:
-    """This rank's part of the samples; the ranks of a pipeline have the same."""
+    """This rank's part of the samples; all ranks of a pipeline have the same part."""
     return Shard(index=group.rank % trial.replicas, count=trial.replicas)

@@ -1,4 +1,4 @@
-"""Checksum of replicated parameters: equal on all ranks, or the training was wrong."""
+"""Checksum of replicated parameters, which must be equal on all ranks."""
 
 import torch
 from torch import nn

@@ -24,7 +24,7 @@ def build(options: Cnn, device: torch.device, context: BuildContext) -> Workload
 
 
 class Residual(nn.Module):
-    """A residual block: what the convolutions make of the input is added to it."""
+    """A residual block: the output of the convolutions is added to the input."""
 
     def __init__(self, block: Block, device: torch.device) -> None:
         super().__init__()

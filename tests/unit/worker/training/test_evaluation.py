@@ -34,7 +34,7 @@ def looked_at(model: nn.Module, data: Data, *, rank: int = 0, world_size: int = 
     group = Group(rank=rank, world_size=world_size, joined=False)
     found = Measurements()
     evaluation = Evaluation(workload, make_trial(batch_size=4), group, CPU)
-    evaluation.look(Position(None, rank, world_size), found)
+    evaluation.run(Position(None, rank, world_size), found)
     return found
 
 

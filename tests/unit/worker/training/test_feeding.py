@@ -219,11 +219,11 @@ def test_every_batch_of_a_loader_is_waited_for_and_copied(
 ) -> None:
     monkeypatch.setattr(time, "perf_counter", _Clock())
     stream = feed(texts(40), 4, options, CPU, Shard(index=0, count=1), 0)
-    assert stream.waits.counters() == {}
+    assert stream.input_times.counters() == {}
     for _ in range(3):
         next(stream.batches)
     stream.close()
-    assert stream.waits == InputTimes(batches=3, loader_s=3.0, copy_s=3.0)
+    assert stream.input_times == InputTimes(batches=3, loader_s=3.0, copy_s=3.0)
 
 
 def test_somebody_else_s_batches_are_waited_for_as_well() -> None:
@@ -231,8 +231,8 @@ def test_somebody_else_s_batches_are_waited_for_as_well() -> None:
     stream = feed(Data(samples=_Batches(batches)), 4, loader(), CPU, Shard(index=0, count=1), 0)
     for _ in range(5):
         next(stream.batches)
-    assert stream.waits.batches == 5
-    assert set(stream.waits.counters()) == {"loader_s", "copy_s"}
+    assert stream.input_times.batches == 5
+    assert set(stream.input_times.counters()) == {"loader_s", "copy_s"}
 
 
 class _Batches:
@@ -250,11 +250,11 @@ def test_batches_that_stay_on_the_device_are_not_waited_for() -> None:
     stream = feed(made, 4, loader(), CPU, Shard(index=0, count=1), 0)
     for _ in range(3):
         next(stream.batches)
-    assert stream.waits.counters() == {}
+    assert stream.input_times.counters() == {}
 
 
 def test_preloaded_batches_are_not_waited_for() -> None:
     stream = preloaded(feed(texts(40), 4, loader(), CPU, Shard(index=0, count=1), 0))
     for _ in range(5):
         next(stream.batches)
-    assert stream.waits.counters() == {}
+    assert stream.input_times.counters() == {}

@@ -178,19 +178,19 @@ def test_ready_batches_are_taken_as_they_are_and_begin_again() -> None:
 
 
 def test_ready_batches_of_another_size_name_the_one_that_fits() -> None:
-    with pytest.raises(BadInput, match=r"hold 3 samples and a rank's batch is 4; --batch-size 3 fits$"):
+    with pytest.raises(BadInput, match=r"3 samples.* is 4; .*--batch-size 3$"):
         next(feed_of(Data(samples=_Batches(3))).batches)
 
 
 def test_no_ready_batches_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"^the data holds no batch at all$"):
+    with pytest.raises(BadInput, match="no batches"):
         next(feed_of(Data(samples=_Batches())).batches)
 
 
 def test_a_generator_that_ends_is_said_to_end() -> None:
     feed = feed_of(Data(samples=iter(_Batches(4, 4))))
     _take(feed.batches, 2)
-    with pytest.raises(BadInput, match=r"^the data ended before the training did"):
+    with pytest.raises(BadInput, match="the data ended"):
         next(feed.batches)
 
 

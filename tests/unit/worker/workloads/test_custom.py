@@ -107,9 +107,9 @@ def test_a_function_gets_the_arguments_it_names(monkeypatch: pytest.MonkeyPatch)
     [
         (
             "def build(model_size, seed): pass",
-            "it asks for model_size, seed; on offer are rank, world_size, ",
+            "it requires model_size, seed; available arguments: rank, world_size, ",
         ),
-        ("def other(): pass", "there is no build in mine.py"),
+        ("def other(): pass", "mine.py has no build"),
         ("build = 5", "build is an int, not a function"),
         ("\nx = 1 / 0\ndef build(): pass", "line 2: ZeroDivisionError: division by zero"),
         ("def build():\n    raise ValueError('first\\nsecond')", "line 2: ValueError: first"),
@@ -241,8 +241,8 @@ def test_an_optimizer_that_cannot_be_made_anew_is_refused(monkeypatch: pytest.Mo
     groups = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias], "lr": 1.0}], lr=0.1)
     part = torch.optim.SGD([model.weight], lr=0.1)
     for optimizer, why in (
-        (groups, "an optimizer of 2 parameter groups cannot be rebuilt; return a function that makes it of"),
-        (part, "the optimizer holds 1 of the model's 2 trained parameters; return a function that makes it"),
+        (groups, "2 parameter groups"),
+        (part, "1 of the model's 2 trained parameters"),
     ):
         with pytest.raises(BadInput, match=why):
             _built(monkeypatch, lambda optimizer=optimizer: (model, data, loss, optimizer))

@@ -150,7 +150,7 @@ def test_texts_without_a_second_word_cost_nothing_and_no_nan(corpus: Corpus) -> 
 
 def test_a_corpus_brings_its_own_classes(corpus: Corpus) -> None:
     workload = made(corpus)
-    assert workload.model[-1].answers.out_features == 2  # type: ignore[index]
+    assert workload.model[-1].output.out_features == 2  # type: ignore[index]
     assert (len(workload.data.samples), len(workload.data.validation)) == (4, 2)
 
 
