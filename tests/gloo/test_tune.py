@@ -1,4 +1,4 @@
-"""`tune` on ranks that somebody else started: two real ranks, everything once, no verdict."""
+"""`tune` on attached ranks: two real ranks, one launch of everything, no verdict."""
 
 import json
 
@@ -27,7 +27,4 @@ def test_tune_on_attached_ranks_launches_everything_once_and_judges_nothing(star
     assert all(abs(one["loss_change"]) < 0.02 for one in found["tried"])
     assert {one["lever"] for one in found["inapplicable"]} == {"pin_cores no", "env OMP_NUM_THREADS=1"}
     assert (found["finished"], found["recommended"], found["winner"]) == (True, False, [])
-    assert "Attached ranks make one launch of each lever" in finished.stdout
-    assert "nothing is proven" in finished.stdout
-    assert finished.stdout.count("one launch: no verdict") == 2
     assert {one["launches"] for one in finished.summary["results"]["training"]} == {1}
