@@ -20,12 +20,12 @@ def test_the_largest_batch_within_a_limit_is_found(run_here: RunsHere) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     *trials, job = done.summary["results"]["memory"]
     measured = [trial for trial in trials if trial["kind"] == "measure"]
-    assert [one["batch_size"] for one in measured] == [8, 16]
+    assert [trial["batch_size"] for trial in measured] == [8, 16]
     parameters = 4 * (65536 * 32 + 32 + 32 * 32 + 32 + 32 * 4 + 4)
-    for one in measured:
-        assert one["measured_bytes"]["parameters"] == one["measured_bytes"]["gradients"] == parameters
-        assert one["forecast_bytes"]["parameters"] == parameters
-        assert one["measured_bytes"]["peak"] > 2 * parameters
+    for trial in measured:
+        assert trial["measured_bytes"]["parameters"] == trial["measured_bytes"]["gradients"] == parameters
+        assert trial["forecast_bytes"]["parameters"] == parameters
+        assert trial["measured_bytes"]["peak"] > 2 * parameters
     assert {trial["status"] for trial in trials} == {"ok", "oom"}
     assert job["largest_batch_is"] == "tried" and job["search_finished"]
     # Two batches wait on the device and a third is made: no more than 256 MiB / 256 KiB / 2 can fit.
@@ -52,8 +52,8 @@ def test_two_ranks_with_adamw_and_a_forecast_for_ddp(run_here: RunsHere) -> None
 
 
 def test_a_small_data_set_fits_instead_of_a_batch_it_cannot_fill(run_here: RunsHere) -> None:
-    own = f"--workload={Path(__file__).parents[2] / 'examples/own_model.py'}:build"
-    done = run_here("memory", own, "--device=cpu", "--batch-size=8,3000", "--memory-limit=64M")
+    workload = f"--workload={Path(__file__).parents[2] / 'examples/own_model.py'}:build"
+    done = run_here("memory", workload, "--device=cpu", "--batch-size=8,3000", "--memory-limit=64M")
     assert done.returncode == 0, done.stdout + done.stderr
     small, large, job = done.summary["results"]["memory"]
     assert (small["all_samples"], large["all_samples"]) == (None, 2000)

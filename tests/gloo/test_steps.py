@@ -40,22 +40,22 @@ def step(start: Start, nodes: str, *arguments: str, step_id: int = 0, **extra: s
 def addresses_open_to(run: StartedRun) -> list[str]:
     """Where the processes of a run listen, as the system writes it: 0100007F is 127.0.0.1."""
     sockets = {link for pid in run.processes() for link in _links(pid)}
-    found = []
+    ranks = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == _LISTENING and f"socket:[{words[9]}]" in sockets:
-                found.append(words[1].partition(":")[0])
-    return found
+                ranks.append(words[1].partition(":")[0])
+    return ranks
 
 
 def _links(pid: int) -> list[str]:
     """What the open files of a process are."""
-    found = []
+    ranks = []
     with contextlib.suppress(OSError):  # it has ended
         for name in os.listdir(f"/proc/{pid}/fd"):
-            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-    return found
+            ranks.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return ranks
 
 
 def test_ranks_of_one_host_meet_without_a_port(start: Start) -> None:

@@ -61,8 +61,8 @@ def vocabulary(cache: Path) -> bytes:
 
 def trained(run: FinishedRun) -> dict[str, Any]:
     assert run.returncode == 0, run.stderr
-    (found,) = run.summary["results"]["training"]
-    return dict(found)
+    (row,) = run.summary["results"]["training"]
+    return dict(row)
 
 
 @pytest.mark.usefixtures("corpus")

@@ -157,11 +157,11 @@ def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None
     training = [result for result in run.results if result["settings"]["benchmark"] == "train"]
     exchanges = [result for result in run.results if result["settings"]["benchmark"] == "comm"]
     assert [exchange["settings"]["world_size"] for exchange in exchanges] == [2]
-    ablated = [one for one in training if one["settings"]["ablation"] == "noop_comm"]
+    ablated = [result for result in training if result["settings"]["ablation"] == "noop_comm"]
     assert len(ablated) == 2  # one of each batch
-    for one in ablated:
-        assert one["status"] == "ok"
-        assert len({rank["counters"]["parameter_checksum"] for rank in one["ranks"]}) == 2
+    for result in ablated:
+        assert result["status"] == "ok"
+        assert len({rank["counters"]["parameter_checksum"] for rank in result["ranks"]}) == 2
 
 
 def test_scale_with_a_global_batch_is_strong_scaling(run_here: RunsHere) -> None:
@@ -174,7 +174,7 @@ def test_scale_with_a_global_batch_is_strong_scaling(run_here: RunsHere) -> None
     assert [(row["world_size"], row["mode"]) for row in rows] == [(1, "strong"), (2, "strong")]
     training = run.summary["results"]["training"]
     # One rank is also measured at its share, to tell what the smaller batch costs.
-    assert {(one["world_size"], one["batch_size"]) for one in training} == {(1, 8), (1, 4), (2, 4)}
+    assert {(row["world_size"], row["batch_size"]) for row in training} == {(1, 8), (1, 4), (2, 4)}
     assert rows[1]["waterfall"]["terms"][0]["name"] == "smaller batch"
 
 
@@ -207,14 +207,16 @@ def test_a_rank_that_fails_under_torchrun_is_named(start: Start) -> None:
 def test_precisions_of_the_cpu_with_ddp_on_one_rank(run_here: RunsHere) -> None:
     run = run_here("train", *TINY, "--strategy=ddp", "--precision=fp32,bf16", "--optimizer=sgd,adamw")
     assert run.returncode == 0
-    found = {(one["settings"]["precision"], one["settings"]["optimizer"]) for one in run.results}
-    assert found == {(p, o) for p in ("fp32", "bf16") for o in ("sgd", "adamw")}
+    combinations = {
+        (result["settings"]["precision"], result["settings"]["optimizer"]) for result in run.results
+    }
+    assert combinations == {(p, o) for p in ("fp32", "bf16") for o in ("sgd", "adamw")}
     for result in run.results:
         assert (result["status"], result["settings"]["strategy"], len(result["ranks"])) == ("ok", "ddp", 1)
     losses = {
-        one["settings"]["precision"]: one["ranks"][0]["samples"]["loss"]
-        for one in run.results
-        if one["settings"]["optimizer"] == "sgd"
+        result["settings"]["precision"]: result["ranks"][0]["samples"]["loss"]
+        for result in run.results
+        if result["settings"]["optimizer"] == "sgd"
     }
     assert losses["bf16"] != losses["fp32"]
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.05)
@@ -229,6 +231,6 @@ def test_the_same_variable_twice_is_a_sweep(run_here: RunsHere) -> None:
     assert run.returncode == 0
     assert len({result["trial_id"] for result in run.results}) == 2
     for threads in (1, 2):
-        one = run.only(env={"OMP_NUM_THREADS": str(threads)})
-        assert one["status"] == "ok"
-        assert one["ranks"][0]["placement"].endswith(f"threads={threads}")
+        result = run.only(env={"OMP_NUM_THREADS": str(threads)})
+        assert result["status"] == "ok"
+        assert result["ranks"][0]["placement"].endswith(f"threads={threads}")

@@ -14,15 +14,15 @@ pytestmark = pytest.mark.gpu
 
 def daemons() -> set[int]:
     """Process ids of all MPS daemons and servers."""
-    found = set()
+    daemon_ids = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
         if words[0].rpartition(b"/")[2].startswith(b"nvidia-cuda-mps"):
-            found.add(int(path.parent.name))
-    return found
+            daemon_ids.add(int(path.parent.name))
+    return daemon_ids
 
 
 @pytest.fixture(autouse=True)

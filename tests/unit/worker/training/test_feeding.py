@@ -65,9 +65,9 @@ def test_two_shards_see_every_sample_once_an_epoch(options: InputOptions) -> Non
 def test_shards_are_equally_long_where_samples_do_not_divide() -> None:
     """Ranks that make unequal numbers of steps would wait for each other for ever."""
     shards = [feed(texts(41), 4, loader(), CPU, Shard(index=index, count=2), 0) for index in (0, 1)]
-    seen = [epoch_of(stream) for stream in shards]
-    assert [len(one) for one in seen] == [21, 21]
-    assert set(seen[0] + seen[1]) == set(range(41))
+    epochs = [epoch_of(stream) for stream in shards]
+    assert [len(epoch) for epoch in epochs] == [21, 21]
+    assert set(epochs[0] + epochs[1]) == set(range(41))
 
 
 def test_the_order_is_the_seeds() -> None:

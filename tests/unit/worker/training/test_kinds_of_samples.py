@@ -64,7 +64,7 @@ def test_made_up_samples_never_end_and_no_two_shards_share_one() -> None:
     first, second = (feed_of(Data(synthesize=remember), 4, index=n, count=2, num_workers=0) for n in (0, 1))
     assert first.epoch_batches is None
     asked = [batch[0].flatten().tolist() for feed in (first, second) for batch in _take(feed.batches, 50)]
-    assert len({tuple(one) for one in asked}) == 100
+    assert len({tuple(numbers) for numbers in asked}) == 100
 
 
 def test_without_processes_the_rank_itself_prepares_new_samples() -> None:
@@ -131,7 +131,7 @@ def test_a_list_of_mappings_is_a_data_set() -> None:
 
 
 def test_an_own_collate_function_makes_the_batches() -> None:
-    feed = feed_of(Data(samples=list(range(8)), collate=lambda found: (torch.tensor(found), "mine")), 4)
+    feed = feed_of(Data(samples=list(range(8)), collate=lambda fetched: (torch.tensor(fetched), "mine")), 4)
     assert next(feed.batches)[1] == "mine"
 
 

@@ -192,28 +192,28 @@ class _Stream(IterableDataset[Any]):
 def test_a_loader_brings_its_data_set_and_how_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     model, data, loss = _parts()
 
-    def together(found: list[Any]) -> Any:
-        return torch.stack([inputs for inputs, _ in found]), "mine"
+    def together(fetched: list[Any]) -> Any:
+        return torch.stack([inputs for inputs, _ in fetched]), "mine"
 
     loader = DataLoader(data, batch_size=3, collate_fn=together, drop_last=True)
-    found = _built(monkeypatch, lambda: (model, loader, loss)).data
-    assert found.samples is data
-    assert (found.num_workers, found.drop_last) == (0, True)
-    batch = next(feed_of(found, 4).batches)
+    built = _built(monkeypatch, lambda: (model, loader, loss)).data
+    assert built.samples is data
+    assert (built.num_workers, built.drop_last) == (0, True)
+    batch = next(feed_of(built, 4).batches)
     assert (batch[0].shape, batch[1]) == ((4, 2), "mine")  # the trial's batch, the owner's function
 
 
 def test_a_loader_of_a_stream_is_batched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = DataLoader(_Stream(), batch_size=2)
-    found = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
-    assert next(feed_of(found, 4).batches)[0].shape == (4, 2)
+    data = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
+    assert next(feed_of(data, 4).batches)[0].shape == (4, 2)
 
 
 def test_a_loader_that_does_not_batch_hands_out_ready_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = [(torch.zeros(4, 2), torch.zeros(4))] * 3
     loader = DataLoader(ready, batch_size=None)
-    found = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
-    assert next(feed_of(found, 4).batches)[0].shape == (4, 2)
+    data = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
+    assert next(feed_of(data, 4).batches)[0].shape == (4, 2)
 
 
 def test_an_optimizer_is_made_anew_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_every_part_takes_and_returns_one_tensor(task: str) -> None:
 def test_the_same_seed_gives_the_same_parameters(task: str) -> None:
     first, again, other = made(task=task), made(task=task), made(task=task, seed=1)
     pairs = zip(first.model.parameters(), again.model.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
+    assert all(torch.equal(first, two) for first, two in pairs)
     assert all(parameter.dtype == torch.float32 for parameter in first.model.parameters())
     assert not torch.equal(next(first.model.parameters()), next(other.model.parameters()))
 
