@@ -1,11 +1,11 @@
-"""Whether `tune` can be trusted: identical configurations compared many times, and an injected delay found.
+"""Whether `tune` is right: identical configurations compared many times, and an injected delay detected.
 
     python benchmarks/aa.py [--runs 40] [--delays 10] [--delay 0.08] [--seconds 0.4] [--paced]
 
-Every run is what `tune` does with one lever: launches of two configurations in turns, judged by launches. The
-lever is the learning rate, which has no influence on speed, or the same with a delay in every step. On a
-noisy machine hardly any run can see 5 %; with --paced the ranks sleep instead of computing, which leaves the
-noise of launching and exchanging, and runs become sharp enough to be judged by what they should have seen.
+Every run does what `tune` does with one lever: it alternates launches of two configurations and compares
+them. The lever is the learning rate, which does not affect speed, or the same with a delay in every step. On
+a noisy machine hardly any run can detect 5 %; with --paced the ranks sleep instead of computing, so that only
+the noise of launching and communication is left, and a 5 % difference can be detected.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from idle_machine import Silence
+from null_watcher import NullWatcher
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.tuning.ledger import LaunchesNeeded, SearchLedger
@@ -43,7 +43,7 @@ LAUNCHES = 5
 
 
 def plan_of(launcher: LocalLauncher, settings: dict[str, object]) -> Plan:
-    """One configuration, as a plan that launches nothing by itself."""
+    """One configuration, as a plan without launches."""
     asked = {name: (Given(str(value), name),) for name, value in settings.items()}
     request = Request(verb="tune", flags=asked)
     expansion = expand(request.experiment({"repeats": LAUNCHES}), launcher.machine())
@@ -68,22 +68,22 @@ def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> Lever
     with tempfile.TemporaryDirectory() as directory:
         folder = RunFolder.open(Path(directory) / "run", resume=False)
         (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
-        run_campaign(plan, launcher, folder, Silence(), more)  # type: ignore[arg-type]
+        run_campaign(plan, launcher, folder, NullWatcher(), more)  # type: ignore[arg-type]
         folder.close()
     return comparisons[0]
 
 
 def steps_for(launcher: LocalLauncher, settings: dict[str, object], seconds: float) -> tuple[int, float]:
-    """How many steps make a launch of that length, and how long one takes."""
+    """How many steps fill a launch of that length, and the time of one step."""
     plan = plan_of(launcher, {**settings, "steps_per_epoch": 100})
     with tempfile.TemporaryDirectory() as directory:
         folder = RunFolder.open(Path(directory) / "run", resume=False)
         (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
         chosen = Plan(**{name: getattr(plan, name) for name in ("experiment", "trials", "machine")})
-        run_campaign(chosen, launcher, folder, Silence())  # type: ignore[arg-type]
-        (one,) = configurations(load_run(folder.path).results)
+        run_campaign(chosen, launcher, folder, NullWatcher())  # type: ignore[arg-type]
+        (configuration,) = configurations(load_run(folder.path).results)
         folder.close()
-    step_s = one.step_time_s.value
+    step_s = configuration.step_time_s.value
     return max(20, int(seconds / step_s)), step_s
 
 
@@ -109,21 +109,26 @@ def main() -> None:
         steps, step_s = steps_for(launcher, job, asked.seconds)
         plan = plan_of(launcher, {**job, "steps_per_epoch": steps})
         (baseline,) = plan.trials
-        print(f"{steps} steps of {step_s * 1e3:.2f} ms a launch, {LAUNCHES} launches each")
+        print(f"{steps} steps of {step_s * 1e3:.2f} ms per launch, {LAUNCHES} launches each")
         same = [judge(launcher, plan, baseline.replace(lr=0.011), seed) for seed in range(asked.runs)]
-        verdicts = Counter(one.verdict for one in same)
+        verdicts = Counter(comparison.verdict for comparison in same)
         alarms = verdicts["faster"] + verdicts["slower"]
         print(f"identical, {asked.runs} runs: {dict(verdicts)}")
         print(f"called different: {alarms} of {asked.runs} {interval(alarms, asked.runs)}")
         delay_ms = asked.delay * step_s * 1e3
         later = baseline.replace(delay_ms=delay_ms)
-        found = [judge(launcher, plan, later, 1000 + seed) for seed in range(asked.delays)]
-        sharp = [one for one in found if one.smallest_seen is not None and one.smallest_seen <= 0.05]
-        print(f"{asked.delay:.0%} delay, {asked.delays} runs: {dict(Counter(one.verdict for one in found))}")
-        seen = sum(one.verdict == "slower" for one in sharp)
-        effects = sorted(one.smallest_seen or 0.0 for one in found)
-        print(f"smallest effect they could see: {', '.join(f'{effect:.1%}' for effect in effects)}")
-        print(f"sharp enough to see 5 %: {len(sharp)}, of these slower: {seen}")
+        delayed = [judge(launcher, plan, later, 1000 + seed) for seed in range(asked.delays)]
+        sharp = [
+            comparison
+            for comparison in delayed
+            if comparison.smallest_seen is not None and comparison.smallest_seen <= 0.05
+        ]
+        verdicts = Counter(comparison.verdict for comparison in delayed)
+        print(f"{asked.delay:.0%} delay, {asked.delays} runs: {dict(verdicts)}")
+        detected = sum(comparison.verdict == "slower" for comparison in sharp)
+        effects = sorted(comparison.smallest_seen or 0.0 for comparison in delayed)
+        print(f"smallest detectable effect: {', '.join(f'{effect:.1%}' for effect in effects)}")
+        print(f"able to detect 5 %: {len(sharp)}, of these slower: {detected}")
     finally:
         launcher.close()
 

@@ -1,9 +1,9 @@
-"""Whether forked launches are honest: identical ones may be called different 5 % of the time, not more.
+"""Whether forked launches are unbiased: at most 5 % of identical ones may be called different.
 
     python benchmarks/aa_launches.py [--groups 40] [--fresh]
 
 A group is ten launches of one two-rank trial. Every split of the ten into five and five is a comparison of
-identical things; Welch's interval on the launches' log rates should exclude zero in 5 % of them.
+identical launches; Welch's interval on the launches' log rates should exclude zero in 5 % of them.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import tempfile
 import time
 from itertools import combinations
 from pathlib import Path
+
+from null_watcher import NullWatcher
 
 from scalescope.analysis.launches import summarise
 from scalescope.analysis.statistics import difference_of_means
@@ -35,13 +37,6 @@ SETTINGS = {
 GROUP = 10
 
 
-class Silent:
-    """A watcher that shows nothing."""
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *arguments: None
-
-
 def log_rates(launches: int, *, fresh: bool) -> list[float]:
     """ln(samples per second) of identical launches, in the order in which they ran."""
     flags = {name: (Given(value, name),) for name, value in SETTINGS.items()}
@@ -54,13 +49,13 @@ def log_rates(launches: int, *, fresh: bool) -> list[float]:
             plan = Plan(experiment=expansion.experiment, trials=expansion.trials, machine=machine)
             folder = RunFolder.open(Path(directory) / "run", resume=False)
             folder.write(EXPERIMENT, "# made by a benchmark\n")
-            run_campaign(plan, launcher, folder, Silent())  # type: ignore[arg-type]
+            run_campaign(plan, launcher, folder, NullWatcher())  # type: ignore[arg-type]
             folder.close()
             results = load_run(folder.path).of_status("ok")
     finally:
         launcher.close()
     assert len(results) == launches, f"only {len(results)} of {launches} launches were ok"
-    return [summarise(result).log_rate for result in sorted(results, key=lambda one: one.order)]
+    return [summarise(result).log_rate for result in sorted(results, key=lambda result: result.order)]
 
 
 def false_alarms(group: list[float]) -> float:

@@ -1,4 +1,4 @@
-"""Whether a sweep inside one torchrun measures what separate launches do: ranks that wait must cost nothing.
+"""Whether a sweep inside one torchrun measures the same as separate launches: waiting ranks cost nothing.
 
     python benchmarks/attached_sweep.py [--blocks 4]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from scalescope.analysis.statistics import difference_of_means
 
 WORLDS = (1, 2, 4)
-# Sleeps for its compute, so that four ranks need no four cores; the gradients are real and small.
+# Sleeps instead of computing, so that four ranks do not need four cores; the gradients are real and small.
 WORKLOAD = (
     "--device=cpu",
     "--workload=paced",
@@ -31,7 +31,7 @@ WORKLOAD = (
 
 
 def step_times(ranks: int, worlds: tuple[int, ...]) -> dict[int, float]:
-    """The typical time per step for each world size, all measured by one torchrun of so many ranks."""
+    """The typical time per step for each world size, measured by one torchrun with `ranks` ranks."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory) / "run"
         torchrun = [
@@ -56,21 +56,21 @@ def main() -> None:
     )
     parser.add_argument("--blocks", type=int, default=4)
     blocks = parser.parse_args().blocks
-    together: dict[int, list[float]] = {world: [] for world in WORLDS}
-    apart: dict[int, list[float]] = {world: [] for world in WORLDS}
+    sweep: dict[int, list[float]] = {world: [] for world in WORLDS}
+    separate: dict[int, list[float]] = {world: [] for world in WORLDS}
     for block in range(blocks):
         for world, step_s in step_times(max(WORLDS), WORLDS).items():
-            together[world].append(math.log(step_s))
+            sweep[world].append(math.log(step_s))
         for world in WORLDS:
-            apart[world].append(math.log(step_times(world, (world,))[world]))
+            separate[world].append(math.log(step_times(world, (world,))[world]))
         print(f"block {block + 1} of {blocks}", file=sys.stderr)
     for world in WORLDS:
-        found = difference_of_means(together[world], apart[world])
-        low, high = (math.exp(found.low or math.nan), math.exp(found.high or math.nan))
-        median_ms = 1e3 * math.exp(sum(apart[world]) / blocks)
+        difference = difference_of_means(sweep[world], separate[world])
+        low, high = (math.exp(difference.low or math.nan), math.exp(difference.high or math.nan))
+        median_ms = 1e3 * math.exp(sum(separate[world]) / blocks)
         print(
-            f"{world} ranks: {median_ms:.2f} ms a step apart, sweep / apart {math.exp(found.value):.4f} "
-            f"[{low:.4f}, {high:.4f}]"
+            f"{world} ranks: {median_ms:.2f} ms per step separate, "
+            f"sweep / separate {math.exp(difference.value):.4f} [{low:.4f}, {high:.4f}]"
         )
 
 

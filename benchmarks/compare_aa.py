@@ -1,12 +1,12 @@
-"""Whether the gate of `compare` can be trusted: identical runs compared many times, and a delay injected.
+"""Whether the gate of `compare` is right: identical runs compared many times, and a delay injected.
 
     python benchmarks/compare_aa.py [--pairs 20] [--launches 5] [--delays 3] [--delay-launches 10]
 
-Both runs of a pair are measured in turns, launch by launch, so that they see the same machine; then the
-command itself compares the two folders. A regression among identical runs is a false alarm: three of twenty
-are the most that are allowed. With a delay of 8 % in every step of the new run the command must end with exit
-code 8, wherever the launches were calm enough to see 6 %. Ranks sleep instead of computing, unless
---computing, and in long steps, so that cores that others use matter less.
+Both runs of a pair are measured in turns, launch by launch, so that machine load affects both; then the
+command compares the two folders. A regression between identical runs is a false alarm: at most three of
+twenty are allowed. With a delay of 8 % in every step of the new run the command must end with exit code 8,
+if the launches could detect 6 %. Ranks sleep instead of computing, unless --computing, and in long steps, so
+that other load on the machine matters less.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from aa import PACED, SMALL, THRESHOLD, interval, plan_of, steps_for
-from idle_machine import Silence
+from null_watcher import NullWatcher
 
 from scalescope.experiment.trial import Trial
 from scalescope.launch.local.launcher import LocalLauncher
@@ -36,7 +36,7 @@ GATE_MISSED = 8
 
 
 class Delayed:
-    """A launcher whose ranks are late in every step; what is stored does not know of it."""
+    """A launcher that delays every step; the stored trial does not show it."""
 
     def __init__(self, launcher: LocalLauncher, delay_ms: float) -> None:
         self._launcher = launcher
@@ -50,7 +50,7 @@ class Delayed:
 
 
 def measure(launchers: dict[str, Any], plan: Plan, launches: int, root: Path) -> None:
-    """One run folder for each launcher, their launches in turns; who begins changes every time."""
+    """One run folder per launcher; their launches alternate, and so does which comes first."""
     (trial,) = plan.trials
     folders = {name: RunFolder.open(root / name, resume=False) for name in launchers}
     for folder in folders.values():
@@ -59,14 +59,14 @@ def measure(launchers: dict[str, Any], plan: Plan, launches: int, root: Path) ->
     for launch in range(launches):
         names = list(folders) if launch % 2 else list(reversed(folders))
         for name in names:
-            one = dataclasses.replace(plan, chosen=((trial, launch),))
-            run_campaign(one, launchers[name], folders[name], Silence())  # type: ignore[arg-type]
+            launch_plan = dataclasses.replace(plan, chosen=((trial, launch),))
+            run_campaign(launch_plan, launchers[name], folders[name], NullWatcher())  # type: ignore[arg-type]
     for folder in folders.values():
         folder.close()
 
 
 def compare(root: Path) -> tuple[int, dict[str, Any]]:
-    """The exit code of the command, and what it says of the one configuration."""
+    """The exit code of the command, and its comparison of the configuration."""
     command = [sys.executable, "-m", "scalescope", "compare", str(root / "base"), str(root / "new")]
     wanted = ["--threshold", f"{THRESHOLD:.0%}", "--json", str(root / "compared.json")]
     done = subprocess.run([*command, *wanted], capture_output=True, text=True)
@@ -79,25 +79,25 @@ def compare(root: Path) -> tuple[int, dict[str, Any]]:
 def pairs(
     launchers: dict[str, Any], plan: Plan, count: int, launches: int
 ) -> list[tuple[int, dict[str, Any]]]:
-    found = []
+    outcomes = []
     for _ in range(count):
         with tempfile.TemporaryDirectory() as directory:
             measure(launchers, plan, launches, Path(directory))
-            found.append(compare(Path(directory)))
-    return found
+            outcomes.append(compare(Path(directory)))
+    return outcomes
 
 
-def tell(name: str, found: list[tuple[int, dict[str, Any]]]) -> int:
-    """Print what was said; returns how many missed the gate."""
-    if not found:
+def print_outcomes(name: str, outcomes: list[tuple[int, dict[str, Any]]]) -> int:
+    """Print the outcomes; returns how many missed the gate."""
+    if not outcomes:
         return 0
-    missed = sum(code == GATE_MISSED for code, _ in found)
-    verdicts = dict(Counter(trial["verdict"] for _, trial in found))
-    launches = found[0][1]["base_launches"]
-    print(f"{name}, {len(found)} pairs of {launches} launches a side:")
-    print(f"  exit code 8 {missed} times {interval(missed, len(found))}, {verdicts}")
+    missed = sum(code == GATE_MISSED for code, _ in outcomes)
+    verdicts = dict(Counter(trial["verdict"] for _, trial in outcomes))
+    launches = outcomes[0][1]["base_launches"]
+    print(f"{name}, {len(outcomes)} pairs of {launches} launches per side:")
+    print(f"  exit code 8 {missed} times {interval(missed, len(outcomes))}, {verdicts}")
     for label in ("change", "smallest_effect_seen"):
-        figures = sorted(trial[label] for _, trial in found)
+        figures = sorted(trial[label] for _, trial in outcomes)
         print(f"  {label}: {', '.join(f'{figure:+.1%}' for figure in figures)}")
     return missed
 
@@ -108,7 +108,9 @@ def main() -> None:
     parser.add_argument("--delays", type=int, default=3)
     parser.add_argument("--delay", type=float, default=0.08)
     parser.add_argument("--launches", type=int, default=5)
-    parser.add_argument("--delay-launches", type=int, default=10, help="more, as noise hides a delay")
+    parser.add_argument(
+        "--delay-launches", type=int, default=10, help="more launches, since noise hides a delay"
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a launch's window")
     parser.add_argument("--computing", action="store_true", help="ranks that compute instead of sleeping")
     asked = parser.parse_args()
@@ -117,17 +119,17 @@ def main() -> None:
     try:
         steps, step_s = steps_for(launcher, job, asked.seconds)
         plan = plan_of(launcher, {**job, "steps_per_epoch": steps})
-        print(f"{steps} steps of {step_s * 1e3:.2f} ms a launch")
+        print(f"{steps} steps of {step_s * 1e3:.2f} ms per launch")
         same = pairs({"base": launcher, "new": launcher}, plan, asked.pairs, asked.launches)
-        alarms = tell("identical", same)
+        alarms = print_outcomes("identical", same)
         late = Delayed(launcher, asked.delay * step_s * 1e3)
-        found = pairs({"base": launcher, "new": late}, plan, asked.delays, asked.delay_launches)
-        caught = tell(f"{asked.delay:.0%} delay", found)
+        delayed = pairs({"base": launcher, "new": late}, plan, asked.delays, asked.delay_launches)
+        caught = print_outcomes(f"{asked.delay:.0%} delay", delayed)
     finally:
         launcher.close()
-    sharp = [code for code, trial in found if trial["smallest_effect_seen"] <= asked.delay * 0.75]
+    sharp = [code for code, trial in delayed if trial["smallest_effect_seen"] <= asked.delay * 0.75]
     ok = alarms <= MOST_FALSE_ALARMS * asked.pairs and all(code == GATE_MISSED for code in sharp)
-    print(f"{alarms} of {asked.pairs} false alarms; {caught} of {asked.delays} delays found")
+    print(f"{alarms} of {asked.pairs} false alarms; {caught} of {asked.delays} delays detected")
     sys.exit(0 if ok and caught else 1)
 
 

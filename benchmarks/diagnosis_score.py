@@ -1,12 +1,12 @@
-"""Whether the diagnosis is right: causes injected at several strengths, the chain run blind, and a table.
+"""Whether the diagnosis is right: causes injected at several strengths, diagnosed blind, and a table.
 
     python benchmarks/diagnosis_score.py [--only NAME] [--repeats 4] [--keep DIR] [--again DIR]
 
 Two gloo ranks on the CPU; links need Linux and root. Every case is what `scalescope scale` does with a
-request; what is injected is a setting (a shaped link, a tiny batch, tiny buckets, many threads), a fault in
-a rank (slow, jitter, hiccup) or a data set that takes its time. A healthy case is right when no finding costs
-more than 5 %. Cases come in a random order, so that a machine that is busy for a while spoils no single
-cause. `--keep` stores the runs, `--again` diagnoses stored ones anew.
+request; the injected cause is a setting (a shaped link, a tiny batch, tiny buckets, many threads), a fault in
+a rank (slow, jitter, hiccup) or a slow data set. A healthy case is right if no finding costs more than 5 %.
+Cases run in random order, so that temporary load on the machine does not affect a single cause. `--keep`
+stores the runs, `--again` diagnoses stored runs.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from idle_machine import Silence
+from null_watcher import NullWatcher
 
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.yaml_file import Given
@@ -75,14 +75,14 @@ LAST = ("last bucket too large",)
 LITTLE_WORK = ("too little work for every exchange", "communication-bound by latency")
 
 
-# Forward and backward pass in ms: long enough that one exchange of gloo, 2 to 4 ms on a busy machine of two
-# cores, is no loss worth a finding. With 45 ms a step it is one, and is found.
+# Forward and backward pass in ms: long enough that one gloo all-reduce, 2 to 4 ms on a busy machine with two
+# cores, is not a finding. With 45 ms per step it is one.
 PACES = ((40, 60), (50, 50), (60, 60), (35, 70), (45, 60), (30, 80), (50, 70), (40, 80), (70, 50), (60, 80))
 PACES += ((55, 65), (45, 75))
 
 
 def paced(forward_ms: float, backward_ms: float, layer_mb: float, **more: object) -> dict[str, object]:
-    """Ranks that sleep so long and exchange so much."""
+    """Ranks that sleep for these times and all-reduce this much."""
     return {**PACED, "forward_ms": forward_ms, "backward_ms": backward_ms, "layer_mb": layer_mb, **more}
 
 
@@ -112,7 +112,7 @@ def cases_of_links() -> list[Case]:
 
 
 def cases_of_ranks() -> list[Case]:
-    """One rank, or each now and then, takes longer."""
+    """One rank is slow, or each at random."""
     busy = paced(15, 30, 0.02)
     return [
         *(Case("slow rank", f"{ms} ms", busy, LATE, f"slow:{ms}@1:0") for ms in (6, 10, 15, 20, 30, 45)),
@@ -122,7 +122,7 @@ def cases_of_ranks() -> list[Case]:
 
 
 def cases_of_the_job() -> list[Case]:
-    """Samples that take their time, and work too little for its gradients."""
+    """Slow samples, and too little work for the size of the gradients."""
     fed = {"steps_per_epoch": 20, "batch_size": 16}
     sleeps = (0.0005, 0.001, 0.002, 0.004)
     loaders = [Case("slow loader", f"{s * 1e3:g} ms", fed, ("input-bound",), slow_data_s=s) for s in sleeps]
@@ -176,14 +176,14 @@ def measured(case: Case, repeats: int, directory: Path) -> Run:
         name: tuple(Given(text, name) for text in str(value).split(",")) for name, value in asked.items()
     }
     with injected(case.fault) as launcher:
-        report = scale(Request(verb="scale", flags=flags), launcher, Silence())  # type: ignore[arg-type]
+        report = scale(Request(verb="scale", flags=flags), launcher, NullWatcher())  # type: ignore[arg-type]
     assert report.run is not None
     return report.run
 
 
 @contextlib.contextmanager
 def injected(fault: str | None) -> Iterator[LocalLauncher]:
-    """A launcher whose ranks have the fault: it travels in the environment of the zygote."""
+    """A launcher whose ranks have the fault, through the environment of the zygote."""
     os.environ.pop("SCALESCOPE_FAULT", None)
     if fault is not None:
         os.environ["SCALESCOPE_FAULT"] = fault
@@ -197,7 +197,7 @@ def injected(fault: str | None) -> Iterator[LocalLauncher]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the diagnosis said first, and whether that names the cause."""
+    """The first finding of the diagnosis, and whether it names the cause."""
 
     case: Case
     top: str
@@ -206,10 +206,10 @@ class Verdict:
 
 def judge(case: Case, run: Run) -> Verdict:
     """Blind: the first finding that costs more than 5 %, or none."""
-    found = [(finding.rule, finding.share) for finding in diagnose(run).findings if finding.share > 0.0]
-    top = found[0][0] if found and found[0][1] > _MATTERS else HEALTHY
+    shares = [(finding.rule, finding.share) for finding in diagnose(run).findings if finding.share > 0.0]
+    top = shares[0][0] if shares and shares[0][1] > _MATTERS else HEALTHY
     right = top in (case.expected or (HEALTHY,))
-    costs = ", ".join(f"{rule} {share:.2f}" for rule, share in found[:3])
+    costs = ", ".join(f"{rule} {share:.2f}" for rule, share in shares[:3])
     print(f"{'ok' if right else 'NO'}  {case.name} {case.strength}: {top} ({costs})", flush=True)
     return Verdict(case, top, right)
 
@@ -219,18 +219,19 @@ def show(verdicts: list[Verdict]) -> None:
     right = sum(verdict.right for verdict in verdicts)
     healthy = [verdict for verdict in verdicts if verdict.case.name == HEALTHY]
     print(f"\n{right} of {len(verdicts)} right ({right / len(verdicts):.0%}); ", end="")
-    print(f"false alarms: {sum(not one.right for one in healthy)} of {len(healthy)} healthy runs\n")
+    print(f"false alarms: {sum(not verdict.right for verdict in healthy)} of {len(healthy)} healthy runs\n")
     confusion = Counter((verdict.case.name, verdict.top) for verdict in verdicts)
     for (cause, top), count in sorted(confusion.items()):
         print(f"| {cause} | {top} | {count} |")
     print("\n| cause | cases | recall | precision |\n|---|---|---|---|")
     for name in dict.fromkeys(verdict.case.name for verdict in verdicts):
-        own = [verdict for verdict in verdicts if verdict.case.name == name]
-        names = own[0].case.expected or (HEALTHY,)
-        said = [verdict for verdict in verdicts if verdict.top in names]
-        fair = [one for one in said if one.right]  # two causes may have the same name for good reason
-        precision = f"{len(fair)} of {len(said)}" if said else "never said"
-        print(f"| {name} | {len(own)} | {sum(one.right for one in own)} of {len(own)} | {precision} |")
+        of_cause = [verdict for verdict in verdicts if verdict.case.name == name]
+        names = of_cause[0].case.expected or (HEALTHY,)
+        reported = [verdict for verdict in verdicts if verdict.top in names]
+        fair = [verdict for verdict in reported if verdict.right]  # two causes may share a finding
+        precision = f"{len(fair)} of {len(reported)}" if reported else "never reported"
+        recall = f"{sum(verdict.right for verdict in of_cause)} of {len(of_cause)}"
+        print(f"| {name} | {len(of_cause)} | {recall} | {precision} |")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the harness costs: a bare hand-written loop and ours, interleaved on one model in one process.
+"""The overhead of the harness: a hand-written loop and ours, interleaved on one model in one process.
 
     python benchmarks/overhead.py [--device cpu|cuda] [--blocks 40]
 
@@ -25,7 +25,7 @@ from scalescope.worker.training.assembly import build_feed, build_step, build_wo
 from scalescope.worker.training.step import Batches, Step, Workload, run_steps
 from scalescope.worker.training.timing import clock_for
 
-# CPU: a step of some 10 ms, where a cost of 0.1 ms would show. GPU: 1 to 3 ms, where launches matter.
+# CPU: a step of about 10 ms, where an overhead of 0.1 ms would show. GPU: 1 to 3 ms, where launches matter.
 SIZES = {"cpu": {"width": 512, "batch": 128, "steps": 2}, "cuda": {"width": 4096, "batch": 256, "steps": 50}}
 
 
@@ -42,7 +42,7 @@ def trial_for(device: str, width: int) -> Trial:
 
 
 def bare_loop(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, steps: int) -> None:
-    """What a person would write."""
+    """A hand-written loop."""
     for _ in range(steps):
         inputs, targets = next(batches)
         loss = nn.functional.cross_entropy(model(inputs), targets)
@@ -109,7 +109,7 @@ def main() -> None:
     low, high = bootstrap(times)
     print(f"device {arguments.device}, {arguments.blocks} blocks each, torch {torch.__version__}")
     for name, value in medians.items():
-        print(f"  {name}: {value * 1e3:.3f} ms a step (median of blocks)")
+        print(f"  {name}: {value * 1e3:.3f} ms per step (median of blocks)")
     print(f"ratio ours/bare: {medians['ours'] / medians['bare']:.4f} [{low:.4f}, {high:.4f}]")
 
 

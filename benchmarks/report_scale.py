@@ -1,10 +1,10 @@
-"""What `scalescope report` costs for a run of many trials: seconds, memory and the size of its page.
+"""The cost of `scalescope report` for a run with many trials: seconds, memory and page size.
 
     python benchmarks/report_scale.py [--trials 1000] [--samples 200] [--times 10]
 
-Writes run folders of so many trials, each of two ranks with so many steps, and of `--times` as many; then
-makes a report of each in a process of its own. Claimed: 1,000 trials take at most 10 s, 500 MB and 3 MB of
-page, and ten times the trials at most 12 times the time.
+Writes a run folder with so many trials, each with two ranks and so many steps, and one with `--times` as
+many; then makes a report of each in a separate process. Claimed: 1,000 trials take at most 10 s, 500 MB and
+3 MB of page, and ten times the trials at most 12 times the time.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def trials(count: int) -> list[Trial]:
 
 
 def write_run(folder: Path, count: int, samples: int) -> None:
-    """A run folder as measuring would have left it."""
+    """A run folder as a measurement would write it."""
     folder.mkdir()
     noise = random.Random(0)
     with (folder / "trials.jsonl").open("w", encoding="utf-8") as stream:
@@ -76,7 +76,7 @@ def _result(number: int, trial: Trial, samples: int, noise: random.Random) -> Re
 
 
 def cost(folder: Path, out: Path) -> tuple[float, float, float]:
-    """(seconds, peak MB, MB of page) of a report, made by the command line in a process of its own."""
+    """(seconds, peak MB, MB of page) of a report, made by the command line in a separate process."""
     command = [sys.executable, "-m", "scalescope", "report", str(folder), "--out", str(out)]
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -95,15 +95,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--times", type=int, default=10)
     asked = parser.parse_args()
-    found = []
+    costs = []
     with tempfile.TemporaryDirectory() as directory:
         for count in (asked.trials, asked.trials * asked.times):
             folder = Path(directory) / f"run-{count}"
             write_run(folder, count, asked.samples)
             seconds, memory_mb, page_mb = cost(folder, Path(directory) / f"out-{count}")
-            found.append((seconds, memory_mb, page_mb))
+            costs.append((seconds, memory_mb, page_mb))
             print(f"{count:,} trials: {seconds:.1f} s, {memory_mb:.0f} MB, page {page_mb:.2f} MB", flush=True)
-    (first_s, first_mb, first_page), (second_s, _, second_page) = found
+    (first_s, first_mb, first_page), (second_s, _, second_page) = costs
     ratio = second_s / first_s
     print(f"{asked.times} times the trials take {ratio:.1f} times the time")
     kept = first_s <= MOST_S and first_mb <= MOST_MB and max(first_page, second_page) <= MOST_PAGE_MB

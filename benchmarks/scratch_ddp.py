@@ -1,4 +1,4 @@
-"""What our data parallelism from scratch costs against PyTorch's: both interleaved on two gloo ranks.
+"""The cost of our data parallelism from scratch relative to PyTorch's: both interleaved on two gloo ranks.
 
     python benchmarks/scratch_ddp.py [--launches 10] [--blocks 20] [--bucket-cap-mb 50] [--ablation noop_comm]
 
@@ -34,12 +34,12 @@ from scalescope.worker.training.timing import clock_for
 
 RANKS = 2
 STRATEGIES = ("ddp", "scratch_ddp")
-STEPS = 5  # a turn: long enough to hide its barrier, short enough that both meet the same machine
+STEPS = 5  # per turn: long enough to hide its barrier, short enough that machine load affects both
 CPU = torch.device("cpu")
 
 
 def trial_of(strategy: str, asked: dict[str, Any]) -> Trial:
-    """The MLP on two ranks, with every default of the strategy but those asked for."""
+    """The MLP on two ranks, with the strategy's defaults except for `asked`."""
     selection = {"workloads": "mlp", "data": "synthetic", "strategies": strategy}
     owners = cards.cards_of_trial("train", selection)
     known = {setting.name: setting.default_for("cpu") for owner in owners for setting in settings_of(owner)}
@@ -71,9 +71,9 @@ def run_rank(rank: int, seed: int, blocks: int, asked: dict[str, Any], directory
         assert workload.data.synthesize is not None
         ready = workload.data.synthesize(asked["batch_size"], torch.Generator().manual_seed(rank))
         batches[strategy] = itertools.cycle([ready])
-        time_turn(steps[strategy], batches[strategy], position)  # DDP lays out its buckets anew in here
+        time_turn(steps[strategy], batches[strategy], position)  # DDP rebuilds its buckets here
     times: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
-    orders = random.Random(seed)  # the same on both ranks, or they would wait for each other for ever
+    orders = random.Random(seed)  # the same on both ranks, otherwise they would deadlock
     for _ in range(blocks):
         for strategy in orders.sample(STRATEGIES, k=len(STRATEGIES)):
             times[strategy].append(time_turn(steps[strategy], batches[strategy], position))
@@ -97,9 +97,9 @@ def launch(seed: int, blocks: int, asked: dict[str, Any]) -> dict[str, float]:
         for rank in ranks:
             rank.join()
         assert all(rank.exitcode == 0 for rank in ranks), "a rank failed"
-        found = [json.loads((directory / f"times-{rank}.json").read_text()) for rank in range(RANKS)]
+        times = [json.loads((directory / f"times-{rank}.json").read_text()) for rank in range(RANKS)]
     return {
-        strategy: statistics.median(map(max, zip(*(one[strategy] for one in found), strict=True)))
+        strategy: statistics.median(map(max, zip(*(of_rank[strategy] for of_rank in times), strict=True)))
         for strategy in STRATEGIES
     }
 
@@ -117,11 +117,13 @@ def main() -> None:
         name: getattr(arguments, name) for name in ("bucket_cap_mb", "batch_size", "hidden_dim", "ablation")
     }
     asked["input_dim"] = arguments.hidden_dim
-    found = [launch(seed, arguments.blocks, asked) for seed in range(arguments.launches)]
-    ratio = mean_of_logs([math.log(one["scratch_ddp"] / one["ddp"]) for one in found])
+    medians = [launch(seed, arguments.blocks, asked) for seed in range(arguments.launches)]
+    ratio = mean_of_logs([math.log(median["scratch_ddp"] / median["ddp"]) for median in medians])
     print(f"{arguments.launches} launches of {RANKS} gloo ranks, torch {torch.__version__}, {asked}")
     for strategy in STRATEGIES:
-        print(f"  {strategy}: {1e3 * statistics.median(one[strategy] for one in found):.3f} ms a step")
+        print(
+            f"  {strategy}: {1e3 * statistics.median(median[strategy] for median in medians):.3f} ms per step"
+        )
     print(f"ratio scratch_ddp/ddp: {ratio.value:.4f}", end="")
     print("" if ratio.low is None or ratio.high is None else f" [{ratio.low:.4f}, {ratio.high:.4f}]")
 

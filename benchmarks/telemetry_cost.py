@@ -1,4 +1,4 @@
-"""What looking at GPUs and processors costs the training they are looked at.
+"""The cost of telemetry (sampling GPUs and processors) for the training it samples.
 
     python benchmarks/telemetry_cost.py [--pairs 10] [--steps 400] [--device cpu|cuda]
 
@@ -11,7 +11,7 @@ import random
 import tempfile
 from pathlib import Path
 
-from idle_machine import Silence
+from null_watcher import NullWatcher
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import ratio_of_logs
@@ -32,30 +32,29 @@ def measured(launcher: LocalLauncher, pairs: int, asked: dict[str, object], dire
     folder = RunFolder.open(Path(directory) / "run", resume=False)
     (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
     for pair in range(pairs):
-        for looks in random.sample((True, False), 2):
-            launcher.telemetry = looks
-            launch = 2 * pair + looks
+        for has_telemetry in random.sample((True, False), 2):
+            launcher.telemetry = has_telemetry
+            launch = 2 * pair + has_telemetry
             plan = Plan(
                 experiment=expansion.experiment,
                 trials=(trial,),
                 machine=launcher.machine(),
                 chosen=((trial, launch),),
             )
-            run_campaign(plan, launcher, folder, Silence())  # type: ignore[arg-type]
+            run_campaign(plan, launcher, folder, NullWatcher())  # type: ignore[arg-type]
     results = load_run(folder.path).results
     folder.close()
-    with_looks = configurations([result for result in results if result.launch % 2])
+    sampled = configurations([result for result in results if result.launch % 2])
     without = configurations([result for result in results if result.launch % 2 == 0])
-    seen = [result.telemetry.get("looks") for result in results if result.launch % 2]
+    samples = [result.telemetry.get("looks") for result in results if result.launch % 2]
     asking = [result.telemetry.get("asking_gpus_s", 0.0) for result in results if result.launch % 2]
-    window_s = sum(launch.window_s for launch in with_looks[0].launches)
-    cost = ratio_of_logs(without[0].log_rates, with_looks[0].log_rates)
-    print(
-        f"looks in a window: {min(seen)} to {max(seen)}; step {with_looks[0].step_time_s.value * 1e3:.3f} ms"
-    )
+    window_s = sum(launch.window_s for launch in sampled[0].launches)
+    cost = ratio_of_logs(without[0].log_rates, sampled[0].log_rates)
+    step_ms = sampled[0].step_time_s.value * 1e3
+    print(f"samples per window: {min(samples)} to {max(samples)}; step {step_ms:.3f} ms")
     print(f"step time with ÷ without telemetry: {cost.value:.4f} [{cost.low:.4f}, {cost.high:.4f}]")
-    print(f"GPUs were being asked for {sum(asking) / window_s:.3%} of the windows: no more can be lost by it")
-    return with_looks[0]
+    print(f"GPU queries took {sum(asking) / window_s:.3%} of the windows: an upper bound of the cost")
+    return sampled[0]
 
 
 def main() -> None:
@@ -75,10 +74,10 @@ def main() -> None:
     launcher = LocalLauncher()
     try:
         with tempfile.TemporaryDirectory() as directory:
-            seen = measured(launcher, given.pairs, asked, directory).seen
+            summary = measured(launcher, given.pairs, asked, directory).seen
     finally:
         launcher.close()
-    print(seen)
+    print(summary)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Whether a launch that measures for a time finds the same speed as one that counts its steps.
+"""Whether a launch that measures for a time gives the same speed as one with a number of steps.
 
     python benchmarks/window.py [--paced] [--launches 20] [--folder runs/window]
 
 For steps of about 2, 20 and 300 ms: launches of 40 steps (5 of them warm-up) and launches of --window 1.5s,
 of the same training on one rank, in turns. Prints the ratio of the mean step times with its 95 % interval
-(all launches, and pair by pair, which takes out how the machine's speed drifts), and the ratio of the
-launch-to-launch standard deviations. --paced sleeps instead of computing, so that a shared machine's noise
-stays out. What is finished is kept in the folder; the same command goes on with it.
+(all launches, and pair by pair, which removes drift of the machine's speed), and the ratio of the
+launch-to-launch standard deviations. --paced sleeps instead of computing, which avoids the noise of a shared
+machine. Finished launches are kept in the folder; the same command continues with it.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from idle_machine import Silence
+from null_watcher import NullWatcher
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, mean_of_logs, ratio_of_logs
@@ -43,7 +43,7 @@ def paced(step_ms: int) -> dict[str, object]:
 
 
 def plan_of(launcher: LocalLauncher, job: dict[str, object], lengths: Sequence[dict[str, str]]) -> Plan:
-    """One rank training, once for every way to say how long it measures."""
+    """Training on one rank, once per window length."""
     trials: list[Trial] = []
     for length in lengths:
         asked = {"device": "cpu", "threads_per_rank": "1", **{n: str(v) for n, v in job.items()}, **length}
@@ -54,7 +54,7 @@ def plan_of(launcher: LocalLauncher, job: dict[str, object], lengths: Sequence[d
 
 
 def measured(launcher: LocalLauncher, plan: Plan, repeats: int, path: Path) -> tuple[Configuration, ...]:
-    """All launches of the plan; those that the folder holds already are not made again."""
+    """All launches of the plan; those already in the folder are not repeated."""
     launches = [
         (trial, launch)
         for launch in range(repeats)
@@ -67,7 +67,7 @@ def measured(launcher: LocalLauncher, plan: Plan, repeats: int, path: Path) -> t
             Plan(experiment=plan.experiment, trials=(), machine=plan.machine, chosen=tuple(launches)),
             launcher,
             folder,
-            Silence(),  # type: ignore[arg-type]
+            NullWatcher(),  # type: ignore[arg-type]
         )
     finally:
         folder.close()
@@ -75,14 +75,14 @@ def measured(launcher: LocalLauncher, plan: Plan, repeats: int, path: Path) -> t
 
 
 def batch_for(launcher: LocalLauncher, step_ms: int, path: Path) -> int:
-    """The batch whose step takes about that long here; chosen once for each folder."""
+    """The batch whose step takes about that long here; chosen once per folder."""
     chosen = path / "batch.json"
     if not chosen.exists():
         batch = FIRST_BATCH
         for attempt in range(3):
             plan = plan_of(launcher, mlp(STEPS_MS[step_ms], batch), [{"steps_per_epoch": "12"}])
-            (found,) = measured(launcher, plan, 1, path / f"try{attempt}")
-            batch = max(1, round(batch * step_ms / (1e3 * found.step_time_s.value)))
+            (configuration,) = measured(launcher, plan, 1, path / f"try{attempt}")
+            batch = max(1, round(batch * step_ms / (1e3 * configuration.step_time_s.value)))
         chosen.write_text(json.dumps(batch))
     return int(json.loads(chosen.read_text()))
 
@@ -125,8 +125,8 @@ def main() -> None:
             else:
                 job = mlp(STEPS_MS[step_ms], batch_for(launcher, step_ms, path))
             plan = plan_of(launcher, job, [COUNTED, TIMED])
-            found = measured(launcher, plan, arguments.launches, path / "run")
-            by_id = {one.trial.trial_id: one for one in found}
+            measured_configurations = measured(launcher, plan, arguments.launches, path / "run")
+            by_id = {configuration.trial.trial_id: configuration for configuration in measured_configurations}
             counted, timed = (by_id[trial.trial_id] for trial in plan.trials)
             print(row(step_ms, counted, timed), flush=True)
     finally:

@@ -1,15 +1,15 @@
 """scalescope: measures how PyTorch training scales, explains what is lost, and proves what fixes it.
 
-Names are loaded when they are used: every rank imports this package, and must not load the controller.
+Names are loaded on first use: every rank imports this package and must not load the controller.
 """
 
 import importlib
 
-TYPE_CHECKING = False  # as in typing, which every command would load for this
+TYPE_CHECKING = False  # as in typing, without importing it
 if TYPE_CHECKING:
     from typing import Any
 
-_HOMES = {
+_MODULES = {
     "__version__": "scalescope.version",
     "Estimate": "scalescope.analysis.statistics",
     "Result": "scalescope.results.result",
@@ -22,13 +22,13 @@ _HOMES = {
     "load_run": "scalescope.results.run",
     "scaling_rows": "scalescope.analysis.scaling.rows",
 }
-__all__ = list(_HOMES)
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> "Any":
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'scalescope' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

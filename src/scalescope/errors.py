@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command's exit code says; signals add 128 to their number."""
+    """The exit codes of a command; a signal gives 128 plus its number."""
 
     OK = 0
     BAD_INPUT = 2
@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
 
 
 class ScalescopeError(Exception):
-    """A problem a person can act on: its message is one line, printed without a traceback."""
+    """A problem the user can fix: its message is one line, printed without a traceback."""
 
     exit_code: int = 1
 
@@ -29,7 +29,7 @@ class BadInput(ScalescopeError):
 
 
 class CannotRun(ScalescopeError):
-    """This machine or environment cannot do what was asked."""
+    """This machine or environment cannot run the request."""
 
     exit_code = ExitCode.CANNOT_RUN
 
@@ -41,7 +41,7 @@ class StorageError(ScalescopeError):
 
 
 class Interrupted(BaseException):
-    """A signal asked the command to stop; BaseException so that no `except Exception` swallows it."""
+    """A signal stopped the command; a BaseException, so that `except Exception` does not catch it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

@@ -1,4 +1,4 @@
-"""Inspection: what the system says of itself (/proc, /sys, nvidia-smi, variables); nothing is judged here."""
+"""Inspection: what the system reports (/proc, /sys, nvidia-smi, variables), without any judgement."""
 
 import os
 import resource
@@ -29,13 +29,13 @@ _GPU_FIELDS = (
 )
 _OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}  # drivers before 535
 _LIMIT_S = 20
-# An allow-list: whatever else stands in the environment may be a secret and is never recorded.
+# An allow-list: all other variables may be secrets and are never recorded.
 _RECORDED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "GLOO_", "OMP_", "MKL_", "KMP_", "CUDA_")
 _RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
 
 
 def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
-    """All facts that a check looks at; what cannot be read is None or missing."""
+    """Everything the checks need; what cannot be read is None or missing."""
     return {
         "gpus": _gpus(),
         "topology": _output("nvidia-smi", "topo", "-m"),
@@ -64,7 +64,7 @@ def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_address() -> str | None:
-    """What the host's own name stands for: gloo offers that address to other hosts. Asks a name server."""
+    """The address of the host's name, which gloo gives to other hosts. May ask a name server."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -87,7 +87,7 @@ def _gpu_processes() -> list[str]:
 
 
 def _output(program: str, *arguments: str) -> str | None:
-    """What a program prints; None where it is missing or fails."""
+    """The output of a program; None if it is missing or fails."""
     path = shutil.which(program)
     if path is None:
         return None
@@ -101,17 +101,17 @@ def _output(program: str, *arguments: str) -> str | None:
 
 
 def _interfaces(folder: Path) -> list[dict[str, Any]]:
-    found = []
-    for path in sorted(one for one in folder.glob("*") if one.is_dir()):  # bonding_masters is a file
+    interfaces = []
+    for path in sorted(path for path in folder.glob("*") if path.is_dir()):  # bonding_masters is a file
         speed = _read(path / "speed")
-        found.append(
+        interfaces.append(
             {
                 "name": path.name,
                 "state": _read(path / "operstate"),
                 "speed_mbit": int(speed) if speed and speed.isdigit() else None,
             }
         )
-    return found
+    return interfaces
 
 
 def _infiniband(folder: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""Ties a process's life to its parent's, so that a killed launcher leaves nothing running.
+"""Ends a process when its parent ends, so that a killed launcher leaves nothing running.
 
-`python -m scalescope.parent_death PARENT COMMAND …` does so for a program that is not ours.
+`python -m scalescope.parent_death PARENT COMMAND …` does so for any program.
 """
 
 import ctypes

@@ -53,13 +53,13 @@ class FinishedRun:
     @property
     def summary(self) -> dict[str, Any]:
         """results.json."""
-        found: dict[str, Any] = json.loads((self.folder / "results.json").read_text())
-        return found
+        summary: dict[str, Any] = json.loads((self.folder / "results.json").read_text())
+        return summary
 
     def only(self, **settings: Any) -> dict[str, Any]:
         """The one result with these settings."""
-        (found,) = (result for result in self.results if settings.items() <= result["settings"].items())
-        return found
+        (match,) = (result for result in self.results if settings.items() <= result["settings"].items())
+        return match
 
     def log(self, result: dict[str, Any], rank: int) -> str:
         name = f"{result['trial_id']}-{result['launch']}-{rank}.log"
@@ -239,9 +239,9 @@ def _carries(pid: int, mark: str) -> bool:
 
 def _left_after(within_s: float, processes: Callable[[], list[int]]) -> list[int]:
     deadline = time.monotonic() + limit(within_s)
-    while (found := processes()) and time.monotonic() < deadline:
+    while (left := processes()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return found
+    return left
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

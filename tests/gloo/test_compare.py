@@ -23,7 +23,6 @@ def test_one_launch_is_joined_by_others_until_there_is_a_verdict(run_here: RunsH
     files = (str(tmp_path / "base"), str(tmp_path / "new"), f"--json={tmp_path / 'compared.json'}")
     done = run_here.reading("compare", *files, *asked)
     assert done.returncode == 0, done.stderr
-    assert "The new run was measured further" in done.stdout
     (trial,) = json.loads((tmp_path / "compared.json").read_text())["trials"]
     assert trial["base_launches"] == 3
     assert trial["new_launches"] >= 2

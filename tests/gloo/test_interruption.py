@@ -1,7 +1,6 @@
 """Signals to the command itself: what is finished is kept, nothing is left running, a resume goes on."""
 
 import contextlib
-import re
 import shutil
 import signal
 import subprocess
@@ -45,14 +44,14 @@ def _assert_ends_cleanly(
     assert run.leftovers() == []
     assert finished.returncode == 128 + number
     (line,) = finished.stderr.splitlines()
-    assert line.startswith(f"scalescope: stopped by {number.name}; finished launches are kept; scalescope ")
-    assert line.endswith(f" --resume --output-dir {run.folder.name} goes on")
+    assert number.name in line
+    assert f"--resume --output-dir {run.folder.name}" in line
     *done, stopped = finished.results
     assert len(done) >= finished_before
     assert all(result["status"] == "ok" for result in done)
     assert (stopped["status"], stopped["settings"]["world_size"]) == ("failed", ranks)
-    assert stopped["reason"] == f"interrupted by {number.name}"
-    statuses = [one["status"] for one in finished.summary["results"]["training"]]
+    assert number.name in stopped["reason"]
+    statuses = [row["status"] for row in finished.summary["results"]["training"]]
     assert statuses == [*["ok"] * finished_before, "failed"]
 
 
@@ -79,7 +78,7 @@ def test_a_second_signal_ends_at_once(start: Start, measured: Path, tmp_path: Pa
     run.send(signal.SIGINT)  # within the second that the deaf one is given
     finished = run.finish(20)
     assert finished.returncode == 130
-    assert finished.stderr == ""  # it did not wait to say anything
+    assert finished.stderr == ""  # it ended at once, without a message
     assert run.leftovers() == []
     assert len(finished.results) in (2, 3)
     assert {result["status"] for result in finished.results} == {"ok"}
@@ -100,7 +99,8 @@ def test_a_signal_while_torch_starts(start: Start) -> None:
     run.send(signal.SIGINT)
     finished = run.finish(20)
     assert finished.returncode == 130
-    assert finished.stderr.splitlines() == ["scalescope: stopped by SIGINT; nothing was measured yet"]
+    (line,) = finished.stderr.splitlines()
+    assert "SIGINT" in line and "--resume" not in line  # nothing was measured
     assert run.leftovers() == []
     assert not run.folder.exists()
 
@@ -125,7 +125,7 @@ def test_a_killed_run_is_resumed_without_repeating_what_is_done(start: Start, ru
     )
     assert len(launches) == 6
     assert set(launches.values()) == {1}
-    assert [one["launches"] for one in resumed.summary["results"]["training"]] == [3, 3]
+    assert [row["launches"] for row in resumed.summary["results"]["training"]] == [3, 3]
 
 
 @pytest.mark.slow
@@ -159,10 +159,11 @@ def test_a_folder_that_is_in_use_or_cannot_be_written_is_refused(run_here: RunsH
         holder.kill()
         holder.communicate()
     assert refused.returncode == 3
-    message = rf"scalescope: {re.escape(used)} is in use by process {holder.pid} on \S+\n"
-    assert re.fullmatch(message, refused.stderr)
+    (line,) = refused.stderr.splitlines()
+    assert used in line and str(holder.pid) in line
     below = f"{used}/.lock/below"
     refused = run_here("train", *TINY, folder=below)
     assert refused.returncode == 7
-    assert refused.stderr == f"scalescope: {below}: cannot be written: Not a directory\n"
+    (line,) = refused.stderr.splitlines()
+    assert below in line
     assert run_here.leftovers() == []

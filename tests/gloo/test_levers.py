@@ -63,8 +63,10 @@ def levers_of(job: str) -> Levers:
 def trials_of(job: str) -> dict[str, tuple[Trial, str]]:
     """What is trained, by its name, with what it may change."""
     levers = levers_of(job)
-    found = {candidate.text: (candidate.trial, str(candidate.changes)) for candidate in levers.candidates}
-    return {"baseline": (levers.baseline, "nothing"), **found}
+    candidates = {
+        candidate.text: (candidate.trial, str(candidate.changes)) for candidate in levers.candidates
+    }
+    return {"baseline": (levers.baseline, "nothing"), **candidates}
 
 
 # torch warns that nothing is unused, that there are fewer cores, or no instructions for bf16; and dynamo of
@@ -163,7 +165,7 @@ def test_together_they_are_all_levers_there_are() -> None:
     every = {name for name, lever in levers.items() if lever.changes != "the job" or name in _JOB}
     trained = {text.split()[0] for _, text, _ in _CASES}
     jobs = ("mlp", "cnn", "transformer")
-    reasons = {one.text: one.reason for job in jobs for one in levers_of(job).inapplicable}
+    reasons = {lever.text: lever.reason for job in jobs for lever in levers_of(job).inapplicable}
     left_out = {text.split()[0] for text in reasons}
     assert every <= trained | left_out
     assert all(reasons.values())

@@ -48,8 +48,8 @@ class Case:
 
     @property
     def label(self) -> str:
-        said = [f"{name}={value}" for name, value in self.settings.items()]
-        return " ".join((self.strategy, *said, self.optimizer, self.dtype, f"rest={self.rest}"))
+        changed = [f"{name}={value}" for name, value in self.settings.items()]
+        return " ".join((self.strategy, *changed, self.optimizer, self.dtype, f"rest={self.rest}"))
 
     @property
     def reference(self) -> "Case":
@@ -174,17 +174,17 @@ def _batches(case: Case, rank: int) -> list[Any]:
     import torch
 
     trial, generator = case.trial(), torch.Generator().manual_seed(7)
-    found = []
+    batches = []
     for step in range(_STEPS):
         count = case.rest if step == 2 else _GLOBAL_BATCH
         vectors = torch.randn(count, 16, generator=generator, dtype=torch.float64)
         classes = torch.randint(4, (count,), generator=generator)
         vectors = vectors.to(torch.float64 if case.dtype == "fp64" else torch.float32)
         parts = trial.replicas * trial.accumulation_steps
-        own = range((rank % trial.replicas) * trial.accumulation_steps, parts)[: trial.accumulation_steps]
+        numbers = range((rank % trial.replicas) * trial.accumulation_steps, parts)[: trial.accumulation_steps]
         pairs = list(zip(vectors.chunk(parts), classes.chunk(parts), strict=True))
-        found += [pairs[number] for number in own]
-    return found
+        batches += [pairs[number] for number in numbers]
+    return batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,4 +273,5 @@ def test_three_stages_train_like_one_rank(run_here: RunsHere) -> None:
 def test_a_pipeline_of_one_rank_is_refused(run_here: RunsHere) -> None:
     run = run_here("train", *_SMALL, "--world-size=1", "--strategy=pipeline")
     assert run.returncode == 2
-    assert run.stderr == "scalescope: pipeline needs at least 2 ranks; --world-size 2 would do\n"
+    (line,) = run.stderr.splitlines()
+    assert "pipeline" in line and "2" in line

@@ -75,8 +75,8 @@ def _checksum_of_untrained_mlp() -> str:
     from scalescope.catalog.workloads.mlp import Mlp
     from scalescope.worker.training.checksum import parameter_checksum
     from scalescope.worker.workloads.mlp import build
-    from tests.unit.worker.making import CPU, place
+    from tests.unit.worker.making import CPU, build_context
 
     torch.manual_seed(0)
     options = Mlp(input_dim=16, hidden_dim=16, num_layers=2, output_dim=4)
-    return parameter_checksum(build(options, CPU, place()).model)
+    return parameter_checksum(build(options, CPU, build_context()).model)

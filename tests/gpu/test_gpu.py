@@ -39,8 +39,7 @@ def test_two_ranks_on_one_gpu_are_refused_and_then_marked(cli: Cli, tmp_path: Pa
         refused = cli("train", "--world-size=2", *SMALL)
         assert refused.returncode == 3
         assert "--oversubscribe" in refused.stderr
-    output = succeed(cli("train", *TWO_ON_ONE, *SMALL, "--output-dir=D", CUDA_VISIBLE_DEVICES="0"))
-    assert "no scaling measurement" in output
+    succeed(cli("train", *TWO_ON_ONE, *SMALL, "--output-dir=D", CUDA_VISIBLE_DEVICES="0"))
     summary = json.loads((tmp_path / "D" / "results.json").read_text())
     assert summary["results"]["training"][0]["scaling_measurement"] is False
     [result] = results_of(tmp_path / "D")
@@ -83,5 +82,5 @@ def test_scale_without_communication_is_measured_over_nccl(cli: Cli, tmp_path: P
     output = succeed(cli("scale", *SMALL, *sweep))
     assert "GPU shared by ranks: no scaling measurement" in output
     training = [result for result in results_of(tmp_path / "D") if result["settings"]["benchmark"] == "train"]
-    ablations = {one["settings"]["ablation"] for one in training}
+    ablations = {result["settings"]["ablation"] for result in training}
     assert ablations == {"none", "noop_comm"}

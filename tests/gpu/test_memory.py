@@ -14,8 +14,8 @@ TRANSFORMER = ["--workload=transformer", "--batch-size=1,2,4,8"]
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["results"]["memory"]
-    return found
+    rows: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["results"]["memory"]
+    return rows
 
 
 def measured(folder: Path) -> list[dict[str, Any]]:
@@ -45,21 +45,22 @@ def test_the_trace_adds_up(cli: Cli, tmp_path: Path) -> None:
     done = cli("memory", *TRANSFORMER, "--optimizer=adamw", "--no-search", "--output-dir=D", within_s=280)
     assert done.returncode == 0, done.stdout + done.stderr
     for line in (tmp_path / "D" / "trials.jsonl").read_text().splitlines():
-        found = json.loads(line)["ranks"][0]["counters"]
-        assert "trace/problem" not in found, found["trace/problem"]
-        parts = found["trace/activations"] + found["trace/gradients"] + found["trace/temporary"]
-        assert parts - found["trace/given_back"] == found["trace/growth"]
+        counters = json.loads(line)["ranks"][0]["counters"]
+        assert "trace/problem" not in counters, counters["trace/problem"]
+        parts = counters["trace/activations"] + counters["trace/gradients"] + counters["trace/temporary"]
+        assert parts - counters["trace/given_back"] == counters["trace/growth"]
         # The allocator rounds up what it hands out; nothing else lies between the two.
-        assert found["measured/before_step"] + found["trace/growth"] == pytest.approx(
-            found["measured/peak"], rel=0.05, abs=16 << 20
+        assert counters["measured/before_step"] + counters["trace/growth"] == pytest.approx(
+            counters["measured/peak"], rel=0.05, abs=16 << 20
         )
-        assert found["trace/held_after_forward"] == pytest.approx(
-            found["measured/activations"], rel=0.05, abs=16 << 20
+        assert counters["trace/held_after_forward"] == pytest.approx(
+            counters["measured/activations"], rel=0.05, abs=16 << 20
         )
         lasting = sum(
-            found[f"measured/{name}"] for name in ("parameters", "buffers", "optimizer", "inputs", "library")
+            counters[f"measured/{name}"]
+            for name in ("parameters", "buffers", "optimizer", "inputs", "library")
         )
-        assert found["measured/before_step"] == pytest.approx(lasting, rel=0.05, abs=16 << 20)
+        assert counters["measured/before_step"] == pytest.approx(lasting, rel=0.05, abs=16 << 20)
 
 
 def test_the_largest_batch_within_a_limit_is_found(cli: Cli, tmp_path: Path) -> None:

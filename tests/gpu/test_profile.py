@@ -30,6 +30,6 @@ def test_one_gpu_that_waits_for_samples_is_idle_for_that(cli: Cli, tmp_path: Pat
     (profile,) = json.loads((tmp_path / "D" / "results.json").read_text())["results"]["profile"]
     (rank,) = profile["ranks"]
     idle = [step["idle_s"] for step in rank["steps"]]
-    assert sum(one["data"] for one in idle) > sum(one["host"] for one in idle)
+    assert sum(rank["data"] for rank in idle) > sum(rank["host"] for rank in idle)
     assert all(step["copy_s"] > 0.0 for step in rank["steps"])
     assert "ncclDevKernel" not in json.dumps(profile["kernels"])

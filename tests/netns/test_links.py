@@ -35,9 +35,9 @@ def _namespaces() -> set[str | None]:
 
 def _inside(run: StartedRun) -> list[str]:
     """The namespaces of a run's processes that are not in the host's, one entry for each process."""
-    own = _namespace_of("self")
-    found = [_namespace_of(pid) for pid in run.processes()]
-    return [name for name in found if name is not None and name != own]
+    host_namespace = _namespace_of("self")
+    namespaces = [_namespace_of(pid) for pid in run.processes()]
+    return [name for name in namespaces if name is not None and name != host_namespace]
 
 
 def _wait_for_ranks_inside(run: StartedRun, ranks: int) -> set[str | None]:

@@ -49,7 +49,7 @@ def test_a_broken_topology_leaves_cpus_in_order(tmp_path: Path) -> None:
 
 def test_two_ranks_share_no_physical_core(tmp_path: Path) -> None:
     ordered = cores.by_topology(set(SMT), make_topology(tmp_path, SMT))
-    shares = [cores.share_of(ordered, 4, 2, place) for place in range(2)]
+    shares = [cores.share_of(ordered, 4, 2, index) for index in range(2)]
     assert shares == [[0, 4, 1, 5], [2, 6, 3, 7]]
     physical = [{SMT[cpu] for cpu in share} for share in shares]
     assert not physical[0] & physical[1]
@@ -68,7 +68,7 @@ def test_two_ranks_share_no_physical_core(tmp_path: Path) -> None:
 def test_every_rank_has_as_many_cores_or_none_has_any(
     threads: int, ranks: int, shares: list[list[int]]
 ) -> None:
-    assert [cores.share_of([4, 5, 6, 7], threads, ranks, place) for place in range(ranks)] == shares
+    assert [cores.share_of([4, 5, 6, 7], threads, ranks, index) for index in range(ranks)] == shares
 
 
 def test_a_quota_names_no_cpus(monkeypatch: pytest.MonkeyPatch) -> None:

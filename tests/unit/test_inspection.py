@@ -109,7 +109,7 @@ def test_interfaces_are_links_as_in_the_real_sys(root: Path) -> None:
     write(root / "sys/devices/virtual/net/lo/operstate", "unknown\n")
     (root / "sys/class/net").mkdir(parents=True)
     (root / "sys/class/net/lo").symlink_to(root / "sys/devices/virtual/net/lo")
-    assert [one["name"] for one in inspect_system(root)["interfaces"]] == ["lo"]
+    assert [interface["name"] for interface in inspect_system(root)["interfaces"]] == ["lo"]
 
 
 def test_what_nvidia_smi_says(root: Path) -> None:

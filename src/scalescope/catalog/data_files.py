@@ -15,6 +15,7 @@ class FilesOnDisk(DataTraits):
 
     ends = True
     has_validation = True
+    has_corpus = True
     epoch_steps = None
 
     data_dir: str | None = setting(

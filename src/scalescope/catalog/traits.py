@@ -45,6 +45,7 @@ class DataTraits:
     # Steps of an epoch where epochs are asked for without their length; None is every sample once.
     epoch_steps: ClassVar[int | PerDevice | None] = PerDevice(cpu=40, cuda=105)
     has_validation: ClassVar[bool] = False
+    has_corpus: ClassVar[bool] = False  # texts, loaded by worker/data/NAME.py
     defaults: ClassVar[Defaults] = {}
 
 
@@ -87,3 +88,6 @@ class StrategyTraits:
     def replicas(world_size: int) -> int:
         """How many ranks, or groups of ranks, work on samples of their own."""
         return world_size
+
+    # False: forward runs a whole schedule, backward included, so that activations cannot be measured alone.
+    has_separate_backward: ClassVar[bool] = True

@@ -15,7 +15,7 @@ _LEAST_TORCH = (2, 6)
 
 def probe_in_new_process() -> dict[str, Any]:
     """Run the worker's probe as a process of its own."""
-    command = [sys.executable, "-m", "scalescope.worker.process.probe"]
+    command = [sys.executable, "-m", "scalescope.worker.machine.probe"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Shorthand for what a rank is made of: places, options of the loader, cards with their defaults."""
+"""Shorthand for tests: build contexts, input options, cards with their defaults."""
 
 from typing import Any, TypeVar
 
@@ -20,17 +20,19 @@ def options(card: type[Card], device: str = "cpu", **changes: Any) -> Card:
     return card(**{**values, **changes})
 
 
-def place(reference: str = "test", rank: int = 0, world_size: int = 1, batch_size: int = 4) -> BuildContext:
-    """Where a workload is built."""
+def build_context(
+    reference: str = "test", rank: int = 0, world_size: int = 1, batch_size: int = 4
+) -> BuildContext:
+    """The context a workload is built in."""
     return BuildContext(reference=reference, rank=rank, world_size=world_size, batch_size=batch_size)
 
 
 def feed_of(data: Data, batch_size: int = 4, *, index: int = 0, count: int = 1, **changes: Any) -> Feed:
     """The feed of one shard on the CPU."""
-    return feed(data, batch_size, handling(**changes), CPU, Shard(index=index, count=count), seed=0)
+    return feed(data, batch_size, input_options(**changes), CPU, Shard(index=index, count=count), seed=0)
 
 
-def handling(**changes: Any) -> InputOptions:
+def input_options(**changes: Any) -> InputOptions:
     """How batches are made and copied: as the cards' defaults say, with some changed."""
     names = {setting.name for setting in settings_of(Copying)}
     copying = {name: value for name, value in changes.items() if name in names}

@@ -19,6 +19,7 @@ class Pipeline(StrategyTraits):
     replicated = False
     evaluates = False
     divides_batch = True
+    has_separate_backward = False
 
     schedule: str = setting(
         "1f1b",

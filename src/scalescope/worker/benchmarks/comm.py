@@ -2,6 +2,7 @@
 
 import importlib
 import statistics
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -20,71 +21,85 @@ from scalescope.worker.training.timing import clock_for
 
 _MOST_ITERATIONS = 500
 _LEAST_ITERATIONS = 5
-_LEAST_OF_LONG_ONES = 3  # where one alone takes longer than the time for a size
-_LONGEST_ITERATION_S = 6.0  # 64 MiB over 100 Mbit; the launcher waits twenty of them in silence
-_LISTEN_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
-_BEATS = (Phase.BACKWARD, Phase.FORWARD)  # two that alternate: every iteration is a sign of life
+_LEAST_OF_LONG_ONES = 3  # if a single iteration takes longer than the time for a size
+_LONGEST_ITERATION_S = 6.0  # 64 MiB over 100 Mbit; the launcher waits for twenty of them without progress
+_NCCL_LOG_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
+_BEATS = (Phase.BACKWARD, Phase.FORWARD)  # alternating, so that every iteration shows as progress
 _PAIR_SIZES = {"cpu": (1 << 16, 1 << 22), "cuda": (1 << 16, 1 << 26)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommRun:
+    """What all measurements of one launch need."""
+
+    options: Comm
+    group: Group
+    device: torch.device
+    position: Position
+    fault: Fault | None
+    measurements: Measurements
 
 
 def measure(
     trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
 ) -> Measurements:
-    """Raw times of every iteration, by collective, placement and size."""
-    options = trial.options(Comm)
-    found = Measurements()
+    """Raw times of every iteration, by collective, buffer placement and size."""
+    options, measurements = trial.options(Comm), Measurements()
+    run = CommRun(
+        options=options,
+        group=group,
+        device=device,
+        position=position,
+        fault=fault,
+        measurements=measurements,
+    )
     position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_ITERATION_S)
     if options.purpose == "listen":
-        _let_nccl_choose(device, position)
-        return found
-    if options.pairs:
-        _measure_pairs(options, group, device, position, fault, found)
-        return found
-    for name in options.collectives():
-        card = cards.card("collectives", name)
-        for size in options.sizes() if card.has_data else (0,):
-            _begin(position, fault)
-            slowest_s = 0.0
-            for in_place in card.in_place:
-                if options.in_place in (None, in_place):
-                    taken_s = _measure_one(options, name, size, in_place, group, device, position, found)
-                    slowest_s = max(slowest_s, taken_s)
-            position.completed += 1
-            if options.longest_exchange is not None and slowest_s > options.longest_exchange:
-                break
-    return found
+        _log_nccl_choices(run)
+    elif options.pairs:
+        _measure_pairs(run)
+    else:
+        for name in options.collectives():
+            _measure_collective(run, name)
+    return measurements
 
 
-def _begin(position: Position, fault: Fault | None) -> None:
-    """Take up the next size or pair; the second mark tells ranks at work from one that never came."""
-    position.begin_step()
-    if fault is not None:
-        fault.at_step(position.begun - 1)
-    position.mark(Phase.FORWARD)
+def _begin(run: CommRun) -> None:
+    """Begin the next size or pair; the second mark separates ranks at work from one that never came."""
+    run.position.begin_step()
+    if run.fault is not None:
+        run.fault.at_step(run.position.begun - 1)
+    run.position.mark(Phase.FORWARD)
 
 
-def _let_nccl_choose(device: torch.device, position: Position) -> None:
-    """One all-reduce a size, untimed: NCCL writes into the log how it carries each."""
-    for size in _LISTEN_SIZES:
-        position.begin_step()
-        dist.all_reduce(torch.ones(size // 4, device=device))
-    _finish(device)
+def _log_nccl_choices(run: CommRun) -> None:
+    """One all-reduce per size, untimed: NCCL logs the algorithm and protocol it chooses for each."""
+    for size in _NCCL_LOG_SIZES:
+        run.position.begin_step()
+        dist.all_reduce(torch.ones(size // 4, device=run.device))
+    _finish(run.device)
 
 
-def _measure_one(
-    options: Comm,
-    name: str,
-    size: int,
-    in_place: bool,
-    group: Group,
-    device: torch.device,
-    position: Position,
-    measurements: Measurements,
-) -> float:
-    """Check and time one size; returns what an iteration takes on the slowest rank, warmed up."""
+def _measure_collective(run: CommRun, name: str) -> None:
+    """All sizes of a collective, up to the first that takes too long."""
+    options, card = run.options, cards.card("collectives", name)
+    for size in options.sizes() if card.has_data else (0,):
+        _begin(run)
+        slowest_s = 0.0
+        for in_place in card.in_place:
+            if options.in_place in (None, in_place):
+                slowest_s = max(slowest_s, _measure_size(run, name, size, in_place=in_place))
+        run.position.completed += 1
+        if options.longest_exchange is not None and slowest_s > options.longest_exchange:
+            break
+
+
+def _measure_size(run: CommRun, name: str, size: int, *, in_place: bool) -> float:
+    """Check and time one size; returns the time of an iteration on the slowest rank after the warm-up."""
+    options, group, device = run.options, run.group, run.device
     count = size // DTYPE_BYTES[options.dtype]
     if cards.card("collectives", name).shares_array:
-        count -= count % group.world_size  # as nccl-tests does: equal parts, and the size they really have
+        count -= count % group.world_size  # equal parts, as in nccl-tests; the key has the size that is left
     shape = Shape(
         rank=group.rank,
         ranks=group.world_size,
@@ -100,39 +115,37 @@ def _measure_one(
     operation.reset()
     operation.run()
     _finish(device)
-    measurements.counters[f"{key}/wrong"] = operation.wrong()
-    first_s = group.largest(_iterate(operation, 1, group, device, position)[0], device)
-    warmup_s = _iterate(operation, _warmups(options, first_s), group, device, position)
+    run.measurements.counters[f"{key}/wrong"] = operation.wrong()
+    first_s = group.largest(_iterate(run, operation, 1)[0], device)
+    warmup_s = _iterate(run, operation, _warmups(options, first_s))
     typical_s = group.largest(statistics.fmean(warmup_s), device)
-    times_s = _iterate(operation, _iterations(options, typical_s), group, device, position)
-    measurements.samples[key] = [round(time_s, 9) for time_s in times_s]
+    times_s = _iterate(run, operation, _iterations(options, typical_s))
+    run.measurements.samples[key] = [round(time_s, 9) for time_s in times_s]
     return typical_s
 
 
-def _iterate(
-    operation: Operation, count: int, group: Group, device: torch.device, position: Position
-) -> list[float]:
-    clock = clock_for(device, count)
-    group.barrier()
+def _iterate(run: CommRun, operation: Operation, count: int) -> list[float]:
+    clock = clock_for(run.device, count)
+    run.group.barrier()
     clock.start()
     for number in range(count):
         operation.run()
         clock.tick()
-        position.mark(_BEATS[number % 2])
+        run.position.mark(_BEATS[number % 2])
     clock.finish()
     return clock.step_times_s()
 
 
 def _warmups(options: Comm, first_s: float) -> int:
-    """Iterations before the measured ones; those of slow links are few."""
+    """Iterations before the measured ones; few on slow links."""
     return max(1, min(options.warmup, int(options.time_per_size / max(first_s, 1e-9)) // 2))
 
 
 def _iterations(options: Comm, typical_s: float) -> int:
     """Iterations that fit into the time for a size, by the mean of the warm-up.
 
-    The mean, because small messages may take a fraction of a millisecond or a tick of the scheduler: by
-    their fastest, hundreds would be planned that take seconds.
+    The mean, because a small message may take a fraction of a millisecond or a tick of the scheduler: by the
+    fastest one, hundreds would be planned that take seconds.
     """
     if options.iters is not None:
         return options.iters
@@ -145,34 +158,28 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def _measure_pairs(
-    options: Comm,
-    group: Group,
-    device: torch.device,
-    position: Position,
-    fault: Fault | None,
-    measurements: Measurements,
-) -> None:
-    """Both directions between the pairs of a round, while all other ranks wait."""
-    hosts = {group.rank: node_name(), **group.others("node", node_name())}
-    for meeting in rounds_of_pairs([hosts[rank] for rank in range(group.world_size)]):
-        _begin(position, fault)
-        for low, high in (pair for pair in meeting if group.rank in pair):
+def _measure_pairs(run: CommRun) -> None:
+    """Both directions between the pairs of a round at once, while all other ranks wait."""
+    group = run.group
+    hosts = {group.rank: node_name(), **group.exchange("node", node_name())}
+    for pairs in rounds_of_pairs([hosts[rank] for rank in range(group.world_size)]):
+        _begin(run)
+        for low, high in (pair for pair in pairs if group.rank in pair):
             other = high if group.rank == low else low
-            for size in _PAIR_SIZES[device.type]:
-                measurements.samples[f"pair/{low}-{high}/{size}"] = _time_pair(size, other, device, options)
+            for size in _PAIR_SIZES[run.device.type]:
+                run.measurements.samples[f"pair/{low}-{high}/{size}"] = _time_pair(run, size, other)
         group.barrier()
-        position.completed += 1
+        run.position.completed += 1
 
 
-def _time_pair(size: int, other: int, device: torch.device, options: Comm) -> list[float]:
-    sent = torch.ones(size // 4, device=device)
+def _time_pair(run: CommRun, size: int, other: int) -> list[float]:
+    sent = torch.ones(size // 4, device=run.device)
     received = torch.empty_like(sent)
-    count = 1 + (options.iters or 5)  # the first one opens the connection
-    clock = clock_for(device, count)
+    count = 1 + (run.options.iters or 5)  # the first one opens the connection
+    clock = clock_for(run.device, count)
     clock.start()
     for _ in range(count):
-        # Receiving first, as in `sendrecv`: otherwise the two directions take turns on gloo.
+        # Receive first, as in `sendrecv`: otherwise the two directions take turns on gloo.
         transfers = [dist.P2POp(dist.irecv, received, other), dist.P2POp(dist.isend, sent, other)]
         for transfer in dist.batch_isend_irecv(transfers):
             transfer.wait()

@@ -1,4 +1,4 @@
-"""The memory benchmark: what a training step holds on this rank, beside what was forecast for it."""
+"""The memory benchmark: the memory of a training step on this rank, measured and forecast."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -24,12 +24,14 @@ from scalescope.worker.training.assembly import build_feed, build_step, build_wo
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import Batch, Batches, Step, Workload, batch_size_of
 
-_SLOWEST_STEP_S = 60.0  # a step that fills the memory may take long, and there is none to learn from
+_SLOWEST_STEP_S = (
+    60.0  # a step that fills the memory may take long, and there is no earlier one to compare with
+)
 Take = Callable[[], Batch]
 
 
 class Gauge(Protocol):
-    """Watches the memory of one kind of device."""
+    """Measures the memory of one kind of device."""
 
     def before_model(self) -> None: ...
     def room(self) -> int | None: ...
@@ -45,7 +47,7 @@ class Gauge(Protocol):
 def measure(
     trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
 ) -> Measurements:
-    """Bytes by category; a search only finds out whether the batch fits, and the peak."""
+    """Bytes by category; for a search, only the peak of a batch that fits."""
     options = trial.options(Memory)
     gauge: Gauge = DeviceGauge(device) if device.type == "cuda" else ResidentGauge(device)
     gauge.before_model()
@@ -62,61 +64,65 @@ def _measure(
     gauge: Gauge,
     lifted: Callable[[], AbstractContextManager[None]],
 ) -> Measurements:
-    searching = trial.settings["purpose"] == "search"
-    found = Measurements()
+    searching = trial.purpose == "search"
+    measurements = Measurements()
     position.plan(trial.steps)
-    position.enter(Stage.WARMUP)  # making a batch that fills a GPU may take minutes
+    position.enter(Stage.WARMUP)  # creating a batch that fills a GPU may take minutes
     workload = build_workload(trial, group, device)
     feed = build_feed(trial, workload, group, device)
     try:
         batch = next(feed.batches)
         gauge.after_model()
         take = partial(next_whole, feed.batches, batch_size_of(batch))
-        waiting = _waiting(trial, workload)
-        found.counters |= _shortage(trial, workload, batch)
+        resident_batches = _resident_batches(trial, workload)
+        measurements.counters |= _shortage(trial, workload, batch)
         if not searching and group.rank == 0:
-            job = ForecastJob(trial=trial, workload=workload, batch=batch, batches=waiting, device=device)
+            job = ForecastJob(
+                trial=trial, workload=workload, batch=batch, batches=resident_batches, device=device
+            )
             with lifted():
-                found.counters |= forecast(job, trial.settings["memory_limit"] or gauge.room())
+                measurements.counters |= forecast(job, trial.memory_limit or gauge.room())
         gauge.before_steps()
         step = build_step(trial, workload, device)
         for _ in range(WARMUP_STEPS):
             _take_step(step, take, position, fault, gauge if device.type == "cpu" else None)
         position.enter(Stage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
         if not searching:
-            found.counters |= _look_at_step(step, take, position, fault, gauge, device)
-            found.counters["measured/inputs"] = waiting * held_bytes(tensors_in(batch), device)
-        found.counters |= gauge.counters()
+            measurements.counters |= _measure_step(step, take, position, fault, gauge, device)
+            measurements.counters["measured/inputs"] = resident_batches * held_bytes(
+                tensors_in(batch), device
+            )
+        measurements.counters |= gauge.counters()
     finally:
         feed.close()
-    if trial.settings["strategy"] == "pipeline":  # its forward holds a whole schedule, backward included
-        found.counters["measured/activations"] = None
-    return found
+    if not trial.strategy_card.has_separate_backward:
+        measurements.counters["measured/activations"] = None
+    return measurements
 
 
 def _shortage(trial: Trial, workload: Workload, batch: Batch) -> dict[str, int]:
-    """All samples there are, where these are fewer than the batch: a data set hands out what it has."""
+    """The number of samples, if the data set has fewer than the batch size."""
     samples = batch_size_of(batch)
     short = workload.data.synthesize is None and samples < trial.micro_batch_size
     return {"data/samples": samples} if short else {}
 
 
 def next_whole(batches: Batches, samples: int) -> Batch:
-    """The next batch, but for the short one that ends a pass over the data; two in a row are meant so."""
+    """The next full batch: skips a short one, which ends an epoch; of two short ones, the second is used."""
     batch = next(batches)
     return next(batches) if batch_size_of(batch) < samples else batch
 
 
-def _waiting(trial: Trial, workload: Workload) -> int:
-    """How many batches lie on the device: synthetic ones are made once and kept."""
-    kept = workload.data.synthesize is not None and trial.settings.get("num_workers") is None
+def _resident_batches(trial: Trial, workload: Workload) -> int:
+    """How many batches are on the device: synthetic ones are made once and kept."""
+    kept = workload.data.synthesize is not None and trial.num_workers is None
     return 2 if kept else 1
 
 
 def _take_step(
     step: Step, take: Take, position: Position, fault: Fault | None, gauge: Gauge | None = None
 ) -> dict[str, int]:
-    """One step with marks where its phases begin; returns the bytes of the gradients."""
+    """One step that reports the start of its phases; returns the bytes of the gradients."""
     position.begin_step()
     if fault is not None:
         fault.at_step(position.begun - 1)
@@ -143,10 +149,10 @@ def _take_step(
     return sizes
 
 
-def _look_at_step(
+def _measure_step(
     step: Step, take: Take, position: Position, fault: Fault | None, gauge: Gauge, device: torch.device
 ) -> dict[str, float | int | str | None]:
-    """The step that is measured closely, and what lasts beyond it."""
+    """The measured step, and the memory that stays allocated after it."""
     gauge.begin_step()
     sizes = _take_step(step, take, position, fault, gauge)
     gauge.end_step()
@@ -160,12 +166,12 @@ def _look_at_step(
 
 @contextlib.contextmanager
 def _limited(limit: int | None, device: torch.device) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Hold this rank to a limit; yields how to lift it for a while."""
+    """Limit this rank's memory; yields a function that lifts the limit temporarily."""
     if limit is None:
         yield nullcontext
     elif device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        taken = torch.cuda.memory_reserved(device)  # by libraries; the limit is for what comes
+        taken = torch.cuda.memory_reserved(device)  # by libraries; the limit is for what follows
         torch.cuda.set_per_process_memory_fraction(min(1.0, (limit + taken) / total), device)
         try:
             yield nullcontext

@@ -1,4 +1,4 @@
-"""The profiled training: warm up, record a few steps, then let DDP take its own times of a few more."""
+"""The profiling benchmark: warm up, record a few steps, then let DDP time a few more itself."""
 
 import dataclasses
 from contextlib import AbstractContextManager
@@ -19,34 +19,36 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.ranges import named, with_input_range, with_ranges
 
-_LONGEST_SILENCE_S = 15.0  # writing a trace; the launcher waits twenty of them
+_LONGEST_PAUSE_S = 15.0  # writing a trace; the launcher waits twenty times as long
 _CAPTURED = "scalescope.captured"
 
 
 def measure(
     trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
 ) -> Measurements:
-    """A trace of the chosen steps, if this rank is chosen; nothing here is a timing of training."""
+    """A trace of a few steps, if this rank is chosen; their times are not training times."""
     options = trial.options(Profile)
-    found = Measurements()
-    with prepared(trial, group, device, position, fault, found) as run:
+    measurements = Measurements()
+    with prepared(trial, group, device, position, fault, measurements) as run:
         position.plan(options.steps())
         position.enter(Stage.WARMUP)
         run.steps(options.warmup)
         group.barrier()
-        position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_SILENCE_S)
+        position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_PAUSE_S)
         chosen = options.records(group.rank)
-        found.samples["recorded_step_time_s"] = _record(run, options, device, found, chosen=chosen)
+        measurements.samples["recorded_step_time_s"] = _record(
+            run, options, device, measurements, chosen=chosen
+        )
         group.barrier()
-        _count(run, options, found)
-        found.samples |= run.step.samples()
-    return found
+        _count(run, options, measurements)
+        measurements.samples |= run.step.samples()
+    return measurements
 
 
 def _record(
     run: TrainingRun, options: Profile, device: torch.device, measurements: Measurements, *, chosen: bool
 ) -> list[float]:
-    """Run the steps under a profiler; returns their times, which it prolongs."""
+    """Run the steps under a profiler; returns their times, which include its overhead."""
     if not chosen:
         return run.steps(options.recorded)[0]
     if options.profile_with == "nvtx" and run.step.watch is not None:
@@ -62,7 +64,7 @@ def _record(
 
 
 def _recorder(options: Profile, device: torch.device) -> AbstractContextManager[Any]:
-    """The profiler; or, for another one that is attached from outside, a range around all steps."""
+    """Our profiler; or, for an external one, a named range around all steps."""
     if options.profile_with == "nvtx":
         return named(_CAPTURED, device)
     activities = [ProfilerActivity.CPU]
@@ -72,32 +74,32 @@ def _recorder(options: Profile, device: torch.device) -> AbstractContextManager[
 
 
 def _write(recorder: Any, path: Path, device: torch.device) -> dict[str, int]:
-    """Write the trace, and count in the file itself what it holds: an empty one must not pass for one."""
+    """Write the trace and count the events in the file, so that an empty trace is noticed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     recorder.export_chrome_trace(str(path))
-    sent = device_events = 0
+    transfers = device_events = 0
     for event in read_events(path):
         name, kernel = str(event.get("name", "")), event.get("cat") == "kernel"
         device_events += kernel
-        # On a GPU the host's events only say that something was started.
-        sent += is_transfer(name) or (kernel and is_communication(name))
-    found = {"communication_events": sent}
-    return found if device.type == "cpu" else {**found, "device_events": device_events}
+        # On a GPU the host's events only show that something was launched.
+        transfers += is_transfer(name) or (kernel and is_communication(name))
+    counts = {"communication_events": transfers}
+    return counts if device.type == "cpu" else {**counts, "device_events": device_events}
 
 
 def _count(run: TrainingRun, options: Profile, measurements: Measurements) -> None:
-    """Let DDP time itself: after the recorded steps, because on a GPU it waits for the device in each."""
+    """Let DDP time steps: after the recorded ones, because on a GPU it waits for the device in each."""
     watch = run.step.watch
     if watch is None:
         run.steps(options.counted)
         return
     watch.begin()
-    told = []
+    timings = []
     for _ in range(options.counted):
         run.steps(1)
-        told.append(watch.times())
-    # What it says after a step may be of the step before, and the first of those was not timed.
-    known = [one for one in told[2:] if one is not None]
-    measurements.samples["ddp_communication_s"] = [one.communication_s for one in known]
-    measurements.samples["ddp_overlap_s"] = [one.overlap_s for one in known]
-    measurements.samples["ddp_backward_s"] = [one.backward_s for one in known]
+        timings.append(watch.times())
+    # The times after a step may belong to the step before it, and the first of those was not timed.
+    known = [timing for timing in timings[2:] if timing is not None]
+    measurements.samples["ddp_communication_s"] = [timing.communication_s for timing in known]
+    measurements.samples["ddp_overlap_s"] = [timing.overlap_s for timing in known]
+    measurements.samples["ddp_backward_s"] = [timing.backward_s for timing in known]

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
 from scalescope.results.result import WINDOW
+from scalescope.worker.machine.calibration import BareProduct
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
-from scalescope.worker.training.calibration import BareProduct
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
 from scalescope.worker.training.feeding import Feed, PeekableBatches
@@ -30,31 +29,31 @@ from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
 from scalescope.worker.training.timing import clock_for
 
-MOST_STEPS = 10_000  # of one window: raw samples are kept, and steps below 0.1 ms are not training
+MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 
 
 def measure(
     trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
 ) -> Measurements:
-    """Train as the trial says and return what was seen; statistics are made elsewhere."""
-    found = Measurements()
+    """Run the trial and return the raw measurements."""
+    measurements = Measurements()
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)  # attached ranks may have run other trials before
-    with prepared(trial, group, device, position, fault, found) as run:
+        torch.cuda.reset_peak_memory_stats(device)  # attached ranks may have run other trials in this process
+    with prepared(trial, group, device, position, fault, measurements) as run:
         evaluation = Evaluation(run.workload, trial, group, device) if trial.options(Train).eval else None
         torch.manual_seed(
             trial.settings["seed"] + group.rank
-        )  # replicas start equal, but drop out differently
-        losses = _train(trial, run, group, evaluation, found)
+        )  # replicas start equal, but use different dropout masks
+        losses = _train(trial, run, group, evaluation, measurements)
     if device.type == "cuda":
-        found.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
-    found.samples |= run.step.samples()
-    found.counters |= run.feed.waits.counters()
-    _spoil(run.step, losses, fault)
-    record_losses(found, losses)
-    if cards.card("strategies", trial.settings["strategy"]).replicated:
-        found.counters["parameter_checksum"] = parameter_checksum(run.step.module)
-    return found
+        measurements.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+    measurements.samples |= run.step.samples()
+    measurements.counters |= run.feed.input_times.counters()
+    _inject_fault(run.step, losses, fault)
+    record_losses(measurements, losses)
+    if trial.strategy_card.replicated:
+        measurements.counters["parameter_checksum"] = parameter_checksum(run.step.module)
+    return measurements
 
 
 @contextlib.contextmanager
@@ -66,14 +65,14 @@ def prepared(
     fault: Fault | None,
     measurements: Measurements,
 ) -> Iterator["TrainingRun"]:
-    """The trial's workload, feed and step, ready to run; afterwards the loader's processes are ended."""
+    """The trial's workload, feed and step, ready to run; ends the loader's processes afterwards."""
     options = trial.options(Train)
     workload = build_workload(trial, group, device)
     measurements.counters |= _count_parameters(workload.model)
     feed = build_feed(trial, workload, group, device)
     try:
-        torch.manual_seed(trial.settings["seed"] + group.rank)  # samples made on demand differ between ranks
-        if cards.card("workloads", trial.settings["workload"]).counts_operations and not options.stand_in:
+        torch.manual_seed(trial.settings["seed"] + group.rank)  # synthetic samples differ between ranks
+        if trial.workload_card.counts_operations and not options.stand_in:
             feed = _count_operations(feed, workload, device, measurements)
         if options.stand_in:
             workload = stand_in_for(workload, trial, group, device, measurements)
@@ -89,14 +88,14 @@ def prepared(
 def _count_operations(
     feed: Feed, workload: Workload, device: torch.device, measurements: Measurements
 ) -> Feed:
-    """Note what a sample costs, by the first batch; the feed that is returned begins with it all the same."""
-    peeked = PeekableBatches(feed.batches)
-    measurements.counters["model_flops_per_sample"] = count_flops_per_sample(workload, peeked.first, device)
-    return dataclasses.replace(feed, batches=peeked)
+    """Count the operations per sample on the first batch; the returned feed still begins with that batch."""
+    batches = PeekableBatches(feed.batches)
+    measurements.counters["model_flops_per_sample"] = count_flops_per_sample(workload, batches.first, device)
+    return dataclasses.replace(feed, batches=batches)
 
 
 def _delayed(step: Step, delay_ms: float) -> Step:
-    """The step with time added to it, which an analysis must find."""
+    """The step with an added delay, for validation: an analysis must detect it."""
     if delay_ms == 0.0:
         return step
 
@@ -109,20 +108,20 @@ def _delayed(step: Step, delay_ms: float) -> Step:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """How many steps there are, and where epochs end among them; without epochs they fill a window."""
+    """The number of steps and the ends of epochs; without epochs, steps fill a time window."""
 
     epoch_steps: int | None
     epochs: int
-    epoch_batches: int | None  # known where an epoch is all samples once
+    epoch_batches: int | None  # known if an epoch is all samples once
     accumulation_steps: int
 
     @property
     def steps(self) -> int | None:
-        """All steps, warm-up included; None where the window decides."""
+        """All steps, including warm-up; None if a time window decides."""
         return None if self.epoch_steps is None else self.epochs * self.epoch_steps
 
     def parts_of(self, step: int) -> int:
-        """Batches a step takes: the last of an epoch takes what is left, so that epochs stay apart."""
+        """Batches of a step; the last step of an epoch takes the rest, so that steps do not span epochs."""
         if self.epoch_batches is None or self.epoch_steps is None:
             return self.accumulation_steps
         used = step % self.epoch_steps * self.accumulation_steps
@@ -135,27 +134,27 @@ def _schedule_of(options: Train, feed: Feed, accumulation_steps: int) -> StepSch
     if options.steps_per_epoch == AUTO:
         return StepSchedule(None, 1, None, accumulation_steps)
     if feed.epoch_batches is None:
-        raise BadInput("steps_per_epoch all: this data has no known length; give a number")
+        raise BadInput("steps_per_epoch all: the length of this data is unknown; use a number")
     epoch_steps = math.ceil(feed.epoch_batches / accumulation_steps)
     total = options.epochs * epoch_steps
     if options.warmup_steps >= total:
-        raise BadInput(f"warmup_steps {options.warmup_steps} leaves nothing of the data's {total} steps")
+        raise BadInput(f"warmup_steps {options.warmup_steps} must be below the {total} steps of the data")
     return StepSchedule(epoch_steps, options.epochs, feed.epoch_batches, accumulation_steps)
 
 
 def typical_step_s(warmup_times_s: Sequence[float]) -> float:
-    """What a step takes at least, by the second half of the warm-up: the first steps build and allocate."""
+    """The shortest step in the second half of the warm-up: the first steps compile and allocate."""
     return min(warmup_times_s[len(warmup_times_s) // 2 :])
 
 
 def steps_in_window(window_s: float, step_s: float, min_steps: int) -> int:
-    """How many steps of that length fill the window."""
+    """The number of steps of that length that fill the window."""
     return max(min_steps, min(math.ceil(window_s / max(step_s, 1e-9)), MOST_STEPS))
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """All that a stretch of steps needs."""
+    """Everything needed to run steps."""
 
     workload: Workload
     step: Step
@@ -166,21 +165,21 @@ class TrainingRun:
     schedule: StepSchedule
 
     def steps(self, count: int) -> tuple[list[float], StepWindow]:
-        """Run the next `count` steps; returns their times and what they left."""
+        """Run the next `count` steps; returns their times, and their losses and sample count."""
         clock = clock_for(self.device, count)
-        stretch = run_steps(
+        window = run_steps(
             self.step, self.feed.batches, count, clock, self.position, self.fault, self.schedule.parts_of
         )
-        return clock.step_times_s(), stretch
+        return clock.step_times_s(), window
 
 
 def _train(
     trial: Trial, run: TrainingRun, group: Group, evaluation: Evaluation | None, measurements: Measurements
 ) -> list[torch.Tensor]:
-    """Warm-up, then all other steps; with an evaluation, the clock stops after every epoch."""
+    """Warm-up, then all other steps; for an evaluation, the clock stops after every epoch."""
     options = trial.options(Train)
-    # Before the warm-up: a pause after it would let loader processes work ahead of the window.
-    product = BareProduct.sized_for(run.device, str(trial.settings["precision"]))
+    # Before the warm-up: a pause after it would let loader processes prefetch for the window.
+    product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     run.position.plan(run.schedule.steps or 0)
     run.position.enter(Stage.WARMUP)
@@ -188,19 +187,19 @@ def _train(
     steps_left = _agree_on_steps(options, run, group, warmup_times)
     run.position.plan(options.warmup_steps + sum(steps_left))
     run.position.enter(Stage.STEADY, slowest_warmup_s=max(warmup_times))
-    run.feed.waits.begin()
+    run.feed.input_times.begin()
     losses: list[torch.Tensor] = []
     times: list[float] = []
     samples = 0
     began = time.monotonic()
     for count in steps_left:
         if count:
-            taken, stretch = run.steps(count)
-            times += taken
-            losses += stretch.losses
-            samples += stretch.samples
+            step_times, window = run.steps(count)
+            times += step_times
+            losses += window.losses
+            samples += window.samples
         if evaluation is not None:
-            evaluation.look(run.position, measurements)
+            evaluation.run(run.position, measurements)
             group.barrier()
     measurements.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
     measurements.counters |= {"measured_samples": samples, "measured_steps": len(times)}
@@ -213,14 +212,14 @@ def _train(
 
 
 def _agree_on_steps(options: Train, run: TrainingRun, group: Group, warmup_times_s: list[float]) -> list[int]:
-    """Lengths of the measured stretches, the same on all ranks: one in all, or one for every evaluation.
+    """The lengths of the measured windows, equal on all ranks: one, or one for every evaluation.
 
-    The exchange is also where ranks wait for each other, so that their windows begin together.
+    Agreeing is also a barrier, so that the windows of all ranks begin together.
     """
     step_s = group.largest(typical_step_s(warmup_times_s), run.device)
     epoch_steps, steps = run.schedule.epoch_steps, run.schedule.steps
     if epoch_steps is None or steps is None:
-        assert options.window is not None, "a launch without a number of steps has a window"
+        assert options.window is not None, "a launch without a number of steps requires a window"
         return [steps_in_window(options.window, step_s, options.min_steps)]
     if not options.eval:
         return [steps - options.warmup_steps]
@@ -229,13 +228,13 @@ def _agree_on_steps(options: Train, run: TrainingRun, group: Group, warmup_times
 
 
 def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:
-    """Time of every epoch, its first steps included: warm-up is work too."""
+    """Time of every epoch, including warm-up steps."""
     starts = range(0, len(step_times_s), epoch_steps)
     return [math.fsum(step_times_s[start : start + epoch_steps]) for start in starts]
 
 
 def record_losses(measurements: Measurements, losses: list[torch.Tensor]) -> None:
-    """Keep the losses; the first that is no number makes the result invalid and says where."""
+    """Store the losses, or the step of the first non-finite one, which makes the result invalid."""
     values = torch.stack(losses).float().tolist()
     bad = [number for number, value in enumerate(values) if not math.isfinite(value)]
     if bad:
@@ -253,11 +252,11 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
     }
 
 
-def _spoil(step: Step, losses: list[torch.Tensor], fault: Fault | None) -> None:
+def _inject_fault(step: Step, losses: list[torch.Tensor], fault: Fault | None) -> None:
     if fault is None:
         return
-    if fault.spoils("nan"):
+    if fault.corrupts("nan"):
         losses[-1] = torch.full_like(losses[-1], float("nan"))
-    if fault.spoils("diverge"):
+    if fault.corrupts("diverge"):
         with torch.no_grad():
             next(step.module.parameters()).add_(1.0)

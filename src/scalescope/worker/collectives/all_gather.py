@@ -1,4 +1,4 @@
-"""`all_gather`: in place, the own part lies inside the result."""
+"""`all_gather`: in place, a rank's input is part of its output buffer."""
 
 import torch
 import torch.distributed as dist
@@ -11,17 +11,17 @@ def prepare(shape: Shape) -> Operation:
     """Every rank's part into one array on every rank."""
     whole = torch.empty(shape.part * shape.ranks, dtype=shape.dtype, device=shape.device)
     begin = shape.rank * shape.part
-    own = whole[begin : begin + shape.part] if shape.in_place else torch.empty_like(whole[: shape.part])
+    local = whole[begin : begin + shape.part] if shape.in_place else torch.empty_like(whole[: shape.part])
 
     def part_of(rank: int) -> torch.Tensor:
         return values_of(rank, shape.ranks, rank * shape.part, shape.part, shape.dtype, shape.device)
 
     def reset() -> None:
         whole.zero_()
-        own.copy_(part_of(shape.rank))
+        local.copy_(part_of(shape.rank))
 
     def run() -> None:
-        dist.all_gather_into_tensor(whole, own)
+        dist.all_gather_into_tensor(whole, local)
 
     def wrong() -> int:
         return count_wrong(whole, torch.cat([part_of(rank) for rank in range(shape.ranks)]))

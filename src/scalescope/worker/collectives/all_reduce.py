@@ -1,4 +1,4 @@
-"""`all_reduce`: torch offers it in place only."""
+"""`all_reduce`: torch has it in place only."""
 
 import torch.distributed as dist
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""`all_to_all`: torch offers it out of place only."""
+"""`all_to_all`: torch has it out of place only."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""`barrier`: nothing is sent, so there is nothing to be wrong."""
+"""`barrier`: no data is sent, so nothing is checked."""
 
 import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""`broadcast`: torch offers it in place only."""
+"""`broadcast`: torch has it in place only."""
 
 import torch.distributed as dist
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""`reduce`: torch offers it in place only."""
+"""`reduce`: torch has it in place only."""
 
 import torch.distributed as dist
 from torch import Tensor
@@ -8,7 +8,7 @@ from scalescope.worker.comm.pattern import sum_of
 
 
 def prepare(shape: Shape) -> Operation:
-    """One buffer, summed on rank 0; the others' is left undefined."""
+    """One buffer, summed on rank 0; undefined on other ranks."""
 
     def run(buffer: Tensor) -> None:
         dist.reduce(buffer, dst=0)

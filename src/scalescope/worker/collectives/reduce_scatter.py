@@ -1,4 +1,4 @@
-"""`reduce_scatter`: in place, the result lies inside the input."""
+"""`reduce_scatter`: in place, a rank's output is part of its input buffer."""
 
 import torch
 import torch.distributed as dist
@@ -8,7 +8,7 @@ from scalescope.worker.comm.pattern import count_wrong, sum_of, values_of
 
 
 def prepare(shape: Shape) -> Operation:
-    """The sum of all arrays, of which every rank keeps its part."""
+    """Every rank gets its part of the sum of all arrays."""
     size = shape.part * shape.ranks
     whole = torch.empty(size, dtype=shape.dtype, device=shape.device)
     begin = shape.rank * shape.part

@@ -19,7 +19,7 @@ def prepare(shape: Shape) -> Operation:
         received.zero_()
 
     def run() -> None:
-        # Receiving is asked for first: gloo's word that a receiver is ready must not queue behind the data.
+        # Receive first: gloo's message that a receiver is ready must not queue behind the data.
         transfers = [
             dist.P2POp(dist.irecv, received, previous),
             dist.P2POp(dist.isend, sent, next_rank),

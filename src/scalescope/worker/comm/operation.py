@@ -1,4 +1,4 @@
-"""Operation: one collective on buffers of its own, ready to be run many times."""
+"""Operation: one collective with its buffers, ready to run many times."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from scalescope.worker.comm.pattern import count_wrong, values_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What an operation is built for; `count` elements is the size nccl-tests would name."""
+    """Rank, size and type of an operation; `count` is the number of elements as nccl-tests counts them."""
 
     rank: int
     ranks: int
@@ -22,7 +22,7 @@ class Shape:
 
     @property
     def part(self) -> int:
-        """Elements of one rank's part, where the array is shared out."""
+        """Elements of one rank's part of the array."""
         return self.count // self.ranks
 
 
@@ -38,7 +38,7 @@ class Operation:
 def on_one_buffer(
     shape: Shape, run: Callable[[Tensor], object], expected: Callable[[], Tensor | None]
 ) -> Operation:
-    """An operation inside a single buffer; `expected` gives None where the result is left undefined."""
+    """An operation in a single buffer; `expected` returns None if the result is undefined on this rank."""
     buffer = torch.empty(shape.count, dtype=shape.dtype, device=shape.device)
 
     def reset() -> None:
@@ -48,7 +48,7 @@ def on_one_buffer(
         run(buffer)
 
     def wrong() -> int:
-        right = expected()
-        return 0 if right is None else count_wrong(buffer, right)
+        result = expected()
+        return 0 if result is None else count_wrong(buffer, result)
 
     return Operation(reset=reset, run=run_once, wrong=wrong)

@@ -1,9 +1,9 @@
-"""Inputs whose result is exactly predictable in every element type, whatever the order of the sums."""
+"""Inputs with an exactly known result in every element type, for any order of summation."""
 
 import torch
 from torch import Tensor
 
-# Largest whole number up to which every whole number is exact.
+# The largest integer up to which all integers are exact.
 _EXACT = {torch.bfloat16: 256, torch.float16: 2048, torch.int8: 127, torch.uint8: 255}
 
 
@@ -11,11 +11,11 @@ def values_of(
     rank: int, ranks: int, begin: int, count: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """What `rank` contributes to elements begin … begin + count of the whole array."""
-    places = torch.arange(begin, begin + count, device=device)
+    positions = torch.arange(begin, begin + count, device=device)
     if 3 * ranks <= _EXACT.get(dtype, 1 << 24):
-        # Whole numbers that repeat neither over places nor over ranks: data in the wrong place must show.
-        return ((places * (rank + 1) + places // (rank + 2) + rank) % 4).to(dtype)
-    return ((places + rank) % ranks == 0).to(dtype)  # so many ranks that only ones and zeros stay exact
+        # Integers that repeat neither over positions nor over ranks, to detect data at a wrong position.
+        return ((positions * (rank + 1) + positions // (rank + 2) + rank) % 4).to(dtype)
+    return ((positions + rank) % ranks == 0).to(dtype)  # with so many ranks, only ones and zeros stay exact
 
 
 def sum_of(ranks: int, begin: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -26,6 +26,6 @@ def sum_of(ranks: int, begin: int, count: int, dtype: torch.dtype, device: torch
     return total.to(dtype)
 
 
-def count_wrong(found: Tensor, expected: Tensor) -> int:
+def count_wrong(actual: Tensor, expected: Tensor) -> int:
     """How many elements differ; NaN differs from everything."""
-    return int((found != expected).sum().item())
+    return int((actual != expected).sum().item())

@@ -1,4 +1,4 @@
-"""Reads IMDB's film reviews, negative or positive, in any of the three ways they are handed about."""
+"""Reads IMDB's film reviews, negative or positive, in any of their three common formats."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from scalescope.worker.text.rows import csv_rows, text_files
 
 _HEADER = ["review", "sentiment"]
 _LABELS = {"negative": 0, "positive": 1}
-_FIFTH = 5  # one file has no split of its own: every fifth row judges
+_FIFTH = 5  # a single file has no split: every fifth row is for validation
 
 
 def load(options: Imdb) -> Corpus:

@@ -1,1 +1,1 @@
-"""The `copying` lever acts where batches are copied: see `worker/feeding.py`."""
+"""The `copying` lever is applied where batches are copied: see `worker/training/feeding.py`."""

@@ -15,18 +15,18 @@ def prepare(workload: Workload, options: Fusion, device: torch.device) -> Worklo
     if not options.jit:
         return workload
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the setting's help says it
+        warnings.simplefilter("ignore", DeprecationWarning)  # the setting's help mentions it
         return dataclasses.replace(workload, model=torch.jit.script(workload.model))
 
 
 def apply(step: Step, options: Fusion, device: torch.device) -> Step:
-    """The step with its forward compiled: dynamo sees a wrapper and cuts the graph at its buckets."""
+    """The step with its forward compiled: dynamo recognises DDP and splits the graph at its buckets."""
     if options.compile == "none":
         return step
     compiled = torch.compile(step.forward, mode=None if options.compile == "default" else options.compile)
 
     def forward(batch: Batch) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()
-        return compiled(batch).clone()  # a replayed graph overwrites its outputs, and losses are kept
+        return compiled(batch).clone()  # a CUDA graph overwrites its outputs, and losses are kept
 
     return dataclasses.replace(step, forward=forward)

@@ -1,1 +1,1 @@
-"""The `input` lever acts where batches are made: see `worker/feeding.py`."""
+"""The `input` lever is applied where batches are loaded: see `worker/training/feeding.py`."""

@@ -1,4 +1,4 @@
-"""The `kernels` lever: which kernel does the convolutions and the attention."""
+"""The `kernels` lever: the kernels for convolutions and attention."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ _BACKENDS = {
 
 
 def apply(step: Step, options: Kernels, device: torch.device) -> Step:
-    """The step with the chosen kernels; the backward pass follows what the forward pass took."""
+    """The step with the chosen kernels; the backward pass uses those of the forward pass."""
     torch.backends.cudnn.benchmark = options.cudnn_benchmark
     if options.attention == "auto":
         return step

@@ -1,4 +1,4 @@
-"""The `precision` lever: number format of the matrix products."""
+"""The `precision` lever: the number format of matrix products."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scalescope.catalog.levers.precision import Precision
-from scalescope.worker.process.emulation import expect_emulation
+from scalescope.worker.machine.emulation import expect_emulation
 from scalescope.worker.training.step import Batch, Step
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

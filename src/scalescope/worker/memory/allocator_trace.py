@@ -1,4 +1,4 @@
-"""Replays an allocator's events of one step: when was the peak, and what lived then.
+"""Replays an allocator's events of one step: when the peak was, and what was allocated then.
 
 Plain data in and out, so that it can be tested without a GPU.
 """
@@ -9,13 +9,13 @@ from itertools import pairwise
 
 FORWARD = "forward"
 BACKWARD = "backward"
-_TAKES = ("alloc",)
-_GIVES_BACK = ("free_requested", "free_completed", "free")
+_ALLOCATES = ("alloc",)
+_FREES = ("free_requested", "free_completed", "free")
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorEvent:
-    """Memory taken or given back; other actions are ignored."""
+    """Memory allocated or freed; other actions are ignored."""
 
     action: str
     address: int
@@ -32,13 +32,13 @@ class AllocatorPhase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """What the step had taken at its peak, in bytes, beyond what it began with."""
+    """What the step had allocated at its peak, in bytes, beyond what was there before."""
 
     growth: int
     activations: int
     gradients: int
     temporary: int
-    given_back: int  # of what was there before the step
+    given_back: int  # freed memory from before the step
     held_after_forward: int
 
 
@@ -50,14 +50,14 @@ class _Block:
     freed: int | None = None
 
     def lives_at(self, index: int) -> bool:
-        """Whether the block is there once the event of that number is done."""
+        """Whether the block is allocated after the event with that index."""
         return self.taken <= index and (self.freed is None or self.freed > index)
 
 
 def replay(
     events: Sequence[AllocatorEvent], phases: Sequence[AllocatorPhase], gradients: Iterable[int]
 ) -> Breakdown:
-    """The breakdown at the peak; `gradients` are the addresses where gradients lie after backward."""
+    """The breakdown at the peak; `gradients` are the addresses of gradients after backward."""
     blocks, peak, growth, given_back = _follow(events)
     spans = _spans(phases, len(events))
     backward_end = max((end for name, _, end in spans if name == BACKWARD), default=0)
@@ -67,30 +67,34 @@ def replay(
         if block.lives_at(peak):
             sizes[_kind(block, spans, addresses, backward_end)] += block.size
     forward_ends = [end for name, _, end in spans if name == FORWARD]
-    held = [one.size for one in blocks if _is_activation(one, spans) and one.lives_at(forward_ends[-1] - 1)]
+    held = [
+        block.size
+        for block in blocks
+        if _is_activation(block, spans) and block.lives_at(forward_ends[-1] - 1)
+    ]
     return Breakdown(growth=growth, given_back=given_back, held_after_forward=sum(held), **sizes)
 
 
 def _follow(events: Sequence[AllocatorEvent]) -> tuple[list[_Block], int, int, int]:
-    """All blocks of the step, the event of the peak, and growth and what was given back by then."""
+    """All blocks of the step, the event of the peak, and the growth and freed bytes by then."""
     blocks: list[_Block] = []
     live: dict[int, _Block] = {}
     returned: set[int] = set()
     total = given_back = 0
     peak, growth, given_back_at_peak = -1, 0, 0
     for index, event in enumerate(events):
-        if event.action in _TAKES:
+        if event.action in _ALLOCATES:
             block = _Block(event.address, event.size, index)
             blocks.append(block)
             live[event.address] = block
             returned.discard(event.address)
             total += event.size
-        elif event.action in _GIVES_BACK:
+        elif event.action in _FREES:
             if event.address in live:
                 block = live.pop(event.address)
                 block.freed = index
                 total -= block.size
-            elif event.address not in returned:  # older than the step; its end is told twice
+            elif event.address not in returned:  # older than the step; its end is reported twice
                 given_back += event.size
                 total -= event.size
             returned.add(event.address)
@@ -101,7 +105,7 @@ def _follow(events: Sequence[AllocatorEvent]) -> tuple[list[_Block], int, int, i
 
 def _spans(phases: Sequence[AllocatorPhase], end: int) -> list[tuple[str, int, int]]:
     closed = [*phases, AllocatorPhase("end", end)]
-    return [(one.name, one.start, following.start) for one, following in pairwise(closed)]
+    return [(phase.name, phase.start, following.start) for phase, following in pairwise(closed)]
 
 
 def _kind(block: _Block, spans: list[tuple[str, int, int]], gradients: set[int], backward_end: int) -> str:
@@ -111,7 +115,7 @@ def _kind(block: _Block, spans: list[tuple[str, int, int]], gradients: set[int],
 
 
 def _is_activation(block: _Block, spans: list[tuple[str, int, int]]) -> bool:
-    """Taken in a forward pass and kept for the backward pass that follows it."""
+    """Allocated in a forward pass and kept for the backward pass that follows."""
     return any(
         name == FORWARD and start <= block.taken < end and block.lives_at(end - 1)
         for name, start, end in spans

@@ -1,17 +1,17 @@
-"""The blocks of a model: what is checkpointed, and what FSDP gathers at a time."""
+"""The blocks of a model: the units of checkpointing, and of FSDP's gathering."""
 
 from typing import Any
 
 from torch import nn
 
-_PREFETCHED = 2  # the block that computes, and the next one, which is fetched meanwhile
+_PREFETCHED = 2  # the block that computes, and the next one, which is gathered meanwhile
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """What is checkpointed: of all containers' children that are of one kind, the weightiest.
+    """The blocks to checkpoint: the children of one type in one container with the most parameters.
 
-    A block has parts: checkpointing a lone layer keeps its input, which was kept anyway. It has others of its
-    kind: a model checkpointed as one block computes all activations again at once.
+    A block has children: checkpointing a single layer saves nothing, since its input is kept anyway. It also
+    has siblings of its type: a model checkpointed as one block would recompute all activations at once.
     """
     containers = [module for module in model.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
     return max((_repeated(list(container.children())) for container in containers), key=_weight, default=[])
@@ -22,7 +22,7 @@ def _repeated(children: list[nn.Module]) -> list[nn.Module]:
     for child in children:
         if any(True for _ in child.children()):
             kinds.setdefault(type(child), []).append(child)
-    return max((alike for alike in kinds.values() if len(alike) > 1), key=_weight, default=[])
+    return max((siblings for siblings in kinds.values() if len(siblings) > 1), key=_weight, default=[])
 
 
 def _weight(blocks: list[nn.Module]) -> int:
@@ -35,7 +35,7 @@ def parameter_bytes(module: nn.Module) -> int:
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
-    """Let every block forget its activations and compute them again when backward needs them."""
+    """Let every block drop its activations and recompute them in the backward pass."""
     from torch.utils.checkpoint import checkpoint
 
     for block in blocks_of(model):
@@ -48,7 +48,7 @@ def checkpoint_blocks(model: nn.Module) -> None:
 
 
 def gathered_bytes(model: nn.Module) -> int:
-    """Parameter bytes that FSDP has whole at a time, at most: the largest blocks, and all that is in none."""
+    """The most parameter bytes FSDP gathers at a time: the largest blocks, and what is in no block."""
     from scalescope.worker.strategies.fsdp import units_of
 
     units = sorted((parameter_bytes(unit) for unit in units_of(model)), reverse=True)

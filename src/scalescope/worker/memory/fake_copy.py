@@ -1,4 +1,4 @@
-"""Copies of models and batches that hold no data: to count on them what a real step would take."""
+"""Copies of models and batches without data, to count what a real step would need."""
 
 import copy
 import dataclasses
@@ -12,10 +12,10 @@ from scalescope.worker.training.step import Batch, Workload
 
 
 def fake_copy(workload: Workload) -> tuple[Any, Workload]:
-    """A mode under which nothing is computed, and the workload as that mode sees it.
+    """A mode that computes nothing, and a copy of the workload for that mode.
 
-    The loss is copied along, sharing with the model what it shared before. A function that holds tensors is
-    refused when it is called: real tensors must not be touched by what is only counted.
+    The loss is copied too, and still shares with the model what it shared before. A function that holds real
+    tensors fails when it is called: counting must not change real tensors.
     """
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
@@ -26,7 +26,7 @@ def fake_copy(workload: Workload) -> tuple[Any, Workload]:
 
 
 def empty_like(batch: Batch, device: torch.device, times: int = 1) -> Batch:
-    """A batch of the same shapes with so many times the samples; as fake tensors it holds no data."""
+    """A batch of the same shapes with `times` as many samples; fake tensors hold no data."""
     if isinstance(batch, Tensor):
         shape = batch.shape if times == 1 else (len(batch) * times, *batch.shape[1:])
         return torch.empty(shape, dtype=batch.dtype, device=device)

@@ -1,11 +1,11 @@
-"""Whether an error means that memory ran out: by its type, or by the words of torch and its libraries."""
+"""Whether an error means out of memory: by its type, or by the message of torch and its libraries."""
 
 import errno
 import re
 import sys
 
-# Libraries below torch reach Python as a plain RuntimeError, so their words are all there is to go by. Each
-# pattern is a whole phrase: a message that only mentions memory does not match.
+# Errors of libraries below torch are plain RuntimeErrors, so only the message is left. Each pattern is a
+# whole phrase: a message that only mentions memory does not match.
 _PHRASES = (
     r"(?i:\b(?:can't|cannot|could not|failed to|unable to) allocate memory\b)",  # C10's allocator, ENOMEM
     r"DefaultCPUAllocator: not enough memory",  # where it is built with mimalloc, and on Windows
@@ -17,20 +17,20 @@ _PHRASES = (
     r"(?im:\bout of memory\.?$)",  # oneDNN's status, after the name of what it was doing
     r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|SPARSE)_STATUS_ALLOC_FAILED\b",
     r"\bCUFFT_ALLOC_FAILED\b",
-    # cuDNN 9 files a failed allocation under its internal errors, of which the others are no such thing.
+    # cuDNN 9 reports a failed allocation as one of its internal errors; the others are not about memory.
     r"\bCUDNN_STATUS_INTERNAL_ERROR_(?:HOST|DEVICE)_ALLOCATION_FAILED\b",
     r"\bFailed to CUDA (?:host )?(?:calloc|malloc|alloc)\b",  # NCCL
-    r"\bcould not create a memory(?: object)?(?:$|[^\w ])",  # oneDNN; a memory *descriptor* is another thing
+    r"\bcould not create a memory(?: object)?(?:$|[^\w ])",  # oneDNN; a memory *descriptor* is something else
 )
 _PATTERN = re.compile("|".join(_PHRASES))
-# oneDNN says this of a primitive without room for its buffers, but also of one it does not have.
-_UNDER_A_LIMIT = re.compile(r"\bcould not (?:create|execute) a primitive\b")
+# oneDNN reports this for a primitive without memory for its buffers, but also for an unsupported one.
+_AMBIGUOUS = re.compile(r"\bcould not (?:create|execute) a primitive\b")
 
 
 def is_out_of_memory(error: BaseException, *, under_limit: bool = False) -> bool:
-    """Whether `error` says that the host or the device has no more memory.
+    """Whether `error` means that the host or the device is out of memory.
 
-    `under_limit`: the process is held to a limit, so that ambiguous words are taken for it too.
+    `under_limit`: the process has a memory limit, so that ambiguous messages count too.
     """
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
@@ -40,4 +40,4 @@ def is_out_of_memory(error: BaseException, *, under_limit: bool = False) -> bool
     if not isinstance(error, RuntimeError):
         return False
     text = str(error)
-    return bool(_PATTERN.search(text) or (under_limit and _UNDER_A_LIMIT.search(text)))
+    return bool(_PATTERN.search(text) or (under_limit and _AMBIGUOUS.search(text)))

@@ -1,4 +1,4 @@
-"""Memory of a rank on the CPU: what the system holds in RAM for it, and how to hold it to a limit."""
+"""Memory of a rank on the CPU: its resident memory, and a limit for it."""
 
 import contextlib
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from scalescope.worker.machine.libraries import use_libraries
 from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
-from scalescope.worker.process.libraries import use_libraries
 from scalescope.worker.training.step import Step
 
 _STATUS = Path("/proc/self/status")
@@ -22,7 +22,7 @@ _SAMPLE_S = 0.002
 
 
 def status_bytes(name: str) -> int | None:
-    """A figure of /proc/self/status (VmRSS, VmHWM, VmData); None where the system has none."""
+    """A value of /proc/self/status (VmRSS, VmHWM, VmData); None if the system does not have it."""
     with contextlib.suppress(OSError):
         match = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
         return int(match[1]) * 1024 if match else None
@@ -30,25 +30,25 @@ def status_bytes(name: str) -> int | None:
 
 
 def available_bytes() -> int | None:
-    """What this process may still take: of the host's memory, and of what its control groups allow."""
-    found = [_allowed_bytes(group) for group in _groups()]
+    """What this process may still allocate, by the host's free memory and its control groups."""
+    sizes = [_allowed_bytes(group) for group in _groups()]
     with contextlib.suppress(OSError):
         match = re.search(r"^MemAvailable:\s+(\d+) kB$", _MEMORY.read_text(), re.MULTILINE)
-        found.append(int(match[1]) * 1024 if match else None)
-    return min((size for size in found if size is not None), default=None)
+        sizes.append(int(match[1]) * 1024 if match else None)
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def _groups() -> list[Path]:
-    """This process's control group and all above it; in a container it may see only the root of its own."""
+    """This process's control group and all its parents; a container may see only its own root."""
     with contextlib.suppress(OSError):
         match = re.search(r"^0::/(.*)$", _GROUP.read_text(), re.MULTILINE)
-        own = _GROUPS / (match[1] if match else "")
-        return [own, *(parent for parent in own.parents if parent.is_relative_to(_GROUPS))]
+        group = _GROUPS / (match[1] if match else "")
+        return [group, *(parent for parent in group.parents if parent.is_relative_to(_GROUPS))]
     return []
 
 
 def _allowed_bytes(group: Path) -> int | None:
-    """A group's limit less what it holds; pages of files do not count, they give way."""
+    """A group's limit minus its use; inactive file pages do not count, since they can be reclaimed."""
     try:
         limit, held = int((group / "memory.max").read_text()), int((group / "memory.current").read_text())
         match = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
@@ -58,7 +58,7 @@ def _allowed_bytes(group: Path) -> int | None:
 
 
 class ResidentPeak:
-    """The most that was resident since the beginning: the system's own figure, or samples of it."""
+    """The peak of resident memory since the start: reported by the system, or sampled."""
 
     def __init__(self) -> None:
         self._highest = status_bytes("VmRSS")
@@ -84,7 +84,7 @@ class ResidentPeak:
 
 
 class ResidentGauge:
-    """Watches resident memory around the model and through the steps."""
+    """Measures resident memory before and after the model, and during the steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -93,19 +93,19 @@ class ResidentGauge:
         self._available: int | None = None
 
     def before_model(self) -> None:
-        use_libraries(self._device)  # their buffers and threads are not the model's
+        use_libraries(self._device)  # their buffers and threads do not belong to the model
         self._marks["before_model"] = status_bytes("VmRSS")
         self._available = available_bytes()
 
     def room(self) -> int | None:
-        """What the host had for all ranks on it before there was a model."""
+        """What was available on the host, for all its ranks, before the model."""
         return self._available
 
     def after_model(self) -> None:
         self._marks["after_model"] = status_bytes("VmRSS")
 
     def before_steps(self) -> None:
-        """What came between the model and the steps is ours, and is left out of the sum."""
+        """Allocations between the model and the steps belong to the benchmark and are not counted."""
         self._marks["before_steps"] = status_bytes("VmRSS")
         self._peak = ResidentPeak()
 
@@ -113,7 +113,7 @@ class ResidentGauge:
         pass
 
     def begin_phase(self, name: str) -> None:
-        """Only the first forward pass takes new memory; later ones get what the allocator has kept."""
+        """Only the first forward pass allocates new memory; later ones reuse what the allocator kept."""
         mark = {FORWARD: "before_forward", BACKWARD: "after_forward"}.get(name)
         if mark is not None:
             self._marks.setdefault(mark, status_bytes("VmRSS"))
@@ -125,7 +125,7 @@ class ResidentGauge:
         pass
 
     def counters(self) -> dict[str, float | int | str | None]:
-        """Bytes by name; a difference that is none says nothing and is left out."""
+        """Bytes by name; None where the difference is not positive or unknown."""
         highest = self._peak.end() if self._peak is not None else None
         model = _difference(self._marks, "after_model", "before_model")
         before = self._marks.get("before_steps")
@@ -145,14 +145,14 @@ def _difference(marks: dict[str, int | None], later: str, earlier: str) -> int |
 
 
 class DataLimit:
-    """Holds this process to so many bytes more than it has now, but for our own work."""
+    """Limits this process to so many bytes more than it has now; can be lifted temporarily."""
 
     def __init__(self, limit: int) -> None:
         self._allowed = (status_bytes("VmData") or 0) + limit
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Within this, allocations beyond the limit fail."""
+        """Inside, allocations beyond the limit fail."""
         before = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (self._allowed, before[1]))
         try:
@@ -162,7 +162,7 @@ class DataLimit:
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
-        """Within this, anything goes, and what it leaves behind does not count."""
+        """Inside, there is no limit, and memory that stays allocated is not counted."""
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         before = status_bytes("VmData") or 0
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

@@ -1,4 +1,4 @@
-"""Bytes that tensors hold: every storage counted once, and of a sharded tensor the local part."""
+"""Bytes of tensors: every storage counted once; for a sharded tensor, the local part."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,17 +9,17 @@ from torch import Tensor, nn
 
 def storages(tensors: Iterable[Any], device: torch.device) -> dict[int, int]:
     """Bytes of the tensors' storages on the device, by address."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for tensor in tensors:
         local = getattr(tensor, "_local_tensor", tensor)  # a DTensor's own part
         if isinstance(local, Tensor) and local.device.type == device.type:
             storage = local.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-    return found
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sizes
 
 
 def held_bytes(tensors: Iterable[Any], device: torch.device) -> int:
-    """Bytes of all storages together."""
+    """Total bytes of all storages."""
     return sum(storages(tensors, device).values())
 
 
@@ -29,9 +29,11 @@ def gradients_of(module: nn.Module) -> list[Tensor]:
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The tensors an optimizer keeps from step to step; of a sharded one those of this rank."""
-    own = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer wraps the one that keeps any
-    kept = [value for state in own.state.values() for value in state.values()]
+    """The tensors that an optimizer keeps between steps; for a sharded one, those of this rank."""
+    local = getattr(
+        optimizer, "optim", optimizer
+    )  # ZeroRedundancyOptimizer wraps the optimizer that has the state
+    kept = [value for state in local.state.values() for value in state.values()]
     return [value for value in kept if isinstance(value, Tensor)]
 
 

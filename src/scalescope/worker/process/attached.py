@@ -1,6 +1,6 @@
-"""Worker of a run attached to torchrun or srun: one process for all trials, led by rank 0 through a store.
+"""Worker of a run attached to torchrun or srun: one process per rank for all trials.
 
-Requests and records travel as JSON bytes.
+Rank 0 publishes requests in a store and the other ranks follow. Requests and records are JSON.
 """
 
 import contextlib
@@ -24,69 +24,73 @@ from scalescope.worker.process.node import node_name
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rendezvous import Rendezvous
 
-_ANSWER_LIMIT_S = 600.0  # after a first answer: the ranks of a trial end together
-_LOOK_LIMIT_S = 120.0  # the same where ranks only look around
-_LOST_LIMIT_S = 10.0  # after an error that a lost rank explains: all others have seen it by then
-_PART_LIMIT_S = 8.0  # our own command line ends us soon after
+_ANSWER_LIMIT_S = 600.0  # after the first answer: the ranks of a trial end together
+_PROBE_LIMIT_S = 120.0  # the same for a probe
+_LOST_LIMIT_S = 10.0  # after an error caused by a lost rank: all other ranks have the same error by then
+_LEAVE_LIMIT_S = 8.0  # the command line ends this process soon after
 _STOP = b"{}"
 
 
 def main() -> int:
     die_with_parent(int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command line, which takes us along
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command line, which ends this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints must not break the protocol
-    meeting, lost = Rendezvous(), set[int]()
+    rendezvous, lost = Rendezvous(), set[int]()
     for number in itertools.count():
-        text = _next_request(meeting, number)
+        text = _next_request(rendezvous, number)
         if text == _STOP:
-            _part(meeting, lost)
+            _leave_together(rendezvous, lost)
             return 0
         request = json.loads(text)
-        meeting.say(f"answer/{number}/{meeting.rank}", json.dumps(_answer(request, meeting, number)))
-        if meeting.rank == 0:
-            found = _gather(request, meeting, number)
-            lost |= {rank for rank, one in zip(request["ranks"], found, strict=True) if _is_lost(one)}
-            answers.write(json.dumps({"answers": found}) + "\n")
+        rendezvous.publish(
+            f"answer/{number}/{rendezvous.rank}", json.dumps(_answer(request, rendezvous, number))
+        )
+        if rendezvous.rank == 0:
+            collected = _gather(request, rendezvous, number)
+            lost |= {
+                rank for rank, answer in zip(request["ranks"], collected, strict=True) if _is_lost(answer)
+            }
+            answers.write(json.dumps({"answers": collected}) + "\n")
             answers.flush()
     raise AssertionError("the loop above ends by returning")
 
 
-def _next_request(meeting: Rendezvous, number: int) -> bytes:
+def _next_request(rendezvous: Rendezvous, number: int) -> bytes:
     key = f"request/{number}"
-    if meeting.rank == 0:
+    if rendezvous.rank == 0:
         text = sys.stdin.readline().strip().encode() or _STOP
-        meeting.say(key, text)
+        rendezvous.publish(key, text)
         return text
-    return meeting.hear(key)
+    return rendezvous.wait(key)
 
 
-def _answer(request: dict[str, Any], meeting: Rendezvous, number: int) -> dict[str, Any]:
-    if meeting.rank not in request["ranks"]:
+def _answer(request: dict[str, Any], rendezvous: Rendezvous, number: int) -> dict[str, Any]:
+    if rendezvous.rank not in request["ranks"]:
         return {"state": "idle"}
     if "probe" in request:
-        return _look(meeting.rank)
-    return _take_part(request, meeting.prefix(f"trial/{number}"), request["ranks"].index(meeting.rank))
+        return _probe(rendezvous.rank)
+    return _run_trial(request, rendezvous.prefix(f"trial/{number}"), request["ranks"].index(rendezvous.rank))
 
 
-def _look(rank: int) -> dict[str, Any]:
-    """What this rank sees of its node, or why it cannot."""
+def _probe(rank: int) -> dict[str, Any]:
+    """What this rank finds on its node, or the error that prevented it."""
     from scalescope.worker.process.rank import describe_error
 
     try:
-        return _seen_here()
+        return _describe_node()
     except Exception as error:
         traceback.print_exc()
         return {"rank": rank, "host": node_name(), "state": "failed", "error": describe_error(error)}
 
 
-def _seen_here() -> dict[str, Any]:
-    """The first rank of each node looks at all of it."""
+def _describe_node() -> dict[str, Any]:
+    """The first rank of each node inspects the whole node, the others their own GPU."""
     from scalescope.inspection import inspect_system, own_address
-    from scalescope.worker.process.probe import own_gpu, probe
+    from scalescope.worker.machine.probe import own_gpu, probe
 
     local_rank = int(os.environ["LOCAL_RANK"])
-    # Before we hold a GPU ourselves, and are seen there.
+    # Before this process uses a GPU: nvidia-smi would list it.
     system = None if local_rank else {**inspect_system(), "own_address": own_address()}
     return {
         "host": node_name(),
@@ -100,18 +104,18 @@ def _seen_here() -> dict[str, Any]:
 
 
 def _node_number() -> str | None:
-    """torchrun's own count, or SLURM's: a torchrun in each of several steps is node 0 of every step."""
+    """torchrun's count, since separate srun steps all have SLURM_NODEID 0; otherwise SLURM's."""
     name = "GROUP_RANK" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_NODEID"
     return os.environ.get(name)
 
 
 def _cpus_per_task() -> int:
-    """The cores that SLURM gave this rank; 0 where it said nothing, or where the task is a whole torchrun."""
+    """The cores SLURM gave this rank; 0 if unknown, or if the task is a whole torchrun."""
     given = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return int(given) if given.isdecimal() and "TORCHELASTIC_RUN_ID" not in os.environ else 0
 
 
-def _take_part(request: dict[str, Any], store: Any, rank: int) -> dict[str, Any]:
+def _run_trial(request: dict[str, Any], store: Any, rank: int) -> dict[str, Any]:
     from scalescope.worker.process.rank import describe_error, perform
 
     settings = request["settings"]
@@ -136,17 +140,17 @@ def _take_part(request: dict[str, Any], store: Any, rank: int) -> dict[str, Any]
         leave = perform(job, store, position, record, lambda: None)
         leave()
     except Exception as error:
-        if not isinstance(error, BadInput):  # the request is wrong, which is said in one line
+        if not isinstance(error, BadInput):  # the message of a wrong request is enough
             traceback.print_exc()
         step = position.begun - 1 if position.begun else None
         record.update(state="failed", error={**describe_error(error), "step": step})
     if record["state"] == "failed":  # outside the handler, whose traceback would keep DDP alive
-        _clear_away()
+        _release()
     return record
 
 
-def _clear_away() -> None:
-    """Leave the process group of a failed trial and give back its memory, for the trials to come."""
+def _release() -> None:
+    """Leave the process group of a failed trial and free its memory for the next trials."""
     import torch
     import torch.distributed as dist
 
@@ -158,44 +162,48 @@ def _clear_away() -> None:
 
 
 def _own_cores(settings: dict[str, Any]) -> list[int]:
-    """Deal the host's cores out to its ranks; torchrun itself pins nothing."""
+    """This rank's share of the host's cores; torchrun itself does not pin ranks."""
     asked, on_cpu = settings.get("pin_cores", "auto"), settings["device"] == "cpu"
     cores = _all_cores()
     if asked == "no" or (asked == "auto" and not on_cpu):
         return cores if on_cpu else []
-    ranks, place = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ["LOCAL_RANK"])
-    share = share_of(cores, settings["threads_per_rank"] if on_cpu else len(cores) // ranks, ranks, place)
-    return share or cores  # all of them again: an earlier trial may have pinned this process
+    ranks, local_rank = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ["LOCAL_RANK"])
+    share = share_of(
+        cores, settings["threads_per_rank"] if on_cpu else len(cores) // ranks, ranks, local_rank
+    )
+    return share or cores  # all of them: an earlier trial may have pinned this process
 
 
 @functools.cache
 def _all_cores() -> list[int]:
-    """The cores this process was given, remembered: pinning narrows what the system says later."""
+    """The cores this process started with; cached, because pinning changes what the system reports."""
     return own_cores()
 
 
-def _gather(request: dict[str, Any], meeting: Rendezvous, number: int) -> list[dict[str, Any]]:
-    """What the ranks that were asked have answered; one that is gone is a failed one."""
+def _gather(request: dict[str, Any], rendezvous: Rendezvous, number: int) -> list[dict[str, Any]]:
+    """The answers of all requested ranks; a rank that does not answer counts as failed."""
     ranks: list[int] = request["ranks"]
     answers: dict[int, dict[str, Any]] = {}
-    deadline = float("inf")  # until a first answer: a trial takes as long as it takes
-    for place in itertools.cycle(range(len(ranks))):
-        answer = None if place in answers else meeting.heard(f"answer/{number}/{ranks[place]}")
+    deadline = float("inf")  # until the first answer: a trial may take any time
+    for index in itertools.cycle(range(len(ranks))):
+        answer = None if index in answers else rendezvous.get(f"answer/{number}/{ranks[index]}")
         if answer is not None:
-            answers[place] = json.loads(answer)
-            deadline = min(deadline, time.monotonic() + _patience_s(request, answers[place]))
+            answers[index] = json.loads(answer)
+            deadline = min(deadline, time.monotonic() + _remaining_limit_s(request, answers[index]))
         if len(answers) == len(ranks) or time.monotonic() > deadline:
             break
-        if place == len(ranks) - 1:
+        if index == len(ranks) - 1:
             time.sleep(0.02)
-    return [answers.get(place) or _lost(place) for place in range(len(ranks))]
+    return [answers.get(index) or _lost(index) for index in range(len(ranks))]
 
 
-def _patience_s(request: dict[str, Any], answer: dict[str, Any]) -> float:
-    """How long the others may take after this answer: where a rank failed by itself, they wait for it in the
-    group until its limit."""
+def _remaining_limit_s(request: dict[str, Any], answer: dict[str, Any]) -> float:
+    """How long to wait for the other ranks after this answer.
+
+    If a rank failed by itself, the others wait for it in a collective until the group's timeout.
+    """
     if "probe" in request:
-        return _LOOK_LIMIT_S
+        return _PROBE_LIMIT_S
     if answer.get("state") != "failed":
         return _ANSWER_LIMIT_S
     lost = is_secondary_error(str(answer["error"]["message"]))
@@ -204,7 +212,7 @@ def _patience_s(request: dict[str, Any], answer: dict[str, Any]) -> float:
 
 def _lost(rank: int) -> dict[str, Any]:
     error = {
-        "message": "it was lost: it has ended, or cannot be reached any more",
+        "message": "the rank was lost: it has ended or cannot be reached",
         "at_wall_s": 0.0,
         "step": None,
         "out_of_memory": False,
@@ -217,13 +225,13 @@ def _is_lost(answer: dict[str, Any]) -> bool:
     return bool(answer.get("error", {}).get("lost"))
 
 
-def _part(meeting: Rendezvous, lost: set[int]) -> None:
+def _leave_together(rendezvous: Rendezvous, lost: set[int]) -> None:
     """Leave together: the store may live in rank 0's process, and the others still read from it."""
-    meeting.say(f"left/{meeting.rank}", b"1")
-    if meeting.rank == 0:
-        for other in {*range(1, meeting.world_size)} - lost:
-            with contextlib.suppress(TimeoutError):  # one that was lost while it waited
-                meeting.hear(f"left/{other}", limit_s=_PART_LIMIT_S)
+    rendezvous.publish(f"left/{rendezvous.rank}", b"1")
+    if rendezvous.rank == 0:
+        for other in {*range(1, rendezvous.world_size)} - lost:
+            with contextlib.suppress(TimeoutError):  # a rank lost while it waited
+                rendezvous.wait(f"left/{other}", limit_s=_LEAVE_LIMIT_S)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Which device a rank computes on, and how that is told to a person."""
+"""Which device a rank computes on, and its description for people."""
 
 import os
 import socket
 
 import torch
 
-from scalescope.worker.process.probe import cpu_model
+from scalescope.worker.machine.probe import cpu_model
 
 
 def choose_device(kind: str, local_rank: int) -> torch.device:
-    """The rank's device: GPUs are dealt out in order of the local rank, round again if they are fewer."""
+    """The rank's device: GPUs by local rank, starting over if there are fewer GPUs than ranks."""
     if kind != "cuda":
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
@@ -22,7 +22,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_identity(device: torch.device) -> str | None:
-    """What no two ranks may share: host and GPU; None on a CPU, whose cores are dealt out instead."""
+    """Host and GPU, which no two ranks may share; None on a CPU, where ranks have cores instead."""
     if device.type != "cuda":
         return None
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", device.index)

@@ -1,7 +1,7 @@
-"""Injected faults for tests: SCALESCOPE_FAULT=kind@rank:step makes one rank misbehave at one step.
+"""Injected faults for tests: SCALESCOPE_FAULT=kind@rank:step makes one rank fail at one step.
 
-`all` stands for every rank. The step counts from 0 over warm-up and measured steps; faults of a stage
-(init-hang, teardown-hang, ...) ignore it.
+`all` means every rank. The step counts from 0 over warm-up and measured steps; faults of a stage
+(init-hang, teardown-hang) ignore it. `kind:N` passes an argument, for example slow:50 (milliseconds).
 """
 
 import os
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 _FORM = re.compile(r"([a-z-]+)(?::(\d+))?@(\d+|all):(\d+)")
 _FOREVER_S = 3600.0
 _HICCUP_EVERY = 10
-# Time added to each step, from the argument in seconds: always, by chance, or now and then.
+# Time added to each step, from the argument in seconds: constant, random, or every tenth step.
 _EVERY_STEP: dict[str, Callable[[float, int], float]] = {
     "slow": lambda time_s, step: time_s or 0.2,
-    # Forked ranks share the state of an ordinary generator, and would be late together.
+    # Forked ranks share the state of an ordinary generator and would all be late in the same steps.
     "jitter": lambda time_s, step: random.SystemRandom().uniform(0.0, 2.0 * time_s),
     "hiccup": lambda time_s, step: time_s if step % _HICCUP_EVERY == 0 else 0.0,
 }
@@ -28,14 +28,14 @@ _EVERY_STEP: dict[str, Callable[[float, int], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong on this rank, and when."""
+    """What fails on this rank, and when."""
 
     kind: str
     argument: int
     step: int
 
     def at_step(self, step: int) -> None:
-        """Called before every step; acts on the chosen one, or on all after it where it never ends."""
+        """Called before every step; acts at the chosen step, or from it on for slow, jitter and hiccup."""
         if self.kind in _EVERY_STEP:
             if step >= self.step:
                 time.sleep(_EVERY_STEP[self.kind](self.argument / 1e3, step))
@@ -47,19 +47,21 @@ class Fault:
         if self.kind == f"{stage}-hang":
             time.sleep(_FOREVER_S)
 
-    def spoils(self, what: str) -> bool:
-        """Whether this fault corrupts `what`: the loss (nan) or the parameters (diverge)."""
+    def corrupts(self, what: str) -> bool:
+        """Whether this fault corrupts the loss (`nan`) or the parameters (`diverge`)."""
         return self.kind == what
 
 
 def fault_of(rank: int) -> Fault | None:
-    """The fault asked of this rank by the environment, if any."""
+    """The fault that the environment requests for this rank, if any."""
     text = os.environ.get("SCALESCOPE_FAULT")
     if not text:
         return None
     match = _FORM.fullmatch(text)
     if match is None or match[1] not in KINDS:
-        raise ValueError(f"SCALESCOPE_FAULT={text!r}: expected kind@rank:step")
+        raise ValueError(
+            f"SCALESCOPE_FAULT={text!r}: expected kind@rank:step with a kind of {', '.join(KINDS)}"
+        )
     if match[3] not in (str(rank), "all"):
         return None
     return Fault(kind=match[1], argument=int(match[2] or 0), step=int(match[4]))

@@ -1,4 +1,4 @@
-"""Group: the ranks of one launch, joined through a store and left in the right order."""
+"""Group: the ranks of one launch, which join through a store and leave in the right order."""
 
 import datetime
 import gc
@@ -12,7 +12,7 @@ from torch.distributed import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """This rank among its peers; a plain single rank has no process group at all."""
+    """This rank and its peers; the plain baseline on one rank has no process group."""
 
     rank: int
     world_size: int
@@ -20,15 +20,15 @@ class Group:
     store: Store | None = None
 
     def barrier(self) -> None:
-        """Wait for all ranks, so that their windows begin together."""
+        """Wait for all ranks, so that their windows start together."""
         if self.joined:
             dist.barrier()
 
-    def others(self, topic: str, said: str) -> dict[int, str]:
-        """Tell the peers something and hear what each of them says."""
+    def exchange(self, topic: str, message: str) -> dict[int, str]:
+        """Publish a message to all other ranks; returns each of theirs."""
         if self.store is None:
             return {}
-        self.store.set(f"{topic}/{self.rank}", json.dumps(said))
+        self.store.set(f"{topic}/{self.rank}", json.dumps(message))
         others = [rank for rank in range(self.world_size) if rank != self.rank]
         return {rank: json.loads(self.store.get(f"{topic}/{rank}")) for rank in others}
 
@@ -41,7 +41,7 @@ class Group:
         return [float(value) for value in summed.tolist()]
 
     def largest(self, value: float, device: torch.device) -> float:
-        """The largest of all ranks' values; no rank goes on before all have come."""
+        """The largest of all ranks' values; also a barrier."""
         if not self.joined:
             return value
         shared = torch.tensor([value], dtype=torch.float64, device=device)
@@ -51,7 +51,7 @@ class Group:
     def leave(self) -> None:
         """Leave the process group.
 
-        DDP objects must be gone before that: left alive, one launch in five deadlocked after a fork.
+        DDP objects must be collected before: otherwise one launch in five deadlocked after a fork.
         """
         gc.collect()
         if self.joined:
@@ -80,7 +80,7 @@ def join(
 
 
 def shared_device(store: Store, rank: int, world_size: int, identity: str) -> str | None:
-    """Tell the peers which device this rank uses; names another rank that uses the same one."""
+    """Publish which device this rank uses; describes the clash if another rank uses the same one."""
     store.set(f"device/{rank}", json.dumps(identity))
     for other in range(world_size):
         if other != rank and json.loads(store.get(f"device/{other}")) == identity:

@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def enable_stack_dumps() -> None:
-    """Let the launcher ask a silent rank where it is: SIGUSR2 writes all stacks to the log."""
+    """SIGUSR2 writes all stacks to the log, so that the launcher can show where a rank hangs."""
     import faulthandler
     import signal
 

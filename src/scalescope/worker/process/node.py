@@ -1,4 +1,4 @@
-"""Which node a rank is on, and in which order the ranks of several nodes meet in pairs."""
+"""Which node a rank is on, and the order in which pairs of ranks are measured."""
 
 import os
 import socket
@@ -14,24 +14,26 @@ def node_name() -> str:
 
 
 def rounds_of_pairs(nodes: Sequence[str]) -> Iterator[list[Pair]]:
-    """Rounds of pairs that exchange at the same time; `nodes` has each rank's.
+    """Rounds of pairs that exchange data at the same time; `nodes` has the node of each rank.
 
-    Inside a node every two ranks meet by themselves, while other nodes do the same. Then node meets node,
-    with all ranks at once: the first of one with the first of the other, the second with the second, as
-    rings over several network cards do. No round has two meetings that share a node, and 16 nodes of 8 ranks
-    need 28 + 15 rounds instead of one for each of 8,128 pairs.
+    First the pairs inside each node, one pair per node and round, all nodes in parallel. Then pairs of nodes,
+    all their ranks at once: first rank with first rank, second with second, as rings over several network
+    cards do. No node takes part in two node pairs of a round, and 16 nodes of 8 ranks need 28 + 15 rounds
+    instead of one for each of 8,128 pairs.
     """
     members = [[rank for rank, node in enumerate(nodes) if node == name] for name in dict.fromkeys(nodes)]
-    for side_by_side in zip_longest(*(combinations(ranks, 2) for ranks in members)):
-        yield [pair for pair in side_by_side if pair is not None]
-    for meeting in filter(None, tournament(len(members))):
-        pairs = (pair for one, other in meeting for pair in zip(members[one], members[other], strict=False))
+    for parallel_pairs in zip_longest(*(combinations(ranks, 2) for ranks in members)):
+        yield [pair for pair in parallel_pairs if pair is not None]
+    for node_pairs in filter(None, tournament(len(members))):
+        pairs = (
+            pair for node, other in node_pairs for pair in zip(members[node], members[other], strict=False)
+        )
         yield [(min(pair), max(pair)) for pair in pairs]
 
 
 def tournament(players: int) -> list[list[Pair]]:
-    """Rounds in which everybody meets everybody once: one stays, the others move on by one seat."""
-    seats = list(range(players)) + [-1] * (players % 2)  # -1: the other one pauses
+    """All pairs in rounds without overlap (the circle method): one seat stays, the others rotate."""
+    seats = list(range(players)) + [-1] * (players % 2)  # -1: its partner pauses
     rounds = []
     for _ in range(len(seats) - 1):
         half = len(seats) // 2

@@ -1,4 +1,4 @@
-"""Position: a rank's own heartbeat, updated as it moves through stages and steps."""
+"""Position: a rank's heartbeat, updated at every stage and step."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
 
 
 class Position:
-    """Where this rank is; without a heartbeat file it counts for itself alone."""
+    """The stage and step of this rank; published if there is a heartbeat file."""
 
     def __init__(self, file: Path | None, rank: int, world_size: int) -> None:
         self._slots = Heartbeats(file, world_size) if file else None
@@ -18,7 +18,7 @@ class Position:
         self.begun = 0
 
     def plan(self, steps: int) -> None:
-        """Say how many steps there will be; the launcher cannot count those of a data set."""
+        """Publish how many steps there will be; the launcher does not know the length of a data set."""
         self._planned = steps
 
     def enter(self, stage: Stage, *, slowest_warmup_s: float | None = None) -> None:
@@ -35,6 +35,6 @@ class Position:
         self.mark(Phase.INPUT)
 
     def mark(self, phase: int) -> None:
-        """Say which phase of the current step begins."""
+        """Publish which phase of the current step begins."""
         if self._slots is not None:
             self._slots.write_position(self._rank, self.completed, self.begun, phase)

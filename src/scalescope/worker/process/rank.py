@@ -1,4 +1,4 @@
-"""One rank's life: take its place, join, measure, write its file, leave."""
+"""One rank's life: set up, join the group, measure, write the rank file, leave."""
 
 import ctypes
 import importlib
@@ -23,7 +23,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def run_rank(job: RankJob) -> int:
-    """Do the job and write the rank file, also on failure; returns the exit code."""
+    """Run the job and write the rank file, also on failure; returns the exit code."""
     position = Position(Path(job.heartbeat_file), job.rank, job.world_size)
     record: dict[str, Any] = {"rank": job.rank, "host": socket.gethostname(), "state": "running"}
 
@@ -43,7 +43,7 @@ def run_rank(job: RankJob) -> int:
 
 
 def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any], write: Any) -> Any:
-    """Measure as the job says, filling and writing `record`; returns how to leave the group.
+    """Measure the job's trial, filling and writing `record`; returns the function that leaves the group.
 
     The record is complete and on disk before leaving: a hang in teardown must not cost the result.
     """
@@ -58,36 +58,36 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
 
     trial = Trial(settings=job.settings)
     fault = fault_of(job.rank)
-    if "OMP_NUM_THREADS" not in (job.settings["env"] or {}):
-        torch.set_num_threads(job.settings["threads_per_rank"])
-    device = choose_device(job.settings["device"], job.local_rank)
+    if "OMP_NUM_THREADS" not in trial.env:
+        torch.set_num_threads(trial.threads_per_rank)
+    device = choose_device(trial.device, job.local_rank)
     record["device"] = str(device)
     record["placement"] = describe_placement(job.rank, job.local_rank, device, job.cpus)
     if fault is not None:
         fault.at_stage("init")
     position.enter(Stage.JOINING)
     group = Group(rank=job.rank, world_size=job.world_size, joined=False)
-    if job.settings.get("strategy") != "single":
+    if "strategy" not in job.settings or trial.is_wrapped:  # collectives have no strategy
         store = store or dist.FileStore(job.store_file, job.world_size)
         identity = device_identity(device)
         clash = identity and shared_device(store, job.rank, job.world_size, identity)
-        if clash and not (job.settings["oversubscribe"] or job.settings["split_gpu"]):
-            raise RuntimeError(f"{clash}; --oversubscribe runs that all the same")
+        if clash and not (trial.oversubscribe or trial.split_gpu):
+            raise RuntimeError(f"{clash}; add --oversubscribe to run anyway")
         group = join(
             store,
-            backend=job.settings["backend"],
+            backend=trial.backend,
             rank=job.rank,
             world_size=job.world_size,
             device=device,
             timeout_s=job.group_timeout_s,
         )
     write()
-    benchmark = importlib.import_module(f"scalescope.worker.benchmarks.{job.settings['benchmark']}")
-    found = benchmark.measure(trial, group, device, position, fault)
-    if found.write_trace is not None:
+    benchmark = importlib.import_module(f"scalescope.worker.benchmarks.{trial.benchmark}")
+    measurements = benchmark.measure(trial, group, device, position, fault)
+    if measurements.write_trace is not None:
         name = trace_name(trial.trial_id, job.launch, job.rank)
-        found.counters |= {"trace": name, **found.write_trace(Path(job.folder) / name)}
-    record.update(state="done", samples=found.samples, counters=found.counters)
+        measurements.counters |= {"trace": name, **measurements.write_trace(Path(job.folder) / name)}
+    record.update(state="done", samples=measurements.samples, counters=measurements.counters)
     write()
     position.enter(Stage.TEARDOWN)
 
@@ -100,22 +100,22 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
 
 
 def enter_network(namespace: str) -> None:
-    """Move this rank into the network namespace of that file; the empty name is the host's own."""
+    """Move this rank into a network namespace, given by its file; an empty name means the host's own."""
     if namespace:
-        with Path(namespace).open("rb") as place:
+        with Path(namespace).open("rb") as namespace_file:
             libc = ctypes.CDLL(None, use_errno=True)
-            if libc.setns(place.fileno(), _CLONE_NEWNET) != 0:
+            if libc.setns(namespace_file.fileno(), _CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), "cannot enter the network namespace")
 
 
 def pin_to(cpus: list[int]) -> None:
-    """Keep this rank on its own cores, where the system can do that."""
+    """Pin this rank to its cores, where the system supports it."""
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """What went wrong, in a form the launcher can weigh against the other ranks' errors."""
+    """The error as data: the launcher compares the errors of all ranks to find the first cause."""
     lines = traceback.format_exception_only(type(error), error)
     text = lines[-1].strip() if lines else repr(error)
     if isinstance(error, BadInput):

@@ -1,4 +1,4 @@
-"""Meeting: the store in which ranks that others started find each other: torch's, or a file on one host."""
+"""Rendezvous: the store that connects the ranks of torchrun or srun: torch's own, or a file on one host."""
 
 import datetime
 import os
@@ -24,29 +24,30 @@ class Rendezvous:
         self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.store = dist.FileStore(path, self.world_size)
 
-    def say(self, key: str, value: bytes | str) -> None:
+    def publish(self, key: str, value: bytes | str) -> None:
+        """Store a value under a key, for all ranks."""
         self.store.set(f"scalescope/{key}", value)
 
-    def heard(self, key: str) -> bytes | None:
-        """What was said under a key; None where nothing was yet."""
+    def get(self, key: str) -> bytes | None:
+        """The value under a key; None if it has not been published yet."""
         name = f"scalescope/{key}"
         return bytes(self.store.get(name)) if self.store.check([name]) else None
 
-    def hear(self, key: str, limit_s: float = float("inf")) -> bytes:
-        """Wait for what is said under a key, however long rank 0 thinks between two trials.
+    def wait(self, key: str, limit_s: float = float("inf")) -> bytes:
+        """Wait until a key is published, however long rank 0 takes between two trials.
 
-        Asked for again and again: the store's own way of waiting prints warnings when it takes a minute.
+        This polls, because the store's own wait prints warnings after a minute.
         """
         deadline, sleep_s = time.monotonic() + limit_s, 0.005
-        while (found := self.heard(key)) is None:
+        while (value := self.get(key)) is None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"nobody said {key} within {limit_s:g} s")
+                raise TimeoutError(f"{key} was not published within {limit_s:g} s")
             time.sleep(sleep_s)
             sleep_s = min(_LONGEST_SLEEP_S, 1.3 * sleep_s)
-        return found
+        return value
 
     def prefix(self, name: str) -> Any:
-        """A part of the store for one trial: over the same keys a second group finds the first's."""
+        """A part of the store for one trial: a second group must not find the keys of the first."""
         import torch.distributed as dist
 
         return dist.PrefixStore(f"scalescope/{name}", self.store)

@@ -1,7 +1,7 @@
 """Zygote: a process that has torch imported and forks ranks, so that a launch costs no import.
 
-It never touches CUDA and runs no thread of its own, or its children could not. It reads one JSON request a
-line from standard input and answers on the pipe that was standard output:
+It never uses CUDA or threads, because its forked children could not use them then. It reads one JSON
+request per line from standard input and answers on the pipe that was standard output:
   {"fork": RANKJOB, "env": {...}, "log": PATH} -> {"pid": N}, later {"exited": N, "status": S}
   {"probe": true} -> {"machine": {...}} or {"error": "..."}
 """
@@ -24,7 +24,7 @@ def main() -> None:
     os.dup2(2, 1)  # what an import prints must not break the protocol
     try:
         preload()
-    except Exception as error:  # a broken install raises whatever it likes
+    except Exception as error:  # a broken install may raise anything
         _answer(
             answers, {"error": f"torch cannot be imported ({error}); install 2.6 or newer: pip install torch"}
         )
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def preload() -> None:
-    """Import what every rank needs. DDP's constructor imports torch._dynamo: 1.7 s a launch otherwise."""
+    """Import what every rank needs. DDP's constructor imports torch._dynamo, which takes 1.7 s per launch."""
     import torch
     import torch._dynamo
     import torch.distributed
@@ -89,7 +89,7 @@ def _handle(request: dict[str, Any], answers: int, children: dict[int, int]) -> 
     if "probe" in request:
         _, status = os.waitpid(pid, 0)
         if status:
-            _answer(answers, {"error": "looking at the machine crashed torch"})
+            _answer(answers, {"error": "torch crashed while probing this machine"})
         return
     children[os.pidfd_open(pid)] = pid
     _answer(answers, {"pid": pid})
@@ -98,7 +98,7 @@ def _handle(request: dict[str, Any], answers: int, children: dict[int, int]) -> 
 def _become_rank(request: dict[str, Any], answers: int) -> int:
     os.close(answers)
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)  # before the log is opened: were 0 free, the log would become it
+    os.dup2(null, 0)  # before the log is opened, which would take descriptor 0 if it were free
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -110,7 +110,7 @@ def _become_rank(request: dict[str, Any], answers: int) -> int:
 
 
 def _probe(answers: int) -> int:
-    from scalescope.worker.process.probe import probe
+    from scalescope.worker.machine.probe import probe
 
     try:
         _answer(answers, {"machine": probe()})

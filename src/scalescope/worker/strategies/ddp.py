@@ -12,6 +12,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.experiment.ablations import NO_COMM
 from scalescope.worker.training.ddp_logging import DdpWatch, bucket_samples
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
@@ -26,15 +27,15 @@ def wrap(
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step whose backward averages gradients over the default process group."""
-    silent = ablation == "noop_comm"
-    if silent:  # buffers would be sent all the same, and ranks wait for them
+    without_communication = ablation == NO_COMM
+    if without_communication:  # buffers would still be broadcast, and ranks would wait for them
         options = dataclasses.replace(options, broadcast_buffers=False)
     wrapped = wrapped_in_ddp(workload.model, options, device)
-    if silent:
+    if without_communication:
         wrapped.register_comm_hook(device, _send_nothing)
     else:
         add_comm_hook(wrapped, options.comm_hook)
-    has_hook = silent or options.comm_hook != "none"
+    has_hook = without_communication or options.comm_hook != "none"
     optimizer = make_optimizer(workload.model.parameters())
     return step_of(workload, wrapped, optimizer, options, has_hook=has_hook)
 
@@ -63,7 +64,7 @@ def step_of(
 def wrapped_in_ddp(model: nn.Module, options: Any, device: torch.device) -> DistributedDataParallel:
     """The model inside PyTorch's DDP."""
     with warnings.catch_warnings():
-        # torch 2.13 renames broadcast_buffers; the new name is unknown to the older ones we support
+        # torch 2.13 renames broadcast_buffers; older supported versions do not know the new name
         warnings.simplefilter("ignore", FutureWarning)
         return DistributedDataParallel(
             model,
@@ -77,19 +78,19 @@ def wrapped_in_ddp(model: nn.Module, options: Any, device: torch.device) -> Dist
 
 
 def add_comm_hook(wrapped: DistributedDataParallel, name: str) -> None:
-    """Let gradients travel in another format."""
+    """Send gradients in 16 bits."""
     if name != "none":
         wrapped.register_comm_hook(_HALF[name], _send_half)
 
 
 def synchronise_first_step(step: Step) -> Step:
-    """Under a static graph, `no_sync` in the first iteration dies: exchange every batch of that step.
+    """With a static graph, `no_sync` fails in the first iteration: synchronise every batch of that step.
 
-    The sum stays exact: an average that is averaged again does not change.
+    The result stays exact: averaging an average again does not change it.
     """
     ended = [0]
 
-    def clear() -> None:  # the one part that no lever replaces
+    def clear() -> None:  # the only part that no lever replaces
         step.clear()
         ended[0] += 1
 
@@ -100,7 +101,7 @@ def synchronise_first_step(step: Step) -> Step:
 
 
 def _send_nothing(device: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A communication hook that leaves the local gradients as they are: ranks diverge on purpose."""
+    """A communication hook that keeps the local gradients: ranks diverge on purpose."""
     devices = [device] if device.type == "cuda" else None
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
     done.set_result(bucket.buffer())
@@ -108,9 +109,9 @@ def _send_nothing(device: Any, bucket: GradBucket) -> torch.futures.Future[torch
 
 
 def _send_half(dtype: torch.dtype, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A communication hook that sends 16 bits a number; PyTorch's own for bf16 refuses gloo.
+    """A communication hook that sends 16 bits per element; PyTorch's own hook for bf16 does not support gloo.
 
-    A hook replaces DDP's division by the number of ranks, so it divides itself, before the sum can overflow.
+    A hook replaces DDP's division by the number of ranks, so this one divides, before the sum can overflow.
     """
     full = bucket.buffer()
     half = full.to(dtype).div_(dist.get_world_size())

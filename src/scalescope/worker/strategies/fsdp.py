@@ -11,12 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from scalescope.catalog.strategies.fsdp import Fsdp
-from scalescope.worker.process.emulation import expect_emulation
+from scalescope.worker.machine.emulation import expect_emulation
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
-# Parameters as they are, and gradients summed as such; or bf16 for everything but that sum and the outputs,
-# from which a loss is made.
+# Everything in fp32; or bf16 for everything except the sum of gradients and the outputs, which the loss uses.
 _INNER = {
     "fp32": MixedPrecisionPolicy(),
     "bf16": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
@@ -34,7 +33,7 @@ def wrap(
     ablation: str,
     make_optimizer: OptimizerFactory,
 ) -> Step:
-    """A training step whose parameters exist whole only while their block computes."""
+    """A training step that gathers the parameters of a block only while the block computes."""
     if options.fsdp_param_dtype != "fp32":
         expect_emulation()
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -52,13 +51,13 @@ def wrap(
         finally:
             model.set_requires_gradient_sync(True)
 
-    # The optimizer comes last: sharding has replaced the parameters.
+    # The optimizer is created last: sharding replaces the parameters.
     optimizer = make_optimizer(workload.model.parameters())
     return plain_step(workload, workload.model, optimizer, no_sync=no_sync)
 
 
 def units_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks that are gathered one at a time: children of containers, as far as they have parameters."""
+    """The blocks that are gathered one at a time: children of containers that have parameters."""
     most = sum(parameter.numel() for parameter in model.parameters()) / 2
     return list(_units_in(model, most))
 
@@ -68,7 +67,7 @@ def _units_in(module: nn.Module, most: float) -> Iterator[nn.Module]:
         size = sum(parameter.numel() for parameter in child.parameters())
         if size == 0:
             continue
-        # Gathering a container that is most of the model would gather the model.
+        # Gathering a container that is most of the model would gather nearly the whole model.
         whole = isinstance(child, nn.ModuleList) or (isinstance(child, _CONTAINERS) and size > most)
         if isinstance(module, _CONTAINERS) and not whole:
             yield child

@@ -1,4 +1,4 @@
-"""The `pipeline` strategy: a sequential model in stages, one a rank, by `torch.distributed.pipelining`."""
+"""The `pipeline` strategy: a sequential model in stages, one per rank, by `torch.distributed.pipelining`."""
 
 import dataclasses
 import inspect
@@ -17,7 +17,7 @@ from scalescope.errors import BadInput
 from scalescope.worker.training.feeding import fetch, to_device
 from scalescope.worker.training.step import Batch, Data, OptimizerFactory, Step, Workload, plain_step
 
-# Outputs are of no use once the loss is known; older versions of torch keep and join them all the same.
+# Outputs are not needed once the loss is known; older versions of torch keep and join them anyway.
 _WITHOUT_OUTPUTS = (
     {"return_outputs": False} if "return_outputs" in inspect.signature(ScheduleGPipe.step).parameters else {}
 )
@@ -30,28 +30,28 @@ def wrap(
     ablation: str,
     make_optimizer: OptimizerFactory,
 ) -> Step:
-    """A training step that runs a whole schedule, forward and backward, where others only go forward."""
+    """A training step whose forward runs a whole schedule, backward included."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     blocks = blocks_of(workload.model)
     stages = split(blocks, costs_of(blocks, _sample_inputs(workload.data, device)), ranks)
     for number, stage in enumerate(stages):
         if number != rank:
-            stage.to("meta")  # lets go of what other ranks hold, so that memory is that of a pipeline
-    run = _Run(stages[rank], workload.loss, options, device)
+            stage.to("meta")  # frees the stages of other ranks, so that memory is that of a pipeline
+    runner = _StageRunner(stages[rank], workload.loss, options, device)
     optimizer = make_optimizer(stages[rank].parameters())
 
     def apply() -> None:
         optimizer.step()
-        run.finish()
+        runner.finish()
 
     step = plain_step(workload, stages[rank], optimizer)
     return dataclasses.replace(
-        step, module=stages[rank], forward=run.forward, backward=lambda loss: None, apply=apply
+        step, module=stages[rank], forward=runner.forward, backward=lambda loss: None, apply=apply
     )
 
 
-class _Run:
-    """Runs schedules of one stage, and lets every rank know the loss."""
+class _StageRunner:
+    """Runs the schedules of one stage and broadcasts the loss to all ranks."""
 
     def __init__(
         self, stage: nn.Module, loss: Callable[[Any, Any], Tensor], options: Pipeline, device: torch.device
@@ -59,15 +59,15 @@ class _Run:
         self._stage, self._loss, self._options, self._device = stage, loss, options, device
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._schedules: dict[torch.Size, Any] = {}
-        self._told: dist.Work | None = None
+        self._loss_broadcast: dist.Work | None = None
 
     def forward(self, batch: Batch) -> Tensor:
-        """Train on a batch; the mean loss arrives in the returned tensor by the end of `finish`.
+        """Train on a batch; the returned tensor holds the mean loss after `finish`.
 
-        It travels while the optimizer works, so that all ranks judge the same loss and none waits for it.
+        The broadcast overlaps with the optimizer, so that all ranks get the loss without waiting for it.
         """
         if not (isinstance(batch, tuple) and all(isinstance(part, Tensor) for part in batch)):
-            raise BadInput("pipeline needs batches of two tensors, inputs and targets")
+            raise BadInput("pipeline requires batches of two tensors: inputs and targets")
         inputs, targets = batch
         schedule = self._schedule_for(inputs)
         losses: list[Tensor] = []
@@ -80,25 +80,25 @@ class _Run:
         loss = torch.zeros((), device=self._device)
         if losses:
             loss += torch.stack(losses).detach().mean()
-        self._told = dist.broadcast(loss, src=self._ranks - 1, async_op=True)
+        self._loss_broadcast = dist.broadcast(loss, src=self._ranks - 1, async_op=True)
         return loss
 
     def finish(self) -> None:
-        """Wait for the loss, which has had the optimizer's time to arrive."""
-        if self._told is not None:
-            self._told.wait()
-            self._told = None
+        """Wait for the broadcast of the loss."""
+        if self._loss_broadcast is not None:
+            self._loss_broadcast.wait()
+            self._loss_broadcast = None
 
     def _schedule_for(self, inputs: Tensor) -> Any:
-        """One schedule for each shape: torch learns once how large the messages are.
+        """One schedule per input shape: torch determines the message sizes once.
 
-        The last batch of an epoch may be smaller; too small for 1f1b, it goes all forward, then all back.
+        The last batch of an epoch may be too small for 1f1b; it uses gpipe.
         """
         if inputs.shape not in self._schedules:
             stage = PipelineStage(self._stage, self._rank, self._ranks, self._device)
             parts = parts_of(len(inputs), self._options.microbatches, self._ranks)
-            turns_early = self._options.schedule == "1f1b" and parts >= self._ranks
-            kind = Schedule1F1B if turns_early else ScheduleGPipe
+            uses_1f1b = self._options.schedule == "1f1b" and parts >= self._ranks
+            kind = Schedule1F1B if uses_1f1b else ScheduleGPipe
             self._schedules[inputs.shape] = kind(stage, parts, loss_fn=self._loss, scale_grads=True)
         return self._schedules[inputs.shape]
 
@@ -110,13 +110,13 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
         model = unrolled()
     if not isinstance(model, nn.Sequential):
         raise BadInput(
-            f"pipeline needs an nn.Sequential or a model with as_sequential(), got {type(model).__name__}"
+            f"pipeline requires an nn.Sequential or a model with as_sequential(), got {type(model).__name__}"
         )
     return list(model)
 
 
 def _sample_inputs(data: Data, device: torch.device) -> Tensor | None:
-    """Two samples to look at, where some can be had without using up what is trained on."""
+    """The inputs of two samples, if reading them does not consume training data."""
     if data.synthesize is not None:
         batch = data.synthesize(2, torch.Generator().manual_seed(0))
     elif hasattr(data.samples, "__getitem__") and len(data.samples) > 1:
@@ -128,9 +128,9 @@ def _sample_inputs(data: Data, device: torch.device) -> Tensor | None:
 
 
 def costs_of(blocks: Sequence[nn.Module], inputs: Tensor | None) -> list[int]:
-    """What each block costs: its floating-point operations, and its parameters for the optimizer.
+    """The cost of each block: its floating-point operations, and its parameters for the optimizer.
 
-    Counted, not timed: every rank must come to the same split.
+    Counted, not timed: every rank must get the same split.
     """
     costs = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     if inputs is None:
@@ -139,7 +139,7 @@ def costs_of(blocks: Sequence[nn.Module], inputs: Tensor | None) -> list[int]:
     with torch.no_grad():
         for number, block in enumerate(blocks):
             with FlopCounterMode(display=False) as counter:
-                inputs = block.eval()(inputs)  # running statistics and random numbers stay untouched
+                inputs = block.eval()(inputs)  # running statistics and random numbers do not change
             costs[number] += counter.get_total_flops()
     for block, training in zip(blocks, was_training, strict=True):
         block.train(training)
@@ -147,19 +147,19 @@ def costs_of(blocks: Sequence[nn.Module], inputs: Tensor | None) -> list[int]:
 
 
 def split(blocks: Sequence[nn.Module], costs: Sequence[int], count: int) -> list[nn.Sequential]:
-    """Cut the blocks into `count` stages so that the most expensive stage is as cheap as can be."""
-    # An optimizer needs parameters: blocks without any stay with the one before them, or the first after.
+    """Split the blocks into `count` stages so that the most expensive stage is as cheap as possible."""
+    # An optimizer needs parameters: blocks without any join the block before them, or the first one after.
     starts = [number for number, block in enumerate(blocks) if any(True for _ in block.parameters())]
     if len(starts) < count:
         raise BadInput(
-            f"pipeline over {count} ranks needs {count} blocks with parameters, the model has {len(starts)}"
+            f"pipeline on {count} ranks requires {count} blocks with parameters; the model has {len(starts)}"
         )
     edges = [0, *starts[1:], len(blocks)]
     cuts = balanced_cuts([sum(costs[low:high]) for low, high in pairwise(edges)], count)
     stages = [nn.Sequential(*blocks[edges[low] : edges[high]]) for low, high in pairwise(cuts)]
     owned = [parameter for stage in stages for parameter in stage.parameters()]
     if len(owned) != len(set(owned)):
-        raise BadInput("pipeline cannot cut this model: stages on different ranks would share parameters")
+        raise BadInput("pipeline cannot split this model: stages on different ranks would share parameters")
     return stages
 
 

@@ -1,21 +1,22 @@
 """The `scratch_ddp` strategy: data parallelism from scratch, written to be read.
 
-Every rank holds the whole model and trains on samples of its own. The replicas stay equal because they start
-equal (a broadcast) and apply the same gradient in every step: the mean over all ranks. What makes it fast:
+Every rank holds the whole model and trains on its own samples. The replicas stay equal because they start
+equal (a broadcast) and apply the same gradient in every step: the mean over all ranks. Four ideas make it
+fast:
 
 1. Buckets. A message has a fixed cost, so gradients travel in few large tensors, not in many small ones.
 2. Reverse order. Backward computes the last layer's gradients first, so buckets are filled from the end of
    the model, and the first is full long before backward ends.
-3. Overlap. A hook on every parameter notices when its gradient is ready; a full bucket leaves at once, and
-   backward goes on with earlier layers while it travels.
+3. Overlap. A hook on every parameter runs when its gradient is ready; a full bucket is sent at once, and
+   backward continues with earlier layers meanwhile.
 4. Gradients live in the buckets, as views into the flat tensor that is sent: no copies in or out.
 
-`benchmarks/scratch_ddp.py` compares it with `ddp` on two gloo ranks. On a quiet machine (torch 2.11) a step
+`benchmarks/scratch_ddp.py` compares it with `ddp` on two gloo ranks. On an idle machine (torch 2.11) a step
 with 26 MiB of gradients took 1.005 times as long in one bucket [0.973, 1.038] and 1.006 in buckets of 4 MiB
-[0.976, 1.036]: no difference that six launches can show. Fixed costs show in a model 64 wide: 0.92 [0.91,
-0.93]. The 0.14 ms a step are missing without sending, too, so they are no messages but DDP's own work around
-forward and backward. What that work buys is left out here: buffers kept equal in every step, uneven inputs,
-communication hooks, buckets laid out in the order of use.
+[0.976, 1.036]: no difference that six launches can detect. Fixed costs show in a model 64 wide: 0.92 [0.91,
+0.93]. The same 0.14 ms per step are saved without communication, so they are not messages but DDP's own work
+around forward and backward. What that work provides is missing here: buffers kept equal in every step, uneven
+inputs, communication hooks, buckets laid out in the order of use.
 """
 
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from scalescope.catalog.strategies.scratch_ddp import ScratchDdp
+from scalescope.experiment.ablations import NO_COMM
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _MIB = 2**20
@@ -41,7 +43,7 @@ def wrap(
 ) -> Step:
     """A training step whose backward ends with the mean gradient of all ranks in every parameter."""
     cap_bytes = None if options.bucket_cap_mb is None else options.bucket_cap_mb * _MIB
-    averager = Averager(workload.model, cap_bytes, sends=ablation != "noop_comm")
+    averager = Averager(workload.model, cap_bytes, sends=ablation != NO_COMM)
     optimizer = make_optimizer(workload.model.parameters())
     # Gradients are cleared in place: set to None, they would come back as tensors outside the buckets.
     return plain_step(workload, workload.model, optimizer, no_sync=averager.no_sync, keep_gradients=True)
@@ -62,7 +64,7 @@ def bucket_layout(parameters: list[nn.Parameter], cap_bytes: float | None) -> li
 
 
 class Bucket:
-    """Gradients that travel together, one behind the other in a flat tensor."""
+    """Gradients that are sent together, one after the other in a flat tensor."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
@@ -79,7 +81,7 @@ class Averager:
 
     def __init__(self, model: nn.Module, cap_bytes: float | None, *, sends: bool = True) -> None:
         for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), src=0)  # replicas that start apart stay apart
+            dist.broadcast(tensor.detach(), src=0)  # replicas that start different stay different
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.buckets = [Bucket(parameters) for parameters in bucket_layout(trained, cap_bytes)]
         self._sends = sends
@@ -109,7 +111,7 @@ class Averager:
             # Autograd calls back when this backward is over, before `loss.backward()` returns.
             Variable._execution_engine.queue_callback(self._on_backward_end)
         bucket.missing -= 1
-        # Collectives pair up by their order on each rank, buckets may fill in any: each waits for its turn.
+        # Collectives must run in the same order on all ranks, buckets fill in any order: each waits its turn.
         while self._launched < len(self.buckets) and self.buckets[self._launched].missing == 0:
             self._launch_next()
 
@@ -124,7 +126,7 @@ class Averager:
 
     def _on_backward_end(self) -> None:
         """Wait for the sums; the optimizer comes next."""
-        while self._launched < len(self.buckets):  # it holds parameters that this pass made no use of
+        while self._launched < len(self.buckets):  # its parameters were not all used in this pass
             self._launch_next()
         for work in self._works:
             work.wait()

@@ -1,4 +1,4 @@
-"""The `single` strategy: the model as it is."""
+"""The `single` strategy: the model without a wrapper."""
 
 import torch
 

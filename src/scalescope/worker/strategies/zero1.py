@@ -28,7 +28,7 @@ def wrap(
 
 
 def _class_of(make_optimizer: OptimizerFactory) -> Any:
-    """Something to be called like an optimizer's class: with this rank's part of the one parameter group."""
+    """A function that is called like an optimizer class, with this rank's part of the parameter group."""
 
     def make(groups: list[dict[str, Any]], **defaults: Any) -> torch.optim.Optimizer:
         (group,) = groups

@@ -1,4 +1,4 @@
-"""Corpus: classified texts to train on and to be judged by."""
+"""Corpus: labelled texts for training and validation."""
 
 import hashlib
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """A data set; `digest` changes with any text, label or order in it, whichever way it was stored."""
+    """A data set; `digest` changes with any text, label or order in it, but not with the file format."""
 
     train: Split
     validation: Split
@@ -29,7 +29,7 @@ Row = tuple[str, int]
 
 
 def corpus_of(name: str, train: Iterable[Row], validation: Iterable[Row], classes: int) -> Corpus:
-    """The corpus made of these rows, neither part of which may be empty."""
+    """The corpus of these rows; both parts must have rows."""
     parts = {"train": _split(train), "validation": _split(validation)}
     digest = hashlib.sha256()
     for part, split in parts.items():
@@ -42,5 +42,5 @@ def corpus_of(name: str, train: Iterable[Row], validation: Iterable[Row], classe
 
 
 def _split(rows: Iterable[Row]) -> Split:
-    found = list(rows)
-    return Split(texts=tuple(text for text, _ in found), labels=tuple(label for _, label in found))
+    pairs = list(rows)
+    return Split(texts=tuple(text for text, _ in pairs), labels=tuple(label for _, label in pairs))

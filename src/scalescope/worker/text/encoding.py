@@ -1,4 +1,4 @@
-"""Texts as rows of word ids of one length, and as data sets that hand out whole batches."""
+"""Texts as rows of word ids of equal length, and as data sets that return whole batches."""
 
 from array import array
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def encode(texts: Sequence[str], vocabulary: Vocabulary, length: int) -> Tensor:
-    """Word ids, int32, texts × `length`: cut at the end or padded there; no text is padding alone."""
+    """Word ids, int32, texts × `length`: cut or padded at the end; an empty text is one unknown word."""
     ids = array("i")
     for text in texts:
         row = [vocabulary.get(word, UNKNOWN) for word in words_of(text)[:length]] or [UNKNOWN]
@@ -24,7 +24,7 @@ def encode(texts: Sequence[str], vocabulary: Vocabulary, length: int) -> Tensor:
 
 
 def continued(tokens: Tensor) -> Pair:
-    """Inputs and, for each, the token that follows; padding is no target."""
+    """Inputs and the next token for each; padding is not a target."""
     targets = tokens[:, 1:].long()
     return tokens[:, :-1], targets.masked_fill(targets == PADDING, IGNORED)
 

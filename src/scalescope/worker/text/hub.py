@@ -1,4 +1,4 @@
-"""Reads a data set through Hugging Face's `datasets`, which downloads it where it is not there yet."""
+"""Loads a data set with Hugging Face's `datasets`, which downloads it if needed."""
 
 import importlib
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ def load_from_hub(name: str, repository: str, classes: int) -> Corpus:
         return corpus_of(name, _rows(parts["train"]), _rows(parts["test"]), classes)
     except BadInput:
         raise
-    except Exception as error:  # whatever a download may die of
+    except Exception as error:  # a download may raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadInput(
-            f"data {name}: {repository} could not be loaded: {reason}; --data-dir reads local files"
+            f"data {name}: {repository} could not be loaded: {reason}; use --data-dir to read local files"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Reads texts from CSV files and folders; what cannot be read is refused with its file and line."""
+"""Reads texts from CSV files and folders; errors name the file and line."""
 
 import csv
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from scalescope.errors import BadInput
 
-_LONGEST_FIELD = 1 << 24  # the csv module's own limit is below the longest reviews
+_LONGEST_FIELD = 1 << 24  # the csv module's default is below the longest reviews
 
 
 def csv_rows(path: Path, fields: int) -> Iterator[tuple[str, list[str]]]:
-    """Every row with `file:line` of its beginning; blank lines are passed over."""
+    """Every row with the `file:line` where it begins; blank lines are skipped."""
     csv.field_size_limit(_LONGEST_FIELD)
     line = 1
     try:
@@ -32,7 +32,7 @@ def csv_rows(path: Path, fields: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def text_files(folder: Path) -> Iterator[str]:
-    """The text of every .txt file of a folder, in the order of the names."""
+    """The text of every .txt file of a folder, ordered by name."""
     for path in sorted(folder.glob("*.txt")):
         try:
             yield path.read_text(encoding="utf-8")

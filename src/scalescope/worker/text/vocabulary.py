@@ -1,4 +1,4 @@
-"""Words and their ids: found in the training texts once, kept in a cache, the same on every rank."""
+"""Words and their ids: collected from the training texts once, cached, equal on every rank."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ from scalescope.worker.text.corpus import Corpus
 PADDING = 0
 UNKNOWN = 1
 FIRST_WORD = 2
-_TOKENISER_VERSION = 1  # part of the cache's key: raise it with every change of `words_of`
+_TOKENISER_VERSION = 1  # part of the cache key: increase it with every change of `words_of`
 _BREAK = re.compile(r"<br\s*/?>")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 
@@ -25,24 +25,24 @@ Vocabulary = Mapping[str, int]
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in small letters, numbers included, without HTML's line breaks."""
+    """The words of a text in lower case, including numbers, without HTML line breaks."""
     return _WORD.findall(_BREAK.sub(" ", text.lower()))
 
 
 def vocabulary_of(corpus: Corpus, size: int) -> Vocabulary:
-    """The ids of the most frequent words of the training texts; the first rank that asks finds them."""
+    """The ids of the most frequent words of the training texts; the first rank computes and caches them."""
     words = _cached(corpus, size) or most_frequent(corpus.train.texts, size - FIRST_WORD)
     return {word: number for number, word in enumerate(words, FIRST_WORD)}
 
 
 def most_frequent(texts: Iterable[str], count: int) -> list[str]:
-    """Up to `count` words, the most frequent first, equally frequent ones in alphabetical order."""
-    found = Counter(word for text in texts for word in words_of(text))
-    return sorted(found, key=lambda word: (-found[word], word))[:count]
+    """Up to `count` words, most frequent first, ties in alphabetical order."""
+    counts = Counter(word for text in texts for word in words_of(text))
+    return sorted(counts, key=lambda word: (-counts[word], word))[:count]
 
 
 def cache_folder() -> Path | None:
-    """Where the person's caches lie; None where there is no home."""
+    """The user's cache folder; None without a home directory."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     if Path(given).is_absolute():
         return Path(given) / "scalescope"
@@ -52,7 +52,7 @@ def cache_folder() -> Path | None:
 
 
 def _cached(corpus: Corpus, size: int) -> list[str] | None:
-    """The words from the cache, put there first if need be; None where nothing can be kept."""
+    """The words from the cache, which is filled first if needed; None if nothing can be cached."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -71,7 +71,7 @@ def _cached(corpus: Corpus, size: int) -> list[str] | None:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold the lock file; it stays behind, since removing one that others wait for would split them."""
+    """Hold the lock file. It is not removed: other ranks may be waiting for it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -79,7 +79,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _read(file: Path, size: int) -> list[str] | None:
-    """The words a file holds, if it is whole and could have been written by us."""
+    """The words of a cache file; None if it is missing or damaged."""
     try:
         words = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Assembly: puts workload, strategy and levers of a trial together."""
+"""Assembly: combines the workload, strategy and levers of a trial."""
 
 import hashlib
 import importlib
@@ -22,55 +22,56 @@ from scalescope.worker.training.step import BuildContext, OptimizerFactory, Step
 
 def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload:
     """The trial's model, data and loss, the same on every rank."""
-    name, source = str(trial.settings["workload"]), str(trial.settings.get("data", "synthetic"))
-    card = cards.card("workloads", name)
+    card = trial.workload_card
     module = importlib.import_module(card.__module__.replace(".catalog.", ".worker."))
     torch.manual_seed(trial.settings["seed"])
     shard = shard_of(trial, group)
     context = BuildContext(
-        reference=name,
+        reference=trial.workload,
         rank=shard.index,
         world_size=shard.count,
         batch_size=trial.micro_batch_size,
-        corpus=_corpus(trial, source),
+        corpus=_corpus(trial),
     )
     workload: Workload = module.build(trial.options(card), device, context)
     _check_same_on_all_ranks(workload.model, group)
     return workload
 
 
-def _corpus(trial: Trial, source: str) -> Any:
-    """Text to read, for data that is some."""
-    if source in ("synthetic", "own"):
+def _corpus(trial: Trial) -> Any:
+    """The texts to train on; None for data that is not a corpus."""
+    card = cards.card("data", trial.data)
+    if not card.has_corpus:
         return None
-    module = importlib.import_module(f"scalescope.worker.data.{source}")
-    return module.load(trial.options(cards.card("data", source)))
+    module = importlib.import_module(f"scalescope.worker.data.{trial.data}")
+    return module.load(trial.options(card))
 
 
 def _check_same_on_all_ranks(model: nn.Module, group: Group) -> None:
-    """Averaging gradients of different models would hang or train nonsense."""
-    shapes = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.named_parameters()]
+    """Averaging gradients of different models would hang or compute nonsense."""
+    shapes = [
+        (name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in model.named_parameters()
+    ]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
     total = sum(parameter.numel() for parameter in model.parameters())
-    own = f"{len(shapes)} parameters of {total:,} elements"
-    for other, said in group.others("model", f"{digest} {own}").items():
-        if said.partition(" ")[0] != digest:
+    summary = f"{len(shapes)} parameters of {total:,} elements"
+    for other, published in group.exchange("model", f"{digest} {summary}").items():
+        if published.partition(" ")[0] != digest:
             raise BadInput(
-                f"the model differs between ranks: rank {group.rank} has {own}, "
-                f"rank {other} has {said.partition(' ')[2]}"
+                f"the model differs between ranks: rank {group.rank} has {summary}, "
+                f"rank {other} has {published.partition(' ')[2]}"
             )
 
 
 def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
     """The training step the trial describes: workload, then strategy, then levers."""
-    name = trial.settings["strategy"]
     for module, options in _levers(trial):
         if hasattr(module, "prepare"):
             workload = module.prepare(workload, options, device)
-    strategy = importlib.import_module(f"scalescope.worker.strategies.{name}")
+    strategy = importlib.import_module(f"scalescope.worker.strategies.{trial.strategy}")
     step: Step = strategy.wrap(
         workload,
-        trial.options(cards.card("strategies", name)),
+        trial.options(trial.strategy_card),
         device,
         NO_COMM if has_ablation(trial, NO_COMM) else "none",
         workload.make_optimizer or optimizer_factory(trial.options(Training)),
@@ -94,7 +95,7 @@ def _levers(trial: Trial) -> Iterator[tuple[Any, Any]]:
 
 
 def optimizer_factory(options: Training) -> OptimizerFactory:
-    """Makes the trial's optimizer once a strategy knows which parameters it owns."""
+    """Creates the trial's optimizer once the strategy knows which parameters it owns."""
 
     def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
         kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.SGD
@@ -107,11 +108,11 @@ def build_feed(trial: Trial, workload: Workload, group: Group, device: torch.dev
     """The stream of batches this rank trains on."""
     seed = int(trial.settings["seed"])
     shard = shard_of(trial, group)
-    how = InputOptions(loader=trial.options(Input), copying=trial.options(Copying))
-    found = feed(workload.data, trial.micro_batch_size, how, device, shard, seed)
-    return preloaded(found) if has_ablation(trial, PRELOADED) else found
+    input_options = InputOptions(loader=trial.options(Input), copying=trial.options(Copying))
+    source = feed(workload.data, trial.micro_batch_size, input_options, device, shard, seed)
+    return preloaded(source) if has_ablation(trial, PRELOADED) else source
 
 
 def shard_of(trial: Trial, group: Group) -> Shard:
-    """This rank's part of the samples; the ranks of a pipeline have the same."""
+    """This rank's part of the samples; all ranks of a pipeline have the same part."""
     return Shard(index=group.rank % trial.replicas, count=trial.replicas)

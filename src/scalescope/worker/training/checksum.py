@@ -1,4 +1,4 @@
-"""Checksum of replicated parameters: equal on all ranks, or the training was wrong."""
+"""Checksum of replicated parameters, which must be equal on all ranks."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ def parameter_checksum(module: nn.Module) -> str:
     """Sum over the bits of all parameters, weighted by their position in the model."""
     total = 0
     with torch.no_grad():
-        for place, parameter in enumerate(module.parameters(), start=1):
+        for position, parameter in enumerate(module.parameters(), start=1):
             bits = parameter.detach().contiguous().view(_WHOLE[parameter.element_size()])
-            total += place * int(bits.sum(dtype=torch.int64).item())
+            total += position * int(bits.sum(dtype=torch.int64).item())
     return f"{total % 2**64:016x}"

@@ -1,4 +1,4 @@
-"""What DDP says of itself. The one place that knows its private logging data."""
+"""DDP's private logging data: its bucket sizes and times. Only this module knows the format."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,43 +16,43 @@ _NS = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpTimes:
-    """One iteration by DDP's own clock."""
+    """The times of one iteration, measured by DDP itself."""
 
     backward_s: float
     communication_s: float  # from the first bucket's start to the last one's end
-    overlap_s: float  # of that, until backward's compute ended
+    overlap_s: float  # the part of it before backward's compute ended
 
 
 class DdpWatch:
-    """A model inside DDP, asked about its buckets and its own times."""
+    """Reads the buckets and times of a model inside DDP."""
 
     def __init__(self, wrapped: DistributedDataParallel, *, has_hook: bool) -> None:
         self._wrapped = wrapped
         self._has_hook = has_hook
 
     def begin(self) -> None:
-        """Let it time every iteration from now on."""
+        """Let DDP time every iteration from now on."""
         self._wrapped._set_ddp_runtime_logging_sample_rate(1)
 
     def times(self) -> DdpTimes | None:
-        """The newest iteration it has times of; on a GPU this waits for the device."""
-        told = _logging_data(self._wrapped)
+        """The times of the newest measured iteration; on a GPU this waits for the device."""
+        logged = _logging_data(self._wrapped)
         names = ("backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
-        values = [int(told.get(name) or 0) for name in names]
+        values = [int(logged.get(name) or 0) for name in names]
         if min(values[:2]) <= 0:
             return None
         backward, communication, overlap = (value * _NS for value in values)
         return DdpTimes(backward_s=backward, communication_s=communication, overlap_s=overlap)
 
     def mark_buckets(self) -> None:
-        """Give every bucket's exchange a range of its own; one whose hook is taken goes without."""
+        """Give every bucket's all-reduce a named range; not possible if DDP already has a hook."""
         if not self._has_hook:
             self._wrapped.register_comm_hook(None, _marked_exchange)
             self._has_hook = True
 
 
 def _marked_exchange(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP does without a hook, under a name that profilers show."""
+    """The all-reduce that DDP does without a hook, under a name that profilers show."""
     name = f"{PREFIX}bucket {bucket.index()}"
     on_gpu = bucket.buffer().is_cuda
     with record_function(name):
@@ -68,16 +68,16 @@ def _marked_exchange(state: None, bucket: GradBucket) -> torch.futures.Future[to
 
 
 def bucket_samples(wrapped: DistributedDataParallel) -> dict[str, list[float]]:
-    """The sizes of the buckets it sends, first to last; nothing where it does not say."""
-    told = _logging_data(wrapped)
-    text = str(told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or "")
+    """The sizes of DDP's buckets, first to last; empty if DDP does not report them."""
+    logged = _logging_data(wrapped)
+    text = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
     sizes = [float(word) for word in text.split(",") if word.strip().isdigit()]
     return {"bucket_bytes": sizes} if sizes else {}
 
 
 def _logging_data(wrapped: DistributedDataParallel) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = wrapped._get_ddp_logging_data()
+        logged: dict[str, Any] = wrapped._get_ddp_logging_data()
     except (AttributeError, RuntimeError):
         return {}
-    return told
+    return logged

@@ -1,4 +1,4 @@
-"""Evaluation: how often the model is right, after an epoch, on training and validation samples."""
+"""Evaluation: the model's accuracy after an epoch, on training and validation samples."""
 
 import math
 import time
@@ -16,17 +16,17 @@ from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import Workload
 
 _LARGEST_BATCH = 256
-IGNORED = -100  # cross_entropy's own mark for positions without a target
+IGNORED = -100  # cross_entropy's default for positions without a target
 
 
 class Evaluation:
-    """Counts right answers over all ranks; it asks as many training as validation samples."""
+    """Computes accuracies over all ranks, on as many training as validation samples."""
 
     def __init__(self, workload: Workload, trial: Trial, group: Group, device: torch.device) -> None:
         self._workload = workload
         self._group = group
         self._device = device
-        # A batch that could be trained on fits: answers over a vocabulary take gigabytes.
+        # Not larger than the training batch, which fits: outputs over a vocabulary take gigabytes.
         self._batch_size = min(_LARGEST_BATCH, trial.micro_batch_size)
         validation, training = workload.data.validation, workload.data.samples
         every = max(1, len(training) // len(validation))
@@ -35,8 +35,8 @@ class Evaluation:
             "validation_accuracy": validation,
         }
 
-    def look(self, position: Position, measurements: Measurements) -> None:
-        """Measure both accuracies and how long that took."""
+    def run(self, position: Position, measurements: Measurements) -> None:
+        """Record both accuracies and the time they took."""
         started = time.perf_counter()
         self._workload.model.eval()
         with torch.no_grad():
@@ -46,20 +46,20 @@ class Evaluation:
         measurements.samples.setdefault("evaluation_time_s", []).append(time.perf_counter() - started)
 
     def _accuracy(self, samples: Any, position: Position) -> float:
-        """Each rank asks its own share; all make as many passes, since a sharded model needs all at once."""
+        """Each rank evaluates its share, in equally many passes: a sharded model needs all ranks in each."""
         ranks = self._group.world_size
-        own = list(range(self._group.rank, len(samples), ranks))
+        numbers = list(range(self._group.rank, len(samples), ranks))
         passes = math.ceil(math.ceil(len(samples) / ranks) / self._batch_size)
-        right = asked = 0.0
+        correct = counted = 0.0
         for number in range(passes):
-            position.mark(Phase(number % 2))  # alternating, so that a long evaluation is no silence
-            chosen = own[number * self._batch_size : (number + 1) * self._batch_size]
+            position.mark(Phase(number % 2))  # alternating, so that a long evaluation shows as progress
+            chosen = numbers[number * self._batch_size : (number + 1) * self._batch_size]
             batch = to_device(fetch(self._workload.data, samples, chosen or [0]), self._device)
             outputs = self._workload.model(batch[0])
             if chosen:
-                answers, targets = outputs.argmax(dim=-1), batch[1]
-                counted = targets != IGNORED
-                right += float((answers == targets)[counted].sum())
-                asked += float(counted.sum())
-        right, asked = self._group.total([right, asked], self._device)
-        return right / max(asked, 1.0)
+                predictions, targets = outputs.argmax(dim=-1), batch[1]
+                has_target = targets != IGNORED
+                correct += float((predictions == targets)[has_target].sum())
+                counted += float(has_target.sum())
+        correct, counted = self._group.total([correct, counted], self._device)
+        return correct / max(counted, 1.0)

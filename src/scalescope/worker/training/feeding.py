@@ -1,4 +1,4 @@
-"""Feeding: an endless stream of batches on the device, whichever way the samples come."""
+"""Feeding: an endless stream of batches on the device, from any kind of data."""
 
 import itertools
 import os
@@ -24,12 +24,12 @@ from scalescope.errors import BadInput
 from scalescope.parent_death import die_with_parent
 from scalescope.worker.training.step import Batch, Batches, Data, batch_size_of, map_tensors
 
-_DISTINCT_BATCHES = 2  # made once and kept on the device: input costs nothing then
+_DISTINCT_BATCHES = 2  # made once and kept on the device, so that input costs nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Which part of the samples a rank works on; the ranks of one pipeline share a part."""
+    """The part of the samples that a rank works on; the ranks of a pipeline share one."""
 
     index: int
     count: int
@@ -37,18 +37,18 @@ class Shard:
 
 @dataclass(kw_only=True)
 class InputTimes:
-    """What the host's clock says about batches: waiting for the loader, and having them copied."""
+    """Host time spent on batches: waiting for the loader, and copying to the device."""
 
     batches: int = 0
     loader_s: float = 0.0
     copy_s: float = 0.0
 
     def begin(self) -> None:
-        """Count from here on: the first batches wait for the loader's processes to start."""
+        """Start counting: the first batches wait for the loader's processes to start."""
         self.batches, self.loader_s, self.copy_s = 0, 0.0, 0.0
 
     def counters(self) -> dict[str, float | int | str | None]:
-        """Seconds of each a batch."""
+        """Seconds per batch."""
         if not self.batches:
             return {}
         return {"loader_s": self.loader_s / self.batches, "copy_s": self.copy_s / self.batches}
@@ -56,11 +56,11 @@ class InputTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Feed:
-    """Batches without end, and how many make up all samples once, where that is known."""
+    """An endless stream of batches, and how many of them are an epoch, if known."""
 
     batches: Batches
     epoch_batches: int | None = None
-    waits: InputTimes = field(default_factory=InputTimes)
+    input_times: InputTimes = field(default_factory=InputTimes)
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -70,7 +70,7 @@ class Feed:
 
 
 def preloaded(source: Feed) -> Feed:
-    """The first batches of a feed over and over, ready on the device: what steps take that never wait."""
+    """The first batches of a feed, repeated and ready on the device: steps that never wait for input."""
     try:
         ready = list(itertools.islice(source.batches, _DISTINCT_BATCHES))
     finally:
@@ -79,7 +79,7 @@ def preloaded(source: Feed) -> Feed:
 
 
 class PeekableBatches:
-    """Batches whose first one was looked at, and still comes first."""
+    """A stream of batches whose first one can be read without consuming it."""
 
     def __init__(self, batches: Batches) -> None:
         self._rest = batches
@@ -96,7 +96,7 @@ class PeekableBatches:
         return self._first.pop() if self._first else next(self._rest)
 
     def close(self) -> None:
-        """End the loader behind it, also before the first batch was taken."""
+        """Close the loader, also before the first batch was taken."""
         close = getattr(self._rest, "close", None)
         if close is not None:
             close()
@@ -104,76 +104,76 @@ class PeekableBatches:
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """What the input levers ask for: who prepares batches, and how they get to the device."""
+    """The settings of the input levers: who prepares batches, and how they are copied to the device."""
 
     loader: Input
     copying: Copying
 
 
 def feed(
-    data: Data, batch_size: int, how: InputOptions, device: torch.device, shard: Shard, seed: int
+    data: Data, batch_size: int, options: InputOptions, device: torch.device, shard: Shard, seed: int
 ) -> Feed:
-    """The stream of batches, handled as asked."""
+    """The stream of batches, prepared and copied according to `options`."""
     generator = torch.Generator().manual_seed(seed * 65_537 + shard.index + 1)
     if data.synthesize is not None:
-        if how.loader.num_workers is None:
+        if options.loader.num_workers is None:
             ready = [
                 to_device(data.synthesize(batch_size, generator), device) for _ in range(_DISTINCT_BATCHES)
             ]
             return Feed(batches=itertools.cycle(ready))
-        data = Data(samples=_MadeUp(data.synthesize, seed), collate=_as_it_is)
-        return _from_loader(data, batch_size, how, device, _Endless(shard), seed)
+        data = Data(samples=_SyntheticSamples(data.synthesize, seed), collate=_unchanged)
+        return _from_loader(data, batch_size, options, device, _EndlessSampler(shard), seed)
     if isinstance(data.samples, IterableDataset):
-        return _from_loader(data, batch_size, how, device, None, seed)
-    if _is_numbered(data.samples):
+        return _from_loader(data, batch_size, options, device, None, seed)
+    if _is_map_style(data.samples):
         sampler: Sampler[int] = DistributedSampler(data.samples, shard.count, shard.index, seed=seed)
-        return _from_loader(data, batch_size, how, device, sampler, seed + shard.index)
-    waits = InputTimes()
-    made = _ready_made(data.samples, batch_size)
-    return Feed(batches=_copied(made, how.copying, device, waits), waits=waits)
+        return _from_loader(data, batch_size, options, device, sampler, seed + shard.index)
+    times = InputTimes()
+    made = _user_batches(data.samples, batch_size)
+    return Feed(batches=_copied(made, options.copying, device, times), input_times=times)
 
 
-def _is_numbered(samples: Any) -> bool:
-    """Whether samples are asked for one by one, by number."""
+def _is_map_style(samples: Any) -> bool:
+    """Whether samples are read by index."""
     return hasattr(samples, "__getitem__") and hasattr(samples, "__len__")
 
 
 def _from_loader(
     data: Data,
     batch_size: int,
-    how: InputOptions,
+    options: InputOptions,
     device: torch.device,
     sampler: Sampler[int] | None,
     seed: int,
 ) -> Feed:
-    options = how.loader
-    workers = data.num_workers if options.num_workers is None else options.num_workers
-    # A generator of its own, or starting worker processes would move the model's random numbers.
+    loading = options.loader
+    workers = data.num_workers if loading.num_workers is None else loading.num_workers
+    # A separate generator: starting worker processes must not advance the model's random numbers.
     generator = torch.Generator().manual_seed(seed)
     loader = DataLoader(
         data.samples,
         batch_size=batch_size,
         sampler=sampler,
         num_workers=workers,
-        pin_memory=how.copying.pin_memory,
-        persistent_workers=options.persistent_workers,
-        prefetch_factor=options.prefetch_factor,
+        pin_memory=options.copying.pin_memory,
+        persistent_workers=loading.persistent_workers,
+        prefetch_factor=loading.prefetch_factor,
         collate_fn=data.collate,
         drop_last=data.drop_last,
         worker_init_fn=_dies_with(os.getpid()),
         multiprocessing_context="fork" if workers else None,
         generator=generator,
     )
-    waits = InputTimes()
-    stream = _copied(_epochs(loader, sampler), how.copying, device, waits)
+    times = InputTimes()
+    stream = _copied(_epochs(loader, sampler), options.copying, device, times)
     ends = isinstance(sampler, DistributedSampler)
-    return Feed(batches=stream, epoch_batches=len(loader) if ends else None, waits=waits)
+    return Feed(batches=stream, epoch_batches=len(loader) if ends else None, input_times=times)
 
 
 def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None) -> Iterator[Batch]:
     for epoch in itertools.count():
         if isinstance(sampler, DistributedSampler):
-            sampler.set_epoch(epoch)  # or every epoch would be shuffled alike
+            sampler.set_epoch(epoch)  # otherwise all epochs would have the same order
         empty = True
         for batch in loader:
             empty = False
@@ -183,39 +183,39 @@ def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None) -> Iterator
 
 
 def _copied(
-    batches: Iterator[Batch], options: Copying, device: torch.device, waits: InputTimes
+    batches: Iterator[Batch], options: Copying, device: torch.device, times: InputTimes
 ) -> Iterator[Batch]:
-    waited = _waited_for(batches, waits)
+    loaded = _timed_loader(batches, times)
     if options.prefetch_stream and device.type == "cuda":
-        return _copied_ahead(waited, device, waits)
+        return _copied_ahead(loaded, device, times)
 
     def copy(batch: Batch) -> Batch:
         return to_device(batch, device, non_blocking=options.non_blocking)
 
-    return (_timed(copy, batch, waits) for batch in waited)
+    return (_timed_copy(copy, batch, times) for batch in loaded)
 
 
-def _waited_for(batches: Iterator[Batch], waits: InputTimes) -> Iterator[Batch]:
+def _timed_loader(batches: Iterator[Batch], times: InputTimes) -> Iterator[Batch]:
     while True:
         began = time.perf_counter()
         batch = next(batches, None)
         if batch is None:
             return
-        waits.loader_s += time.perf_counter() - began
-        waits.batches += 1
+        times.loader_s += time.perf_counter() - began
+        times.batches += 1
         yield batch
 
 
-def _timed(copy: Callable[[Batch], Batch], batch: Batch, waits: InputTimes) -> Batch:
-    """Copy, and count how long the host was held up by it."""
+def _timed_copy(copy: Callable[[Batch], Batch], batch: Batch, times: InputTimes) -> Batch:
+    """Copy a batch and add the time that the host spent on it."""
     began = time.perf_counter()
     copied = copy(batch)
-    waits.copy_s += time.perf_counter() - began
+    times.copy_s += time.perf_counter() - began
     return copied
 
 
-def _copied_ahead(batches: Iterator[Batch], device: torch.device, waits: InputTimes) -> Iterator[Batch]:
-    """Copy the next batch on a stream of its own while the current one is used."""
+def _copied_ahead(batches: Iterator[Batch], device: torch.device, times: InputTimes) -> Iterator[Batch]:
+    """Copy the next batch on a separate stream while the current one is used."""
     copies = torch.cuda.Stream(device)
 
     def copy(batch: Batch) -> Batch:
@@ -223,10 +223,11 @@ def _copied_ahead(batches: Iterator[Batch], device: torch.device, waits: InputTi
             return to_device(batch, device, non_blocking=True)
 
     def begin(batch: Batch) -> Batch:
-        return _timed(copy, batch, waits)
+        return _timed_copy(copy, batch, times)
 
     def claim(tensor: Tensor) -> Tensor:
-        tensor.record_stream(torch.cuda.current_stream(device))  # or its memory could be reused too early
+        # Otherwise its memory could be reused too early.
+        tensor.record_stream(torch.cuda.current_stream(device))
         return tensor
 
     coming = begin(next(batches))
@@ -238,32 +239,34 @@ def _copied_ahead(batches: Iterator[Batch], device: torch.device, waits: InputTi
     yield map_tensors(claim, coming)
 
 
-def _ready_made(source: Any, batch_size: int) -> Iterator[Batch]:
-    """Batches from somebody else's iterable, from the beginning again when it ends."""
+def _user_batches(source: Any, batch_size: int) -> Iterator[Batch]:
+    """Batches from a user's iterable, restarted when it ends."""
     while True:
         count = 0
-        passing = iter(source)
-        once = passing is source  # a generator does not begin again
-        for batch in passing:
+        iterator = iter(source)
+        once = iterator is source  # a generator cannot be restarted
+        for batch in iterator:
             count += 1
             held = batch_size_of(batch)
             if count == 1 and held != batch_size:
                 raise BadInput(
-                    f"the data's batches hold {held} samples and a rank's batch is {batch_size}; "
-                    f"--batch-size {held} fits"
+                    f"the data's batches have {held} samples, but the batch size per rank is {batch_size}; "
+                    f"use --batch-size {held}"
                 )
             yield batch
         if once:
-            raise BadInput("the data ended before the training did; give fewer steps or data that goes on")
+            raise BadInput(
+                "the data ended before the training; use fewer steps or data that can be read again"
+            )
         if count == 0:
-            raise BadInput("the data holds no batch at all")
+            raise BadInput("the data has no batches")
 
 
 def fetch(data: Data, samples: Any, numbers: list[int]) -> Batch:
-    """The samples of these numbers, put together as a loader would."""
-    at_once = getattr(samples, "__getitems__", None)
-    found = at_once(numbers) if at_once else [samples[number] for number in numbers]
-    return (data.collate or default_collate)(found)
+    """The samples with these indices, collated as a loader would."""
+    get_items = getattr(samples, "__getitems__", None)
+    fetched = get_items(numbers) if get_items else [samples[number] for number in numbers]
+    return (data.collate or default_collate)(fetched)
 
 
 def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:
@@ -272,16 +275,16 @@ def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False)
 
 
 def _dies_with(rank_process: int) -> Callable[[int], None]:
-    """Loader processes end with their rank; left alone they outlive a killed one by seconds."""
+    """Makes loader processes end with their rank; otherwise they outlive a killed rank by seconds."""
     return lambda _: die_with_parent(rank_process)
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _unchanged(batch: Batch) -> Batch:
     return batch
 
 
-class _Endless(Sampler[int]):
-    """Numbers without end: a loader that began again would cost time, the sooner the more ranks."""
+class _EndlessSampler(Sampler[int]):
+    """Endless indices: restarting a loader would cost time, more often with more ranks."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -290,8 +293,8 @@ class _Endless(Sampler[int]):
         return itertools.count(self._shard.index, self._shard.count)
 
 
-class _MadeUp(Dataset[Any]):
-    """Synthetic samples by number, made when a loader asks for them."""
+class _SyntheticSamples(Dataset[Any]):
+    """Synthetic samples by index, made when a loader requests them."""
 
     def __init__(self, synthesize: Callable[[int, torch.Generator], Batch], seed: int) -> None:
         self._synthesize = synthesize

@@ -1,4 +1,4 @@
-"""Floating-point operations of a model that nobody has a formula for, counted without computing them."""
+"""Floating-point operations of a model without a formula, counted on tensors without data."""
 
 import re
 from typing import Any
@@ -10,30 +10,30 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from scalescope.worker.memory.fake_copy import empty_like, fake_copy
 from scalescope.worker.training.step import Batch, Workload, batch_size_of
 
-# Operations that hold products inside. Those that the counter does not know would make the count too small.
+# Operations that contain products. Any of them unknown to the counter would make the count too small.
 _COSTLY = re.compile(r"attention|_rnn|lstm|\bgru|convolution|\b(mm|addmm|bmm|baddbmm|linear|matmul|einsum)\b")
 
 
 def count_flops_per_sample(workload: Workload, batch: Batch, device: torch.device) -> float | None:
-    """Operations of forward and backward for a sample of this batch; None where they cannot be counted.
+    """Operations of forward and backward per sample of this batch; None if they cannot be counted.
 
-    A model that looks at its own numbers, or leaves PyTorch, cannot be run on tensors without data; a count
-    that misses a costly operation is worse than none.
+    A model that reads its own values, or calls code outside PyTorch, cannot run on tensors without data.
+    None is also better than a count that misses a costly operation.
     """
-    seen = _Unknown()
+    uncounted = _UncountedOperations()
     try:
         mode, copied = fake_copy(workload)
-        with mode, seen, FlopCounterMode(display=False) as counter:
+        with mode, uncounted, FlopCounterMode(display=False) as counter:
             copied.loss_of(copied.model, empty_like(batch, device)).backward()
     except Exception:
         return None
-    if seen.names:
+    if uncounted.names:
         return None
-    return counter.get_total_flops() / batch_size_of(batch) or None  # none at all: they were not seen
+    return counter.get_total_flops() / batch_size_of(batch) or None  # zero: the operations were not visible
 
 
-class _Unknown(TorchDispatchMode):
-    """Notes costly operations that nobody counts."""
+class _UncountedOperations(TorchDispatchMode):
+    """Collects the names of costly operations that the counter does not know."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Pacing: a model that sleeps for its compute time and hands out ready gradients of real parameters.
+"""Pacing: a model that sleeps for its compute time and returns ready gradients of real parameters.
 
-Many ranks can share few cores that way: what they sleep costs none, what they send is real.
+Many ranks can then share few cores: sleeping costs no core, and the communication is real.
 """
 
 import time
@@ -17,7 +17,7 @@ from scalescope.results.trace import COMPUTE
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """When things are ready: the loss after the forward pass began, each gradient after the backward did."""
+    """When the loss is ready after the forward pass began, and each gradient after backward began."""
 
     forward_s: float
     gradient_ready_s: tuple[float, ...]  # in the order in which gradients come, the last parameter's first
@@ -25,17 +25,17 @@ class Pace:
 
 
 class PacedModel(nn.Module):
-    """Holds the parameters as `body` does and pretends to compute with them.
+    """Holds the parameters of `body` and sleeps instead of computing with them.
 
-    `order` names their order of use: gradients come from its end to its beginning. Each is one
-    everywhere, times what the loss is multiplied by.
+    `order` is their order of use; gradients come in reverse. Each gradient is 1 in every element, times
+    the factor of the loss.
     """
 
     def __init__(self, body: nn.Module, order: Sequence[nn.Parameter], pace: Pace) -> None:
         super().__init__()
         assert len(order) == len(pace.gradient_ready_s)
         self.body = body
-        # Names, not parameters: whoever moves or shards a model puts other ones in their place.
+        # Names, not parameters: moving or sharding a model replaces its parameters.
         names = {id(parameter): name for name, parameter in body.named_parameters()}
         self._order = [names[id(parameter)] for parameter in order]
         self._pace = pace
@@ -46,45 +46,45 @@ class PacedModel(nn.Module):
         began = time.perf_counter()
         parameters = [self.body.get_parameter(name) for name in self._order]
         signal = torch.ones((), device=parameters[0].device)
-        for place, parameter in enumerate(parameters):
-            signal = _Use.apply(signal, parameter, self, place)
+        for index, parameter in enumerate(parameters):
+            signal = _Use.apply(signal, parameter, self, index)
         with record_function(COMPUTE):
             _sleep_until(began + self._pace.forward_s)
         return signal
 
-    def wait_for_gradient(self, place: int) -> None:
-        """Let the time pass until the gradient of the parameter used at `place` is ready."""
-        number = len(self._order) - 1 - place
+    def wait_for_gradient(self, index: int) -> None:
+        """Sleep until the gradient of the parameter used at position `index` is ready."""
+        number = len(self._order) - 1 - index
         with record_function(COMPUTE):
             _sleep_until(self._backward_began + self._pace.gradient_ready_s[number])
 
-    def note_use(self, place: int) -> None:
-        """The last parameter's gradient is the first to be worked on: the backward pass begins."""
-        if place == len(self._order) - 1:
+    def note_use(self, index: int) -> None:
+        """The last parameter's gradient comes first: the backward pass begins."""
+        if index == len(self._order) - 1:
             self._backward_began = time.perf_counter()
 
 
 class _Use(torch.autograd.Function):
-    """One parameter's place in the graph."""
+    """One parameter's node in the autograd graph."""
 
     @staticmethod
-    def forward(ctx: Any, signal: Tensor, parameter: Tensor, model: PacedModel, place: int) -> Tensor:
-        ctx.model, ctx.place = model, place
+    def forward(ctx: Any, signal: Tensor, parameter: Tensor, model: PacedModel, index: int) -> Tensor:
+        ctx.model, ctx.index = model, index
         ctx.shape, ctx.dtype = parameter.shape, parameter.dtype
         return signal.clone()
 
     @staticmethod
     def backward(ctx: Any, *outputs: Any) -> Any:
-        ctx.model.note_use(ctx.place)
+        ctx.model.note_use(ctx.index)
         # A new tensor every time, made while the time passes: the parameter keeps it as its gradient, and
         # averaging, accumulation and clearing write into that.
         gradient = outputs[0].to(ctx.dtype).expand(ctx.shape).clone(memory_format=torch.contiguous_format)
-        ctx.model.wait_for_gradient(ctx.place)
+        ctx.model.wait_for_gradient(ctx.index)
         return outputs[0], gradient, None, None
 
 
 class SleepingOptimizer(torch.optim.Optimizer):
-    """Takes the time of a step and leaves the parameters alone."""
+    """Sleeps for the time of an optimizer step; does not change the parameters."""
 
     def __init__(self, parameters: Iterator[nn.Parameter], duration_s: float) -> None:
         super().__init__(parameters, {})
@@ -96,5 +96,5 @@ class SleepingOptimizer(torch.optim.Optimizer):
 
 
 def _sleep_until(moment: float) -> None:
-    """Sleep to a moment, so that what a sleep takes too long is not added up."""
+    """Sleep to a moment, so that delays of single sleeps do not add up."""
     time.sleep(max(0.0, moment - time.perf_counter()))

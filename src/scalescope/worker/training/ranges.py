@@ -1,4 +1,4 @@
-"""Ranges: names for the parts of a step, for traces of our own and for profilers that read NVTX."""
+"""Ranges: names for the parts of a step, in our traces and in profilers that read NVTX."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def named(name: str, device: torch.device) -> Iterator[None]:
-    """A stretch of the host's time with a name, and what it starts on a GPU."""
+    """A named range on the host, and around the GPU work it launches."""
     on_gpu = device.type == "cuda"
     with record_function(name):
         if on_gpu:
@@ -30,7 +30,7 @@ def named(name: str, device: torch.device) -> Iterator[None]:
 
 
 def with_ranges(step: Step, device: torch.device) -> Step:
-    """The step with names for its parts; `clear` is its last."""
+    """The step with a named range around each part; `clear` is the last."""
 
     def around(name: str, part: Callable[..., Result]) -> Callable[..., Result]:
         def marked(*arguments: Any) -> Result:
@@ -48,14 +48,14 @@ def with_ranges(step: Step, device: torch.device) -> Step:
     )
 
 
-class _Marked:
-    """Batches, each of which is waited for under a name."""
+class _MarkedBatches:
+    """Batches with a named range around the wait for each."""
 
     def __init__(self, feed: Feed, device: torch.device) -> None:
         self._feed = feed
         self._device = device
 
-    def __iter__(self) -> "_Marked":
+    def __iter__(self) -> "_MarkedBatches":
         return self
 
     def __next__(self) -> Batch:
@@ -63,10 +63,10 @@ class _Marked:
             return next(self._feed.batches)
 
     def close(self) -> None:
-        """End what stands behind."""
+        """Close the feed."""
         self._feed.close()
 
 
 def with_input_range(feed: Feed, device: torch.device) -> Feed:
-    """The feed with a name for every wait."""
-    return dataclasses.replace(feed, batches=_Marked(feed, device))
+    """The feed with a named range around every wait."""
+    return dataclasses.replace(feed, batches=_MarkedBatches(feed, device))

@@ -1,4 +1,4 @@
-"""Stand-ins: ranks beyond the cores sleep for the compute time that rank 0 measured alone."""
+"""Stand-ins: with more ranks than cores, all sleep for the compute times that rank 0 measured alone."""
 
 import contextlib
 import dataclasses
@@ -25,11 +25,11 @@ _MEASURED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeTimes:
-    """What rank 0 measured: how long each part takes, and which gradient comes when."""
+    """Compute times measured on rank 0: each part of a step, and when each gradient is ready."""
 
     forward_s: float
     optimizer_s: float
-    ready_order: list[int]  # numbers of trained parameters, the first gradient's first
+    ready_order: list[int]  # indices of trained parameters, in the order in which their gradients are ready
     gradient_ready_s: list[float]
 
 
@@ -38,22 +38,22 @@ def stand_in_for(
 ) -> Workload:
     """The same parameters and data, with compute replaced by its measured duration."""
     measured = _measure(workload, trial, group, device) if group.rank == 0 else None
-    answers = group.others("pace", json.dumps(measured and dataclasses.asdict(measured)))
-    facts = measured or ComputeTimes(**json.loads(answers[0]))
-    measurements.counters["stand_in_forward_s"] = facts.forward_s
-    measurements.counters["stand_in_backward_s"] = facts.gradient_ready_s[-1]
-    measurements.counters["stand_in_optimizer_s"] = facts.optimizer_s
-    return paced(workload, facts)
+    answers = group.exchange("pace", json.dumps(measured and dataclasses.asdict(measured)))
+    times = measured or ComputeTimes(**json.loads(answers[0]))
+    measurements.counters["stand_in_forward_s"] = times.forward_s
+    measurements.counters["stand_in_backward_s"] = times.gradient_ready_s[-1]
+    measurements.counters["stand_in_optimizer_s"] = times.optimizer_s
+    return paced(workload, times)
 
 
-def paced(workload: Workload, facts: ComputeTimes) -> Workload:
-    """The workload with a model and an optimizer that only take their time."""
+def paced(workload: Workload, times: ComputeTimes) -> Workload:
+    """The workload with a model and an optimizer that sleep for the measured times."""
     parameters = trained_parameters(workload.model)
-    order = [parameters[number] for number in reversed(facts.ready_order)]
+    order = [parameters[number] for number in reversed(times.ready_order)]
     pace = Pace(
-        forward_s=facts.forward_s,
-        gradient_ready_s=tuple(facts.gradient_ready_s),
-        optimizer_s=facts.optimizer_s,
+        forward_s=times.forward_s,
+        gradient_ready_s=tuple(times.gradient_ready_s),
+        optimizer_s=times.optimizer_s,
     )
 
     def loss(output: Tensor, _: object) -> Tensor:
@@ -87,7 +87,7 @@ def _measure(workload: Workload, trial: Trial, group: Group, device: torch.devic
 
 @dataclass(kw_only=True)
 class TimedStep:
-    """One step's durations; gradients by the number of their parameter, from the backward pass's start."""
+    """The times of one step; gradients by the index of their parameter, from the start of backward."""
 
     forward_s: float
     optimizer_s: float
@@ -112,7 +112,7 @@ def _timed_step(step: Step, batch: Batch, ready: dict[int, float]) -> TimedStep:
 
 
 def summarise(steps: list[TimedStep]) -> ComputeTimes:
-    """Medians of several steps; a parameter counts that got its gradient in all of them."""
+    """Medians of several steps, over the parameters that got a gradient in all of them."""
     numbers = set.intersection(*(set(step.gradient_ready_s) for step in steps))
     after = {
         number: statistics.median(step.gradient_ready_s[number] for step in steps)
@@ -129,14 +129,14 @@ def summarise(steps: list[TimedStep]) -> ComputeTimes:
 
 @contextlib.contextmanager
 def gradient_times(model: nn.Module) -> Iterator[dict[int, float]]:
-    """Notes the moment at which each trained parameter, by number, has its gradient."""
+    """Records when each trained parameter, by index, has its gradient."""
     moments: dict[int, float] = {}
 
-    def note(number: int) -> None:
+    def record(number: int) -> None:
         moments[number] = time.perf_counter()
 
     handles = [
-        parameter.register_post_accumulate_grad_hook(lambda _, number=number: note(number))
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: record(number))
         for number, parameter in enumerate(trained_parameters(model))
     ]
     try:
@@ -148,11 +148,11 @@ def gradient_times(model: nn.Module) -> Iterator[dict[int, float]]:
 
 @contextlib.contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Put parameters, buffers and random numbers back: only rank 0 measures, and ranks must stay alike."""
+    """Restore parameters, buffers and random state: only rank 0 measures, and ranks must stay equal."""
     state = [*model.parameters(), *model.buffers()]
-    before = [one.detach().clone() for one in state]
+    before = [tensor.detach().clone() for tensor in state]
     with torch.random.fork_rng(devices=[]):
         yield
     with torch.no_grad():
-        for one, value in zip(state, before, strict=True):
-            one.copy_(value)
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)

@@ -1,4 +1,4 @@
-"""Step: one optimizer step in parts that strategies and levers can replace one by one."""
+"""Step: one optimizer step, split into parts that strategies and levers can replace."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +16,8 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.training.ddp_logging import DdpWatch
 from scalescope.worker.training.timing import Clock
 
-_LOOK_AGAIN_S = 0.0005  # shorter than a step, so that looking never adds to the window's end
-# (inputs, targets), or a mapping of the model's own arguments.
+_POLL_S = 0.0005  # shorter than a step, so that polling does not delay the end of the window
+# (inputs, targets), or a mapping of the model's arguments.
 Batch = Any
 Batches = Iterator[Batch]
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
@@ -25,25 +25,25 @@ OptimizerFactory = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What a workload is fed: samples made up on demand, a map-style data set, or an iterable."""
+    """A workload's data: synthetic samples made on demand, a map-style data set, or an iterable."""
 
     synthesize: Callable[[int, torch.Generator], Batch] | None = None
     samples: Any = None
     validation: Any = None
     collate: Callable[[list[Any]], Batch] | None = None
-    # What the owner's own loader does, unless asked otherwise.
+    # From the user's own DataLoader; the settings override them.
     num_workers: int = 0
     drop_last: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A model, its data and its loss on one device; knows nothing of ranks."""
+    """A model, its data and its loss on one device, independent of ranks."""
 
     model: nn.Module
     data: Data
     loss: Callable[[Any, Any], Tensor]
-    make_optimizer: OptimizerFactory | None = None  # own workloads may bring one
+    make_optimizer: OptimizerFactory | None = None  # a user's own workload may have one
 
     def loss_of(self, model: nn.Module, batch: Batch) -> Tensor:
         """The loss of a batch under `model`, which is this workload's model or a wrapper of it."""
@@ -51,7 +51,7 @@ class Workload:
             return self.loss(model(**batch), batch)
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise BadInput(
-                f"a batch is {_described(batch)}; expected (inputs, targets) or a mapping of names"
+                f"a batch is {_described(batch)}; expected (inputs, targets) or a mapping of argument names"
             )
         inputs, targets = batch
         return self.loss(model(inputs), targets)
@@ -59,9 +59,9 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
-    """What a workload may be built for: its name as given, the part of the samples it is to read, and text.
+    """What `build` needs to know: the workload's name as given, the shard of the data, and the corpus.
 
-    The ranks of a pipeline are one reader, so `rank` and `world_size` count readers.
+    `rank` and `world_size` count shards: the ranks of a pipeline share one.
     """
 
     reference: str
@@ -75,7 +75,7 @@ class BuildContext:
 class Step:
     """Forward, backward, applying and clearing gradients; `module` holds the trained parameters.
 
-    One step works on `accumulation_steps` batches; all but the last run inside `no_sync`.
+    A step takes `accumulation_steps` batches; all but the last run inside `no_sync`.
     """
 
     module: nn.Module
@@ -86,8 +86,8 @@ class Step:
     clear: Callable[[], None]
     no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
     accumulation_steps: int = 1
-    samples: Callable[[], dict[str, list[float]]] = dict  # what it reports about itself afterwards
-    watch: DdpWatch | None = None  # where it is DDP's
+    samples: Callable[[], dict[str, list[float]]] = dict  # read after the last step
+    watch: DdpWatch | None = None  # only for DDP
 
 
 def plain_step(
@@ -100,8 +100,8 @@ def plain_step(
 ) -> Step:
     """The ordinary training step around `wrapped`.
 
-    `keep_gradients` clears gradients in place: setting them to None would take them out of DDP's buckets
-    and cost a copy every step.
+    `keep_gradients` clears gradients in place: setting them to None would remove them from DDP's buckets
+    and cost a copy per step.
     """
 
     def forward(batch: Batch) -> Tensor:
@@ -129,7 +129,7 @@ def plain_step(
 
 @dataclass(kw_only=True)
 class StepWindow:
-    """What a stretch of steps left behind: losses, still on the device, and how many samples went in."""
+    """The outcome of consecutive steps: their losses, still on the device, and the number of samples."""
 
     losses: list[Tensor] = field(default_factory=list)
     samples: int = 0
@@ -144,8 +144,8 @@ def run_steps(
     fault: Fault | None = None,
     parts_of: Callable[[int], int] | None = None,
 ) -> StepWindow:
-    """Run `count` steps under the clock; `parts_of` says how many batches the step of a number takes."""
-    done = StepWindow()
+    """Run `count` steps under the clock; `parts_of` gives the number of batches of a step by its number."""
+    window = StepWindow()
     before = position.completed
     clock.start()
     for _ in range(count):
@@ -159,20 +159,20 @@ def run_steps(
                 position.mark(Phase.FORWARD)
                 loss = step.forward(batch)
                 position.mark(Phase.BACKWARD)
-                step.backward(loss if parts == 1 else loss / parts)  # so that the sum is their mean
-            done.samples += batch_size_of(batch)
+                step.backward(loss if parts == 1 else loss / parts)  # the sum is then their mean
+            window.samples += batch_size_of(batch)
         position.mark(Phase.OPTIMIZER)
         step.apply()
         step.clear()
-        done.losses.append(loss.detach())
+        window.losses.append(loss.detach())
         position.completed = before + clock.tick()
-    while (finished := clock.finished()) < count - 1:  # a GPU may be far behind; its silence is no hang
+    while (finished := clock.finished()) < count - 1:  # a GPU may be far behind, which is not a hang
         position.completed = before + finished
         position.mark(Phase.OPTIMIZER)
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
     clock.finish()
     position.completed = before + count
-    return done
+    return window
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:

@@ -1,6 +1,6 @@
 """The clock of a measured window: device events on a GPU, a monotonic clock on the CPU.
 
-The device is synchronised only at the edges of the window. Inside it a GPU rank records one event a step,
+The device is synchronised only at the edges of the window. Inside it a GPU rank records one event per step,
 so measuring neither stops the queue nor waits for it.
 """
 

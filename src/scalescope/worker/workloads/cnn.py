@@ -24,13 +24,13 @@ def build(options: Cnn, device: torch.device, context: BuildContext) -> Workload
 
 
 class Residual(nn.Module):
-    """A residual block: what the convolutions make of the input is added to it."""
+    """A residual block: the output of the convolutions is added to the input."""
 
     def __init__(self, block: Block, device: torch.device) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for one in block.path:
-            layers += [*_normalised(one, device), nn.ReLU(inplace=True)]
+        for convolution in block.path:
+            layers += [*_normalised(convolution, device), nn.ReLU(inplace=True)]
         self.path = nn.Sequential(*layers[:-1])
         self.shortcut = (
             nn.Sequential(*_normalised(block.shortcut, device)) if block.shortcut else nn.Identity()
@@ -53,14 +53,14 @@ def _head(options: Cnn, device: torch.device) -> nn.Sequential:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier)
 
 
-def _normalised(one: Convolution, device: torch.device) -> list[nn.Module]:
-    convolution = nn.Conv2d(
-        one.inputs,
-        one.outputs,
-        one.kernel,
-        stride=one.stride,
-        padding=one.kernel // 2,
+def _normalised(convolution: Convolution, device: torch.device) -> list[nn.Module]:
+    layer = nn.Conv2d(
+        convolution.inputs,
+        convolution.outputs,
+        convolution.kernel,
+        stride=convolution.stride,
+        padding=convolution.kernel // 2,
         bias=False,  # the normalisation has one
         device=device,
     )
-    return [convolution, nn.BatchNorm2d(one.outputs, device=device)]
+    return [layer, nn.BatchNorm2d(convolution.outputs, device=device)]

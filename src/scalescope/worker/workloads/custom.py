@@ -1,4 +1,4 @@
-"""Your own workload: a function that returns a model, its data and its loss, and may return an optimizer."""
+"""A user's workload: a function that returns a model, its data and its loss, and optionally an optimizer."""
 
 import contextlib
 import importlib
@@ -23,19 +23,19 @@ _EXPECTED = "(model, data, loss) or (model, data, loss, optimizer)"
 
 
 def build(options: Custom, device: torch.device, context: BuildContext) -> Workload:
-    """Call the function and make a workload of what it returns."""
+    """Call the user's function and convert what it returns to a workload."""
     reference = context.reference
     factory = _factory(reference)
-    offered = {
+    available = {
         "rank": context.rank,
         "world_size": context.world_size,
         "batch_size": context.batch_size,
         "device": device,
     }
-    arguments = _asked_for(reference, factory, offered)
+    arguments = _arguments(reference, factory, available)
     returned = _guarded(reference, lambda: factory(**arguments))
     if not isinstance(returned, tuple) or len(returned) not in (3, 4):
-        raise _refusal(reference, f"returned {_shape_of(returned)}; expected {_EXPECTED}")
+        raise _bad_input(reference, f"returned {_shape_of(returned)}; expected {_EXPECTED}")
     model, data, loss, *optimizer = returned
     _check_parts(reference, model, data, loss)
     return Workload(
@@ -46,47 +46,47 @@ def build(options: Custom, device: torch.device, context: BuildContext) -> Workl
     )
 
 
-def _refusal(reference: str, why: str) -> BadInput:
+def _bad_input(reference: str, why: str) -> BadInput:
     return BadInput(f"workload {reference}: {why}")
 
 
 def _factory(reference: str) -> Callable[..., Any]:
-    place, _, name = reference.rpartition(":")
-    module = _guarded(reference, lambda: _load(place))
+    source, _, name = reference.rpartition(":")
+    module = _guarded(reference, lambda: _load(source))
     factory = getattr(module, name, None)
     if factory is None:
-        raise _refusal(reference, f"there is no {name} in {place}")
+        raise _bad_input(reference, f"{source} has no {name}")
     if not callable(factory):
-        raise _refusal(reference, f"{name} is {_shape_of(factory)}, not a function")
-    found: Callable[..., Any] = factory
-    return found
+        raise _bad_input(reference, f"{name} is {_shape_of(factory)}, not a function")
+    function: Callable[..., Any] = factory
+    return function
 
 
-def _load(place: str) -> ModuleType:
-    """Import a file or a module as `python` started here would."""
-    if not place.endswith(".py"):
+def _load(source: str) -> ModuleType:
+    """Import a file or a module as `python` would in this folder."""
+    if not source.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(place)
-    path = Path(place).resolve()
+        return importlib.import_module(source)
+    path = Path(source).resolve()
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and loader processes look their module up
+    sys.modules.setdefault(path.stem, module)  # dataclasses and loader processes look up their module
     spec.loader.exec_module(module)
     return module
 
 
 def _guarded(reference: str, call: Callable[[], Any]) -> Any:
-    """Run somebody's code; whatever it does wrong is said in one line that points into it."""
+    """Run the user's code; an error becomes one line with its position in that code."""
     try:
         return call()
     except SystemExit as error:
-        raise _refusal(reference, f"{_where(reference, error)}called sys.exit({error.code})") from None
+        raise _bad_input(reference, f"{_where(reference, error)}called sys.exit({error.code})") from None
     except ModuleNotFoundError as error:
         if error.name is not None and _is_part_of(error.name, reference.rpartition(":")[0]):
             why = f"there is no module {error.name} in {Path.cwd()} or among the installed packages"
-            raise _refusal(reference, why) from None
+            raise _bad_input(reference, why) from None
         raise _failure(reference, error) from error
     except Exception as error:
         raise _failure(reference, error) from error
@@ -97,65 +97,72 @@ def _failure(reference: str, error: Exception) -> BadInput:
         parts = [error.msg, (error.text or "").strip()]
     else:
         parts = str(error).splitlines()[:1]
-    said = ": ".join([type(error).__name__, *filter(None, parts)])
-    return _refusal(reference, f"{_where(reference, error)}{said}")
+    summary = ": ".join([type(error).__name__, *filter(None, parts)])
+    return _bad_input(reference, f"{_where(reference, error)}{summary}")
 
 
-def _is_part_of(name: str, place: str) -> bool:
-    """Whether a module that is missing is the one asked for or a package on the way to it."""
-    return place == name or place.startswith(f"{name}.")
+def _is_part_of(name: str, source: str) -> bool:
+    """Whether a missing module is the requested one or one of its parent packages."""
+    return source == name or source.startswith(f"{name}.")
 
 
 def _where(reference: str, error: BaseException) -> str:
-    """The last line of the user's own file that the error passed through, or the line it could not read."""
-    own = _file_of(reference.rpartition(":")[0])
+    """The last line of the user's file in the traceback, or the line with the syntax error."""
+    source_file = _file_of(reference.rpartition(":")[0])
     if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
-        return f"line {error.lineno}: " if error.filename == own else f"{error.filename}:{error.lineno}: "
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == own]
+        return (
+            f"line {error.lineno}: "
+            if error.filename == source_file
+            else f"{error.filename}:{error.lineno}: "
+        )
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source_file]
     return f"line {frames[-1].lineno}: " if frames else ""
 
 
-def _file_of(place: str) -> str | None:
-    """The file a reference leads to, as tracebacks write it."""
-    if place.endswith(".py"):
-        return str(Path(place).resolve())
-    with contextlib.suppress(Exception):  # looking for a module runs its packages, which may be what failed
-        spec = importlib.util.find_spec(place)
+def _file_of(source: str) -> str | None:
+    """The file of a reference, as tracebacks show it."""
+    if source.endswith(".py"):
+        return str(Path(source).resolve())
+    with contextlib.suppress(Exception):  # finding a module imports its packages, which may have failed
+        spec = importlib.util.find_spec(source)
         return None if spec is None else spec.origin
     return None
 
 
-def _asked_for(reference: str, factory: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """The arguments a function names among those we offer."""
+def _arguments(reference: str, factory: Callable[..., Any], available: dict[str, Any]) -> dict[str, Any]:
+    """The available arguments that the function has as parameters."""
     wanted = _guarded(reference, lambda: inspect.signature(factory)).parameters.values()
     needed = [
-        one.name
-        for one in wanted
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        parameter.name
+        for parameter in wanted
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    unknown = [name for name in needed if name not in offered]
+    unknown = [name for name in needed if name not in available]
     if unknown:
-        raise _refusal(reference, f"it asks for {', '.join(unknown)}; on offer are {', '.join(offered)}")
-    return {one.name: offered[one.name] for one in wanted if one.name in offered}
+        raise _bad_input(
+            reference, f"it requires {', '.join(unknown)}; available arguments: {', '.join(available)}"
+        )
+    return {parameter.name: available[parameter.name] for parameter in wanted if parameter.name in available}
 
 
 def _check_parts(reference: str, model: Any, data: Any, loss: Any) -> None:
     if not isinstance(model, nn.Module):
-        raise _refusal(reference, f"returned {_shape_of(model)} as model; expected a torch.nn.Module")
+        raise _bad_input(reference, f"returned {_shape_of(model)} as model; expected a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise _refusal(reference, "returned a model without parameters to train")
+        raise _bad_input(reference, "returned a model without parameters to train")
     if isinstance(data, Mapping | str) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
-        raise _refusal(reference, f"returned {_shape_of(data)} as data; expected a data set or an iterable")
+        raise _bad_input(reference, f"returned {_shape_of(data)} as data; expected a data set or an iterable")
     if not (hasattr(data, "__len__") or hasattr(data, "__iter__")):
-        raise _refusal(reference, f"returned {_shape_of(data)} as data, which has no __len__")
+        raise _bad_input(reference, f"returned {_shape_of(data)} as data, which has no __len__")
     if not callable(loss):
-        raise _refusal(reference, f"returned {_shape_of(loss)} as loss; expected a function")
+        raise _bad_input(reference, f"returned {_shape_of(loss)} as loss; expected a function")
 
 
 def _data(data: Any) -> Data:
-    """A loader's data set is sharded anew, since its own sampler knows nothing of ranks.
+    """Shard the data set of a DataLoader again, since its sampler does not know about ranks.
 
-    One that does not batch hands out ready batches and stays as it is.
+    A loader that does not batch yields ready batches and stays unchanged.
     """
     if not isinstance(data, DataLoader) or data.batch_sampler is None:
         return Data(samples=data)
@@ -170,15 +177,15 @@ def _data(data: Any) -> Data:
 
 
 def _optimizer_factory(reference: str, model: nn.Module, optimizer: Any) -> OptimizerFactory | None:
-    """A function of parameters as it is; an optimizer made anew, since strategies replace parameters."""
+    """A function of parameters is used directly; an optimizer is rebuilt for the strategy's parameters."""
     if optimizer is None:
         return None
     if not isinstance(optimizer, torch.optim.Optimizer):
         if callable(optimizer):
             optimizer_factory: OptimizerFactory = optimizer
             return optimizer_factory
-        expected = "expected an optimizer or a function that makes one of parameters"
-        raise _refusal(reference, f"returned {_shape_of(optimizer)} as optimizer; {expected}")
+        expected = "expected an optimizer or a function that creates one from parameters"
+        raise _bad_input(reference, f"returned {_shape_of(optimizer)} as optimizer; {expected}")
     _check_rebuildable(reference, model, optimizer)
     kind, group = type(optimizer), optimizer.param_groups[0]
     options = {
@@ -192,24 +199,24 @@ def _optimizer_factory(reference: str, model: nn.Module, optimizer: Any) -> Opti
 
 
 def _check_rebuildable(reference: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """One group of all trained parameters says all there is to know; anything else would be guessed."""
-    advice = "return a function that makes it of parameters instead"
+    """Only an optimizer with one group of all trained parameters can be rebuilt without guessing."""
+    advice = "return a function that creates it from parameters instead"
     if len(optimizer.param_groups) > 1:
-        why = f"an optimizer of {len(optimizer.param_groups)} parameter groups cannot be rebuilt; {advice}"
-        raise _refusal(reference, why)
-    held = {id(one) for one in optimizer.param_groups[0]["params"]}
+        why = f"an optimizer with {len(optimizer.param_groups)} parameter groups cannot be rebuilt; {advice}"
+        raise _bad_input(reference, why)
+    held = {id(parameter) for parameter in optimizer.param_groups[0]["params"]}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    there = sum(id(one) in held for one in trained)
-    if there < len(trained):
-        why = f"the optimizer holds {there} of the model's {len(trained)} trained parameters; {advice}"
-        raise _refusal(reference, why)
+    held_count = sum(id(parameter) in held for parameter in trained)
+    if held_count < len(trained):
+        why = f"the optimizer holds {held_count} of the model's {len(trained)} trained parameters; {advice}"
+        raise _bad_input(reference, why)
 
 
-def _shape_of(thing: Any) -> str:
-    """A thing's type in a few words: `a tuple of 2`, `an int`, `None`."""
-    if thing is None:
+def _shape_of(value: Any) -> str:
+    """The type of a value in a few words: `a tuple of 2`, `an int`, `None`."""
+    if value is None:
         return "None"
-    kind = type(thing).__name__
+    kind = type(value).__name__
     article = "an" if kind[0].lower() in "aeiou" else "a"
-    size = f" of {len(thing)}" if isinstance(thing, tuple | list | dict) else ""
+    size = f" of {len(value)}" if isinstance(value, tuple | list | dict) else ""
     return f"{article} {kind}{size}"

@@ -1,4 +1,4 @@
-"""The `paced` workload: layers of parameters whose compute is slept, whose gradients are real."""
+"""The `paced` workload: layers of parameters that sleep instead of computing, with real gradients."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from scalescope.worker.training.step import Batch, BuildContext, Data, Workload
 
 
 def build(options: Paced, device: torch.device, context: BuildContext) -> Workload:
-    """Layers of zeros; every step moves them by the learning rate, on all ranks alike."""
+    """Layers of zeros; every step changes them by the learning rate, equally on all ranks."""
     layers = nn.ParameterList(torch.zeros(elements, device=device) for elements in options.layer_elements)
     pace = Pace(forward_s=options.forward_ms / 1e3, gradient_ready_s=options.gradient_ready_s)
 
@@ -17,10 +17,10 @@ def build(options: Paced, device: torch.device, context: BuildContext) -> Worklo
         return torch.zeros(count, 1), torch.zeros(count)
 
     return Workload(
-        model=PacedModel(layers, list(layers), pace), data=Data(synthesize=synthesize), loss=_as_it_is
+        model=PacedModel(layers, list(layers), pace), data=Data(synthesize=synthesize), loss=_output_is_loss
     )
 
 
-def _as_it_is(output: Tensor, targets: object) -> Tensor:
+def _output_is_loss(output: Tensor, targets: object) -> Tensor:
     """The model's output is its loss."""
     return output

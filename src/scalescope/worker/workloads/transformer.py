@@ -1,10 +1,10 @@
 """The `transformer` workload: pre-norm encoder blocks over token ids, as a plain sequence of modules.
 
-Every part takes and returns one tensor, so that a pipeline may cut between any two. Padding therefore
-travels inside the stream: the embedding sets padded positions to exactly zero, each block keeps them there,
-and whoever needs the mask reads it off. Nothing else in the stream is zero, since dropout never touches the
-stream itself. Synthetic samples have no padding, and a causal model never looks at what follows: both run
-without any mask, which is what flash attention wants.
+Every module takes and returns one tensor, so that a pipeline can split between any two. The padding mask is
+therefore part of the stream: the embedding sets padded positions to exactly zero, each block keeps them zero,
+and modules that need the mask compute it from that. Nothing else in the stream is zero, since dropout is
+never applied to the stream itself. Synthetic samples have no padding, and a causal model does not attend to
+later positions: both run without a mask, which flash attention requires.
 """
 
 import torch
@@ -22,7 +22,7 @@ _SPREAD = 0.02  # GPT-2's standard deviation of fresh embeddings
 
 
 def build(options: Transformer, device: torch.device, context: BuildContext) -> Workload:
-    """The model with freshly initialised parameters on `device`, and texts or random tokens to read."""
+    """The model with freshly initialised parameters on `device`, and texts or random tokens as data."""
     corpus: Corpus | None = context.corpus
     classes = options.num_classes or (SYNTHETIC_CLASSES if corpus is None else corpus.classes)
     causal = options.task == "next_token"
@@ -56,7 +56,7 @@ class Embedding(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and a feed-forward part, each normalised before and added to the stream."""
+    """Attention and a feed-forward part, each with a norm before it and a residual connection."""
 
     def __init__(self, options: Transformer, device: torch.device, *, causal: bool, padded: bool) -> None:
         super().__init__()
@@ -82,22 +82,22 @@ class EncoderBlock(nn.Module):
     def _attend(self, vectors: Tensor, real: Tensor | None) -> Tensor:
         batch, length, width = vectors.shape
         split = self.queries_keys_values(vectors).view(batch, length, 3, self._heads, width // self._heads)
-        queries, keys, values = split.permute(2, 0, 3, 1, 4)  # each batch × heads × length × width of a head
+        queries, keys, values = split.permute(2, 0, 3, 1, 4)  # each batch × heads × length × head width
         mask = None if real is None else real[:, None, None, :]
         mixed = functional.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, is_causal=self._causal
         )
-        found: Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return found
+        attended: Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return attended
 
 
 class ClassHead(nn.Module):
-    """One answer a sample, from the mean over its real positions."""
+    """One prediction per sample, from the mean over its positions without padding."""
 
     def __init__(self, options: Transformer, classes: int, device: torch.device, *, padded: bool) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(options.d_model, device=device)
-        self.answers = nn.Linear(options.d_model, classes, device=device)
+        self.output = nn.Linear(options.d_model, classes, device=device)
         self._padded = padded
 
     def forward(self, stream: Tensor) -> Tensor:
@@ -107,32 +107,32 @@ class ClassHead(nn.Module):
             pooled = (vectors * real).sum(dim=1) / real.sum(dim=1)
         else:
             pooled = vectors.mean(dim=1)
-        found: Tensor = self.answers(pooled)
-        return found
+        logits: Tensor = self.output(pooled)
+        return logits
 
 
 class NextTokenHead(nn.Module):
-    """One answer a position, over the whole vocabulary."""
+    """One prediction per position, over the whole vocabulary."""
 
     def __init__(self, options: Transformer, device: torch.device) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(options.d_model, device=device)
-        self.answers = nn.Linear(options.d_model, options.vocab_size, bias=False, device=device)
+        self.output = nn.Linear(options.d_model, options.vocab_size, bias=False, device=device)
 
     def forward(self, stream: Tensor) -> Tensor:
-        found: Tensor = self.answers(self.norm(stream))
-        return found
+        logits: Tensor = self.output(self.norm(stream))
+        return logits
 
 
 def _real_positions(stream: Tensor) -> Tensor:
-    """Where there is text and no padding, for every sample and position."""
+    """True where a position is text and not padding."""
     return stream.ne(0).any(dim=-1)
 
 
-def _next_token_loss(answers: Tensor, targets: Tensor) -> Tensor:
-    """The mean over positions with a target; texts of one word have none, and their mean is no NaN."""
+def _next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean over positions with a target; 0 instead of NaN if there are none, as in texts of one word."""
     total = functional.cross_entropy(
-        answers.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
     )
     return total / (targets != IGNORED).sum().clamp(min=1)
 

@@ -30,8 +30,8 @@ def alone(tmp_path: Path) -> Iterator[Group]:
 
 def trial(longest_exchange: float | None, **asked: str) -> Trial:
     wanted = flags(device="cpu", world_size="2", min_bytes="1K", max_bytes="16K", iters="1", **asked)
-    (found,) = expand(build_experiment("comm", "comm", {}, wanted, {}), TWO_CORES).trials
-    return found.replace(longest_exchange=longest_exchange)
+    (only_trial,) = expand(build_experiment("comm", "comm", {}, wanted, {}), TWO_CORES).trials
+    return only_trial.replace(longest_exchange=longest_exchange)
 
 
 def keys(trial: Trial, group: Group, taken_s: list[float], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -42,27 +42,27 @@ def keys(trial: Trial, group: Group, taken_s: list[float], monkeypatch: pytest.M
 
 
 def test_sizes_end_with_the_first_that_takes_longer(alone: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = keys(trial(0.05, collective="all_reduce"), alone, [0.01, 0.05, 0.06], monkeypatch)
-    assert found == [f"all_reduce/in/{size}" for size in (1024, 2048, 4096)]
+    measured = keys(trial(0.05, collective="all_reduce"), alone, [0.01, 0.05, 0.06], monkeypatch)
+    assert measured == [f"all_reduce/in/{size}" for size in (1024, 2048, 4096)]
 
 
 def test_without_a_limit_every_size_is_measured(alone: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = keys(trial(None, collective="all_reduce"), alone, [1.0] * 5, monkeypatch)
-    assert len(found) == 5
+    measured = keys(trial(None, collective="all_reduce"), alone, [1.0] * 5, monkeypatch)
+    assert len(measured) == 5
 
 
 def test_every_collective_ends_by_itself(alone: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = trial(0.05, collective="all_reduce").replace(collective="all_reduce,broadcast")
-    found = keys(asked, alone, [0.06, 0.01, 0.06], monkeypatch)
-    assert found == ["all_reduce/in/1024", "broadcast/in/1024", "broadcast/in/2048"]
+    measured = keys(asked, alone, [0.06, 0.01, 0.06], monkeypatch)
+    assert measured == ["all_reduce/in/1024", "broadcast/in/1024", "broadcast/in/2048"]
 
 
 @pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor:FutureWarning")
 def test_the_slower_of_both_places_ends_a_collective(alone: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = trial(0.05, collective="all_gather")
-    found = keys(asked, alone, [0.06, 0.01], monkeypatch)
-    assert {key.rpartition("/")[2] for key in found} == {"1024"}
-    assert len(found) == 2
+    measured = keys(asked, alone, [0.06, 0.01], monkeypatch)
+    assert {key.rpartition("/")[2] for key in measured} == {"1024"}
+    assert len(measured) == 2
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ def test_batches_of_any_size_do_not_end_the_world() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["could not create a primitive", "could not execute a primitive", "std::bad_alloc"]
+    "message", ["could not create a primitive", "could not execute a primitive", "std::bad_alloc"]
 )
-def test_a_library_that_gets_nothing_is_out_of_memory(said: str) -> None:
-    with pytest.raises(MemoryError, match=said), memory._limited(1 << 40, torch.device("cpu")):
-        raise RuntimeError(said)
+def test_a_library_that_gets_nothing_is_out_of_memory(message: str) -> None:
+    with pytest.raises(MemoryError, match=message), memory._limited(1 << 40, torch.device("cpu")):
+        raise RuntimeError(message)
 
 
 def test_other_errors_stay_what_they_are() -> None:

@@ -76,10 +76,10 @@ def test_the_first_steps_of_a_warm_up_do_not_count() -> None:
 
 
 def test_data_too_small_for_the_warm_up_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"^warmup_steps 5 leaves nothing of the data's 4 steps$"):
+    with pytest.raises(BadInput, match=r"warmup_steps 5.* 4 steps"):
         _schedule(1, 4, steps_per_epoch=None)
 
 
 def test_data_without_a_length_has_no_whole_epoch() -> None:
-    with pytest.raises(BadInput, match="this data has no known length"):
+    with pytest.raises(BadInput, match="steps_per_epoch all"):
         _schedule(1, None, steps_per_epoch=None)

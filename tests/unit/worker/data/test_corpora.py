@@ -163,5 +163,5 @@ def test_a_download_that_fails_says_what_works_without_it(monkeypatch: pytest.Mo
     with pytest.raises(BadInput) as caught:
         imdb.load(Imdb(data_dir=None))
     assert str(caught.value) == (
-        "data imdb: stanfordnlp/imdb could not be loaded: no route; --data-dir reads local files"
+        "data imdb: stanfordnlp/imdb could not be loaded: no route; use --data-dir to read local files"
     )

@@ -20,19 +20,22 @@ STEP = [
 
 
 def test_the_peak_is_split_by_what_lives_there() -> None:
-    found = replay(STEP, PHASES, [0x40])
-    assert found.growth == 100 + 60 + 70 + 500
-    assert (found.activations, found.gradients, found.temporary) == (160, 70, 500)
-    assert found.held_after_forward == 160
-    assert found.given_back == 0
+    breakdown = replay(STEP, PHASES, [0x40])
+    assert breakdown.growth == 100 + 60 + 70 + 500
+    assert (breakdown.activations, breakdown.gradients, breakdown.temporary) == (160, 70, 500)
+    assert breakdown.held_after_forward == 160
+    assert breakdown.given_back == 0
 
 
 def test_parts_and_what_was_given_back_add_up() -> None:
     events = [AllocatorEvent("free_requested", 0x1, 30), AllocatorEvent("free_completed", 0x1, 30), *STEP]
-    phases = [AllocatorPhase(one.name, one.start + 2 if one.start else 0) for one in PHASES]
-    found = replay(events, phases, [0x40])
-    assert found.given_back == 30  # told twice, counted once
-    assert found.growth == found.activations + found.gradients + found.temporary - found.given_back
+    phases = [AllocatorPhase(phase.name, phase.start + 2 if phase.start else 0) for phase in PHASES]
+    breakdown = replay(events, phases, [0x40])
+    assert breakdown.given_back == 30  # told twice, counted once
+    assert (
+        breakdown.growth
+        == breakdown.activations + breakdown.gradients + breakdown.temporary - breakdown.given_back
+    )
 
 
 def test_an_address_used_again_is_another_block() -> None:
@@ -42,8 +45,8 @@ def test_an_address_used_again_is_another_block() -> None:
         AllocatorEvent("free_completed", 0x10, 8),
         AllocatorEvent("alloc", 0x10, 90),
     ]
-    found = replay(events, [AllocatorPhase(FORWARD, 0), AllocatorPhase(BACKWARD, 3)], [0x10])
-    assert (found.growth, found.gradients, found.temporary) == (90, 90, 0)
+    breakdown = replay(events, [AllocatorPhase(FORWARD, 0), AllocatorPhase(BACKWARD, 3)], [0x10])
+    assert (breakdown.growth, breakdown.gradients, breakdown.temporary) == (90, 90, 0)
 
 
 def test_a_block_where_a_gradient_came_to_lie_later_is_no_gradient() -> None:
@@ -52,8 +55,8 @@ def test_a_block_where_a_gradient_came_to_lie_later_is_no_gradient() -> None:
         AllocatorEvent("free_requested", 0x10, 90),
         AllocatorEvent("alloc", 0x10, 8),
     ]
-    found = replay(events, [AllocatorPhase(FORWARD, 0), AllocatorPhase(BACKWARD, 2)], [0x10])
-    assert (found.temporary, found.gradients) == (90, 0)
+    breakdown = replay(events, [AllocatorPhase(FORWARD, 0), AllocatorPhase(BACKWARD, 2)], [0x10])
+    assert (breakdown.temporary, breakdown.gradients) == (90, 0)
 
 
 def test_several_forward_passes_each_hold_their_own() -> None:
@@ -69,10 +72,10 @@ def test_several_forward_passes_each_hold_their_own() -> None:
         AllocatorPhase(FORWARD, 2),
         AllocatorPhase(BACKWARD, 3),
     ]
-    found = replay(events, phases, [])
-    assert (found.activations, found.held_after_forward) == (20, 20)
+    breakdown = replay(events, phases, [])
+    assert (breakdown.activations, breakdown.held_after_forward) == (20, 20)
 
 
 def test_a_step_that_takes_nothing_has_no_peak() -> None:
-    found = replay([AllocatorEvent("segment_alloc", 1, 1 << 20)], PHASES[:1], [])
-    assert found.growth == found.activations == found.temporary == 0
+    breakdown = replay([AllocatorEvent("segment_alloc", 1, 1 << 20)], PHASES[:1], [])
+    assert breakdown.growth == breakdown.activations == breakdown.temporary == 0

@@ -47,9 +47,13 @@ def test_a_step_is_broken_down(allocator: Allocator) -> None:
     allocator.add("alloc", 48, 10)
     allocator.add("free_requested", 48, 10)
     trace.mark("optimizer")
-    found = trace.end({32: 60})
-    assert found["trace/growth"] == 170
-    assert (found["trace/activations"], found["trace/gradients"], found["trace/temporary"]) == (100, 60, 10)
+    counters = trace.end({32: 60})
+    assert counters["trace/growth"] == 170
+    assert (counters["trace/activations"], counters["trace/gradients"], counters["trace/temporary"]) == (
+        100,
+        60,
+        10,
+    )
     assert allocator.recording == ["all", None]
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from scalescope.catalog.cards import card
+from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from scalescope.worker.memory.blocks import blocks_of, gathered_bytes
 from scalescope.worker.memory.forecast import ForecastJob, forecast
@@ -29,7 +31,7 @@ class Block(nn.Module):
         return hidden
 
 
-class Looks(nn.Module):
+class ReadsItsValues(nn.Module):
     """A model that decides by its own numbers."""
 
     def __init__(self) -> None:
@@ -68,18 +70,18 @@ def counted(model: nn.Module, batch: int = 64, room: int | None = None, **change
     return dict(forecast(job, room))
 
 
-def peak(found: dict[str, Any], name: str) -> int:
+def peak(counters: dict[str, Any], name: str) -> int:
     """The whole of a forecast."""
-    return sum(size for key, size in found.items() if key.startswith(f"forecast/{name}/"))
+    return sum(size for key, size in counters.items() if key.startswith(f"forecast/{name}/"))
 
 
 @pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("adamw", 2 * PARAMETERS)])
 def test_what_lasts_is_counted_exactly(optimizer: str, state: int) -> None:
-    found = counted(nn.Sequential(Block()), optimizer=optimizer)
-    assert found["forecast/as_asked/parameters"] == PARAMETERS
+    counters = counted(nn.Sequential(Block()), optimizer=optimizer)
+    assert counters["forecast/as_asked/parameters"] == PARAMETERS
     steps = 4 * 4 if optimizer == "adamw" else 0  # a counter for each parameter
-    assert found["forecast/as_asked/optimizer"] == state + steps
-    assert found["forecast/as_asked/inputs"] == 2 * 2 * 64 * WIDTH * 4
+    assert counters["forecast/as_asked/optimizer"] == state + steps
+    assert counters["forecast/as_asked/inputs"] == 2 * 2 * 64 * WIDTH * 4
 
 
 def test_nothing_of_the_real_model_changes() -> None:
@@ -94,24 +96,37 @@ def test_nothing_of_the_real_model_changes() -> None:
 
 def test_memory_grows_with_the_batch_and_bf16_and_checkpointing_hold_less() -> None:
     model = nn.Sequential(*(Block() for _ in range(6)))
-    found = counted(model, batch=4096)
-    assert peak(found, "bf16") < peak(found, "now") == peak(found, "as_asked")
-    assert peak(found, "checkpointing") < peak(found, "now")
-    first, second = (peak(found, f"at/{4096 * times}") for times in (256, 512))
+    counters = counted(model, batch=4096)
+    assert peak(counters, "bf16") < peak(counters, "now") == peak(counters, "as_asked")
+    assert peak(counters, "checkpointing") < peak(counters, "now")
+    first, second = (peak(counters, f"at/{4096 * times}") for times in (256, 512))
     assert second / first == pytest.approx(2, rel=0.01)
 
 
-def test_gradients_in_buckets_stay() -> None:
-    dropped = counted(nn.Sequential(Block()), batch=4096)
-    kept = counted(nn.Sequential(Block()), batch=4096, gradient_as_bucket_view=True)
-    assert dropped["forecast/as_asked/gradients"] < PARAMETERS
-    assert kept["forecast/as_asked/gradients"] == PARAMETERS
+@pytest.mark.parametrize(
+    ("strategy", "changes", "stay"),
+    [
+        ("single", {}, False),
+        ("ddp", {"gradient_as_bucket_view": True}, True),
+        ("ddp", {"gradient_as_bucket_view": False}, False),
+        ("zero1", {"gradient_as_bucket_view": True}, True),
+        ("fsdp", {}, False),
+        ("scratch_ddp", {}, True),
+    ],
+)
+def test_gradients_in_buckets_stay(strategy: str, changes: dict[str, bool], stay: bool) -> None:
+    defaults = {
+        setting.name: setting.default_for("cpu") for setting in settings_of(card("strategies", strategy))
+    }
+    sizes = counted(nn.Sequential(Block()), batch=4096, strategy=strategy, **{**defaults, **changes})
+    gradients = sizes["forecast/as_asked/gradients"]
+    assert gradients == PARAMETERS if stay else gradients < PARAMETERS
 
 
 def test_a_model_that_looks_at_its_numbers_has_a_reason_instead() -> None:
-    found = counted(Looks())
-    assert "forecast/as_asked/parameters" not in found
-    assert "DataDependent" in found["forecast/as_asked/problem"]
+    counters = counted(ReadsItsValues())
+    assert "forecast/as_asked/parameters" not in counters
+    assert "DataDependent" in counters["forecast/as_asked/problem"]
 
 
 def test_lone_layers_are_no_blocks() -> None:
@@ -139,9 +154,9 @@ def test_fsdp_has_two_blocks_whole_and_what_is_in_none() -> None:
 
 @pytest.mark.parametrize("steps", [2, 3])
 def test_accumulating_steps_have_a_forecast_and_keep_gradients(steps: int) -> None:
-    found = counted(nn.Sequential(Block(), Block()), batch=4096, accumulation_steps=steps)
-    assert not [name for name in found if name.endswith("problem")]
-    assert found["forecast/as_asked/gradients"] == 2 * PARAMETERS
+    counters = counted(nn.Sequential(Block(), Block()), batch=4096, accumulation_steps=steps)
+    assert not [name for name in counters if name.endswith("problem")]
+    assert counters["forecast/as_asked/gradients"] == 2 * PARAMETERS
 
 
 @pytest.mark.parametrize(
@@ -153,15 +168,15 @@ def test_accumulating_steps_have_a_forecast_and_keep_gradients(steps: int) -> No
     ],
 )
 def test_no_more_is_forecast_than_the_purpose_needs(purpose: str, kinds: set[str]) -> None:
-    found = counted(nn.Sequential(Block(), Block()), batch=2, purpose=purpose)
-    assert {name.split("/")[1] for name in found if name.count("/") > 1} == kinds
+    counters = counted(nn.Sequential(Block(), Block()), batch=2, purpose=purpose)
+    assert {name.split("/")[1] for name in counters if name.count("/") > 1} == kinds
 
 
 def test_other_ways_are_compared_near_the_largest_batch_that_fits() -> None:
     room = 4 << 20
-    found = counted(nn.Sequential(Block(), Block()), batch=2, room=room)
-    batch = found["forecast/other_ways_batch"]
+    counters = counted(nn.Sequential(Block(), Block()), batch=2, room=room)
+    batch = counters["forecast/other_ways_batch"]
     assert 64 < batch < 4096
-    assert peak(found, "now") == pytest.approx(room, rel=0.02)
-    assert found["forecast/kept/gradients"] == 2 * PARAMETERS > found["forecast/now/gradients"]
+    assert peak(counters, "now") == pytest.approx(room, rel=0.02)
+    assert counters["forecast/kept/gradients"] == 2 * PARAMETERS > counters["forecast/now/gradients"]
     assert counted(nn.Sequential(Block()), batch=2)["forecast/other_ways_batch"] == 2

@@ -1,4 +1,4 @@
-"""What rank 0 makes of the answers of ranks that others started, and of those that never come."""
+"""How rank 0 collects the answers of attached ranks, including those that never come."""
 
 import json
 from typing import Any, cast
@@ -8,16 +8,11 @@ import pytest
 from scalescope.worker.process import attached
 from scalescope.worker.process.rendezvous import Rendezvous
 
-
-class Said(dict[str, bytes]):
-    """What ranks said so far."""
-
-    def heard(self, key: str) -> bytes | None:
-        return self.get(key)
+Published = dict[str, bytes]
 
 
-def answered(**answers: dict[str, Any]) -> Said:
-    return Said({f"answer/3/{rank[1:]}": json.dumps(answer).encode() for rank, answer in answers.items()})
+def answered(**answers: dict[str, Any]) -> Published:
+    return {f"answer/3/{rank[1:]}": json.dumps(answer).encode() for rank, answer in answers.items()}
 
 
 def failed(rank: int, message: str) -> dict[str, Any]:
@@ -30,38 +25,38 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attached, "_ANSWER_LIMIT_S", 0.2)
 
 
-def gather(said: Said, ranks: list[int]) -> list[dict[str, Any]]:
-    return attached._gather({"ranks": ranks, "group_timeout_s": 0.0}, cast(Rendezvous, said), 3)
+def gather(published: Published, ranks: list[int]) -> list[dict[str, Any]]:
+    return attached._gather({"ranks": ranks, "group_timeout_s": 0.0}, cast(Rendezvous, published), 3)
 
 
 def test_answers_come_in_the_order_of_the_trial_s_ranks() -> None:
-    said = answered(r0={"state": "done", "rank": 1}, r4={"state": "done", "rank": 0})
-    assert [one["rank"] for one in gather(said, [4, 0])] == [0, 1]
+    published = answered(r0={"state": "done", "rank": 1}, r4={"state": "done", "rank": 0})
+    assert [answer["rank"] for answer in gather(published, [4, 0])] == [0, 1]
 
 
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("message", ["RuntimeError: Connection reset by peer", "ValueError: my own mistake"])
 def test_a_rank_that_never_answers_is_lost(message: str) -> None:
-    own, lost = gather(answered(r0=failed(0, message)), [0, 1])
-    assert own["error"]["message"] == message
+    failed_rank, lost = gather(answered(r0=failed(0, message)), [0, 1])
+    assert failed_rank["error"]["message"] == message
     assert lost["rank"] == 1 and lost["error"]["lost"]
 
 
 def test_ranks_that_wait_for_a_failed_one_have_until_the_group_s_limit() -> None:
-    patience = attached._patience_s
+    limit_s = attached._remaining_limit_s
     request = {"group_timeout_s": 300.0}
-    assert patience(request, failed(0, "ValueError: no such file")) == 310.0
-    assert patience(request, failed(0, "Connection closed by peer")) == 10.0
-    assert patience(request, failed(0, "DistStoreError: Wait timeout")) == 10.0
-    assert patience(request, {"state": "done"}) == 600.0
-    assert patience({"probe": True}, {"host": "n1"}) == 120.0
+    assert limit_s(request, failed(0, "ValueError: no such file")) == 310.0
+    assert limit_s(request, failed(0, "Connection closed by peer")) == 10.0
+    assert limit_s(request, failed(0, "DistStoreError: Wait timeout")) == 10.0
+    assert limit_s(request, {"state": "done"}) == 600.0
+    assert limit_s({"probe": True}, {"host": "n1"}) == 120.0
 
 
-def test_a_rank_that_cannot_look_around_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attached, "_seen_here", lambda: [][0])
-    found = attached._look(3)
-    assert (found["rank"], found["state"]) == (3, "failed")
-    assert found["error"]["message"] == "IndexError: list index out of range"
+def test_a_failed_probe_returns_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "_describe_node", lambda: [][0])
+    answer = attached._probe(3)
+    assert (answer["rank"], answer["state"]) == (3, "failed")
+    assert answer["error"]["message"] == "IndexError: list index out of range"
 
 
 @pytest.mark.parametrize(

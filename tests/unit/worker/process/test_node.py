@@ -1,4 +1,4 @@
-"""Rounds of pairs: all ranks of a node meet, then all nodes, and no two meetings share a node."""
+"""Rounds of pairs: all ranks of a node, then all pairs of nodes; no round uses a node twice."""
 
 from itertools import combinations
 
@@ -8,41 +8,41 @@ from scalescope.worker.process.node import rounds_of_pairs, tournament
 
 
 @pytest.mark.parametrize("players", range(1, 12))
-def test_everybody_meets_everybody_once_in_the_fewest_rounds(players: int) -> None:
+def test_every_pair_comes_once_in_the_fewest_rounds(players: int) -> None:
     rounds = tournament(players)
-    met = [pair for one in rounds for pair in one]
-    assert sorted(met) == list(combinations(range(players), 2))
+    pairs = [pair for pairs in rounds for pair in pairs]
+    assert sorted(pairs) == list(combinations(range(players), 2))
     assert len(rounds) == (players - 1 if players % 2 == 0 else players) or players == 1
-    for one in rounds:
-        seated = [player for pair in one for player in pair]
-        assert len(seated) == len(set(seated))
+    for pairs in rounds:
+        players_of_round = [player for pair in pairs for player in pair]
+        assert len(players_of_round) == len(set(players_of_round))
 
 
 @pytest.mark.parametrize("layout", ["aaaa", "aabb", "abab", "abc", "aaabbc", "abcdefgh", "aabbccdd"])
-def test_every_meeting_has_its_nodes_to_itself(layout: str) -> None:
+def test_no_node_is_in_two_node_pairs_of_a_round(layout: str) -> None:
     rounds = list(rounds_of_pairs(layout))
-    for one in rounds:
-        meetings = {frozenset((layout[low], layout[high])) for low, high in one}
-        busy = [node for meeting in meetings for node in meeting]
+    for pairs in rounds:
+        node_pairs = {frozenset((layout[low], layout[high])) for low, high in pairs}
+        busy = [node for node_pair in node_pairs for node in node_pair]
         assert len(busy) == len(set(busy))
-        ranks = [rank for pair in one for rank in pair]
+        ranks = [rank for pair in pairs for rank in pair]
         assert len(ranks) == len(set(ranks))
 
 
 @pytest.mark.parametrize("layout", ["aaaa", "aabb", "abab", "abc", "aaabbc", "abcdefgh", "aabbccdd"])
-def test_all_ranks_of_a_node_and_all_nodes_meet_once(layout: str) -> None:
-    met = [pair for one in rounds_of_pairs(layout) for pair in one]
-    assert len(met) == len(set(met)) and all(low < high for low, high in met)
+def test_all_pairs_inside_a_node_and_all_pairs_of_nodes_come_once(layout: str) -> None:
+    pairs = [pair for pairs in rounds_of_pairs(layout) for pair in pairs]
+    assert len(pairs) == len(set(pairs)) and all(low < high for low, high in pairs)
     every = set(combinations(range(len(layout)), 2))
-    assert {pair for pair in met if layout[pair[0]] == layout[pair[1]]} == {
+    assert {pair for pair in pairs if layout[pair[0]] == layout[pair[1]]} == {
         (low, high) for low, high in every if layout[low] == layout[high]
     }
     assert {
-        frozenset(layout[rank] for rank in pair) for pair in met if layout[pair[0]] != layout[pair[1]]
+        frozenset(layout[rank] for rank in pair) for pair in pairs if layout[pair[0]] != layout[pair[1]]
     } == {frozenset(two) for two in combinations(sorted(set(layout)), 2)}
 
 
-def test_two_nodes_meet_with_all_their_ranks_at_once() -> None:
+def test_two_nodes_exchange_with_all_their_ranks_at_once() -> None:
     assert list(rounds_of_pairs("ababab"))[-1] == [(0, 1), (2, 3), (4, 5)]
 
 

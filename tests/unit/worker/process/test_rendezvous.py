@@ -1,4 +1,4 @@
-"""Ranks of one host that meet in a file: what one says the others hear."""
+"""Ranks of one host that share a store in a file."""
 
 from pathlib import Path
 
@@ -7,16 +7,16 @@ import pytest
 from scalescope.worker.process.rendezvous import Rendezvous
 
 
-def meet(rank: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> Rendezvous:
+def rendezvous(rank: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> Rendezvous:
     for name, value in (("RANK", rank), ("WORLD_SIZE", 2), ("SCALESCOPE_STORE_FILE", path)):
         monkeypatch.setenv(name, str(value))
     return Rendezvous()
 
 
-def test_what_one_says_the_others_hear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (meet(rank, tmp_path / "store", monkeypatch) for rank in (0, 1))
-    assert second.heard("request/0") is None
-    first.say("request/0", "train")
-    assert second.hear("request/0") == b"train"
-    with pytest.raises(TimeoutError, match=r"nobody said request/1 within 0\.01 s"):
-        first.hear("request/1", limit_s=0.01)
+def test_a_published_value_reaches_the_other_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (rendezvous(rank, tmp_path / "store", monkeypatch) for rank in (0, 1))
+    assert second.get("request/0") is None
+    first.publish("request/0", "train")
+    assert second.wait("request/0") == b"train"
+    with pytest.raises(TimeoutError, match="request/1"):
+        first.wait("request/1", limit_s=0.01)

@@ -78,21 +78,19 @@ def test_counting_leaves_no_trace() -> None:
 
 def test_a_model_with_fewer_blocks_than_ranks_is_refused() -> None:
     blocks = [nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)]
-    message = "^pipeline over 3 ranks needs 3 blocks with parameters, the model has 2$"
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(BadInput, match=r"3 blocks .* model has 2"):
         split(blocks, [1, 0, 1], 3)
 
 
 def test_stages_that_share_parameters_are_refused() -> None:
     blocks = [nn.Linear(2, 2), nn.Linear(2, 2)]
     blocks[1].weight = blocks[0].weight
-    with pytest.raises(BadInput, match=r"^pipeline cannot cut this model: .* would share parameters$"):
+    with pytest.raises(BadInput, match="share parameters"):
         split(blocks, [1, 1], 2)
 
 
 def test_a_model_that_is_not_sequential_is_refused() -> None:
-    message = r"^pipeline needs an nn.Sequential or a model with as_sequential\(\), got Linear$"
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(BadInput, match=r"as_sequential.* got Linear"):
         blocks_of(nn.Linear(2, 2))
 
 

@@ -79,15 +79,15 @@ class _TwoBranches(nn.Module):
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Sizes of the messages, in the order in which they leave."""
-    found: list[int] = []
+    sizes: list[int] = []
     all_reduce: Callable[..., Any] = dist.all_reduce
 
     def watched(tensor: torch.Tensor, **options: Any) -> Any:
-        found.append(tensor.numel())
+        sizes.append(tensor.numel())
         return all_reduce(tensor, **options)
 
     monkeypatch.setattr(scratch_ddp.dist, "all_reduce", watched)
-    return found
+    return sizes
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1], [0, 2]])

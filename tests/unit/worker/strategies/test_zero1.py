@@ -11,12 +11,12 @@ def test_a_function_of_parameters_gets_parameters() -> None:
     from scalescope.worker.strategies.zero1 import _class_of
 
     model = nn.Linear(2, 2)
-    seen: list[nn.Parameter] = []
+    given: list[nn.Parameter] = []
 
-    def own(parameters):  # type: ignore[no-untyped-def]
-        seen.extend(parameters)
-        return torch.optim.SGD(seen, lr=0.5)
+    def make(parameters):  # type: ignore[no-untyped-def]
+        given.extend(parameters)
+        return torch.optim.SGD(given, lr=0.5)
 
-    optimizer = _class_of(own)([{"params": list(model.parameters())}], some_default=1)
-    assert [id(one) for one in seen] == [id(parameter) for parameter in model.parameters()]
+    optimizer = _class_of(make)([{"params": list(model.parameters())}], some_default=1)
+    assert [id(parameter) for parameter in given] == [id(parameter) for parameter in model.parameters()]
     assert isinstance(optimizer, torch.optim.SGD)

@@ -20,7 +20,7 @@ def test_a_batch_at_once_is_what_single_samples_are() -> None:
         together = data.__getitems__([2, 0])
         alone = [data[2], data[0]]
         for part in (0, 1):
-            assert torch.equal(together[part], torch.stack([one[part] for one in alone]))
+            assert torch.equal(together[part], torch.stack([sample[part] for sample in alone]))
         assert len(data) == 3
 
 

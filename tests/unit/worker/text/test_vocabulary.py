@@ -110,14 +110,14 @@ def test_it_is_the_same_whatever_order_python_hashes_in(tmp_path: Path) -> None:
 
 def _ask(answers: Any, begin: Any) -> None:
     begin.wait()
-    found = []
+    vocabularies = []
 
     def counting(texts: Any, count: int) -> list[str]:
-        found.append(count)
+        vocabularies.append(count)
         return most_frequent(texts, count)
 
     vocabulary.most_frequent = counting
-    answers.put((vocabulary_of(corpus([("a b", 0), ("b", 1)] * 2000), 4), len(found)))
+    answers.put((vocabulary_of(corpus([("a b", 0), ("b", 1)] * 2000), 4), len(vocabularies)))
 
 
 def test_one_process_finds_it_while_the_others_wait(cache: Path) -> None:
@@ -126,8 +126,8 @@ def test_one_process_finds_it_while_the_others_wait(cache: Path) -> None:
     processes = [fork.Process(target=_ask, args=(answers, begin)) for _ in range(3)]
     for process in processes:
         process.start()
-    found = [answers.get(timeout=limit(30)) for _ in processes]
+    vocabularies = [answers.get(timeout=limit(30)) for _ in processes]
     for process in processes:
         process.join()
-    assert [words for words, _ in found] == [{"b": 2, "a": 3}] * 3
-    assert sorted(times for _, times in found) == [0, 0, 1]
+    assert [words for words, _ in vocabularies] == [{"b": 2, "a": 3}] * 3
+    assert sorted(times for _, times in vocabularies) == [0, 0, 1]

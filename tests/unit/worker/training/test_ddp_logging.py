@@ -15,20 +15,20 @@ from scalescope.worker.training.ddp_logging import DdpTimes, DdpWatch, bucket_sa
 NAMES = ("backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
 
 
-class Told:
+class FakeDdp:
     """Stands in for a wrapped model."""
 
-    def __init__(self, told: dict[str, Any] | Exception) -> None:
-        self._told = told
+    def __init__(self, logged: dict[str, Any] | Exception) -> None:
+        self._logged = logged
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        if isinstance(self._told, Exception):
-            raise self._told
-        return self._told
+        if isinstance(self._logged, Exception):
+            raise self._logged
+        return self._logged
 
 
 @pytest.mark.parametrize(
-    ("told", "found"),
+    ("logged", "samples"),
     [
         ({"bucket_sizes": "10, 20"}, {"bucket_bytes": [10.0, 20.0]}),
         ({"bucket_sizes": "30", "rebuilt_bucket_sizes": "10, 20"}, {"bucket_bytes": [10.0, 20.0]}),
@@ -39,8 +39,8 @@ class Told:
         (RuntimeError("not ready"), {}),
     ],
 )
-def test_the_rebuilt_buckets_count_where_there_are_any(told: Any, found: dict[str, list[float]]) -> None:
-    assert bucket_samples(Told(told)) == found  # type: ignore[arg-type]
+def test_the_rebuilt_buckets_count_where_there_are_any(logged: Any, samples: dict[str, list[float]]) -> None:
+    assert bucket_samples(FakeDdp(logged)) == samples  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -61,33 +61,33 @@ def gradients_of(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
-def told_times(*nanoseconds: int | None) -> DdpTimes | None:
-    told = Told(dict(zip(NAMES, nanoseconds, strict=False)))
-    return DdpWatch(told, has_hook=False).times()  # type: ignore[arg-type]
+def logged_times(*nanoseconds: int | None) -> DdpTimes | None:
+    logging = FakeDdp(dict(zip(NAMES, nanoseconds, strict=False)))
+    return DdpWatch(logging, has_hook=False).times()  # type: ignore[arg-type]
 
 
 def test_times_come_in_seconds() -> None:
-    found = told_times(2_000_000_000, 1_500_000_000, 500_000_000)
-    assert found is not None
-    assert (found.backward_s, found.communication_s, found.overlap_s) == pytest.approx((2.0, 1.5, 0.5))
+    times = logged_times(2_000_000_000, 1_500_000_000, 500_000_000)
+    assert times is not None
+    assert (times.backward_s, times.communication_s, times.overlap_s) == pytest.approx((2.0, 1.5, 0.5))
 
 
 def test_no_overlap_is_a_time_like_any_other() -> None:
-    found = told_times(20, 10, 0)
-    assert found is not None and found.overlap_s == 0.0
+    times = logged_times(20, 10, 0)
+    assert times is not None and times.overlap_s == 0.0
 
 
-@pytest.mark.parametrize("told", [(), (0, 10, 0), (10, 0, 0), (None, 10, 5), (-1, 10, 5)])
-def test_an_iteration_that_was_not_timed_has_no_times(told: tuple[int | None, ...]) -> None:
-    assert told_times(*told) is None
+@pytest.mark.parametrize("logged", [(), (0, 10, 0), (10, 0, 0), (None, 10, 5), (-1, 10, 5)])
+def test_an_iteration_that_was_not_timed_has_no_times(logged: tuple[int | None, ...]) -> None:
+    assert logged_times(*logged) is None
 
 
 @pytest.mark.parametrize("error", [AttributeError("gone"), RuntimeError("not ready")])
 def test_a_ddp_that_says_nothing_has_no_times(error: Exception) -> None:
-    assert DdpWatch(Told(error), has_hook=False).times() is None  # type: ignore[arg-type]
+    assert DdpWatch(FakeDdp(error), has_hook=False).times() is None  # type: ignore[arg-type]
 
 
-def test_ddp_times_itself_once_it_is_told_to(alone: None) -> None:
+def test_ddp_times_itself_once_it_is_switched_on(alone: None) -> None:
     model = wrapped_model()
     watch = DdpWatch(model, has_hook=False)
     for _ in range(11):  # it times its first ten iterations anyway
@@ -95,9 +95,9 @@ def test_ddp_times_itself_once_it_is_told_to(alone: None) -> None:
     watch.begin()
     for _ in range(3):
         gradients_of(model)
-    found = watch.times()
-    assert found is not None
-    assert 0.0 <= found.overlap_s <= found.communication_s
+    times = watch.times()
+    assert times is not None
+    assert 0.0 <= times.overlap_s <= times.communication_s
 
 
 def test_marked_buckets_leave_gradients_as_they_were(alone: None) -> None:
@@ -105,8 +105,8 @@ def test_marked_buckets_leave_gradients_as_they_were(alone: None) -> None:
     model = wrapped_model()
     DdpWatch(model, has_hook=False).mark_buckets()
     with profile(activities=[ProfilerActivity.CPU]) as recorder:
-        found = gradients_of(model)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        gradients = gradients_of(model)
+    assert all(torch.equal(gradient, other) for gradient, other in zip(gradients, expected, strict=True))
     assert "scalescope.bucket 0" in {event.name for event in recorder.events()}
 
 

@@ -29,13 +29,13 @@ class Echo(nn.Module):
         return nn.functional.one_hot(chosen.long(), self._classes).float()
 
 
-def looked_at(model: nn.Module, data: Data, *, rank: int = 0, world_size: int = 1) -> Measurements:
+def evaluate(model: nn.Module, data: Data, *, rank: int = 0, world_size: int = 1) -> Measurements:
     workload = Workload(model=model, data=data, loss=nn.functional.cross_entropy)
     group = Group(rank=rank, world_size=world_size, joined=False)
-    found = Measurements()
+    measurements = Measurements()
     evaluation = Evaluation(workload, make_trial(batch_size=4), group, CPU)
-    evaluation.look(Position(None, rank, world_size), found)
-    return found
+    evaluation.run(Position(None, rank, world_size), measurements)
+    return measurements
 
 
 def classified(labels: list[int]) -> ClassifiedTexts:
@@ -51,18 +51,18 @@ def test_accuracies_are_shares_of_right_answers() -> None:
     model = Echo(10)
     validation = classified([0, 1, 2, 0, 0, 0, 0, 0, 0, 0])
     data = Data(samples=classified(list(range(10))), validation=validation, collate=as_it_is)
-    found = looked_at(model, data)
-    assert found.samples["train_accuracy"] == [1.0]
-    assert found.samples["validation_accuracy"] == [0.3]
-    assert len(found.samples["evaluation_time_s"]) == 1
+    samples = evaluate(model, data)
+    assert samples.samples["train_accuracy"] == [1.0]
+    assert samples.samples["validation_accuracy"] == [0.3]
+    assert len(samples.samples["evaluation_time_s"]) == 1
     assert model.batches == [4, 4, 2, 4, 4, 2]
     assert model.training
 
 
 def test_single_samples_are_collated_where_a_data_set_has_no_batches() -> None:
     pairs = [(torch.tensor([number]), torch.tensor(number % 2)) for number in range(4)]
-    found = looked_at(Echo(10), Data(samples=pairs, validation=pairs))
-    assert found.samples["validation_accuracy"] == [0.5]
+    samples = evaluate(Echo(10), Data(samples=pairs, validation=pairs))
+    assert samples.samples["validation_accuracy"] == [0.5]
 
 
 def test_every_rank_makes_as_many_passes_and_counts_its_own_alone() -> None:
@@ -70,11 +70,11 @@ def test_every_rank_makes_as_many_passes_and_counts_its_own_alone() -> None:
     validation = classified([0, 9, 2])
     data = Data(samples=validation, validation=validation, collate=as_it_is)
     models = [Echo(10), Echo(10)]
-    found = [
-        looked_at(model, data, rank=rank, world_size=2).samples["validation_accuracy"]
+    accuracies = [
+        evaluate(model, data, rank=rank, world_size=2).samples["validation_accuracy"]
         for rank, model in enumerate(models)
     ]
-    assert found == [[1.0], [0.0]]  # without a group nothing is added up
+    assert accuracies == [[1.0], [0.0]]  # without a group nothing is added up
     assert len(models[0].batches) == len(models[1].batches)
 
 
@@ -82,5 +82,5 @@ def test_positions_without_a_target_are_not_asked() -> None:
     """Each token repeats: `2 2 3` is right once and wrong once; padding counts nowhere."""
     tokens = torch.tensor([[2, 2, 3, 0, 0]], dtype=torch.int32)
     data = Data(samples=ContinuedTexts(tokens), validation=ContinuedTexts(tokens), collate=as_it_is)
-    found = looked_at(Echo(10, per_position=True), data)
-    assert found.samples["validation_accuracy"] == [0.5]
+    samples = evaluate(Echo(10, per_position=True), data)
+    assert samples.samples["validation_accuracy"] == [0.5]

@@ -27,7 +27,7 @@ from scalescope.worker.training.feeding import (
 )
 from scalescope.worker.training.step import Data
 
-from ..making import CPU, handling
+from ..making import CPU, input_options
 
 
 def texts(count: int) -> Data:
@@ -37,7 +37,7 @@ def texts(count: int) -> Data:
 
 
 def loader(num_workers: int | None = None, *, persistent: bool = False) -> InputOptions:
-    return handling(num_workers=num_workers, persistent_workers=persistent)
+    return input_options(num_workers=num_workers, persistent_workers=persistent)
 
 
 def epoch_of(stream: Feed) -> list[int]:
@@ -65,9 +65,9 @@ def test_two_shards_see_every_sample_once_an_epoch(options: InputOptions) -> Non
 def test_shards_are_equally_long_where_samples_do_not_divide() -> None:
     """Ranks that make unequal numbers of steps would wait for each other for ever."""
     shards = [feed(texts(41), 4, loader(), CPU, Shard(index=index, count=2), 0) for index in (0, 1)]
-    seen = [epoch_of(stream) for stream in shards]
-    assert [len(one) for one in seen] == [21, 21]
-    assert set(seen[0] + seen[1]) == set(range(41))
+    epochs = [epoch_of(stream) for stream in shards]
+    assert [len(epoch) for epoch in epochs] == [21, 21]
+    assert set(epochs[0] + epochs[1]) == set(range(41))
 
 
 def test_the_order_is_the_seeds() -> None:
@@ -219,11 +219,11 @@ def test_every_batch_of_a_loader_is_waited_for_and_copied(
 ) -> None:
     monkeypatch.setattr(time, "perf_counter", _Clock())
     stream = feed(texts(40), 4, options, CPU, Shard(index=0, count=1), 0)
-    assert stream.waits.counters() == {}
+    assert stream.input_times.counters() == {}
     for _ in range(3):
         next(stream.batches)
     stream.close()
-    assert stream.waits == InputTimes(batches=3, loader_s=3.0, copy_s=3.0)
+    assert stream.input_times == InputTimes(batches=3, loader_s=3.0, copy_s=3.0)
 
 
 def test_somebody_else_s_batches_are_waited_for_as_well() -> None:
@@ -231,8 +231,8 @@ def test_somebody_else_s_batches_are_waited_for_as_well() -> None:
     stream = feed(Data(samples=_Batches(batches)), 4, loader(), CPU, Shard(index=0, count=1), 0)
     for _ in range(5):
         next(stream.batches)
-    assert stream.waits.batches == 5
-    assert set(stream.waits.counters()) == {"loader_s", "copy_s"}
+    assert stream.input_times.batches == 5
+    assert set(stream.input_times.counters()) == {"loader_s", "copy_s"}
 
 
 class _Batches:
@@ -250,11 +250,11 @@ def test_batches_that_stay_on_the_device_are_not_waited_for() -> None:
     stream = feed(made, 4, loader(), CPU, Shard(index=0, count=1), 0)
     for _ in range(3):
         next(stream.batches)
-    assert stream.waits.counters() == {}
+    assert stream.input_times.counters() == {}
 
 
 def test_preloaded_batches_are_not_waited_for() -> None:
     stream = preloaded(feed(texts(40), 4, loader(), CPU, Shard(index=0, count=1), 0))
     for _ in range(5):
         next(stream.batches)
-    assert stream.waits.counters() == {}
+    assert stream.input_times.counters() == {}

@@ -15,12 +15,14 @@ from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.step import Data, Workload
 from scalescope.worker.workloads import cnn, mlp
 
-from ..making import CPU, options, place
+from ..making import CPU, build_context, options
 
 WIDTH = 8
 
 
-def own(model: nn.Module, loss: Callable[[Any, Any], torch.Tensor] = nn.functional.mse_loss) -> Workload:
+def workload_of(
+    model: nn.Module, loss: Callable[[Any, Any], torch.Tensor] = nn.functional.mse_loss
+) -> Workload:
     return Workload(model=model, data=Data(), loss=loss)
 
 
@@ -34,7 +36,7 @@ def batch(count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 )
 def test_an_mlp_has_as_many_operations_as_its_formula_says(changes: dict[str, int], count: int) -> None:
     card = options(Mlp, **{"input_dim": 16, "hidden_dim": 32, "num_layers": 2, "output_dim": 5, **changes})
-    workload = mlp.build(card, CPU, place())
+    workload = mlp.build(card, CPU, build_context())
     made = workload.data.synthesize(count, torch.Generator())
     assert count_flops_per_sample(workload, made, CPU) == card.flops_per_sample()
 
@@ -44,7 +46,7 @@ def test_an_mlp_has_as_many_operations_as_its_formula_says(changes: dict[str, in
 )
 def test_a_cnn_has_as_many_operations_as_its_formula_says(changes: dict[str, int]) -> None:
     card = options(Cnn, **{"image_size": 16, "channels": 4, **changes})
-    workload = cnn.build(card, CPU, place())
+    workload = cnn.build(card, CPU, build_context())
     made = workload.data.synthesize(3, torch.Generator())
     assert count_flops_per_sample(workload, made, CPU) == card.flops_per_sample()
 
@@ -58,7 +60,7 @@ def test_a_batch_of_names_is_counted_too() -> None:
         def forward(self, inputs: torch.Tensor, scale: float) -> torch.Tensor:
             return torch.as_tensor(self.layer(inputs)).sum() * scale
 
-    workload = own(Named(), lambda output, _: output)
+    workload = workload_of(Named(), lambda output, _: output)
     counted = count_flops_per_sample(workload, {"inputs": torch.ones(5, WIDTH), "scale": 2.0}, CPU)
     assert counted == 4 * WIDTH * WIDTH  # forward and the weights' gradients
 
@@ -91,7 +93,7 @@ class Leaves(nn.Module):
 
 @pytest.mark.parametrize("kind", [Looks, Leaves])
 def test_a_model_that_needs_its_numbers_cannot_be_counted(kind: type[nn.Module]) -> None:
-    assert count_flops_per_sample(own(kind()), batch(), CPU) is None
+    assert count_flops_per_sample(workload_of(kind()), batch(), CPU) is None
 
 
 def test_a_model_without_products_is_unknown_and_not_free() -> None:
@@ -103,7 +105,7 @@ def test_a_model_without_products_is_unknown_and_not_free() -> None:
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return inputs * self.factor
 
-    assert count_flops_per_sample(own(Scales()), batch(), CPU) is None
+    assert count_flops_per_sample(workload_of(Scales()), batch(), CPU) is None
 
 
 def _noisy() -> nn.Module:
@@ -118,12 +120,12 @@ def test_counting_leaves_the_model_and_the_random_numbers_as_they_were(make: Cal
     torch.manual_seed(3)
     model = make()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    owned = [id(one) for one in (*model.parameters(), *model.buffers())]
+    owned = [id(tensor) for tensor in (*model.parameters(), *model.buffers())]
     random = torch.get_rng_state()
     inputs, targets = batch()
-    count_flops_per_sample(own(model), (inputs, targets), CPU)
+    count_flops_per_sample(workload_of(model), (inputs, targets), CPU)
     assert torch.equal(torch.get_rng_state(), random)
-    assert [id(one) for one in (*model.parameters(), *model.buffers())] == owned
+    assert [id(tensor) for tensor in (*model.parameters(), *model.buffers())] == owned
     after = model.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert all(type(value) is torch.Tensor for value in after.values())
@@ -141,7 +143,7 @@ def _with_decay() -> Workload:
         penalty = torch.stack([parameter.pow(2).sum() for parameter in model.parameters()]).sum()
         return nn.functional.mse_loss(outputs, targets) + 0.1 * penalty
 
-    return own(model, loss)
+    return workload_of(model, loss)
 
 
 class RunningScale(nn.Module):
@@ -158,7 +160,7 @@ class RunningScale(nn.Module):
 
 
 def _with_running_scale() -> Workload:
-    return own(nn.Linear(WIDTH, WIDTH), RunningScale())
+    return workload_of(nn.Linear(WIDTH, WIDTH), RunningScale())
 
 
 class Mean:
@@ -174,7 +176,7 @@ class Mean:
 
 
 def _with_own_mean() -> Workload:
-    return own(nn.Linear(WIDTH, WIDTH), Mean())
+    return workload_of(nn.Linear(WIDTH, WIDTH), Mean())
 
 
 @pytest.mark.parametrize("make", [_with_decay, _with_running_scale, _with_own_mean])
@@ -194,7 +196,7 @@ def test_counting_leaves_what_a_loss_holds_as_it_was(make: Callable[[], Workload
 def test_counting_leaves_the_buffers_of_a_loss_as_they_were() -> None:
     loss = RunningScale()
     (before,) = loss.buffers()
-    assert count_flops_per_sample(own(nn.Linear(WIDTH, WIDTH), loss), batch(), CPU) is not None
+    assert count_flops_per_sample(workload_of(nn.Linear(WIDTH, WIDTH), loss), batch(), CPU) is not None
     (after,) = loss.buffers()
     assert after is before
     assert torch.equal(before, torch.ones(()))
@@ -216,13 +218,13 @@ class Judges(nn.Module):
 def test_the_operations_of_a_loss_that_is_a_module_are_counted_too() -> None:
     product = 2 * WIDTH * WIDTH
     model = nn.Linear(WIDTH, WIDTH)
-    assert count_flops_per_sample(own(model), batch(), CPU) == 2 * product  # forward and weights
-    assert count_flops_per_sample(own(model, Judges(model)), batch(), CPU) == (2 + 3) * product
+    assert count_flops_per_sample(workload_of(model), batch(), CPU) == 2 * product  # forward and weights
+    assert count_flops_per_sample(workload_of(model, Judges(model)), batch(), CPU) == (2 + 3) * product
 
 
 def test_a_copied_loss_shares_with_the_model_what_it_shared() -> None:
     model = nn.Linear(WIDTH, WIDTH)
-    _, copied = fake_copy(own(model, Judges(model)))
+    _, copied = fake_copy(workload_of(model, Judges(model)))
     assert isinstance(copied.loss, Judges)
     assert copied.loss.model is copied.model
     assert copied.model is not model
@@ -235,7 +237,7 @@ def test_a_loss_that_holds_tensors_and_is_no_module_cannot_be_counted() -> None:
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return ((outputs - targets) * weights).pow(2).mean()
 
-    assert count_flops_per_sample(own(nn.Linear(WIDTH, WIDTH), loss), batch(), CPU) is None
+    assert count_flops_per_sample(workload_of(nn.Linear(WIDTH, WIDTH), loss), batch(), CPU) is None
     assert count_flops_per_sample(_with_decay(), batch(), CPU) is None
 
 
@@ -259,7 +261,7 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("part", [Attending, Recurrent])
 def test_a_count_that_misses_something_costly_is_none(part: type[nn.Module]) -> None:
-    workload = own(nn.Sequential(nn.Linear(WIDTH, WIDTH), part(), nn.Linear(WIDTH, WIDTH)))
+    workload = workload_of(nn.Sequential(nn.Linear(WIDTH, WIDTH), part(), nn.Linear(WIDTH, WIDTH)))
     counted = count_flops_per_sample(workload, batch(), CPU)
     products = 3 * 2 * 2 * WIDTH * WIDTH - 2 * WIDTH * WIDTH  # what the two linear layers take
     assert counted is None or counted > 1.2 * products
@@ -269,5 +271,5 @@ def test_resizing_is_no_product() -> None:
     picture = nn.Sequential(
         nn.Linear(WIDTH, WIDTH), nn.Unflatten(1, (1, 2, WIDTH // 2)), nn.UpsamplingBilinear2d(scale_factor=2)
     )
-    workload = own(nn.Sequential(picture, nn.Flatten(), nn.Linear(4 * WIDTH, WIDTH)))
+    workload = workload_of(nn.Sequential(picture, nn.Flatten(), nn.Linear(4 * WIDTH, WIDTH)))
     assert count_flops_per_sample(workload, batch(), CPU) is not None

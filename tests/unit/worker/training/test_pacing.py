@@ -65,10 +65,10 @@ def test_repeated_steps_keep_the_gradient_whatever_is_written_into_it(forget: bo
     for _ in range(3):
         model().backward()
         gradients = _gradients(model)
-        assert all(torch.equal(one, torch.ones_like(one)) for one in gradients)
+        assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in gradients)
         for number, gradient in enumerate(gradients):
             gradient.mul_(number + 2)  # one that shared memory would change the others too
-        assert [float(one.sum() / one.numel()) for one in gradients] == [2.0, 3.0, 4.0, 5.0]
+        assert [float(gradient.sum() / gradient.numel()) for gradient in gradients] == [2.0, 3.0, 4.0, 5.0]
         optimizer.step()
         optimizer.zero_grad(set_to_none=forget)
 
@@ -108,7 +108,10 @@ def test_gradients_come_from_the_end_of_the_order() -> None:
 def test_a_parameter_that_was_not_used_gets_no_gradient() -> None:
     model = _model("first", "last")
     model().backward()
-    assert [name for name, one in model.body.named_parameters() if one.grad is not None] == ["first", "last"]
+    assert [name for name, parameter in model.body.named_parameters() if parameter.grad is not None] == [
+        "first",
+        "last",
+    ]
 
 
 def test_a_copy_and_replaced_parameters_get_gradients_of_their_own() -> None:
@@ -145,8 +148,8 @@ def test_time_passes_as_the_pace_says(monkeypatch: pytest.MonkeyPatch) -> None:
     model = PacedModel(body, order, Pace(forward_s=1.0, gradient_ready_s=(0.5, 0.75, 2.0)))
     clock = _FakeTime(monkeypatch)
     came: list[float] = []
-    for one in order:
-        one.register_post_accumulate_grad_hook(lambda _: came.append(clock.now))
+    for parameter in order:
+        parameter.register_post_accumulate_grad_hook(lambda _: came.append(clock.now))
     loss = model()
     assert clock.now == pytest.approx(101.0)
     clock.now = 200.0  # the backward pass has a beginning of its own

@@ -19,8 +19,8 @@ def ranges_of(action: Callable[[], object]) -> list[str]:
     """The names under which something ran, in their order."""
     with profile(activities=[ProfilerActivity.CPU]) as recorder:
         action()
-    found = [event for event in recorder.events() if event.name.startswith(trace.PREFIX)]
-    return [one.name for one in sorted(found, key=lambda one: one.time_range.start)]
+    events = [event for event in recorder.events() if event.name.startswith(trace.PREFIX)]
+    return [event.name for event in sorted(events, key=lambda event: event.time_range.start)]
 
 
 def make_step(done: list[Any], **changes: Any) -> Step:
@@ -91,9 +91,9 @@ def test_the_step_itself_stays_without_names() -> None:
 
 def test_waiting_for_a_batch_has_its_name() -> None:
     marked = with_input_range(Feed(batches=Batches(), epoch_batches=7), CPU)
-    found: list[str] = []
-    assert ranges_of(lambda: found.extend(marked.batches)) == [trace.INPUT] * 3  # the last finds the end
-    assert found == ["one", "two"]
+    names: list[str] = []
+    assert ranges_of(lambda: names.extend(marked.batches)) == [trace.INPUT] * 3  # the last finds the end
+    assert names == ["one", "two"]
     assert marked.epoch_batches == 7
 
 
@@ -125,9 +125,9 @@ def test_a_range_ends_with_what_fails_in_it() -> None:
 
 
 def test_on_a_gpu_the_same_names_are_pushed_and_popped(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", heard.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: heard.append("end"))
+    ranges: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
     with pytest.raises(ZeroDivisionError), named(trace.INPUT, torch.device("cuda")):
         raise ZeroDivisionError
-    assert heard == [trace.INPUT, "end"]
+    assert ranges == [trace.INPUT, "end"]

@@ -41,8 +41,8 @@ class _Backwards(nn.Module):
         self.second = nn.BatchNorm1d(4)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        found: Tensor = self.third(self.second(self.first(vectors)))
-        return found
+        output: Tensor = self.third(self.second(self.first(vectors)))
+        return output
 
 
 def _synthesize(count: int, generator: torch.Generator) -> Any:
@@ -62,7 +62,7 @@ def _trial(**texts: str) -> Trial:
 
 
 def _names(workload: Workload, numbers: list[int]) -> list[str]:
-    names = {id(one): name for name, one in workload.model.named_parameters()}
+    names = {id(parameter): name for name, parameter in workload.model.named_parameters()}
     parameters = trained_parameters(workload.model)
     return [names[id(parameters[number])] for number in numbers]
 
@@ -107,9 +107,9 @@ def test_gradients_of_the_stand_in_come_in_the_measured_order() -> None:
     )
     stand_in = paced(workload, facts)
     came: list[str] = []
-    for name, one in workload.model.named_parameters():
-        if one.requires_grad:
-            one.register_post_accumulate_grad_hook(lambda _, name=name: came.append(name))
+    for name, parameter in workload.model.named_parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: came.append(name))
     stand_in.loss_of(stand_in.model, _synthesize(8, torch.Generator())).backward()
     assert came == _names(workload, [4, 1, 3, 2])
     assert workload.model.unused.grad is None
@@ -118,9 +118,9 @@ def test_gradients_of_the_stand_in_come_in_the_measured_order() -> None:
 def test_rank_0_measures_and_leaves_the_model_as_it_was() -> None:
     workload, untouched = _workload(), _workload()
     before = torch.get_rng_state()
-    found = Measurements()
+    measurements = Measurements()
     alone = Group(rank=0, world_size=1, joined=False)
-    stand_in = stand_in_for(workload, _trial(), alone, CPU, found)
+    stand_in = stand_in_for(workload, _trial(), alone, CPU, measurements)
     assert torch.equal(torch.get_rng_state(), before)
     for name, value in untouched.model.state_dict().items():
         assert torch.equal(workload.model.state_dict()[name], value), name
@@ -128,8 +128,8 @@ def test_rank_0_measures_and_leaves_the_model_as_it_was() -> None:
     assert isinstance(stand_in.model, PacedModel)
     assert stand_in.make_optimizer is not None
     assert isinstance(stand_in.make_optimizer(workload.model.parameters()), SleepingOptimizer)
-    assert set(found.counters) == {"stand_in_forward_s", "stand_in_backward_s", "stand_in_optimizer_s"}
-    assert all(float(str(value)) > 0 for value in found.counters.values())
+    assert set(measurements.counters) == {"stand_in_forward_s", "stand_in_backward_s", "stand_in_optimizer_s"}
+    assert all(float(str(value)) > 0 for value in measurements.counters.values())
 
 
 def test_the_number_format_of_the_trial_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +143,12 @@ def test_the_number_format_of_the_trial_is_measured(monkeypatch: pytest.MonkeyPa
 
 def test_other_ranks_take_what_rank_0_says() -> None:
     store = dist.HashStore()
-    said = {"forward_s": 0.25, "optimizer_s": 0.5, "ready_order": [1, 0], "gradient_ready_s": [1.0, 2.0]}
-    store.set("pace/0", json.dumps(json.dumps(said)))
-    found = Measurements()
+    times = {"forward_s": 0.25, "optimizer_s": 0.5, "ready_order": [1, 0], "gradient_ready_s": [1.0, 2.0]}
+    store.set("pace/0", json.dumps(json.dumps(times)))
+    measurements = Measurements()
     group = Group(rank=1, world_size=2, joined=False, store=store)
-    stand_in_for(_workload(), _trial(), group, CPU, found)
-    assert found.counters == {
+    stand_in_for(_workload(), _trial(), group, CPU, measurements)
+    assert measurements.counters == {
         "stand_in_forward_s": 0.25,
         "stand_in_backward_s": 2.0,
         "stand_in_optimizer_s": 0.5,

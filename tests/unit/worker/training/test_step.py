@@ -52,7 +52,8 @@ def _run(step: Step, batches: list[Batch], count: int) -> Any:
 def test_accumulated_batches_train_as_one_large_batch() -> None:
     small = _batches(4, 4, 4, 4, 4, 4)
     large = [
-        tuple(torch.cat([one[part] for one in three]) for part in (0, 1)) for three in (small[:3], small[3:])
+        tuple(torch.cat([batch[part] for batch in three]) for part in (0, 1))
+        for three in (small[:3], small[3:])
     ]
     accumulated, plain = _workload(), _workload()
     _run(_step(accumulated, 3), small, 2)

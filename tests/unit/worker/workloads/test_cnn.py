@@ -12,7 +12,7 @@ from scalescope.catalog.workloads.cnn import Cnn
 from scalescope.errors import BadInput
 from scalescope.worker.workloads.cnn import build
 
-from ..making import CPU, feed_of, options, place
+from ..making import CPU, build_context, feed_of, options
 
 _RESNET_50 = {"depth": 50, "channels": 64, "image_size": 224, "num_classes": 1000}
 # torchvision's counts of parameters at 64 channels and 1000 classes.
@@ -22,7 +22,7 @@ _PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 
 def _counted_flops(card: Cnn, *, backward: bool) -> int:
     """What torch itself counts for one image, without computing anything."""
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
-        model = build(card, CPU, place()).model
+        model = build(card, CPU, build_context()).model
         loss = model(torch.randn(2, 3, card.image_size, card.image_size)).sum()
         if backward:
             loss.backward()
@@ -32,7 +32,7 @@ def _counted_flops(card: Cnn, *, backward: bool) -> int:
 @pytest.mark.parametrize(("depth", "parameters"), _PARAMETERS.items())
 def test_parameters_are_those_of_resnet(depth: int, parameters: int) -> None:
     with FakeTensorMode():
-        model = build(options(Cnn, "cuda", **{**_RESNET_50, "depth": depth}), CPU, place()).model
+        model = build(options(Cnn, "cuda", **{**_RESNET_50, "depth": depth}), CPU, build_context()).model
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
@@ -62,7 +62,7 @@ def test_flops_are_what_torch_counts(changes: dict[str, Any]) -> None:
 
 def test_a_pipeline_could_split_it_between_blocks() -> None:
     card = options(Cnn)
-    model = build(card, CPU, place()).model
+    model = build(card, CPU, build_context()).model
     assert isinstance(model, nn.Sequential)
     assert len(model) == 1 + 8 + 1
     images = torch.randn(2, 3, 32, 32)
@@ -73,13 +73,13 @@ def test_a_pipeline_could_split_it_between_blocks() -> None:
 
 @pytest.mark.parametrize(("size", "after_stem"), [(32, 32), (63, 63), (64, 16), (224, 56)])
 def test_large_images_are_shrunk_before_the_first_block(size: int, after_stem: int) -> None:
-    model = build(options(Cnn, image_size=size), CPU, place()).model
+    model = build(options(Cnn, image_size=size), CPU, build_context()).model
     assert model[0](torch.randn(1, 3, size, size)).shape == (1, 16, after_stem, after_stem)
 
 
 def test_it_trains_on_the_smallest_images_one_at_a_time() -> None:
     """Normalisation needs two values a channel; the last stage must leave them."""
-    workload = build(options(Cnn, image_size=16), CPU, place())
+    workload = build(options(Cnn, image_size=16), CPU, build_context())
     batch = next(feed_of(workload.data, 1).batches)
     workload.loss_of(workload.model, batch).backward()
     for parameter in workload.model.parameters():
@@ -87,7 +87,7 @@ def test_it_trains_on_the_smallest_images_one_at_a_time() -> None:
 
 
 def test_images_are_random_and_classes_in_range() -> None:
-    images, classes = next(feed_of(build(options(Cnn, num_classes=3), CPU, place()).data, 64).batches)
+    images, classes = next(feed_of(build(options(Cnn, num_classes=3), CPU, build_context()).data, 64).batches)
     assert images.shape == (64, 3, 32, 32)
     assert 0.9 < float(images.std()) < 1.1
     assert set(classes.tolist()) == {0, 1, 2}
@@ -97,7 +97,7 @@ def test_images_are_random_and_classes_in_range() -> None:
 def test_auto_classes_follow_the_images(size: int, given: int | None, classes: int) -> None:
     card = options(Cnn, image_size=size, num_classes=given)
     assert card.classes == classes
-    assert build(card, CPU, place()).model(torch.randn(2, 3, size, size)).shape == (2, classes)
+    assert build(card, CPU, build_context()).model(torch.randn(2, 3, size, size)).shape == (2, classes)
 
 
 @pytest.mark.parametrize(("depth", "near"), [(20, 18), (35, 34), (49, 50), (100, 101), (151, 152)])
@@ -111,6 +111,6 @@ def test_the_same_seed_makes_the_same_model() -> None:
     states = []
     for _ in range(2):
         torch.manual_seed(3)
-        states.append(build(options(Cnn), CPU, place()).model.state_dict())
+        states.append(build(options(Cnn), CPU, build_context()).model.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert float(states[0]["0.0.weight"].std()) > 0

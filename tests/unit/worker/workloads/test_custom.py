@@ -15,7 +15,7 @@ from scalescope.errors import BadInput
 from scalescope.worker.training.step import Workload
 from scalescope.worker.workloads.custom import build
 
-from ..making import CPU, feed_of, place
+from ..making import CPU, build_context, feed_of
 
 _GOOD = """
 import torch
@@ -39,7 +39,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _build(reference: str, **where: Any) -> Workload:
-    return build(Custom(), CPU, place(reference, **where))
+    return build(Custom(), CPU, build_context(reference, **where))
 
 
 def _built(monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], **where: Any) -> Workload:
@@ -107,9 +107,9 @@ def test_a_function_gets_the_arguments_it_names(monkeypatch: pytest.MonkeyPatch)
     [
         (
             "def build(model_size, seed): pass",
-            "it asks for model_size, seed; on offer are rank, world_size, ",
+            "it requires model_size, seed; available arguments: rank, world_size, ",
         ),
-        ("def other(): pass", "there is no build in mine.py"),
+        ("def other(): pass", "mine.py has no build"),
         ("build = 5", "build is an int, not a function"),
         ("\nx = 1 / 0\ndef build(): pass", "line 2: ZeroDivisionError: division by zero"),
         ("def build():\n    raise ValueError('first\\nsecond')", "line 2: ValueError: first"),
@@ -192,28 +192,28 @@ class _Stream(IterableDataset[Any]):
 def test_a_loader_brings_its_data_set_and_how_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     model, data, loss = _parts()
 
-    def together(found: list[Any]) -> Any:
-        return torch.stack([inputs for inputs, _ in found]), "mine"
+    def together(fetched: list[Any]) -> Any:
+        return torch.stack([inputs for inputs, _ in fetched]), "mine"
 
     loader = DataLoader(data, batch_size=3, collate_fn=together, drop_last=True)
-    found = _built(monkeypatch, lambda: (model, loader, loss)).data
-    assert found.samples is data
-    assert (found.num_workers, found.drop_last) == (0, True)
-    batch = next(feed_of(found, 4).batches)
+    built = _built(monkeypatch, lambda: (model, loader, loss)).data
+    assert built.samples is data
+    assert (built.num_workers, built.drop_last) == (0, True)
+    batch = next(feed_of(built, 4).batches)
     assert (batch[0].shape, batch[1]) == ((4, 2), "mine")  # the trial's batch, the owner's function
 
 
 def test_a_loader_of_a_stream_is_batched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = DataLoader(_Stream(), batch_size=2)
-    found = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
-    assert next(feed_of(found, 4).batches)[0].shape == (4, 2)
+    data = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
+    assert next(feed_of(data, 4).batches)[0].shape == (4, 2)
 
 
 def test_a_loader_that_does_not_batch_hands_out_ready_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = [(torch.zeros(4, 2), torch.zeros(4))] * 3
     loader = DataLoader(ready, batch_size=None)
-    found = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
-    assert next(feed_of(found, 4).batches)[0].shape == (4, 2)
+    data = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
+    assert next(feed_of(data, 4).batches)[0].shape == (4, 2)
 
 
 def test_an_optimizer_is_made_anew_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +241,8 @@ def test_an_optimizer_that_cannot_be_made_anew_is_refused(monkeypatch: pytest.Mo
     groups = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias], "lr": 1.0}], lr=0.1)
     part = torch.optim.SGD([model.weight], lr=0.1)
     for optimizer, why in (
-        (groups, "an optimizer of 2 parameter groups cannot be rebuilt; return a function that makes it of"),
-        (part, "the optimizer holds 1 of the model's 2 trained parameters; return a function that makes it"),
+        (groups, "2 parameter groups"),
+        (part, "1 of the model's 2 trained parameters"),
     ):
         with pytest.raises(BadInput, match=why):
             _built(monkeypatch, lambda optimizer=optimizer: (model, data, loss, optimizer))

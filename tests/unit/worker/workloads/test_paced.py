@@ -8,18 +8,18 @@ from scalescope.catalog.workloads.paced import Paced
 from scalescope.worker.strategies.single import wrap
 from scalescope.worker.workloads.paced import build
 
-from ..making import CPU, feed_of, options, place
+from ..making import CPU, build_context, feed_of, options
 
 _QUICK = {"forward_ms": 0.0, "backward_ms": 0.0, "layers": 3, "layer_mb": 0.5}
 
 
 def test_parameters_are_as_large_as_asked_for() -> None:
-    parameters = list(build(options(Paced, **_QUICK), CPU, place()).model.parameters())
+    parameters = list(build(options(Paced, **_QUICK), CPU, build_context()).model.parameters())
     assert [parameter.numel() * parameter.element_size() for parameter in parameters] == [2**19] * 3
 
 
 def test_the_smallest_layer_holds_something() -> None:
-    model = build(options(Paced, **{**_QUICK, "layer_mb": 0.001}), CPU, place()).model
+    model = build(options(Paced, **{**_QUICK, "layer_mb": 0.001}), CPU, build_context()).model
     assert {parameter.numel() for parameter in model.parameters()} == {262}
 
 
@@ -31,7 +31,7 @@ def test_gradients_become_ready_evenly() -> None:
 
 
 def test_every_step_moves_every_parameter_by_the_learning_rate() -> None:
-    workload = build(options(Paced, **_QUICK), CPU, place())
+    workload = build(options(Paced, **_QUICK), CPU, build_context())
     step = wrap(
         workload, Single(), CPU, "none", lambda parameters: torch.optim.SGD(list(parameters), lr=0.25)
     )
@@ -47,5 +47,5 @@ def test_every_step_moves_every_parameter_by_the_learning_rate() -> None:
 
 
 def test_a_batch_has_the_size_asked_for() -> None:
-    inputs, targets = next(feed_of(build(options(Paced, **_QUICK), CPU, place()).data, 7).batches)
+    inputs, targets = next(feed_of(build(options(Paced, **_QUICK), CPU, build_context()).data, 7).batches)
     assert (len(inputs), len(targets)) == (7, 7)

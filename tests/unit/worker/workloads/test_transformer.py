@@ -78,7 +78,7 @@ def test_every_part_takes_and_returns_one_tensor(task: str) -> None:
 def test_the_same_seed_gives_the_same_parameters(task: str) -> None:
     first, again, other = made(task=task), made(task=task), made(task=task, seed=1)
     pairs = zip(first.model.parameters(), again.model.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
+    assert all(torch.equal(first, two) for first, two in pairs)
     assert all(parameter.dtype == torch.float32 for parameter in first.model.parameters())
     assert not torch.equal(next(first.model.parameters()), next(other.model.parameters()))
 
@@ -150,7 +150,7 @@ def test_texts_without_a_second_word_cost_nothing_and_no_nan(corpus: Corpus) -> 
 
 def test_a_corpus_brings_its_own_classes(corpus: Corpus) -> None:
     workload = made(corpus)
-    assert workload.model[-1].answers.out_features == 2  # type: ignore[index]
+    assert workload.model[-1].output.out_features == 2  # type: ignore[index]
     assert (len(workload.data.samples), len(workload.data.validation)) == (4, 2)
 
 

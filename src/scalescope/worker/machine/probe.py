@@ -1,4 +1,4 @@
-"""Probe: what torch and this host can do. It may touch the GPU, so it runs in a process of its own."""
+"""Probe: what torch and this host can do. It may use the GPU, so it runs in a separate process."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.cores import usable_cores
-from scalescope.worker.process.capabilities import cpu_precisions, gpu_precisions
+from scalescope.worker.machine.capabilities import cpu_precisions, gpu_precisions
 
 
 def probe() -> dict[str, Any]:
@@ -23,11 +23,11 @@ def probe() -> dict[str, Any]:
     if dist.is_available():
         backends = [
             name
-            for name, there in (
+            for name, is_available in (
                 ("gloo", dist.is_gloo_available()),
                 ("nccl", bool(gpus) and dist.is_nccl_available()),
             )
-            if there
+            if is_available
         ]
     return {
         "host": socket.gethostname(),
@@ -49,7 +49,7 @@ def probe() -> dict[str, Any]:
 
 
 def own_gpu(local_rank: int) -> dict[str, Any] | None:
-    """The one GPU that a rank will use: looking at the others would take memory on each of them."""
+    """The GPU that a rank will use; probing the others would allocate memory on each of them."""
     import torch
 
     if not torch.cuda.is_available():
@@ -60,7 +60,7 @@ def own_gpu(local_rank: int) -> dict[str, Any] | None:
 
 def _describe_gpu(torch: Any, index: int) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(index)
-    # AMD's GPUs have numbers of their own, which say nothing about these formats.
+    # AMD numbers its GPUs differently; the number does not imply these formats.
     capability = None if torch.version.hip else (properties.major, properties.minor)
     return {
         "index": index,
@@ -73,7 +73,7 @@ def _describe_gpu(torch: Any, index: int) -> dict[str, Any]:
 
 
 def _find_gpus(torch: Any) -> tuple[list[dict[str, Any]], str | None]:
-    """Usable GPUs, or the reason why those that are there cannot be used."""
+    """Usable GPUs, or the reason why those present cannot be used."""
     if not torch.cuda.is_available():
         return [], _why_no_gpu(torch) if gpu_hardware_present() else None
     gpus = []
@@ -87,7 +87,7 @@ def _find_gpus(torch: Any) -> tuple[list[dict[str, Any]], str | None]:
 
 
 def gpu_hardware_present(root: Path = Path("/")) -> bool:
-    """Whether the system shows an NVIDIA GPU that nobody chose to hide."""
+    """Whether the system has an NVIDIA GPU that is not hidden on purpose."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
         return False
     return any((root / "dev").glob("nvidia[0-9]*")) or any((root / "proc/driver/nvidia/gpus").glob("*"))
@@ -100,7 +100,7 @@ def _why_no_gpu(torch: Any) -> str:
         torch.cuda.init()
     except RuntimeError as error:
         return str(error).splitlines()[0]
-    return "torch.cuda.is_available() says no"
+    return "torch.cuda.is_available() returns False"
 
 
 def _nccl_version(torch: Any) -> str | None:

@@ -22,7 +22,7 @@ from scalescope.worker.training.assembly import build_step, optimizer_factory
 from scalescope.worker.training.step import Data, Step, Workload, plain_step
 from tests.unit.experiment.asking import ask, with_gpus
 
-from .making import CPU, options
+from ..making import CPU, options
 
 _STEPS = 4
 
@@ -66,19 +66,19 @@ def batch(kind: type[nn.Module] = SmallConvolutions) -> tuple[Tensor, Tensor]:
     return torch.randn(shape, generator=draw), torch.randint(4, (6,), generator=draw)
 
 
-def step_of(one: Workload) -> Step:
-    return plain_step(one, one.model, torch.optim.SGD(one.model.parameters(), lr=0.2))
+def step_of(trained: Workload) -> Step:
+    return plain_step(trained, trained.model, torch.optim.SGD(trained.model.parameters(), lr=0.2))
 
 
 def losses(step: Step, given: Any) -> list[float]:
-    found = []
+    values = []
     for _ in range(_STEPS):
         loss = step.forward(given)
         step.backward(loss)
         step.apply()
         step.clear()
-        found.append(float(loss.detach()))
-    return found
+        values.append(float(loss.detach()))
+    return values
 
 
 def plain(kind: type[nn.Module] = SmallConvolutions) -> list[float]:
@@ -86,10 +86,10 @@ def plain(kind: type[nn.Module] = SmallConvolutions) -> list[float]:
 
 
 def test_channels_last_stores_pictures_and_filters_otherwise_and_keeps_the_numbers() -> None:
-    seen: list[bool] = []
+    states: list[bool] = []
 
     def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
+        states.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
 
     chosen = options(MemoryFormat, memory_format="channels_last")
     prepared = memory_format.prepare(workload(), chosen, CPU)
@@ -99,38 +99,38 @@ def test_channels_last_stores_pictures_and_filters_otherwise_and_keeps_the_numbe
     assert weight.is_contiguous(memory_format=torch.channels_last)
     step = memory_format.apply(step_of(prepared), chosen, CPU)
     assert losses(step, batch()) == pytest.approx(plain(), rel=1e-5)
-    assert seen == [True] * _STEPS
+    assert states == [True] * _STEPS
     assert weight.is_contiguous(memory_format=torch.channels_last)  # the optimizer kept it so
 
 
 def test_channels_last_leaves_what_is_no_picture_alone() -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
     chosen = options(MemoryFormat, memory_format="channels_last")
     step = step_of(workload())
     recording = Step(
         module=step.module,
         optimizer=step.optimizer,
-        forward=lambda given: seen.append(given) or torch.zeros(()),
+        forward=lambda given: calls.append(given) or torch.zeros(()),
         backward=step.backward,
         apply=step.apply,
         clear=step.clear,
     )
     given = {"picture": torch.zeros(2, 3, 4, 4), "class": torch.zeros(2), "name": "text"}
     memory_format.apply(recording, chosen, CPU).forward(given)
-    (found,) = seen
-    assert isinstance(found, Mapping)
-    assert found["class"] is given["class"]
-    assert found["name"] == "text"
-    assert found["picture"].is_contiguous(memory_format=torch.channels_last)
+    (recorded,) = calls
+    assert isinstance(recorded, Mapping)
+    assert recorded["class"] is given["class"]
+    assert recorded["name"] == "text"
+    assert recorded["picture"].is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("lever", [memory_format, fusion, kernels, precision])
 def test_a_lever_at_its_default_changes_nothing(lever: Any) -> None:
     card = {memory_format: MemoryFormat, fusion: Fusion, kernels: Kernels, precision: Precision}[lever]
-    step, one = step_of(workload()), workload()
+    step, other = step_of(workload()), workload()
     assert lever.apply(step, options(card), CPU) is step
     if hasattr(lever, "prepare"):
-        assert lever.prepare(one, options(card), CPU) is one
+        assert lever.prepare(other, options(card), CPU) is other
 
 
 def test_torchscript_trains_the_same_parameters_to_the_same_loss() -> None:
@@ -189,12 +189,12 @@ def test_cudnn_tries_its_kernels_only_where_asked(asked: bool) -> None:
 def test_a_fused_optimizer_ends_with_the_parameters_of_the_plain_one(kind: str) -> None:
     ends = []
     for fused in (False, True):
-        one = workload()
+        trained = workload()
         make = optimizer_factory(_training(optimizer=kind, fused_optimizer=fused))
-        optimizer = make(one.model.parameters())
+        optimizer = make(trained.model.parameters())
         assert bool(optimizer.defaults["fused"]) is fused
-        losses(plain_step(one, one.model, optimizer), batch())
-        ends.append(torch.cat([parameter.detach().flatten() for parameter in one.model.parameters()]))
+        losses(plain_step(trained, trained.model, optimizer), batch())
+        ends.append(torch.cat([parameter.detach().flatten() for parameter in trained.model.parameters()]))
     assert torch.allclose(ends[0], ends[1], rtol=1e-4, atol=1e-6)
 
 
@@ -214,9 +214,9 @@ def test_levers_are_put_together_in_one_step() -> None:
     step = build_step(trial, workload(), CPU)
     assert isinstance(step.module, torch.jit.ScriptModule)
     assert step.optimizer.defaults["fused"] is True
-    found = losses(step, batch())
-    assert found == pytest.approx(losses(_slow(), batch()), rel=0.02)
-    assert found[-1] < found[0]
+    values = losses(step, batch())
+    assert values == pytest.approx(losses(_slow(), batch()), rel=0.02)
+    assert values[-1] < values[0]
 
 
 @functools.cache

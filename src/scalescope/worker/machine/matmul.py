@@ -1,26 +1,25 @@
-"""Bare matrix products: how long one takes in a format, at a size that cannot take long."""
+"""Single matrix products: how long one takes in a format, at a size that is quick to measure."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from scalescope.worker.process.emulation import expect_emulation
+from scalescope.worker.machine.emulation import expect_emulation
 from scalescope.worker.training.timing import clock_for
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # of other precisions: fp32
-_TRIES = 3  # the first makes the kernel, and another process may hold up one of the others
-_STEADY_S = 0.005  # what takes longer than this hardly depends on either, and is tried once
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # all other precisions use fp32
+_TRIES = 3  # the first one loads the kernel, and another process may delay one of the others
+_STEADY_S = 0.005  # anything longer is hardly affected by either, and is measured once
 
 
 def choose_size(
     best_of: Callable[[int, int], float], sizes: Sequence[int], longest_s: float
 ) -> tuple[int, float]:
-    """The largest of `sizes` of which one product takes at most `longest_s`, and the time of one.
+    """The largest of `sizes` whose product takes at most `longest_s`, and the time of one product.
 
-    `best_of` (size, tries) measures. The time of a product grows with the third power of the size at most, so
-    a larger size is tried only where that fits: however slow the device, only a product of the smallest size
-    can take longer than `longest_s`.
+    `best_of` (size, tries) measures. The time grows at most with the third power of the size, so a larger
+    size is tried only if that fits: on any device, only the smallest size can take longer than `longest_s`.
     """
     size = sizes[0]
     seconds = best_of(size, _TRIES)
@@ -34,9 +33,9 @@ def choose_size(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute on one core: threads that wait for each other on a busy machine say little about it.
+    """Let torch compute on one thread: on a busy machine, several threads would wait for each other.
 
-    Nor are threads started, which would keep running on cores that a rank may not be given later.
+    It also starts no threads, which would stay on cores that a rank may not use later.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -49,7 +48,7 @@ def one_thread() -> Iterator[None]:
 def product_times_s(device: torch.device, dtype: torch.dtype, size: int, count: int) -> list[float]:
     """Time of each of `count` products; a GPU is synchronised before the first and after the last."""
     expect_emulation()
-    # Numbers of its own: how many are drawn depends on the size, and a model's must not depend on that.
+    # A separate generator: how many numbers are drawn depends on the size, and must not affect the model.
     numbers = torch.Generator(device).manual_seed(0)
     left, right = (
         torch.empty(size, size, device=device, dtype=dtype).uniform_(generator=numbers) for _ in range(2)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from scalescope.worker.process import matmul
-from scalescope.worker.process.emulation import expect_emulation
-from scalescope.worker.process.matmul import choose_size, product_times_s
-from scalescope.worker.training import calibration
-from scalescope.worker.training.calibration import BareProduct, products_within
+from scalescope.worker.machine import calibration, matmul
+from scalescope.worker.machine.calibration import BareProduct, products_within
+from scalescope.worker.machine.emulation import expect_emulation
+from scalescope.worker.machine.matmul import choose_size, product_times_s
 
 CPU = torch.device("cpu")
 SIZES = calibration._SIZES["cpu"]

@@ -1,17 +1,17 @@
-"""Makes the libraries below torch take what they take on first use, before anything is measured."""
+"""Makes the libraries below torch allocate what they need on first use, before anything is measured."""
 
 import gc
 
 import torch
 from torch import nn
 
-_WIDTH = 256  # wide enough that all threads of a CPU take part
+_WIDTH = 256  # wide enough for all threads of a CPU
 
 
 def use_libraries(device: torch.device) -> None:
-    """A small layer forward and backward: cuBLAS takes its workspaces, a CPU's threads get their stacks.
+    """Run a small layer forward and backward: cuBLAS allocates workspaces, CPU threads get their stacks.
 
-    Backward runs on a thread of its own on a GPU, with a workspace of its own.
+    On a GPU, backward runs on a separate thread with a separate workspace.
     """
     layer = nn.Linear(_WIDTH, _WIDTH, device=device)
     square = torch.ones(_WIDTH, _WIDTH, device=device)

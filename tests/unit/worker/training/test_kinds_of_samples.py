@@ -14,7 +14,7 @@ from scalescope.errors import BadInput
 from scalescope.worker.training.feeding import to_device
 from scalescope.worker.training.step import Batch, Data, batch_size_of
 
-from .making import CPU, feed_of
+from ..making import CPU, feed_of
 
 
 def _made_up(count: int, generator: torch.Generator) -> Batch:
@@ -64,7 +64,7 @@ def test_made_up_samples_never_end_and_no_two_shards_share_one() -> None:
     first, second = (feed_of(Data(synthesize=remember), 4, index=n, count=2, num_workers=0) for n in (0, 1))
     assert first.epoch_batches is None
     asked = [batch[0].flatten().tolist() for feed in (first, second) for batch in _take(feed.batches, 50)]
-    assert len({tuple(one) for one in asked}) == 100
+    assert len({tuple(numbers) for numbers in asked}) == 100
 
 
 def test_without_processes_the_rank_itself_prepares_new_samples() -> None:
@@ -131,7 +131,7 @@ def test_a_list_of_mappings_is_a_data_set() -> None:
 
 
 def test_an_own_collate_function_makes_the_batches() -> None:
-    feed = feed_of(Data(samples=list(range(8)), collate=lambda found: (torch.tensor(found), "mine")), 4)
+    feed = feed_of(Data(samples=list(range(8)), collate=lambda fetched: (torch.tensor(fetched), "mine")), 4)
     assert next(feed.batches)[1] == "mine"
 
 
@@ -178,19 +178,19 @@ def test_ready_batches_are_taken_as_they_are_and_begin_again() -> None:
 
 
 def test_ready_batches_of_another_size_name_the_one_that_fits() -> None:
-    with pytest.raises(BadInput, match=r"hold 3 samples and a rank's batch is 4; --batch-size 3 fits$"):
+    with pytest.raises(BadInput, match=r"3 samples.* is 4; .*--batch-size 3$"):
         next(feed_of(Data(samples=_Batches(3))).batches)
 
 
 def test_no_ready_batches_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"^the data holds no batch at all$"):
+    with pytest.raises(BadInput, match="no batches"):
         next(feed_of(Data(samples=_Batches())).batches)
 
 
 def test_a_generator_that_ends_is_said_to_end() -> None:
     feed = feed_of(Data(samples=iter(_Batches(4, 4))))
     _take(feed.batches, 2)
-    with pytest.raises(BadInput, match=r"^the data ended before the training did"):
+    with pytest.raises(BadInput, match="the data ended"):
         next(feed.batches)
 
 

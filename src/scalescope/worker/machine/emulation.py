@@ -1,4 +1,4 @@
-"""The warning with which torch says that it emulates a format: the run's own note has said it before."""
+"""The warning of torch about an emulated format; the run has its own note about it."""
 
 import warnings
 
@@ -7,5 +7,5 @@ _WARNING = r"mkldnn_\w+ failed, switching to (?:BLAS gemm|baddbmm)"
 
 
 def expect_emulation() -> None:
-    """Ignore that one warning in this process from now on: every product would repeat it."""
+    """Ignore that warning in this process from now on: every product would repeat it."""
     warnings.filterwarnings("ignore", message=_WARNING, category=UserWarning)

@@ -8,15 +8,15 @@ import torch
 
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import Machine
-from scalescope.worker.process import capabilities
-from scalescope.worker.process.capabilities import (
+from scalescope.worker.machine import capabilities
+from scalescope.worker.machine.capabilities import (
     WITHOUT,
     cpu_native,
     cpu_precisions,
     gpu_precisions,
     switched_off,
 )
-from scalescope.worker.process.probe import probe
+from scalescope.worker.machine.probe import probe
 
 SAPPHIRE_RAPIDS = "flags\t\t: fpu vme avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 amx_tile amx_int8\n"
 CASCADE_LAKE = "flags\t\t: fpu vme avx2 avx512f avx512_vnni\n"
@@ -91,7 +91,7 @@ def test_a_format_that_torch_has_no_product_for_has_no_time(monkeypatch: pytest.
     def refuse(*_: object) -> float:
         raise RuntimeError("addmm not implemented for 'Half'")
 
-    monkeypatch.setattr("scalescope.worker.process.matmul.product_times_s", refuse)
+    monkeypatch.setattr("scalescope.worker.machine.matmul.product_times_s", refuse)
     assert capabilities._slowdown("fp16") is None
 
 
@@ -110,7 +110,7 @@ def test_what_is_no_format_cannot_be_switched_off() -> None:
 
 
 def test_the_probe_writes_them_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scalescope.worker.process.probe._find_gpus", lambda torch: ([], None))
+    monkeypatch.setattr("scalescope.worker.machine.probe._find_gpus", lambda torch: ([], None))
     machine = Machine.from_json(probe())
     off = switched_off(os.environ)
     for name in ("bf16", "fp16"):

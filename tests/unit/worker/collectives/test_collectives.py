@@ -26,13 +26,13 @@ _CASES = [
 _RECEIVERS = {"broadcast": 1, "reduce": 0}  # the rank whose result says something; any for the others
 
 
-def _value(rank: int, place: int) -> int:
+def _value(rank: int, index: int) -> int:
     """What a rank contributes to a place, worked out by hand."""
-    return (place * (rank + 1) + place // (rank + 2) + rank) % 4
+    return (index * (rank + 1) + index // (rank + 2) + rank) % 4
 
 
 def _sums() -> list[int]:
-    return [sum(_value(rank, place) for rank in range(_RANKS)) for place in range(_COUNT)]
+    return [sum(_value(rank, index) for rank in range(_RANKS)) for index in range(_COUNT)]
 
 
 def _expected(name: str, rank: int) -> list[int]:
@@ -41,11 +41,11 @@ def _expected(name: str, rank: int) -> list[int]:
     results: dict[str, Callable[[], list[int]]] = {
         "all_reduce": _sums,
         "reduce": _sums,
-        "reduce_scatter": lambda: [_sums()[place] for place in part],
-        "broadcast": lambda: [_value(0, place) for place in whole],
-        "all_gather": lambda: [_value(place * _RANKS // _COUNT, place) for place in whole],
-        "all_to_all": lambda: [_value(other, place) for other in range(_RANKS) for place in part],
-        "sendrecv": lambda: [_value((rank - 1) % _RANKS, place) for place in whole],
+        "reduce_scatter": lambda: [_sums()[index] for index in part],
+        "broadcast": lambda: [_value(0, index) for index in whole],
+        "all_gather": lambda: [_value(index * _RANKS // _COUNT, index) for index in whole],
+        "all_to_all": lambda: [_value(other, index) for other in range(_RANKS) for index in part],
+        "sendrecv": lambda: [_value((rank - 1) % _RANKS, index) for index in whole],
     }
     return results[name]()
 

@@ -1,4 +1,4 @@
-"""Capabilities: the number formats of the processor and the GPUs, asked of the system and measured."""
+"""Capabilities: the number formats that the processor and the GPUs support, reported and measured."""
 
 import os
 import platform
@@ -8,10 +8,10 @@ from pathlib import Path
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import Precisions, PrecisionSupport
 
-WITHOUT = "SCALESCOPE_PROBE_WITHOUT"  # for tests: formats to take for not native, separated by commas
+WITHOUT = "SCALESCOPE_PROBE_WITHOUT"  # for tests: formats to treat as not native, separated by commas
 _FORMATS = ("tf32", "bf16", "fp16", "fp8")
 _CPU_FORMATS = ("bf16", "fp16")
-# Where Linux lists the instruction sets of a processor, and which of them make products in a format native.
+# Where Linux lists a processor's instruction sets, and which of them compute products in a format natively.
 _INSTRUCTIONS: Mapping[str, tuple[str, Mapping[str, frozenset[str]]]] = {
     "x86_64": (
         "flags",
@@ -28,12 +28,12 @@ _INSTRUCTIONS: Mapping[str, tuple[str, Mapping[str, frozenset[str]]]] = {
 # The first NVIDIA GPUs whose matrix units compute in a format.
 _FIRST_CAPABILITY = {"fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
 _SIZES = (16, 32, 64, 128, 256)
-_LONGEST_PRODUCT_S = 0.01  # with all smaller ones, some tens of milliseconds for a format
+_LONGEST_PRODUCT_S = 0.01  # with all smaller ones, some tens of milliseconds per format
 _TRIES_FP32 = 3
 
 
 def cpu_precisions() -> Precisions:
-    """What the processor does natively, and how long a product takes against fp32."""
+    """Which formats the processor supports natively, and how long a product takes relative to fp32."""
     off = switched_off(os.environ)
     return tuple(
         PrecisionSupport(name=name, native=False)
@@ -44,7 +44,7 @@ def cpu_precisions() -> Precisions:
 
 
 def gpu_precisions(capability: tuple[int, int] | None) -> Precisions:
-    """What a GPU of that compute capability does natively; nothing is known without one."""
+    """Which formats a GPU of that compute capability supports natively; empty if it is unknown."""
     if capability is None:
         return ()
     off = switched_off(os.environ)
@@ -55,7 +55,7 @@ def gpu_precisions(capability: tuple[int, int] | None) -> Precisions:
 
 
 def switched_off(environment: Mapping[str, str]) -> frozenset[str]:
-    """The formats that a test wants to be without."""
+    """The formats that a test switches off."""
     names = frozenset(name.strip() for name in environment.get(WITHOUT, "").split(",") if name.strip())
     if unknown := names - set(_FORMATS):
         raise BadInput(f"{WITHOUT}: {', '.join(sorted(unknown))} is not one of {', '.join(_FORMATS)}")
@@ -65,7 +65,7 @@ def switched_off(environment: Mapping[str, str]) -> frozenset[str]:
 def cpu_native(
     precision: str, architecture: str | None = None, cpuinfo: Path = Path("/proc/cpuinfo")
 ) -> bool | None:
-    """Whether the processor has instructions for a format; None where the system does not say."""
+    """Whether the processor has instructions for a format; None if the system does not report it."""
     heading, wanted = _INSTRUCTIONS.get(architecture or platform.machine(), ("", {}))
     try:
         lines = cpuinfo.read_text().splitlines()
@@ -78,10 +78,10 @@ def cpu_native(
 
 
 def _slowdown(precision: str) -> float | None:
-    """Time of a matrix product divided by that in fp32; None where torch has no such product."""
+    """Time of a matrix product divided by the time in fp32; None if torch has no such product."""
     import torch
 
-    from scalescope.worker.process.matmul import DTYPES, choose_size, one_thread, product_times_s
+    from scalescope.worker.machine.matmul import DTYPES, choose_size, one_thread, product_times_s
 
     def best_of(size: int, tries: int, dtype: torch.dtype = DTYPES[precision]) -> float:
         return min(product_times_s(torch.device("cpu"), dtype, size, tries))
