@@ -273,4 +273,4 @@ def test_three_stages_train_like_one_rank(run_here: RunsHere) -> None:
 def test_a_pipeline_of_one_rank_is_refused(run_here: RunsHere) -> None:
     run = run_here("train", *_SMALL, "--world-size=1", "--strategy=pipeline")
     assert run.returncode == 2
-    assert run.stderr == "scalescope: pipeline needs at least 2 ranks; --world-size 2 would do\n"
+    assert run.stderr == "scalescope: pipeline requires at least 2 ranks; use --world-size 2\n"
