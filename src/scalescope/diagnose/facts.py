@@ -237,15 +237,15 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             varied=tuple((n, row.trial.settings[n]) for n in varied[row.ranks] if n in row.trial.settings),
             row=row,
             rows=rows,
-            curve=curves.get(_place(row.trial)),
+            curve=curves.get(_network_path(row.trial)),
             gradient_bytes=_counter(run.results, row.trial, "gradient_bytes"),
             bucket_bytes=_buckets(run.results, row.trial),
             buffer_bytes=_counter(run.results, row.trial, "buffer_bytes"),
             one_rank=by_trial.get(single_rank_baseline(at_per_rank_batch(row.trial)).trial_id),
             preloaded=by_trial.get(with_preloaded_input(row.trial).trial_id),
             batch_times_s=_batch_times(run.results, row.trial),
-            pairs=pairs.get(_place(row.trial), ()),
-            nccl=choices.get(_place(row.trial)),
+            pairs=pairs.get(_network_path(row.trial), ()),
+            nccl=choices.get(_network_path(row.trial)),
             hosts=_hosts(run.results, row.trial),
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
@@ -271,34 +271,34 @@ def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
     }
 
 
-Place = tuple[object, ...]
+NetworkPath = tuple[object, ...]
 
 
-def _place(trial: Trial) -> Place:
+def _network_path(trial: Trial) -> NetworkPath:
     """What an exchange's speed depends on besides its size."""
     return trial.world_size, trial.ranks_among, trial.link, trial.split_gpu, trial.backend
 
 
-def _curves(run: Run) -> dict[Place, Curve]:
-    points: dict[Place, list[tuple[int, float]]] = {}
-    places = {result.trial_id: _place(result.trial) for result in run.results}
+def _curves(run: Run) -> dict[NetworkPath, Curve]:
+    points: dict[NetworkPath, list[tuple[int, float]]] = {}
+    paths = {result.trial_id: _network_path(result.trial) for result in run.results}
     for row in collective_rows(run.results):
         if row.collective == "all_reduce":
-            points.setdefault(places[row.trial_id], []).append((row.size_bytes, row.time_s))
+            points.setdefault(paths[row.trial_id], []).append((row.size_bytes, row.time_s))
     return {key: Curve.through(point) for key, point in points.items()}
 
 
-def _pairs(run: Run) -> dict[Place, tuple[PairRow, ...]]:
-    measured: dict[Place, list[Result]] = {}
+def _pairs(run: Run) -> dict[NetworkPath, tuple[PairRow, ...]]:
+    measured: dict[NetworkPath, list[Result]] = {}
     for result in run.of_status("ok"):
         if result.trial.measures_pairs:
-            measured.setdefault(_place(result.trial), []).append(result)
+            measured.setdefault(_network_path(result.trial), []).append(result)
     return {path: pair_rows(results) for path, results in measured.items()}
 
 
-def _choices(run: Run) -> dict[Place, NcclChoices]:
+def _choices(run: Run) -> dict[NetworkPath, NcclChoices]:
     return {
-        _place(result.trial): nccl_choices(run, result)
+        _network_path(result.trial): nccl_choices(run, result)
         for result in run.of_status("ok")
         if result.trial.purpose == "listen"
     }
