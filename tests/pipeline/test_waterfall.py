@@ -99,7 +99,7 @@ def test_ranks_that_ddp_itself_makes_wait_are_never_silent() -> None:
     row = measured(model, **WEAK, find_unused_parameters="true", static_graph="false")[-1]
     assert terms_of(row)["exposed communication"] is None
     (reason,) = {term["unknown_because"] for term in row["waterfall"]["terms"]} - {None}
-    assert reason == "communication cannot be switched off for this strategy with these settings"
+    assert "cannot be switched off" in reason
 
 
 def test_a_batch_whose_ranks_failed_keeps_its_row_of_one_rank() -> None:

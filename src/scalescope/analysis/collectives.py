@@ -1,4 +1,4 @@
-"""Collectives: one row for each size, with what the ranks' own times say about transfer and waiting."""
+"""Collectives: one row for each size, with transfer and waiting time from the times of each rank."""
 
 import statistics
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ class CollectiveRow:
 
     @property
     def transfer_s(self) -> float | None:
-        """A rank that comes last waits for nobody: the shortest time over ranks is the transfer.
+        """The rank that comes last does not wait: the shortest time over ranks is the transfer.
 
         Unknown with a root, whose end, or whose senders', comes early by construction.
         """

@@ -85,7 +85,7 @@ class Configuration:
 
     @property
     def model_flops_per_s(self) -> float | None:
-        """Operations of the model itself that one rank does in a second; None where nobody knows them."""
+        """Operations of the model itself that one rank does in a second; None where they are not known."""
         workload = self.trial.options(self.trial.workload_card)
         flops = workload.flops_per_sample() or self.launches[0].flops_per_sample
         return None if flops is None else float(flops * self.samples_per_s.value / self.trial.world_size)

@@ -9,7 +9,7 @@ from scalescope.results.result import Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One epoch of a launch, or its medians over launches; accuracies where somebody looked."""
+    """One epoch of a launch, or its medians over launches; accuracies where they were measured."""
 
     number: int
     time_s: float
@@ -49,7 +49,7 @@ def over_launches(launches: Sequence[Sequence[Epoch]]) -> tuple[Epoch, ...]:
 
 
 def has_epochs(epochs: Sequence[Epoch]) -> bool:
-    """Whether epochs say more than the summary: there are several, or somebody looked after one."""
+    """Whether epochs add to the summary: there are several, or accuracy was measured after one."""
     return len(epochs) > 1 or any(epoch.validation_accuracy is not None for epoch in epochs)
 
 

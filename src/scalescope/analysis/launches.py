@@ -19,7 +19,7 @@ _CALIBRATION_DIFFERS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSummary:
-    """What one launch says about its trial."""
+    """One launch of a trial, in a few figures."""
 
     step_times_s: tuple[float, ...]
     window_s: float
@@ -33,7 +33,7 @@ class LaunchSummary:
     epochs: tuple[Epoch, ...] = ()
     losses: tuple[float, ...] = ()  # of every measured step, the mean over ranks
     own_optimizer: str | None = None  # what an own workload brought along; the settings did not decide then
-    peak_memory_bytes: int | None = None  # of the rank that took most; None where nobody counted
+    peak_memory_bytes: int | None = None  # of the rank that took most; None where it was not counted
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
     telemetry: TelemetrySummary = field(default_factory=TelemetrySummary)
 

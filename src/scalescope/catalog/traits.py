@@ -1,4 +1,4 @@
-"""What every card of a kind can say of itself besides its settings, with what holds for most."""
+"""Properties of every card of a kind besides its settings, with defaults that hold for most."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class WorkloadTraits:
         """Refuse a name that stands for nothing that can be run."""
 
     def flops_per_sample(self) -> int | None:
-        """Floating-point operations of forward and backward for one sample; None where nobody knows."""
+        """Floating-point operations of forward and backward for one sample; None where they are not known."""
         return None
 
     def tokens_per_sample(self) -> int | None:

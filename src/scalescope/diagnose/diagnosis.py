@@ -17,13 +17,13 @@ RunRule = Callable[[Run, tuple[Facts, ...]], Finding | None]
 
 
 def diagnose(run: Run) -> Diagnosis:
-    """What a run says about why it does not scale; the largest world size speaks first."""
+    """Why a run does not scale; the largest world size comes first."""
     cases = facts_of(run)
     return diagnose_facts(cases, [_applied(name, rule, run, cases) for name, rule in _rules(run_rules)])
 
 
 def diagnose_facts(cases: tuple[Facts, ...], of_run: Sequence[Finding | Abstention | None] = ()) -> Diagnosis:
-    """The same from facts alone, beside what is said of the whole run."""
+    """The same from facts alone, with the outcomes of rules about the whole run."""
     findings = [outcome for outcome in of_run if isinstance(outcome, Finding)]
     abstentions = {outcome.rule: outcome for outcome in of_run if isinstance(outcome, Abstention)}
     for facts in cases:
@@ -55,7 +55,7 @@ def _rules(package: ModuleType) -> Iterator[tuple[str, Rule | RunRule]]:
 
 
 def _applied(name: str, rule: Callable[..., Any], *arguments: object) -> Finding | Abstention | None:
-    """What a rule says; a wrong one must not cost a finished run its results."""
+    """The outcome of a rule; a failing rule must not cost a finished run its results."""
     try:
         outcome: Finding | Abstention | None = rule(*arguments)
     except Exception as error:

@@ -21,10 +21,10 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run
 
 _WORTH = 0.03  # of the ranks: smaller losses are not worth a finding
-_LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which is said then
+_LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which the finding states
 _FAR = 3.0
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
-_TOLD_APART = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation")
+_SHOWN_ANYWAY = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class Facts:
     preloaded: Configuration | None = None  # the same ranks with samples that wait on the device
     batch_times_s: tuple[float, float] | None = None  # of a batch: waiting for the loader, copying it
     pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
-    nccl: NcclChoices | None = None  # what NCCL said it uses
-    hosts: tuple[str, ...] = ()  # where the ranks ran, one a rank
+    nccl: NcclChoices | None = None  # what NCCL logged that it uses
+    hosts: tuple[str, ...] = ()  # of each rank
 
     @property
     def about(self) -> str:
@@ -68,7 +68,7 @@ class Facts:
 
     @property
     def nodes(self) -> int:
-        """How many hosts the ranks ran on; one where nobody said."""
+        """How many hosts the ranks ran on; 1 where it was not recorded."""
         return len(set(self.hosts)) or 1
 
     @property
@@ -131,7 +131,7 @@ class Facts:
 
     @property
     def communication_lost(self) -> float | None:
-        """Ranks' worth of speed that waiting for gradients costs; at most, where it was not told apart."""
+        """Ranks' worth of speed that waiting for gradients costs; at most, where not measured by itself."""
         if self.waterfall is None:
             return None
         known = self.lost(EXPOSED)
@@ -160,7 +160,7 @@ class Facts:
 
     @property
     def waiting_s(self) -> float | None:
-        """What communication adds to a step; at most, where it was not told apart."""
+        """What communication adds to a step; an upper bound where it was not measured by itself."""
         lost = self.communication_lost
         return lost * self.step_s / self.ranks if lost else None
 
@@ -237,15 +237,15 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             varied=tuple((n, row.trial.settings[n]) for n in varied[row.ranks] if n in row.trial.settings),
             row=row,
             rows=rows,
-            curve=curves.get(_place(row.trial)),
+            curve=curves.get(_network_path(row.trial)),
             gradient_bytes=_counter(run.results, row.trial, "gradient_bytes"),
             bucket_bytes=_buckets(run.results, row.trial),
             buffer_bytes=_counter(run.results, row.trial, "buffer_bytes"),
             one_rank=by_trial.get(single_rank_baseline(at_per_rank_batch(row.trial)).trial_id),
             preloaded=by_trial.get(with_preloaded_input(row.trial).trial_id),
             batch_times_s=_batch_times(run.results, row.trial),
-            pairs=pairs.get(_place(row.trial), ()),
-            nccl=choices.get(_place(row.trial)),
+            pairs=pairs.get(_network_path(row.trial), ()),
+            nccl=choices.get(_network_path(row.trial)),
             hosts=_hosts(run.results, row.trial),
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
@@ -263,7 +263,7 @@ def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
     for trial in trials:
         by_name = values.setdefault(trial.world_size, {})
         for name, value in trial.settings.items():
-            if name not in _TOLD_APART:
+            if name not in _SHOWN_ANYWAY:
                 by_name.setdefault(name, set()).add(repr(value))
     return {
         ranks: tuple(name for name, values_here in by_name.items() if len(values_here) > 1)
@@ -271,41 +271,41 @@ def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
     }
 
 
-Place = tuple[object, ...]
+NetworkPath = tuple[object, ...]
 
 
-def _place(trial: Trial) -> Place:
+def _network_path(trial: Trial) -> NetworkPath:
     """What an exchange's speed depends on besides its size."""
     return trial.world_size, trial.ranks_among, trial.link, trial.split_gpu, trial.backend
 
 
-def _curves(run: Run) -> dict[Place, Curve]:
-    points: dict[Place, list[tuple[int, float]]] = {}
-    places = {result.trial_id: _place(result.trial) for result in run.results}
+def _curves(run: Run) -> dict[NetworkPath, Curve]:
+    points: dict[NetworkPath, list[tuple[int, float]]] = {}
+    paths = {result.trial_id: _network_path(result.trial) for result in run.results}
     for row in collective_rows(run.results):
         if row.collective == "all_reduce":
-            points.setdefault(places[row.trial_id], []).append((row.size_bytes, row.time_s))
+            points.setdefault(paths[row.trial_id], []).append((row.size_bytes, row.time_s))
     return {key: Curve.through(point) for key, point in points.items()}
 
 
-def _pairs(run: Run) -> dict[Place, tuple[PairRow, ...]]:
-    measured: dict[Place, list[Result]] = {}
+def _pairs(run: Run) -> dict[NetworkPath, tuple[PairRow, ...]]:
+    measured: dict[NetworkPath, list[Result]] = {}
     for result in run.of_status("ok"):
         if result.trial.measures_pairs:
-            measured.setdefault(_place(result.trial), []).append(result)
+            measured.setdefault(_network_path(result.trial), []).append(result)
     return {path: pair_rows(results) for path, results in measured.items()}
 
 
-def _choices(run: Run) -> dict[Place, NcclChoices]:
+def _choices(run: Run) -> dict[NetworkPath, NcclChoices]:
     return {
-        _place(result.trial): nccl_choices(run, result)
+        _network_path(result.trial): nccl_choices(run, result)
         for result in run.of_status("ok")
         if result.trial.purpose == "listen"
     }
 
 
 def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float] | None:
-    """Seconds a batch: of the slowest rank, in the first launch that says."""
+    """Seconds per batch of the slowest rank, in the first launch that is ok."""
     for result in results:
         if result.trial_id == trial.trial_id and result.status == "ok":
             times = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in result.ranks]

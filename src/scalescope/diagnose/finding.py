@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """A rule that cannot tell, and the measurement that would decide."""
+    """A rule that cannot decide, and the measurement that would."""
 
     rule: str
     missing: str
@@ -58,7 +58,7 @@ class Abstention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that was found, the most expensive first, and what could not be told."""
+    """All findings, the most expensive first, and the rules that could not decide."""
 
     findings: tuple[Finding, ...] = ()
     abstentions: tuple[Abstention, ...] = field(default_factory=tuple)

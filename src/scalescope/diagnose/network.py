@@ -1,4 +1,4 @@
-"""What the measured exchange says about the network: slow in itself, or only slow to start."""
+"""The network by the measured exchange: low bandwidth, or only high latency."""
 
 from scalescope.diagnose.facts import Facts
 

@@ -35,12 +35,12 @@ def test_an_ordinary_job_is_taken(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "changes", "message"),
     [
-        ("fsdp", {"stand_in": True}, "--stand-in paces whole replicas, fsdp gathers block by block; use ddp"),
-        ("zero1", {"stand_in": True}, "--stand-in sleeps instead of updating, .*; use ddp"),
-        ("pipeline", {"stand_in": True}, "--stand-in paces whole replicas, pipeline has none; use ddp"),
-        ("pipeline", {"world_size": 1}, "pipeline needs at least 2 ranks; --world-size 2 would do"),
-        ("pipeline", {"accumulation_steps": 2}, "pipeline accumulates .*; use --microbatches"),
-        ("pipeline", {"precision": "fp16"}, "pipeline cannot scale gradients, .* fp16 needs; bf16 works"),
+        ("fsdp", {"stand_in": True}, "--stand-in cannot be used with fsdp, .*; use ddp"),
+        ("zero1", {"stand_in": True}, "--stand-in cannot be used with zero1, .*; use ddp"),
+        ("pipeline", {"stand_in": True}, "--stand-in cannot be used with pipeline, .*; use ddp"),
+        ("pipeline", {"world_size": 1}, "pipeline requires at least 2 ranks; use --world-size 2"),
+        ("pipeline", {"accumulation_steps": 2}, "accumulation_steps cannot be used with pipeline; .*"),
+        ("pipeline", {"precision": "fp16"}, "precision fp16 cannot be used with pipeline, .*; use bf16"),
         ("pipeline", {"microbatches": 5}, "a batch of 16 does not divide into 5 microbatches; 4 would"),
         ("pipeline", {"microbatches": 32}, "a batch of 16 does not divide into 32 microbatches; 16 would"),
         (

@@ -43,7 +43,7 @@ class Curve:
         return cls(tuple(zip(sizes, times, strict=True)))
 
     def time_s(self, size: float) -> float:
-        """Log–log interpolation inside the measured range; outside it nobody knows."""
+        """Log–log interpolation inside the measured range; outside it the time is unknown."""
         sizes = [point[0] for point in self.points]
         if not sizes or not sizes[0] <= size <= sizes[-1]:
             span = f"{sizes[0]} to {sizes[-1]}" if sizes else "no"

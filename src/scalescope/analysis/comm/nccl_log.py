@@ -16,7 +16,7 @@ _NVLS = re.compile(r"NVLS multicast support is (available|not available)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclChoices:
-    """What NCCL said it uses; empty where it said nothing."""
+    """What NCCL logged that it uses; empty where it logged nothing."""
 
     transports: tuple[str, ...]
     network: str | None
@@ -57,6 +57,6 @@ def read_choices(lines: Iterable[str]) -> NcclChoices:
 
 
 def nccl_choices(run: Run, result: Result) -> NcclChoices:
-    """What the ranks' logs of an untimed launch say."""
+    """What NCCL chose, from the ranks' logs of an untimed launch."""
     logs = sorted((run.path / "logs").glob(f"{result.trial_id}-{result.launch}-*.log"))
     return read_choices(line for log in logs for line in log.read_text(errors="replace").splitlines())

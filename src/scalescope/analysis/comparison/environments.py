@@ -24,7 +24,7 @@ class Difference:
 
     @property
     def is_known(self) -> bool:
-        """Whether both sides say something; a fact that one did not record proves nothing."""
+        """Whether both sides recorded the fact; otherwise it proves nothing."""
         return UNKNOWN not in (self.before, self.after)
 
 

@@ -1,4 +1,4 @@
-"""Two runs of the same configurations: what became slower, and what cannot be told.
+"""Two runs of the same configurations: what became slower, and what is inconclusive.
 
 Configurations are matched by the identity of their trial. The unit is the launch, as everywhere; a claim
 survives Holm's correction over all configurations that were matched.
@@ -63,7 +63,7 @@ class ComparedConfig:
 
     @property
     def machine_change(self) -> float | None:
-        """How much faster a bare matrix product ran beside it; None where nobody looked."""
+        """How much faster a bare matrix product ran next to it; None where it was not measured."""
         before, after = self.before.matmul_flops_per_s, self.after.matmul_flops_per_s
         return None if before is None or after is None else after / before - 1.0
 
@@ -99,7 +99,7 @@ class CollectivePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """All that two runs say about each other."""
+    """The configurations of two runs, compared."""
 
     threshold: float
     judged: tuple[ComparedConfig, ...]

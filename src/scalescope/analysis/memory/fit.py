@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 _TOLERANCE = 0.02
 MOST_TRIES = 12
-_TRIES_BY_PREDICTION = 6  # after that the interval is halved, whatever the line says
+_TRIES_BY_PREDICTION = 6  # after that the interval is halved, without the line
 _LARGEST_BATCH = 2**31
 _UP, _DOWN = 2, 4  # how much further each time the line turns out wrong; what fails is learnt soonest
 _KINK = 0.01
@@ -71,7 +71,7 @@ class Bracket:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the two are so close that nobody needs to try further."""
+        """Whether the two are so close that no further try is needed."""
         if self.fails is None or self.is_all:
             return self.is_all or self.fits >= _LARGEST_BATCH
         return self.fails - self.fits <= max(1, int(self.fits * _TOLERANCE))

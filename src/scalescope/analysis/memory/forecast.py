@@ -34,7 +34,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """How many bytes of a rank's peak a change would save; None where nobody knows, with the reason."""
+    """How many bytes of a rank's peak a change would save; None where it is not known, with the reason."""
 
     name: str
     ranks: int | None

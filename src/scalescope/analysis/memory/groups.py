@@ -41,7 +41,7 @@ class MemoryGroup:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether running out hurts nobody else: a host's memory is never filled without a limit."""
+        """Whether running out harms no other process: a host's memory is never filled without a limit."""
         return self.trial.on_gpu or self.trial.memory_limit is not None
 
     @property
@@ -66,7 +66,7 @@ class MemoryGroup:
         return next((row for row in reversed(self.rows) if row.status == "ok"), None)
 
     def next_try(self) -> Trial | None:
-        """The launch that tells most about the largest batch; None where nothing is left to learn."""
+        """The next launch in the search for the largest batch; None once it is over."""
         if not self.is_searched:
             return None
         batch = next_batch(self.bracket, self.calculated_batch, self.tries)

@@ -140,7 +140,7 @@ def _by_trial(configurations: list[Configuration]) -> dict[str, Configuration]:
 
 
 def _shares(configurations: list[Configuration]) -> set[int | None]:
-    """Parts of global batches that one rank was measured at to explain, and that nobody asked for."""
+    """Parts of global batches that one rank was measured with only to explain other rows."""
     several = [
         configuration
         for configuration in configurations
@@ -164,8 +164,8 @@ def _row(
     speedup = ratio_of_logs(configuration.log_rates, baseline.log_rates)
     share = baseline.trial.world_size / configuration.trial.world_size
     wrapped = _wrapped_one_rank(configuration, same_kind, asked)
-    quiet = without_communication(with_preloaded_input(configuration.trial))
-    silent = None if quiet is None else known.get(quiet.trial_id)
+    without_comm = without_communication(with_preloaded_input(configuration.trial))
+    uncoupled = None if without_comm is None else known.get(without_comm.trial_id)
     fed = known.get(with_preloaded_input(configuration.trial).trial_id)
     is_baseline = configuration is baseline
     waterfall = waterfall_of(configuration, known)
@@ -177,7 +177,7 @@ def _row(
         efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
         wrapped=wrapped,
         efficiency_of_wrapped=_against_wrapped(configuration, wrapped),
-        exposed_comm_s=_exposed(fed, silent) if exposed is None else exposed.time_s,
+        exposed_comm_s=_exposed(fed, uncoupled) if exposed is None else exposed.time_s,
         waterfall=waterfall,
     )
 
@@ -200,11 +200,11 @@ def _against_wrapped(configuration: Configuration, wrapped: Configuration | None
     )
 
 
-def _exposed(configuration: Configuration | None, silent: Configuration | None) -> Estimate | None:
-    """Full steps minus steps that send nothing: what communication adds, where there is no waterfall."""
-    if configuration is None or silent is None:
+def _exposed(configuration: Configuration | None, uncoupled: Configuration | None) -> Estimate | None:
+    """Full steps minus steps without communication: what communication adds, where there is no waterfall."""
+    if configuration is None or uncoupled is None:
         return None
-    return difference_of_means(configuration.mean_steps_s, silent.mean_steps_s)
+    return difference_of_means(configuration.mean_steps_s, uncoupled.mean_steps_s)
 
 
 def _is_wrapped_single(configuration: Configuration, same_kind: list[Configuration]) -> bool:
@@ -238,7 +238,7 @@ def _kind_order(trial: Trial) -> str:
 
 @functools.cache
 def _strategy_settings() -> frozenset[str]:
-    """Settings that say how the work is spread over ranks, and do not change the work."""
+    """Settings that spread the work over ranks and do not change the work."""
     owners = [cards.card("strategies", name) for name in cards.names("strategies")]
     changing_work = {name for owner in owners for name in owner.work_settings}
     return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - changing_work

@@ -109,8 +109,8 @@ class _Chain:
         share = at_per_rank_batch(trial)
         self._share = by_trial.get(with_preloaded_input(single_rank_baseline(share)).trial_id)
         self._wrapped = by_trial.get(with_preloaded_input(share.on_one_rank()).trial_id)
-        silent = without_communication(with_preloaded_input(trial))
-        self._without_comm = None if silent is None else by_trial.get(silent.trial_id)
+        without_comm = without_communication(with_preloaded_input(trial))
+        self._without_comm = None if without_comm is None else by_trial.get(without_comm.trial_id)
         self._fed = by_trial.get(with_preloaded_input(trial).trial_id)
         self._share_as_fed = by_trial.get(single_rank_baseline(share).trial_id)
 
@@ -131,10 +131,12 @@ class _Chain:
 
     def parts(self) -> list[Part]:
         """(name, time, why unknown) of every term that this job has."""
-        silent = None if self._without_comm is None else self._without_comm.launches
-        # A usual rank, not their mean: one that is late is a straggler, and no contention among all.
-        usual = None if silent is None else [statistics.median_low(launch.rank_means_s) for launch in silent]
-        slowest = None if silent is None else [statistics.fmean(launch.step_times_s) for launch in silent]
+        launches = None if self._without_comm is None else self._without_comm.launches
+        # The median rank, not the mean: one late rank is a straggler, not contention.
+        usual = (
+            None if launches is None else [statistics.median_low(launch.rank_means_s) for launch in launches]
+        )
+        slowest = None if launches is None else [statistics.fmean(launch.step_times_s) for launch in launches]
         late = None if usual is None or slowest is None else _paired(slowest, usual)
         share, wrapped = _steps(self._share), _steps(self._wrapped)
         no_comm_reason = "the same ranks without communication were not measured"

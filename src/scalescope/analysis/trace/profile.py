@@ -34,7 +34,7 @@ class BucketTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceProfile:
-    """What the traces of one trial say."""
+    """The traces of one trial, read together."""
 
     trial: Trial
     files: dict[int, str]  # by rank
@@ -98,7 +98,7 @@ class TraceProfile:
         """What the exchange takes once all have come: the shortest of all ranks, step by step."""
         names = {step.collectives[number].name for step in self.steps}
         if len(self.ranks) < 2 or len(names) > 1 or _ROOTED.search(names.pop()):
-            return None  # a root leaves early, and a sender's time says nothing about its receiver's
+            return None  # a root leaves early, and a sender's time is not its receiver's
         together = zip(*(rank.steps for rank in self.ranks.values()), strict=False)
         return statistics.fmean(min(step.collectives[number].time_s for step in steps) for steps in together)
 

@@ -2,7 +2,7 @@
 
 Two kinds of traces are read alike. On the CPU, operations of the rank's own threads are compute and gloo's
 events, on its threads, communication. On a GPU only what the device did counts: kernels of NCCL are
-communication, all others compute. Steps are told apart by the ranges that the worker set.
+communication, all others compute. The ranges that the worker set separate the steps.
 """
 
 import bisect
@@ -116,7 +116,7 @@ class TracedRank:
 
 
 def read_rank(events: Sequence[dict[str, Any]], *, on_gpu: bool) -> TracedRank:
-    """What a rank's trace says; the first step pays for the profiler's start and is left out."""
+    """The steps of a rank's trace; the first one includes the start of the profiler and is left out."""
     timeline = _Timeline(events, on_gpu)
     windows = timeline.windows()[1:]
     return TracedRank(

@@ -1,4 +1,4 @@
-"""Laboratory: what a search of `tune` has measured, by stage, and what its budget still allows."""
+"""Search ledger: what a search of `tune` has measured, by stage, and what its budget still allows."""
 
 import random
 import statistics
@@ -31,7 +31,7 @@ class OverBudget(Exception):
 class SearchLedger:
     """What was measured, by stage, and what the budget still allows.
 
-    A candidate that failed once is out: nobody should be told to use it. The baseline, which is used already,
+    A candidate that failed once is out: it must not be recommended. The baseline, which is used already,
     is out where it failed twice, or in a way that will repeat itself.
     """
 
@@ -50,7 +50,7 @@ class SearchLedger:
         recent = self.results[self.earlier :]
         self.spent_s = sum(result.duration_s for result in recent)
         self.is_ending = any(result.launch >= FINAL_STAGE * MOST_LAUNCHES for result in recent)
-        # What went wrong by chance in an earlier run is tried again; one that a signal ended says nothing.
+        # What went wrong by chance in an earlier run is tried again; one that a signal ended does not count.
         fleeting = [result for result in self.results[: self.earlier] if result.status in ("failed", "hang")]
         self.results = [
             result

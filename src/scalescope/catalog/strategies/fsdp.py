@@ -31,9 +31,11 @@ class Fsdp(StrategyTraits):
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
-        """A stand-in has no blocks whose parameters could be gathered when their turn comes."""
+        """Refuse a stand-in, which has no blocks whose parameters could be gathered."""
         if values.get("stand_in"):
-            raise BadInput("--stand-in paces whole replicas, fsdp gathers block by block; use ddp")
+            raise BadInput(
+                "--stand-in cannot be used with fsdp, which gathers parameters block by block; use ddp"
+            )
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:

@@ -8,12 +8,12 @@ from scalescope.catalog.setting import setting
 from scalescope.catalog.traits import StrategyTraits
 from scalescope.errors import BadInput
 
-_PER_RANK = 2  # microbatches a rank where nobody says: idle for (n - 1) / (3 n - 1) of the time
+_PER_RANK = 2  # microbatches per rank by default: idle for (n - 1) / (3 n - 1) of the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(StrategyTraits):
-    """Each rank a stretch of the model's blocks; microbatches flow through them, gradients flow back."""
+    """Each rank holds some of the model's blocks; microbatches pass through them, gradients pass back."""
 
     least_ranks = 2
     replicated = False
@@ -46,13 +46,15 @@ class Pipeline(StrategyTraits):
         """Refuse what leaves nothing to pass on, or cannot be cut."""
         ranks = values["world_size"]
         if ranks < 2:
-            raise BadInput("pipeline needs at least 2 ranks; --world-size 2 would do")
+            raise BadInput("pipeline requires at least 2 ranks; use --world-size 2")
         if values.get("accumulation_steps", 1) > 1:
-            raise BadInput("pipeline accumulates over its microbatches; use --microbatches")
+            raise BadInput("accumulation_steps cannot be used with pipeline; use --microbatches")
         if values.get("precision") == "fp16":  # it scales the loss between forward and backward
-            raise BadInput("pipeline cannot scale gradients, which precision fp16 needs; bf16 works")
+            raise BadInput(
+                "precision fp16 cannot be used with pipeline, which cannot scale gradients; use bf16"
+            )
         if values.get("stand_in"):
-            raise BadInput("--stand-in paces whole replicas, pipeline has none; use ddp")
+            raise BadInput("--stand-in cannot be used with pipeline, which has no whole replicas; use ddp")
         _check_parts(values["global_batch_size"] or values["batch_size"], values, ranks)
 
 

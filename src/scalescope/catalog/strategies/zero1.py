@@ -22,7 +22,9 @@ class Zero1(Ddp):
     def check(values: Mapping[str, Any]) -> None:
         """A stand-in's optimizer has no state to cut."""
         if values.get("stand_in"):
-            raise BadInput("--stand-in sleeps instead of updating, zero1 spreads the updates; use ddp")
+            raise BadInput(
+                "--stand-in cannot be used with zero1, which spreads the updates that it leaves out; use ddp"
+            )
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:
