@@ -179,10 +179,9 @@ class CampaignProgress:
 
 def _reading_order(trial: Trial) -> tuple[bool, int, int, str]:
     """Training first, by batch and number of ranks, whatever the random order of launches."""
-    has_batch = "strategy" in trial.settings
     return (
-        trial.settings["benchmark"] != "train",
-        trial.rank_batch_size if has_batch else 0,
+        not trial.is_training,
+        trial.rank_batch_size if trial.has_strategy else 0,
         trial.world_size,
         trial.label,
     )
@@ -193,6 +192,6 @@ def _labels(trials: Sequence[Trial]) -> tuple[str, ...]:
     labels = disambiguate([trial.label for trial in trials], trials, [trial.device for trial in trials])
     count = Counter(labels)
     return tuple(
-        f"{label}, {trial.settings['purpose']}" if count[label] > 1 and "purpose" in trial.settings else label
+        f"{label}, {trial.purpose}" if count[label] > 1 and trial.purpose is not None else label
         for label, trial in zip(labels, trials, strict=True)
     )

@@ -195,6 +195,11 @@ class Trial:
         cap = self.settings.get("bucket_cap_mb")
         return None if cap is None else float(cap)
 
+    @property
+    def has_strategy(self) -> bool:
+        """Whether a launch makes training steps, timed or not, so that there is a strategy and a batch."""
+        return "strategy" in self.settings
+
     def is_on(self, name: str) -> bool:
         """Whether a switch of the trial's cards is on; one that its cards do not have is off."""
         return bool(self.settings.get(name, False))
@@ -260,7 +265,7 @@ class Trial:
     def label(self) -> str:
         """What tells this trial from its neighbours, in a few words."""
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        if "strategy" in self.settings:
+        if self.has_strategy:
             what = "" if self.is_training else f"{self.benchmark}, "
             shared = " in all" if self.replicas < self.world_size else ""
             job = f"{what}{self.strategy}, {ranks}, batch {self.rank_batch_size}{shared}"

@@ -60,7 +60,7 @@ class CostModel:
     def step_time_s(self, trial: Trial) -> float:
         """The true mean step time of a trial."""
         time_s = self.fixed_s + self.per_sample_s * trial.rank_batch_size
-        if trial.settings["strategy"] != "single":
+        if trial.is_wrapped:
             time_s += self.wrapper_s
         if not has_ablation(trial, NO_COMM):
             time_s += self.exposed_comm_s.get(trial.world_size, 0.0)
@@ -82,8 +82,8 @@ class CostModel:
 
     def room_bytes(self, trial: Trial) -> int:
         """What a rank may take before it is out of memory."""
-        limit = trial.settings["memory_limit"]
-        return self.device_bytes if limit is None else min(self.device_bytes, int(limit))
+        limit = trial.memory_limit
+        return self.device_bytes if limit is None else min(self.device_bytes, limit)
 
     def collective_time_s(self, size_bytes: int) -> float:
         """The true time of every collective at a size."""
@@ -125,7 +125,7 @@ class FakeLauncher:
         given = self._outcomes(trial, launch)
         if given is not None:
             return given
-        benchmark = str(trial.settings["benchmark"])
+        benchmark = trial.benchmark
         if benchmark == "memory" and self._model.peak_bytes(trial) > self._model.room_bytes(trial):
             return Outcome(status="oom", reason="rank 0 failed at step 0: out of memory", rank=0, step=0)
         record = {"comm": self._communication, "memory": self._memory, "train": self._training}[benchmark]
@@ -160,18 +160,18 @@ class FakeLauncher:
             "parameters": model.parameter_bytes,
             "buffers": 0,
             "gradients": model.parameter_bytes,
-            "optimizer": 2 * model.parameter_bytes if trial.settings["optimizer"] == "adamw" else 0,
+            "optimizer": 2 * model.parameter_bytes if trial.optimizer == "adamw" else 0,
             "activations": held,
             "temporary": model.temporary_bytes,
             "inputs": 0,
         }
         counters: dict[str, float | int | str | None] = {"measured/peak": model.peak_bytes(trial)}
-        if trial.settings["purpose"] != "search":
+        if trial.purpose != "search":
             counters |= {f"measured/{name}": size for name, size in sizes.items() if name != "temporary"}
             counters |= {f"forecast/as_asked/{name}": size for name, size in sizes.items()}
             counters |= {"trace/temporary": model.temporary_bytes}
             counters["forecast/gathered"] = model.parameter_bytes // 4
-        if trial.settings["purpose"] == "measure":
+        if trial.purpose == "measure":
             ways = {"now": sizes, "kept": sizes, "bf16": {**sizes, "activations": held // 2}}
             counters |= {f"forecast/{way}/{name}": size for way in ways for name, size in ways[way].items()}
             counters["forecast/other_ways_batch"] = trial.micro_batch_size
@@ -184,8 +184,7 @@ class FakeLauncher:
     def _training(self, trial: Trial, launch: int, rank: int) -> RankRecord:
         launch_noise = random.Random(f"{trial.trial_id}/{launch}").gauss(0, self._model.launch_noise)
         steps = random.Random(f"{trial.trial_id}/{launch}/{rank}")
-        settings = trial.settings
-        count = self._steps(trial) - settings["warmup_steps"]
+        count = self._steps(trial) - trial.warmup_steps
         late = self._model.late_s if trial.world_size > 1 else {}
         # Ranks that exchange gradients wait for the last; those that do not go their own way.
         behind_s = late.get(rank, 0.0) if has_ablation(trial, NO_COMM) else max(late.values(), default=0.0)

@@ -94,7 +94,7 @@ def _judge_training(trial: Trial, records: list[RankRecord]) -> Outcome:
     for record in records:
         bad = record.counters.get("first_bad_loss_step")
         if bad is not None:
-            step = int(trial.settings["warmup_steps"]) + int(bad)
+            step = trial.warmup_steps + int(bad)
             reason = f"the loss of rank {record.rank} is not finite at step {step}"
             return Outcome(status="invalid", reason=reason, rank=record.rank, step=step, records=records)
     sums = {record.counters.get("parameter_checksum") for record in records}

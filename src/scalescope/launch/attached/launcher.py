@@ -74,7 +74,7 @@ def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subpro
 
 def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
     """The ranks that take part, in the order they have in the trial; `nodes` has the ranks of each."""
-    among, count = trial.settings.get("among", "all"), trial.world_size
+    among, count = trial.ranks_among, trial.world_size
     if among == "one node":
         return list(next(ranks for ranks in nodes if len(ranks) >= count)[:count])
     if among == "one a node":
@@ -213,9 +213,9 @@ class AttachedLauncher:
 
     def check(self, trial: Trial) -> None:
         """What runs already cannot be changed: not its number, its variables or its environment."""
-        if trial.settings["env"]:
+        if trial.env:
             raise BadInput("--env cannot change ranks that run already; export it before the ranks start")
-        if trial.settings["link"] or trial.settings["split_gpu"]:
+        if trial.link or trial.split_gpu:
             raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun or srun")
         for name in _KEPT_BY_RANKS:
             if self._cores_of_ranks.setdefault(name, trial.settings.get(name)) != trial.settings.get(name):

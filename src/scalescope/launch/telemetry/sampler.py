@@ -169,7 +169,7 @@ def gpus_of(trial: Trial, machine: Machine) -> list[str]:
     """The ids of the GPUs that a trial's ranks use on this host."""
     if trial.device != "cuda" or not machine.gpus:
         return []
-    used = 1 if trial.settings["split_gpu"] else min(trial.world_size, len(machine.gpus))
+    used = 1 if trial.split_gpu else min(trial.world_size, len(machine.gpus))
     return [gpu.uuid for gpu in machine.gpus[:used]]
 
 
