@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import together
+from scalescope.experiment.nodes import combined_machine
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
@@ -143,7 +143,7 @@ class TwoNodes(FakeLauncher):
     repeatable = False
 
     def machine(self) -> Machine:
-        return together(self.nodes(), dict.fromkeys(self.nodes(), 4))
+        return combined_machine(self.nodes(), dict.fromkeys(self.nodes(), 4))
 
     def nodes(self) -> dict[str, Machine]:
         return {"n1": TWO_CORES, "n2": TWO_CORES}

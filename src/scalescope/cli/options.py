@@ -61,12 +61,12 @@ def measuring_verb(
 
     def decorate(function: Any) -> click.Command:
         command = click.command(name, cls=MeasuringCommand)(function)
-        own = list(command.params)
+        verb_options = list(command.params)
         command.params = [
             click.Argument(
                 ["experiment"], required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.yaml]"
             ),
-            *own,
+            *verb_options,
             *_setting_options(benchmark, defaults),
             *_run_options(defaults),
             *_switch_options(),
@@ -249,14 +249,14 @@ def _add_short_forms(context: click.Context, entries: Entries) -> None:
 
 
 def _env_entries(pairs: tuple[str, ...]) -> Entries:
-    found: dict[str, tuple[Given, ...]] = {}
+    entries: dict[str, tuple[Given, ...]] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
             raise click.UsageError(f"--env {pair}: expected NAME=VALUE")
         key = f"env.{name}"
-        found[key] = (*found.get(key, ()), Given(value, f"--env {name}"))
-    return found
+        entries[key] = (*entries.get(key, ()), Given(value, f"--env {name}"))
+    return entries
 
 
 no_waterfall = click.option(

@@ -41,7 +41,7 @@ class TimeLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ended:
+class _EndedLaunch:
     """What is kept of a launch that ended."""
 
     status: Status
@@ -60,7 +60,7 @@ class CampaignProgress:
         self._clock = clock
         self._started = clock()
         self._planned: dict[str, set[int]] = {}
-        self._ended: dict[str, dict[int, _Ended]] = {}
+        self._ended: dict[str, dict[int, _EndedLaunch]] = {}
         self._durations = LaunchDurations()
         self._is_adaptive = False
         self._deadline: float | None = None
@@ -133,7 +133,7 @@ class CampaignProgress:
 
     def _remember(self, result: Result) -> None:
         self._durations.add(result)
-        self._ended.setdefault(result.trial_id, {})[result.launch] = _Ended(
+        self._ended.setdefault(result.trial_id, {})[result.launch] = _EndedLaunch(
             status=result.status,
             weight=failure_weight(result),
             is_expected=result.status == "ok" or is_answer(result),

@@ -128,7 +128,7 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     owners = cards.cards_of_trial(benchmark, selection)
     settings: dict[str, Value] = {"benchmark": benchmark}
     for owner in owners:
-        settings |= {**defaults_of(owner, selection, asked["device"]), **_own(owner, asked)}
+        settings |= {**defaults_of(owner, selection, asked["device"]), **_given_settings(owner, asked)}
     settings |= {_CHOOSERS[kind]: name for kind, name in selection.items()}
     alone = asked["device"] != "cuda" or settings["split_gpu"] is not None
     shares_gpu = not alone and asked["world_size"] > len(machine.gpus)
@@ -152,18 +152,18 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     return Trial(settings=dict(sorted(settings.items())))
 
 
-def _own(owner: Any, asked: dict[str, Value]) -> dict[str, Value]:
+def _given_settings(owner: Any, asked: dict[str, Value]) -> dict[str, Value]:
     return {setting.name: asked[setting.name] for setting in settings_of(owner) if setting.name in asked}
 
 
 def defaults_of(owner: Any, selection: Mapping[str, str], device: str) -> dict[str, Value]:
     """A card's defaults, as the chosen workload and data would have them."""
-    found = {setting.name: setting.default_for(device) for setting in settings_of(owner)}
+    defaults = {setting.name: setting.default_for(device) for setting in settings_of(owner)}
     for kind in ("data", "workloads"):
         if kind in selection:
             wished = cards.card(kind, selection[kind]).defaults
-            found |= {name: for_device(wished[name], device) for name in found if name in wished}
-    return found
+            defaults |= {name: for_device(wished[name], device) for name in defaults if name in wished}
+    return defaults
 
 
 def _selection(benchmark: Any, asked: dict[str, Value]) -> dict[str, str]:
@@ -181,7 +181,7 @@ def _selection(benchmark: Any, asked: dict[str, Value]) -> dict[str, str]:
 def _check_all_used(experiment: Experiment, used: set[str]) -> None:
     for name in experiment.settings:
         if name not in used:
-            owners = {_card_name(one.card) for one in cards.all_settings(experiment.benchmark)[name]}
+            owners = {_card_name(version.card) for version in cards.all_settings(experiment.benchmark)[name]}
             raise BadInput(f"{name} belongs to {' and '.join(sorted(owners))}, which no trial here uses")
 
 

@@ -18,7 +18,7 @@ from scalescope.experiment.yaml_file import shown_key
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_OWN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LAUNCHER_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_ENV_COMBINATIONS = 10_000
 
 
@@ -74,23 +74,25 @@ def _drop_unselected(file: Entries, flags: Entries, given: Entries) -> None:
     for kind, name in (("strategies", "strategy"), ("workloads", "workload"), ("data", "data")):
         if name not in flags or name not in file:
             continue
-        chosen = {one.text for one in flags[name]}
+        chosen = {value.text for value in flags[name]}
         if not chosen <= set(cards.names(kind)):
             continue
-        kept = {one.name for card in chosen for one in settings_of(cards.card_in(kind, card))}
-        others = {one.name for card in cards.names(kind) for one in settings_of(cards.card_in(kind, card))}
+        kept = {setting.name for card in chosen for setting in settings_of(cards.card_in(kind, card))}
+        others = {
+            setting.name for card in cards.names(kind) for setting in settings_of(cards.card_in(kind, card))
+        }
         for setting in others - kept:
             if setting in given and setting not in flags:
                 del given[setting]
 
 
 def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Value, ...]:
-    values = tuple(parse_value(versions[0], one.text, one.origin) for one in given)
-    seen: set[Value] = set()
-    for value, one in zip(values, given, strict=True):
-        if value in seen:
-            raise BadInput(f"{one.origin}: {value} is given twice")
-        seen.add(value)
+    values = tuple(parse_value(versions[0], entry.text, entry.origin) for entry in given)
+    distinct: set[Value] = set()
+    for value, entry in zip(values, given, strict=True):
+        if value in distinct:
+            raise BadInput(f"{entry.origin}: {value} is given twice")
+        distinct.add(value)
     return values
 
 
@@ -103,7 +105,7 @@ def _only_value(setting: Setting, given: tuple[Given, ...]) -> Value:
 def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]:
     """Every combination of the values of the names: the same name twice is a sweep."""
     for name, values in env.items():
-        texts = [one.text for one in values]
+        texts = [value.text for value in values]
         for text in texts:
             check_variable(name, text, values[0].origin)
         if len(set(texts)) < len(texts):
@@ -114,7 +116,7 @@ def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]
         raise BadInput(
             f"{origin}: the env lists multiply to {count:,}; the most is {_MOST_ENV_COMBINATIONS:,}"
         )
-    choices = [[(name, one.text) for one in values] for name, values in sorted(env.items())]
+    choices = [[(name, value.text) for value in values] for name, values in sorted(env.items())]
     return tuple(dict(combination) for combination in product(*choices))
 
 
@@ -122,7 +124,7 @@ def check_variable(name: str, text: str, origin: str) -> None:
     """Refuse what is no environment variable, or one of the launcher's own."""
     if not _ENV_NAME.fullmatch(name):
         raise BadInput(f"{origin}: {name!r} is not a name of an environment variable")
-    if name in _OWN_ENV:
+    if name in _LAUNCHER_ENV:
         raise BadInput(f"{origin}: {name} is set for every rank by the launcher")
     if "\0" in text:
         raise BadInput(f"{origin}: {name}: a value cannot hold a NUL character")
@@ -161,14 +163,14 @@ def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> N
 def _check_selection(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
     """Refuse names that no card has while it is still known where they were written."""
     for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy")):
-        for value, one in zip(settings.get(name, ()), given.get(name, ()), strict=True):
+        for value, entry in zip(settings.get(name, ()), given.get(name, ()), strict=True):
             if (name, value) != ("strategy", "auto"):
                 try:
                     chosen = cards.card(kind, value)
                     if kind == "workloads":
                         chosen.check_name(value)
                 except BadInput as error:
-                    raise BadInput(f"{one.origin}: {error}") from None
+                    raise BadInput(f"{entry.origin}: {error}") from None
 
 
 def _check_name(name: str | None, given: Entries) -> None:

@@ -80,16 +80,16 @@ def _name_of(group: str, key: str) -> str:
 def _read_values(path: Path, name: str, value: yaml.Event, events: Iterator[yaml.Event]) -> tuple[Given, ...]:
     if isinstance(value, yaml.ScalarEvent):
         return (_given(path, name, value),)
-    found = []
+    values = []
     for item in events:
         if isinstance(item, yaml.SequenceEndEvent):
             break
         if not isinstance(item, yaml.ScalarEvent):
             raise BadInput(f"{path}:{_line(item)}: {shown_key(name)}: a list holds plain values only")
-        found.append(_given(path, name, item))
-    if not found:
+        values.append(_given(path, name, item))
+    if not values:
         raise BadInput(f"{path}:{_line(value)}: {shown_key(name)}: the list is empty")
-    return tuple(found)
+    return tuple(values)
 
 
 def _given(path: Path, name: str, event: yaml.ScalarEvent) -> Given:

@@ -59,12 +59,12 @@ def _hold(path: Path) -> int | None:
         return None
     except OSError as error:
         raise CannotRun(f"{path}: ranks cannot meet there: {error.strerror}") from None
-    found = os.fstat(lock)
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    status = os.fstat(lock)
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         os.close(lock)
         raise CannotRun(f"{path}: ranks cannot meet there: it is somebody else's")
     fcntl.flock(lock, fcntl.LOCK_SH)
-    if path.exists() and os.path.samestat(found, path.stat()):
+    if path.exists() and os.path.samestat(status, path.stat()):
         return lock
     os.close(lock)
     return None
@@ -73,9 +73,9 @@ def _hold(path: Path) -> int | None:
 def _make(fallback: Path) -> Path:
     for parent in (Path(_SHARED_MEMORY), None, fallback):
         with contextlib.suppress(OSError):
-            place = Path(tempfile.gettempdir()) if parent is None else parent
-            _remove_leftovers(place)
-            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+            directory = Path(tempfile.gettempdir()) if parent is None else parent
+            _remove_leftovers(directory)
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
     raise CannotRun("no place for temporary files: /dev/shm, TMPDIR and the run folder refuse them")
 
 

@@ -23,8 +23,8 @@ def probe_in_new_process() -> dict[str, Any]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CannotRun(f"torch cannot be used here: {last}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,45 +41,45 @@ def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
 
     `probes` has one entry a rank, in their order.
     """
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for number in dict.fromkeys(probe["node"] for probe in probes):
         ranks = {rank: probe for rank, probe in enumerate(probes) if probe["node"] == number}
-        seen = list(ranks.values())
-        first = next((one for one in seen if one["machine"]), None)
-        name = seen[0]["host"]
+        node_probes = list(ranks.values())
+        first = next((probe for probe in node_probes if probe["machine"]), None)
+        name = node_probes[0]["host"]
         if first is None:
             raise CannotRun(f"no rank of {name} has LOCAL_RANK 0, so nobody looked at that node")
         raw = {
             **first["machine"],
-            "cores": _cores(first["machine"], seen),
-            "gpus": _gpus(first["machine"], seen),
+            "cores": _cores(first["machine"], node_probes),
+            "gpus": _gpus(first["machine"], node_probes),
         }
         try:
             machine = machine_from_probe(raw)
         except CannotRun as error:
             raise CannotRun(f"{name}: {error}") from None
-        found[name if name not in found else f"{name} (node {number})"] = Node(
+        nodes[name if name not in nodes else f"{name} (node {number})"] = Node(
             machine=machine,
             system=first["system"],
             ranks=tuple(ranks),
         )
-    return found
+    return nodes
 
 
 def _cores(raw: dict[str, Any], ranks: list[dict[str, Any]]) -> int:
     """All cores of the ranks together, and no more than SLURM gave them."""
-    seen = len({core for rank in ranks for core in rank["cores"]}) or int(raw["cores"])
+    visible = len({core for rank in ranks for core in rank["cores"]}) or int(raw["cores"])
     granted = sum(rank["cpus_per_task"] for rank in ranks)
-    return min(seen, granted) if granted else seen
+    return min(visible, granted) if granted else visible
 
 
 def _gpus(raw: dict[str, Any], ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the first rank sees, and what only others see."""
-    found = {gpu["uuid"]: gpu for gpu in raw["gpus"]}
+    gpus = {gpu["uuid"]: gpu for gpu in raw["gpus"]}
     for rank in ranks:
         if rank["gpu"]:
-            found.setdefault(rank["gpu"]["uuid"], rank["gpu"])
-    return list(found.values())
+            gpus.setdefault(rank["gpu"]["uuid"], rank["gpu"])
+    return list(gpus.values())
 
 
 def machine_from_probe(raw: dict[str, Any]) -> Machine:

@@ -171,7 +171,7 @@ def test_lint_ends_with_what_it_found(run: Run, tmp_path: Path) -> None:
     ended = run("slurm", "lint", str(script))
     assert (ended.code, ended.err) == (8, "")
     assert ended.out.startswith(f"{script}:4: --mpi=pmix fails where ")
-    assert "\n    mend: leave it out" in ended.out
+    assert "\n    fix: leave it out" in ended.out
     assert ended.out.endswith("1 mistake found\n")
     script.write_text(script.read_text().replace("--mpi=pmix ", ""))
     ended = run("slurm", "lint", str(script))

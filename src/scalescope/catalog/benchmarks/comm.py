@@ -133,7 +133,7 @@ def _check_largest(values: Mapping[str, Any]) -> None:
 
 
 def _sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
-    found = [least]
-    while found[-1] * factor <= most:
-        found.append(found[-1] * factor)
-    return tuple(found)
+    sizes = [least]
+    while sizes[-1] * factor <= most:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)

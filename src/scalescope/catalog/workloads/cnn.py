@@ -77,7 +77,7 @@ class Cnn(WorkloadTraits):
         depth = values["depth"]
         if depth not in _BLOCKS:
             known = ", ".join(map(str, _BLOCKS))
-            near = min(_BLOCKS, key=lambda one: abs(one - depth))
+            near = min(_BLOCKS, key=lambda known_depth: abs(known_depth - depth))
             raise BadInput(f"depth {depth} is no ResNet's; there are {known}; {near} is nearest")
 
     @property
@@ -99,14 +99,14 @@ class Cnn(WorkloadTraits):
 
     def blocks(self) -> tuple[Block, ...]:
         """All residual blocks, first to last."""
-        found: list[Block] = []
+        blocks: list[Block] = []
         inputs = self.channels
         for stage, count in enumerate(_BLOCKS[self.depth]):
             for number in range(count):
                 stride = 2 if stage > 0 and number == 0 else 1
-                found.append(_block(inputs, self.channels << stage, stride, self.depth))
-                inputs = found[-1].path[-1].outputs
-        return tuple(found)
+                blocks.append(_block(inputs, self.channels << stage, stride, self.depth))
+                inputs = blocks[-1].path[-1].outputs
+        return tuple(blocks)
 
     @property
     def features(self) -> int:
@@ -120,9 +120,9 @@ class Cnn(WorkloadTraits):
             size = _halved(size)
         for block in self.blocks():
             inner = size
-            for one in block.path:
-                total += _macs(inner, one)
-                inner = _after(inner, one)
+            for convolution in block.path:
+                total += _macs(inner, convolution)
+                inner = _after(inner, convolution)
             if block.shortcut is not None:
                 total += _macs(size, block.shortcut)
             size = inner

@@ -32,12 +32,12 @@ def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
     from scalescope.launch.attached.rank_context import rank_context
     from scalescope.report.render.terminal import console, show
 
-    place = rank_context(os.environ)
-    if place is not None and place.rank != 0:
+    context = rank_context(os.environ)
+    if context is not None and context.rank != 0:
         from scalescope.launch.attached.launcher import follow
 
-        sys.exit(follow(place))
-    report, facts = _of_all_hosts(place, world_size) if place else _of_this_host(world_size)
+        sys.exit(follow(context))
+    report, facts = _of_all_hosts(context, world_size) if context else _of_this_host(world_size)
     if as_json:
         click.echo(json.dumps(facts, indent=1))
     else:
@@ -56,13 +56,11 @@ def _of_this_host(world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]
         launcher.close()
 
 
-def _of_all_hosts(
-    rank_context: "RankContext", world_size: int | None
-) -> "tuple[StudyReport, dict[str, Any]]":
+def _of_all_hosts(context: "RankContext", world_size: int | None) -> "tuple[StudyReport, dict[str, Any]]":
     from scalescope.launch.attached.launcher import AttachedLauncher
     from scalescope.studies.checks.check import check, check_hosts
 
-    launcher = AttachedLauncher(rank_context)
+    launcher = AttachedLauncher(context)
     try:
         ranks = launcher.ranks_of_nodes()
         if len(ranks) == 1:

@@ -18,14 +18,14 @@ class Leader:
         self._held: int | None = None
         self.was_there = False
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Become the leader; the file has its name only once it is locked."""
         unnamed = self._path.with_suffix(".new")
         self._held = os.open(unnamed, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._held, fcntl.LOCK_EX)
         unnamed.rename(self._path)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """What the system does when the leader ends."""
         if self._held is not None:
             os.close(self._held)

@@ -32,7 +32,7 @@ class RankContext:
 def rank_context(environment: Mapping[str, str], *, on_terminal: bool | None = None) -> RankContext | None:
     """Our place under torchrun or srun; None when nobody, or nobody completely, made us a rank."""
     if not all(environment.get(name) for name in _TORCHRUN):
-        return _place_in_step(environment, _has_terminal() if on_terminal is None else on_terminal)
+        return _context_in_step(environment, _has_terminal() if on_terminal is None else on_terminal)
     try:
         return RankContext(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
     except ValueError:
@@ -55,7 +55,7 @@ def _has_terminal() -> bool:
     return True
 
 
-def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankContext | None:
+def _context_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankContext | None:
     """Our place in a step of srun; a shell that srun opened (--pty) is a person's, not a rank.
 
     Steps started from such a shell inherit its variable, but not its terminal. A step of one task is no group
@@ -72,7 +72,7 @@ def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankCon
         "RANK": str(rank),
         "WORLD_SIZE": str(tasks),
         "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(_ranks_beside(environment, tasks)),
+        "LOCAL_WORLD_SIZE": str(_ranks_on_node(environment, tasks)),
     }
     hosts, job = _hosts(environment), environment.get("SLURM_JOB_ID", "")
     if len(hosts) == 1:
@@ -81,8 +81,8 @@ def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankCon
         return RankContext(rank, tasks, {**variables, **chosen}, directory=f"{job}.{step}.{start}")
     address = environment.get("MASTER_ADDR") or hosts[0]
     port = environment.get("MASTER_PORT") or str(port_of(job, step))
-    meeting = {"MASTER_ADDR": address, "MASTER_PORT": port}
-    return RankContext(rank, tasks, {**variables, **meeting}, f"{address}:{port}")
+    rendezvous = {"MASTER_ADDR": address, "MASTER_PORT": port}
+    return RankContext(rank, tasks, {**variables, **rendezvous}, f"{address}:{port}")
 
 
 def port_of(job: str, step: int) -> int:
@@ -97,7 +97,7 @@ def _hosts(environment: Mapping[str, str]) -> list[str]:
     raise BadInput("SLURM_STEP_NODELIST is not set, so ranks cannot find each other; start them with srun")
 
 
-def _ranks_beside(environment: Mapping[str, str], tasks: int) -> int:
+def _ranks_on_node(environment: Mapping[str, str], tasks: int) -> int:
     """How many ranks this node has, ourselves among them."""
     text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE")
     node = _number(environment, "SLURM_NODEID") if environment.get("SLURM_NODEID") else 0

@@ -15,7 +15,7 @@ from scalescope.launch.local.loopback import LOOPBACK
 from scalescope.launch.local.network import ShapedNetwork, check_possible
 from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
 from scalescope.launch.local.split_gpu import SplitGpu
-from scalescope.launch.local.supervisor import SupervisedRank, Supervisor
+from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
@@ -92,9 +92,10 @@ class LocalLauncher:
             spawner = self._zygote
         ranks: list[SupervisedRank] = []
         gpus = gpus_of(trial, self.machine()) if self.telemetry else []
-        telemetry = Telemetry(gpus, lambda: [one.process.pid for one in ranks])
-        look = telemetry.look if self.telemetry else lambda: None
-        supervisor = Supervisor(ranks, beats, limits, trial.steps, watcher, spawner.wait, look)
+        telemetry = Telemetry(gpus, lambda: [rank.process.pid for rank in ranks])
+        sample = telemetry.sample if self.telemetry else lambda: None
+        supervised = SupervisedLaunch(ranks=ranks, beats=beats, limits=limits, steps=trial.steps)
+        supervisor = Supervisor(supervised, watcher, spawner.wait, sample)
         try:
             for rank in range(world):
                 rank_file = folder.rank_file(trial.trial_id, launch, rank).absolute()
@@ -139,7 +140,7 @@ class LocalLauncher:
         )
 
     def _environment(self, trial: Trial, rank: int) -> dict[str, str]:
-        own: dict[str, Any] = {
+        variables: dict[str, Any] = {
             "RANK": rank,
             "LOCAL_RANK": rank,
             "WORLD_SIZE": trial.world_size,
@@ -150,8 +151,8 @@ class LocalLauncher:
         }
         if trial.oversubscribe:
             # NCCL refuses two ranks of one host on one GPU; told of different hosts, it takes sockets.
-            own |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
-        environment = {name: str(value) for name, value in own.items()}
+            variables |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
+        environment = {name: str(value) for name, value in variables.items()}
         if network := self._network_of(trial):
             environment |= network.environment_of(rank)
         if split := self._split_of(trial):

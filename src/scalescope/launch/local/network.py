@@ -92,11 +92,11 @@ def _hold_namespace() -> "subprocess.Popen[bytes]":
 
 
 def _wait_until_apart(holder: "subprocess.Popen[bytes]") -> None:
-    own = Path("/proc/self/ns/net").readlink()
+    host_namespace = Path("/proc/self/ns/net").readlink()
     deadline = time.monotonic() + _LIMIT_S
     while time.monotonic() < deadline and holder.poll() is None:
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{holder.pid}/ns/net").readlink() != own:
+            if Path(f"/proc/{holder.pid}/ns/net").readlink() != host_namespace:
                 return
         time.sleep(0.01)
     raise CannotRun("--link: this system does not let us make network namespaces")

@@ -43,8 +43,8 @@ class JobState:
         return self.word in _OVER
 
     def __str__(self) -> str:
-        told = self.reason not in ("", "None") and self.word == "PENDING"
-        return self.word.lower().replace("_", " ") + (f" ({self.reason})" if told else "")
+        has_reason = self.reason not in ("", "None") and self.word == "PENDING"
+        return self.word.lower().replace("_", " ") + (f" ({self.reason})" if has_reason else "")
 
 
 GONE = JobState("GONE")  # SLURM forgets jobs a while after their end
@@ -56,22 +56,22 @@ class Unanswered(CannotRun):
 
 def submit(script: Path) -> str:
     """Hand a script to sbatch; returns the number of the job."""
-    said = _run("sbatch", "--parsable", str(script)).strip()
-    found = [match[1] for line in said.splitlines() if (match := _JOB.fullmatch(line.strip()))]
-    if not found:  # a site's filters may say more than the number, before or after it
-        raise CannotRun(f"sbatch did not say the number of the job but {said!r}")
-    return found[-1]
+    output = _run("sbatch", "--parsable", str(script)).strip()
+    jobs = [match[1] for line in output.splitlines() if (match := _JOB.fullmatch(line.strip()))]
+    if not jobs:  # a site's filters may say more than the number, before or after it
+        raise CannotRun(f"sbatch did not say the number of the job but {output!r}")
+    return jobs[-1]
 
 
 def state_of(job: str) -> JobState:
     """How a job stands now."""
     try:
-        said = _run("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r").split("\n")[0]
+        line = _run("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r").split("\n")[0]
     except CannotRun as error:
         if "Invalid job id" in str(error):
             return GONE
         raise Unanswered(str(error)) from None
-    word, _, reason = said.strip().partition("|")
+    word, _, reason = line.strip().partition("|")
     return JobState(word, reason) if word else GONE
 
 

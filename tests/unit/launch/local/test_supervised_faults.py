@@ -17,7 +17,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import supervisor as module
-from scalescope.launch.local.supervisor import SupervisedRank, Supervisor
+from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
 from scalescope.results.heartbeat import Heartbeats
 from tests.conftest import clean_environment
 from tests.speed import limit
@@ -72,8 +72,9 @@ class Launch:
             SupervisedRank(process=process, rank_file=self.folder / f"{rank}.json", log=self.log(rank))
             for rank, process in enumerate(self.processes)
         ]
-        watcher = _Unwatched()
-        outcome = Supervisor(ranks, self._beats, Measuring(**{**usual, **given}), STEPS, watcher, _wait).run()
+        limits_of_launch = Measuring(**{**usual, **given})
+        launch = SupervisedLaunch(ranks=ranks, beats=self._beats, limits=limits_of_launch, steps=STEPS)
+        outcome = Supervisor(launch, _Unwatched(), _wait).run()
         assert [process.poll() is None for process in self.processes] == [False] * _RANKS
         return outcome
 

@@ -74,7 +74,7 @@ def test_each_mistake_is_found_at_its_line(old: str, new: str, line: int, words:
     assert old in _GOOD
     (found,) = lint(_GOOD.replace(old, new))
     assert (found.line, words in found.what) == (line, True), found
-    assert found.mend
+    assert found.fix
 
 
 def test_missing_cores_are_found() -> None:
@@ -109,7 +109,7 @@ def test_tasks_that_srun_ignores_have_a_mend_of_their_own() -> None:
     script = _GOOD.replace("--ntasks-per-node=1 ", "--ntasks-per-node=4 ")
     (found,) = lint(script.replace("srun --cpus", "srun --ntasks-per-node=1 --cpus"))
     assert (found.line, "srun ignores" in found.what) == (9, True)
-    assert lint(script.replace("srun --cpus", f"{found.mend} --cpus")) == []
+    assert lint(script.replace("srun --cpus", f"{found.fix} --cpus")) == []
 
 
 def test_one_task_for_each_of_many_nodes_is_right() -> None:
@@ -142,7 +142,7 @@ def test_more_ranks_than_gpus_are_found(asked: str, mended: str | None, flag: st
         return
     (one,) = found
     assert (one.line, one.what.startswith("4 ranks on a node that is asked for ")) == (10, True), one
-    fewer, more = one.mend.split(", or ")
+    fewer, more = one.fix.split(", or ")
     assert more.startswith(f"{mended} instead of ")
     assert lint(script.replace(asked, mended)) == lint(script.replace(flag, fewer)) == []
 
@@ -198,7 +198,7 @@ def test_dos_line_breaks_are_one_mistake_and_hide_no_other() -> None:
     script = _GOOD.replace("srun --cpus", "srun --mpi=pmix --cpus").replace("\n", "\r\n")
     dos, pmix = lint(script)
     assert (dos.line, "DOS" in dos.what, pmix.line) == (1, True, 9)
-    assert "sed -i" in dos.mend
+    assert "sed -i" in dos.fix
 
 
 def test_a_script_that_holds_itself_ends() -> None:
@@ -210,8 +210,8 @@ def test_the_mend_of_a_commented_directive_works() -> None:
     line = "# SBATCH --time=10  # minutes"
     script = _GOOD.replace("export OMP", f"{line}\nexport OMP")
     (found,) = lint(script)
-    assert (found.line, found.mend) == (6, "#SBATCH --time=10")
-    assert lint(script.replace(line, found.mend)) == []
+    assert (found.line, found.fix) == (6, "#SBATCH --time=10")
+    assert lint(script.replace(line, found.fix)) == []
 
 
 @pytest.mark.parametrize(

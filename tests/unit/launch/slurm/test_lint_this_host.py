@@ -37,7 +37,7 @@ def test_this_host_is_found_and_mended(script: str, line: int, host: str) -> Non
     found = lint(_TOP + script.replace("@", written) + "\n")
     assert [one.line for one in found] == [line], found
     assert "2 nodes are to meet at this host" in found[0].what
-    assert found[0].mend == f"take the first: {_FIRST}"
+    assert found[0].fix == f"take the first: {_FIRST}"
     first = f"first={_FIRST}\n" + script.replace("@", "$first") + "\n"
     assert lint(_TOP + first) == []
 
@@ -45,7 +45,7 @@ def test_this_host_is_found_and_mended(script: str, line: int, host: str) -> Non
 def test_torchrun_does_not_read_the_variable_so_the_mend_hands_it_over() -> None:
     (found,) = lint(_TOP + "export MASTER_ADDR=localhost\nsrun torchrun --nnodes=2 train.py\n")
     assert found.line == 7
-    assert found.mend == f"take the first: {_FIRST}, and torchrun --master_addr=$MASTER_ADDR"
+    assert found.fix == f"take the first: {_FIRST}, and torchrun --master_addr=$MASTER_ADDR"
 
 
 @pytest.mark.parametrize(("script", "_line"), _BAD)

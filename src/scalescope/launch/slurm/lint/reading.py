@@ -42,7 +42,12 @@ def late_directive(job: LintedJob) -> Iterator[Mistake]:
 
 def commented_directive(job: LintedJob) -> Iterator[Mistake]:
     """An option that another line gives was put aside on purpose."""
-    read = {name for one in job.script.directives if not one.is_comment for name in slurm_options(one.text)}
+    read = {
+        name
+        for directive in job.script.directives
+        if not directive.is_comment
+        for name in slurm_options(directive.text)
+    }
     for directive in job.script.directives:
         if directive.is_comment and not read.issuperset(slurm_options(directive.text)):
             yield Mistake(

@@ -47,11 +47,11 @@ def fixed_port(job: LintedJob) -> Iterator[Mistake]:
                 yield _fixed(line.number_at(match.start("port")), match, match["name"])
     ports, endpoints = _names_of_ports(job)
     for line in job.script.lines:
-        for name, value, place in assignments(line):
+        for name, value, offset in assignments(line):
             before = r"[\"']?" if name in ports else r".*:" if name in endpoints else None
             held = re.fullmatch(rf"{before}{_FIXED}\}}?[\"']?", value) if before else None
             if held and name != "MASTER_PORT" and _is_kept(held, job):
-                yield _fixed(line.number_at(place), held, name if name in ports else None)
+                yield _fixed(line.number_at(offset), held, name if name in ports else None)
 
 
 def _is_kept(match: re.Match[str], job: LintedJob) -> bool:
@@ -61,11 +61,11 @@ def _is_kept(match: re.Match[str], job: LintedJob) -> bool:
 
 def _fixed(number: int, match: re.Match[str], name: str | None) -> Mistake:
     other = match["unless"] if (match["unless"] or "1")[0].isalpha() else None
-    mend = f"{name or other or 'export MASTER_PORT'}=$((20000 + SLURM_JOB_ID % 12000))"
+    fix = f"{name or other or 'export MASTER_PORT'}=$((20000 + SLURM_JOB_ID % 12000))"
     return Mistake(
         number,
         f"port {match['port']} is fixed: two jobs on one node meet there",
-        f"let the port depend on the job: {mend}{'' if name or other else ', and $MASTER_PORT here'}",
+        f"let the port depend on the job: {fix}{'' if name or other else ', and $MASTER_PORT here'}",
     )
 
 
@@ -83,7 +83,7 @@ def _names_of_ports(job: LintedJob) -> tuple[set[str], set[str]]:
     return ports, endpoints
 
 
-_OWN_PORT = re.compile(
+_PORT_OPTION = re.compile(
     r"--standalone|--master[-_]port|--rdzv[-_]endpoint|PET_MASTER_PORT=|PET_RDZV_ENDPOINT="
 )
 
@@ -97,7 +97,9 @@ def shared_default_port(job: LintedJob) -> Iterator[Mistake]:
     }
     script = [(line.number, command) for line in job.script.lines for command in commands(line.text)]
     is_any_running = False
-    for (number, command), is_repeated in zip(script, _repeated([one for _, one in script]), strict=True):
+    for (number, command), is_repeated in zip(
+        script, _repeated([command for _, command in script]), strict=True
+    ):
         if "wait" in command.words:
             is_any_running = False
         launch = launchers.get((number, command.offset))
@@ -117,7 +119,7 @@ def shared_default_port(job: LintedJob) -> Iterator[Mistake]:
 def _is_at_default_port(launch: LaunchCommand, job: LintedJob) -> bool:
     if launch.started.program != "torchrun" or (launch.started.step is not None and job.nodes > 1):
         return False
-    return not _OWN_PORT.search(f"{launch.command.text} {launch.started.arguments}")
+    return not _PORT_OPTION.search(f"{launch.command.text} {launch.started.arguments}")
 
 
 def _repeated(script: list[Command]) -> list[bool]:
@@ -141,8 +143,8 @@ def rank_of_the_first_node(job: LintedJob) -> Iterator[Mistake]:
     if job.nodes < 2 or not any(launcher.started.step is not None for launcher in job.launchers):
         return
     for line in job.script.lines:
-        seen = re.sub(rf"{DOUBLE}|\\.|({SINGLE})", _without_single_quoted, line.text, flags=re.DOTALL)
-        for match in _UNQUOTED_RANK.finditer(seen):
+        shell_text = re.sub(rf"{DOUBLE}|\\.|({SINGLE})", _without_single_quoted, line.text, flags=re.DOTALL)
+        for match in _UNQUOTED_RANK.finditer(shell_text):
             flag = f"--{match['flag']}{match['dash']}rank=${match['name']}"
             yield Mistake(
                 line.number_at(match.start()),

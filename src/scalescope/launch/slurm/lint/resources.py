@@ -9,7 +9,7 @@ from scalescope.launch.slurm.lint.facts import (
     LintedJob,
     Mistake,
     Tasks,
-    places,
+    all_lines,
     slurm_options,
     tasks_of,
 )
@@ -51,14 +51,14 @@ def _one_task_a_node(tasks: Tasks, program: str) -> str:
 def _line_of(option: str | None, job: LintedJob) -> int:
     """The last one counts, as for sbatch; a comment only where there is no other."""
     having = [directive for directive in job.script.directives if option in slurm_options(directive.text)]
-    return max(having, key=lambda one: (not one.is_comment, one.number)).number
+    return max(having, key=lambda directive: (not directive.is_comment, directive.number)).number
 
 
 def pmix(job: LintedJob) -> Iterator[Mistake]:
-    for place in places(job):
-        if match := re.search(r"--mpi[=\s]\s*[\"']?pmix", place.text):
+    for line in all_lines(job):
+        if match := re.search(r"--mpi[=\s]\s*[\"']?pmix", line.text):
             yield Mistake(
-                place.number_at(match.start()) if isinstance(place, ScriptLine) else place.number,
+                line.number_at(match.start()) if isinstance(line, ScriptLine) else line.number,
                 "--mpi=pmix fails where SLURM was built without PMIx, and torch does not use it",
                 "leave it out, or --mpi=none",
             )
@@ -83,9 +83,9 @@ def _is_short_of_gpus(launch: LaunchCommand, gpus: str, tasks: int) -> bool:
     """Under srun a task sees its own; a script that starts the launcher itself sees those of all tasks."""
     of_task = re.search(r"[0-9]+$", gpus)
     ranks = _RANKS.search(launch.started.arguments)
-    seen = int(of_task[0]) * (tasks if launch.started.step is None else 1) if of_task else math.inf
+    visible = int(of_task[0]) * (tasks if launch.started.step is None else 1) if of_task else math.inf
     is_one_of_several = launch.started.step is not None and tasks > 1
-    return is_one_of_several or (ranks is not None and seen < int(ranks[1]))
+    return is_one_of_several or (ranks is not None and visible < int(ranks[1]))
 
 
 def more_ranks_than_gpus(job: LintedJob) -> Iterator[Mistake]:
@@ -132,7 +132,9 @@ def _line_of_ranks(launch: LaunchCommand) -> int:
 def no_cores(job: LintedJob) -> Iterator[Mistake]:
     steps = [slurm_options(launch.started.step or "") for launch in job.launches]
     asked = {"cpus-per-task", "cpus-per-gpu"}
-    if any(not asked.isdisjoint(options) for options in [job.options, *steps]) or _has_cores_anyway(job):
+    if any(not asked.isdisjoint(options) for options in [job.options, *steps]) or _has_cores_without_asking(
+        job
+    ):
         return
     yield Mistake(
         max((directive.number for directive in job.script.directives), default=1),
@@ -141,7 +143,7 @@ def no_cores(job: LintedJob) -> Iterator[Mistake]:
     )
 
 
-def _has_cores_anyway(job: LintedJob) -> bool:
+def _has_cores_without_asking(job: LintedJob) -> bool:
     """Whole nodes; or the cores of several tasks for what the script starts itself, without srun."""
     uses_srun = any(launch.started.step is not None for launch in job.launches)
     return job.has_whole_nodes or (not uses_srun and (tasks_of({}, job).per_node or 1) > 1)
@@ -149,8 +151,8 @@ def _has_cores_anyway(job: LintedJob) -> bool:
 
 def no_thread_count(job: LintedJob) -> Iterator[Mistake]:
     ranks = job.ranks
-    told = [one.text for one in places(job)] + list(job.script.documents)
-    if ranks and not any(re.search(r"OMP_NUM_THREADS=|--num[-_]cpu[-_]threads", text) for text in told):
+    texts = [line.text for line in all_lines(job)] + list(job.script.documents)
+    if ranks and not any(re.search(r"OMP_NUM_THREADS=|--num[-_]cpu[-_]threads", text) for text in texts):
         cores = (
             "$SLURM_CPUS_PER_GPU"
             if "cpus-per-gpu" in job.options
