@@ -1,12 +1,13 @@
 """What every launcher offers, whichever way it starts ranks."""
 
+import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import ExitCode, ScalescopeError
-from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Status
@@ -85,66 +86,16 @@ class Launcher(Protocol):
 
 
 def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Whether finished ranks computed the right thing."""
-    return _JUDGES[str(trial.settings["benchmark"])](trial, records)
+    """Whether finished ranks computed the right thing, by the rules of their benchmark.
 
-
-def _judge_training(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Losses must be finite, and parameters equal on all ranks."""
-    for record in records:
-        bad = record.counters.get("first_bad_loss_step")
-        if bad is not None:
-            step = trial.warmup_steps + int(bad)
-            reason = f"the loss of rank {record.rank} is not finite at step {step}"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, step=step, records=records)
-    sums = {record.counters.get("parameter_checksum") for record in records}
-    if len(sums) > 1 and not has_ablation(trial, NO_COMM):
-        reason = "the ranks' parameters differ after training"
-        return Outcome(status="invalid", reason=reason, records=records)
-    return Outcome(status="ok", records=records)
-
-
-def _judge_communication(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Every element of every result must be the predicted one."""
-    for record in records:
-        for name, count in record.counters.items():
-            if name.endswith("/wrong") and count:
-                case = name.removesuffix("/wrong")
-                reason = f"{count} wrong elements in {case} on rank {record.rank}"
-                return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    return Outcome(status="ok", records=records)
-
-
-def _judge_memory(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Every rank must say what it took at its peak, if only that it could not be measured."""
-    for record in records:
-        if "measured/peak" not in record.counters:
-            reason = f"rank {record.rank} measured no memory"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    return Outcome(status="ok", records=records)
-
-
-def _judge_profile(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """A trace must show what happened: on a GPU kernels, between ranks their exchange."""
-    for record in records:
-        if record.counters.get("device_events") == 0:
-            reason = f"the trace of rank {record.rank} shows no kernel: the profiler could not see the GPU"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    if trial.world_size == 1 or has_ablation(trial, NO_COMM):
+    The rules are the function `judge` of the benchmark's module in `launch.validity`. Without such a module
+    there is nothing to check.
+    """
+    name = f"scalescope.launch.validity.{trial.benchmark}"
+    if importlib.util.find_spec(name) is None:
         return Outcome(status="ok", records=records)
-    for record in records:
-        if record.counters.get("communication_events") == 0:
-            reason = f"the trace of rank {record.rank} shows no communication, and there must be some"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    return Outcome(status="ok", records=records)
-
-
-_JUDGES = {
-    "train": _judge_training,
-    "comm": _judge_communication,
-    "memory": _judge_memory,
-    "profile": _judge_profile,
-}
+    outcome: Outcome = importlib.import_module(name).judge(trial, records)
+    return outcome
 
 
 def record_from(raw: dict[str, object]) -> RankRecord:

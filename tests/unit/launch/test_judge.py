@@ -1,7 +1,11 @@
 """Finished ranks are held against what right training, and a whole trace, looks like."""
 
+import importlib
 from typing import Any
 
+import pytest
+
+from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import judge, record_from
 from scalescope.results.result import RankRecord
@@ -93,3 +97,8 @@ def test_a_rank_that_recorded_nothing_owes_no_trace() -> None:
 def test_a_rank_file_that_says_little_becomes_a_record_that_says_so() -> None:
     record = record_from({"rank": 1})
     assert (record.rank, record.host, record.samples, record.counters) == (1, "unknown", {}, {})
+
+
+@pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
+def test_every_benchmark_has_rules_of_validity(benchmark: str) -> None:
+    assert callable(importlib.import_module(f"scalescope.launch.validity.{benchmark}").judge)
