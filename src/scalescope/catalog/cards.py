@@ -46,7 +46,7 @@ def card(kind: str, name: str) -> type[Any]:
         known = ", ".join(known_names(kind))
         hint = nearest(name, known_names(kind))
         if kind == "workloads":
-            known += ", or FILE.py:FUNCTION of your own"
+            known += ", or your own FILE.py:FUNCTION"
         raise BadInput(f"unknown {_SINGULAR[kind]} {name!r}; known: {known}{hint}")
     return card_in(kind, name)
 

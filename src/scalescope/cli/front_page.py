@@ -1,4 +1,4 @@
-"""What `scalescope` says without a verb: help and version, made without click.
+"""What `scalescope` prints without a verb: help and version, made without click.
 
 Loading click and the options of every verb takes several times longer than making this page. The page is the
 text that click would print (a test compares them). A verb's line is read from the source of its module, where
@@ -20,7 +20,7 @@ VERSION_FLAG = "--version"
 PURPOSE = """\
 Measure how PyTorch training scales, explain what is lost, and prove what fixes it.
 
-Start with `scalescope run`: it looks at this machine and shows how training scales on it.
+Start with `scalescope run`: it inspects this machine and shows how training scales on it.
 """
 EXIT_CODES = (
     "Exit codes: 0 ok, 2 bad input, 3 environment, 4 a worker failed, 5 hang, "
@@ -30,7 +30,7 @@ _OPTIONS = (
     (VERSION_FLAG, "Show the version and exit."),
     (", ".join(HELP_FLAGS), "Show this message and exit."),
 )
-_FIRST = ("run", "train", "scale", "comm")  # what most people come for; the rest follows by name
+_FIRST = ("run", "train", "scale", "comm")  # what most people use; the rest follows by name
 _WIDEST_PAGE, _NARROWEST_PAGE = 100, 50
 _USUAL_COLUMNS = 80
 _INDENT = "  "

@@ -98,7 +98,7 @@ def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Va
 
 def _only_value(setting: Setting, given: tuple[Given, ...]) -> Value:
     if len(given) > 1:
-        raise BadInput(f"{given[0].origin}: takes one value, not a list")
+        raise BadInput(f"{given[0].origin}: expected one value, got {len(given)}")
     return parse_value(setting, given[0].text, given[0].origin)
 
 
@@ -114,20 +114,21 @@ def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]
     if count > _MOST_ENV_COMBINATIONS:
         origin = next(iter(env.values()))[0].origin
         raise BadInput(
-            f"{origin}: the env lists multiply to {count:,}; the most is {_MOST_ENV_COMBINATIONS:,}"
+            f"{origin}: the env lists multiply to {count:,} combinations; "
+            f"at most {_MOST_ENV_COMBINATIONS:,} are allowed"
         )
     choices = [[(name, value.text) for value in values] for name, values in sorted(env.items())]
     return tuple(dict(combination) for combination in product(*choices))
 
 
 def check_variable(name: str, text: str, origin: str) -> None:
-    """Refuse what is no environment variable, or one of the launcher's own."""
+    """Refuse what is not an environment variable, or is set by the launcher."""
     if not _ENV_NAME.fullmatch(name):
-        raise BadInput(f"{origin}: {name!r} is not a name of an environment variable")
+        raise BadInput(f"{origin}: {name!r} is not a valid name of an environment variable")
     if name in _LAUNCHER_ENV:
-        raise BadInput(f"{origin}: {name} is set for every rank by the launcher")
+        raise BadInput(f"{origin}: {name} cannot be given: the launcher sets it for every rank")
     if "\0" in text:
-        raise BadInput(f"{origin}: {name}: a value cannot hold a NUL character")
+        raise BadInput(f"{origin}: {name}: a value cannot contain a NUL character")
 
 
 def _drop_overridden_batch(file: Entries, flags: Entries, given: Entries) -> None:
@@ -145,14 +146,14 @@ def _drop_overridden_steps(file: Entries, flags: Entries, given: Entries) -> Non
     for name in ("steps_per_epoch", "epochs", "eval"):
         if name in flags and flags[name][0].text not in ("false", "auto"):
             flag = name.replace("_", "-")
-            raise BadInput(f"--window cannot be used with --{flag}: each says how long a launch measures")
+            raise BadInput(f"--window cannot be used with --{flag}: both set how long a launch measures")
         if name in file and name not in flags:
             given.pop(name)
 
 
 def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
     if None in settings.get("batch_size", ()):
-        raise BadInput(f"{given['batch_size'][0].origin}: none is no batch size")
+        raise BadInput(f"{given['batch_size'][0].origin}: batch_size must be a positive integer, got none")
     if "batch_size" in settings and "global_batch_size" in settings:
         raise BadInput(
             f"{given['global_batch_size'][0].origin}: give batch_size (per rank, weak scaling) or "
@@ -176,7 +177,7 @@ def _check_selection(settings: Mapping[str, tuple[Value, ...]], given: Entries) 
 def _check_name(name: str | None, given: Entries) -> None:
     if name is not None and not RUN_NAME.fullmatch(name):
         origin = given["name"][0].origin
-        raise BadInput(f"{origin}: a name is 1 to 64 letters, digits, '.', '_' or '-'")
+        raise BadInput(f"{origin}: expected 1 to 64 letters, digits, '.', '_' or '-', got {shown_key(name)}")
 
 
 def _unknown_key(name: str, origin: str, known: Iterable[str]) -> BadInput:

@@ -23,14 +23,14 @@ class Outcome:
     rank: int | None = None
     step: int | None = None
     log: str | None = None
-    bad_input: bool = False  # the request is wrong: every other launch of it would fail alike
+    bad_input: bool = False  # the request is wrong: every other launch of it would fail too
     records: list[RankRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     telemetry: dict[str, Any] = field(default_factory=dict)
 
 
 class RanksLost(ScalescopeError):
-    """Ranks that others started are gone, and without all of them nothing more can be measured."""
+    """Ranks that torchrun or srun started have ended, and nothing can be measured without them."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -42,10 +42,10 @@ class RanksLost(ScalescopeError):
 
 
 class Watcher(Protocol):
-    """Told what happens while a launch runs."""
+    """Is notified while a launch runs."""
 
     def placed(self, lines: list[str], hosts: list[str]) -> None:
-        """All ranks have their place: one line and one host name a rank."""
+        """All ranks are placed: one line and one host name per rank."""
         ...
 
     def advanced(self, fraction: float) -> None:
@@ -67,7 +67,7 @@ class Launcher(Protocol):
         ...
 
     def systems(self) -> Mapping[str, Mapping[str, Any]]:
-        """What every one of these hosts says of itself (`inspection`)."""
+        """What was inspected on each of these hosts (`inspection`)."""
         ...
 
     def check(self, trial: Trial) -> None:
@@ -99,7 +99,7 @@ def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
 
 
 def record_from(raw: dict[str, object]) -> RankRecord:
-    """A rank's own file as a record; what it could not say stays empty."""
+    """A rank's file as a record; what is missing stays empty."""
     return RankRecord(
         rank=int(str(raw["rank"])),
         host=str(raw.get("host", "unknown")),

@@ -1,4 +1,4 @@
-"""A directory nobody else can read, for what the ranks of one launch share; gone with its owner."""
+"""A directory that only we can read, for what the ranks of one launch share; removed with its owner."""
 
 import contextlib
 import fcntl
@@ -58,11 +58,11 @@ def _hold(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CannotRun(f"{path}: ranks cannot meet there: {error.strerror}") from None
+        raise CannotRun(f"{path}: ranks cannot share this directory: {error.strerror}") from None
     status = os.fstat(lock)
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         os.close(lock)
-        raise CannotRun(f"{path}: ranks cannot meet there: it is somebody else's")
+        raise CannotRun(f"{path}: ranks cannot share this directory: other users own it or may read it")
     fcntl.flock(lock, fcntl.LOCK_SH)
     if path.exists() and os.path.samestat(status, path.stat()):
         return lock
@@ -76,7 +76,7 @@ def _make(fallback: Path) -> Path:
             directory = Path(tempfile.gettempdir()) if parent is None else parent
             _remove_leftovers(directory)
             return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
-    raise CannotRun("no place for temporary files: /dev/shm, TMPDIR and the run folder refuse them")
+    raise CannotRun("temporary files cannot be created in /dev/shm, TMPDIR or the run folder")
 
 
 def _remove_leftovers(parent: Path) -> None:

@@ -1,4 +1,4 @@
-"""Learns what torch can do here, without importing it into this process."""
+"""Finds out what torch can do here, without importing it into this process."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ def probe_in_new_process() -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
-        raise CannotRun(f"looking at the machine took longer than {_LIMIT_S} s") from None
+        raise CannotRun(f"probing the machine took longer than {_LIMIT_S} s") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CannotRun(f"torch cannot be used here: {last}")
@@ -29,7 +29,7 @@ def probe_in_new_process() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One host as its ranks saw it; the first of them looked at all of it."""
+    """One host as its ranks probed it; the first of them probed all of it."""
 
     machine: Machine
     system: dict[str, Any]
@@ -37,9 +37,9 @@ class Node:
 
 
 def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
-    """Every node by name, from what its ranks saw: cores and GPUs may be dealt out among them.
+    """Every node by name, from what its ranks probed: cores and GPUs may be divided among them.
 
-    `probes` has one entry a rank, in their order.
+    `probes` has one entry per rank, in their order.
     """
     nodes: dict[str, Node] = {}
     for number in dict.fromkeys(probe["node"] for probe in probes):
@@ -48,7 +48,7 @@ def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
         first = next((probe for probe in node_probes if probe["machine"]), None)
         name = node_probes[0]["host"]
         if first is None:
-            raise CannotRun(f"no rank of {name} has LOCAL_RANK 0, so nobody looked at that node")
+            raise CannotRun(f"no rank of {name} has LOCAL_RANK 0, so that node was not probed")
         raw = {
             **first["machine"],
             "cores": _cores(first["machine"], node_probes),
@@ -88,5 +88,5 @@ def machine_from_probe(raw: dict[str, Any]) -> Machine:
     version = machine.torch_version.partition("+")[0].split(".")
     numbers = tuple(int(part) for part in version[:2] if part.isdigit())
     if numbers < _LEAST_TORCH:
-        raise CannotRun(f"torch {machine.torch_version} is too old; 2.6 or newer is needed")
+        raise CannotRun(f"torch 2.6 or newer is required, found {machine.torch_version}")
     return machine

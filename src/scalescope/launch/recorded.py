@@ -27,7 +27,9 @@ class RecordedLauncher:
             hosts = record["starts"][0] if "starts" in record else record["nodes"]
             self._nodes = {host: Machine.from_json(record["nodes"][host]) for host in hosts}
         except (AssertionError, AttributeError, KeyError, IndexError, TypeError):
-            raise CannotRun(f"{path / ENVIRONMENT} does not say where the run was measured") from None
+            raise CannotRun(
+                f"{path / ENVIRONMENT}: the machines of the run are missing or incomplete"
+            ) from None
 
     def machine(self) -> Machine:
         return self._machine
@@ -36,7 +38,7 @@ class RecordedLauncher:
         return self._nodes
 
     def systems(self) -> NoReturn:
-        raise AssertionError("what the hosts said of themselves is recorded already")
+        raise AssertionError("the inspection of the hosts is recorded already")
 
     def check(self, trial: Trial) -> None:
         """What was measured could be launched."""

@@ -60,7 +60,7 @@ def test_a_trace_must_show_the_communication_that_there_must_be() -> None:
     records = _records({"communication_events": 3}, {"communication_events": 0})
     outcome = judge(_recorded(), records)
     assert (outcome.status, outcome.rank, outcome.records) == ("invalid", 1, records)
-    assert outcome.reason == "the trace of rank 1 shows no communication, and there must be some"
+    assert "no communication" in str(outcome.reason)
 
 
 def test_traces_that_show_communication_are_ok() -> None:
@@ -80,7 +80,7 @@ def test_a_trace_of_a_gpu_must_show_kernels() -> None:
     seen, blind = ({"communication_events": 3, "device_events": count} for count in (5, 0))
     outcome = judge(_recorded(), _records(seen, blind))
     assert (outcome.status, outcome.rank) == ("invalid", 1)
-    assert outcome.reason == "the trace of rank 1 shows no kernel: the profiler could not see the GPU"
+    assert "no kernels" in str(outcome.reason)
     assert judge(_recorded(), _records(seen, seen)).status == "ok"
 
 

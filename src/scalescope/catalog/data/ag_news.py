@@ -34,4 +34,4 @@ def find_files(data_dir: str) -> tuple[Path, Path]:
             return files
         if len(missing) < len(files):
             raise BadInput(f"data ag_news: no {missing[0]} in {directory}")
-    raise BadInput(f"data ag_news: no ag_news_csv/train.csv under {data_dir}")
+    raise BadInput(f"data ag_news: no ag_news_csv/train.csv in {data_dir}")

@@ -40,6 +40,5 @@ def find_files(data_dir: str) -> tuple[Path, ...]:
         if all((part / name).is_dir() for part in parts for name in ("pos", "neg")):
             return parts
     raise BadInput(
-        f"data imdb: neither imdb/train.csv with test.csv nor {_ONE_FILE} nor aclImdb/train/pos "
-        f"under {data_dir}"
+        f"data imdb: none of imdb/train.csv with test.csv, {_ONE_FILE} and aclImdb/train/pos is in {data_dir}"
     )

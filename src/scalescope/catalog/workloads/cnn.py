@@ -47,25 +47,25 @@ class Cnn(WorkloadTraits):
 
     image_size: int = setting(
         PerDevice(cpu=32, cuda=224),
-        "Height and width of an image; from 64 on the network begins with ResNet's 7×7 convolution and "
-        "pooling, below with a 3×3 convolution.",
+        "Height and width of an image; from 64 on the network starts with ResNet's 7×7 convolution and "
+        "pooling, below that with a 3×3 convolution.",
         low=16,
         high=4096,
         lever=Lever(multiples=(2,), changes="the job"),
     )
     channels: int = setting(
-        PerDevice(cpu=16, cuda=64), "Width of the first stage; each later one doubles it.", low=1, high=4096
+        PerDevice(cpu=16, cuda=64), "Width of the first stage; each later stage doubles it.", low=1, high=4096
     )
     depth: int = setting(
         PerDevice(cpu=18, cuda=50),
-        "Layers as ResNet counts them: 18 or 34 (basic blocks), 50, 101 or 152 (bottlenecks).",
+        "Number of layers as ResNet counts them: 18 or 34 (basic blocks), 50, 101 or 152 (bottlenecks).",
         low=18,
         high=152,
     )
     num_classes: int | None = setting(
         None,
-        "Classes to tell apart; auto is 1000 for images of 64 pixels or more, 10 for smaller ones, and for "
-        "texts what their data set has.",
+        "Number of classes; auto is 1000 for images of 64 pixels or more, 10 for smaller ones, and for "
+        "texts that of the data set.",
         low=1,
         high=2**20,
         none_word="auto",
@@ -78,7 +78,7 @@ class Cnn(WorkloadTraits):
         if depth not in _BLOCKS:
             known = ", ".join(map(str, _BLOCKS))
             near = min(_BLOCKS, key=lambda known_depth: abs(known_depth - depth))
-            raise BadInput(f"depth {depth} is no ResNet's; there are {known}; {near} is nearest")
+            raise BadInput(f"depth must be one of {known}, got {depth}; the nearest is {near}")
 
     @property
     def classes(self) -> int:

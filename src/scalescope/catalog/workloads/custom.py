@@ -19,7 +19,7 @@ class Custom(WorkloadTraits):
 
     counts_operations = True
     takes = ("own",)
-    has_convolutions = has_attention = True  # it may: nobody knows before it is built
+    has_convolutions = has_attention = True  # it may: unknown before it is built
     # PyTorch's own defaults for DDP: the owner wants the job reproduced, not improved.
     defaults = {  # noqa: RUF012
         "data": "own",
@@ -40,7 +40,9 @@ def check_reference(reference: str) -> None:
     """Whether the file is there, can be parsed and seems to have the function."""
     source, _, function = reference.rpartition(":")
     if not _FUNCTION.fullmatch(function):
-        raise BadInput(f"workload {reference}: {function!r} is no function name; expected FILE.py:FUNCTION")
+        raise BadInput(
+            f"workload {reference}: {function!r} is not a function name; expected FILE.py:FUNCTION"
+        )
     if not source.endswith(".py"):
         if not _MODULE.fullmatch(source):
             raise BadInput(f"workload {reference}: {source!r} is neither a FILE.py nor a module name")
@@ -70,7 +72,7 @@ def _check_defined(reference: str, function: str, tree: ast.Module) -> None:
     if function in defined or any(_may_bind(node, function) for node in loose):
         return
     known = ", ".join(defined) or "none"
-    raise BadInput(f"workload {reference}: there is no {function} in it; functions there: {known}")
+    raise BadInput(f"workload {reference}: {function} is not defined there; functions defined: {known}")
 
 
 def _may_bind(node: ast.stmt, name: str) -> bool:

@@ -12,15 +12,15 @@ _LARGEST_SCRIPT_BYTES = 64 << 10
 
 @click.group("slurm")
 def command() -> None:
-    """Look after SLURM job scripts. (To run a verb as a job, give it --launcher slurm.)"""
+    """Check SLURM job scripts. (To run a verb as a job, use --launcher slurm.)"""
 
 
 @command.command("lint")
 @click.argument("script", type=click.Path(path_type=Path))
 def lint_script(script: Path) -> None:
-    """Look for mistakes in a job script, and show how to fix them.
+    """Find mistakes in a job script and show how to fix them.
 
-    Exit code 8 when there are any.
+    Exit code 8 if there are any.
     """
     from scalescope.launch.slurm.lint import lint
 

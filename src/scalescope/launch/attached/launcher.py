@@ -32,7 +32,7 @@ from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import RunFolder
 
 _LEADER_POLL_S = 0.5  # at whether rank 0 is still there
-_LEAVE_S = 5.0  # for a worker that has heard that all is over
+_LEAVE_S = 5.0  # for a worker to exit after the end of the run
 _APPEAR_S = 300.0  # as long as ranks of several hosts wait for each other
 _UNKNOWN = "unknown"
 _KEPT_BY_RANKS = tuple(
@@ -54,7 +54,9 @@ def follow(context: RankContext) -> int:
             if not leader.was_there and time.monotonic() - started > _APPEAR_S:
                 child.kill()
                 child.wait()
-                raise CannotRun(f"rank 0 did not appear in {_APPEAR_S:g} s; do all ranks share /dev/shm?")
+                raise CannotRun(
+                    f"rank 0 did not appear within {_APPEAR_S:g} s; check that all ranks share /dev/shm"
+                )
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(None if leader is None else _LEAVE_S)
         child.kill()
@@ -64,7 +66,7 @@ def follow(context: RankContext) -> int:
 def _worker_variables(
     context: RankContext, held: contextlib.ExitStack
 ) -> tuple[dict[str, str], Leader | None]:
-    """What the worker must know of its place; `held` keeps where ranks of one host meet."""
+    """The worker's variables and rank 0's lock; `held` keeps the directory that ranks of one host share."""
     if context.directory is None:
         return dict(context.variables), None
     meeting = held.enter_context(shared_directory(context.directory))
@@ -141,22 +143,22 @@ class AttachedLauncher:
                 if answer.get("state") == "failed":
                     where = "" if answer["host"] == _UNKNOWN else f" on {answer['host']}"
                     raise RanksLost(
-                        f"rank {answer['rank']}{where} cannot look around: {answer['error']['message']}"
+                        f"rank {answer['rank']}{where} could not be probed: {answer['error']['message']}"
                     )
             self._nodes = nodes_from_probes(answers)
         return self._nodes
 
     def notes(self) -> list[str]:
-        """What a person should know about where the ranks are."""
+        """What the user should know about where the ranks are."""
         notes = []
         if len(self.nodes()) > 1:
             notes.append(
                 f"{self._context.world_size} ranks on {len(self.nodes())} nodes: {', '.join(self.nodes())}."
             )
         if self._context.rendezvous:
-            notes.append(f"Ranks meet at {self._context.rendezvous}.")
+            notes.append(f"Rendezvous of the ranks: {self._context.rendezvous}.")
         if self._context.rendezvous or len(self.nodes()) > 1:
-            notes.append("torch's store asks nobody for a password: keep its port inside the cluster.")
+            notes.append("torch's store has no authentication: keep its port inside the cluster.")
         return notes + [f"The nodes differ: {difference}." for difference in differences(self.nodes())]
 
     def launch(
@@ -178,13 +180,16 @@ class AttachedLauncher:
             lost = self._named_by_host(raw, members)
             outcome = self._outcome(trial, launch, folder, watcher, raw)
             if lost:
-                raise RanksLost(f"{' and '.join(lost)} was lost, and the others cannot go on", outcome)
+                verb = "was" if len(lost) == 1 else "were"
+                raise RanksLost(
+                    f"{' and '.join(lost)} {verb} lost, and the other ranks cannot continue", outcome
+                )
             return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
         finally:
             telemetry.close()
 
     def _named_by_host(self, raw: list[dict[str, Any]], ranks: list[int]) -> list[str]:
-        """Put the hosts of lost ranks into their records, which they could not do; returns who is lost."""
+        """Put the hosts of lost ranks into their records, which they could not do; returns the lost ranks."""
         hosts = {rank: name for name, node_ranks in self.ranks_of_nodes().items() for rank in node_ranks}
         lost = [answer for answer in raw if answer.get("error", {}).get("lost")]
         for answer in lost:
@@ -219,18 +224,20 @@ class AttachedLauncher:
         return judge(trial, records)
 
     def check(self, trial: Trial) -> None:
-        """What runs already cannot be changed: not its number, its variables or its environment."""
+        """Ranks that are already running cannot be changed: not their number, variables or environment."""
         if trial.env:
-            raise BadInput("--env cannot change ranks that run already; export it before the ranks start")
+            raise BadInput(
+                "--env cannot be used under torchrun or srun; export the variable before the ranks start"
+            )
         if trial.link or trial.split_gpu:
-            raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun or srun")
+            raise BadInput("--link and --split-gpu cannot be used under torchrun or srun")
         for name in _KEPT_BY_RANKS:
             if self._cores_of_ranks.setdefault(name, trial.settings.get(name)) != trial.settings.get(name):
                 flag = f"--{name.replace('_', '-')}"
-                raise BadInput(f"{flag}: threads of ranks that run already keep their cores; give one value")
+                raise BadInput(f"{flag}: ranks that are already running keep their cores; give one value")
         if trial.world_size > self._context.world_size:
             raise CannotRun(
-                f"{trial.world_size} ranks were asked for, {self._context.world_size} are running"
+                f"{trial.world_size} ranks were requested, but only {self._context.world_size} are running"
             )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -244,12 +251,12 @@ class AttachedLauncher:
             line = b""
         self._busy = False
         if not line:
-            raise RanksLost("rank 0's worker has ended; its own message stands above")
+            raise RanksLost("rank 0's worker has ended; see its message above")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
-        """Tell all ranks that the run is over and wait for our worker; inside a trial it is ended."""
+        """End the run for all ranks and wait for our worker; inside a trial it is killed."""
         assert self._child.stdin is not None
         with contextlib.suppress(OSError):
             self._child.stdin.close()

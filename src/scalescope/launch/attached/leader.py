@@ -1,4 +1,4 @@
-"""Whether rank 0 still lives, told to ranks of its host by a lock that the system frees when it ends.
+"""Whether rank 0 still runs: ranks of its host see a lock that the system frees when it ends.
 
 A store in a file does not end with rank 0, as torch's TCP store does, and a rank may wait in it for minutes.
 """
@@ -11,7 +11,7 @@ from scalescope.launch.private_directory import is_abandoned
 
 
 class Leader:
-    """A file that rank 0 keeps locked as long as it lives."""
+    """A file that rank 0 keeps locked as long as it runs."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "leader"

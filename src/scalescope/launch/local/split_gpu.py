@@ -21,7 +21,7 @@ class SplitGpu:
 
     def __init__(self, parts: int) -> None:
         if shutil.which(_PROGRAM) is None:
-            raise CannotRun(f"--split-gpu needs {_PROGRAM}, which comes with the NVIDIA driver")
+            raise CannotRun(f"--split-gpu requires {_PROGRAM}, which comes with the NVIDIA driver")
         self._parts = parts
         self._directory_context = private_directory(Path(tempfile.gettempdir()))
         self._directory = self._directory_context.__enter__()
@@ -54,7 +54,9 @@ class SplitGpu:
             if (self._directory / "pipe" / "control").exists():
                 return
             time.sleep(0.05)
-        raise CannotRun(f"--split-gpu: {_PROGRAM} did not start; is another MPS daemon on this GPU?")
+        raise CannotRun(
+            f"--split-gpu: {_PROGRAM} did not start; check that no other MPS daemon uses this GPU"
+        )
 
     def environment_of(self, rank: int) -> dict[str, str]:
         """What makes a rank a client with its share, and NCCL believe it is alone on its host."""

@@ -17,7 +17,7 @@ from scalescope.launch.local.processes import RankProcess, SpawnFailed, is_stopp
 from scalescope.results.heartbeat import Heartbeats, Stage
 
 _POLL_S = 0.1
-_SETTLE_S = 0.3  # after a first failure: lets the others say what they saw
+_SETTLE_S = 0.3  # after a first failure: lets the others report their errors
 _TERM_GRACE_S = 1.0
 _KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
 _LARGEST_LOG_BYTES = 64 << 20
@@ -79,7 +79,7 @@ class Supervisor:
         self._placed = False
 
     def run(self) -> Outcome:
-        """Watch until all ranks are done, one fails, or one falls silent; then end what still runs."""
+        """Watch until all ranks are done, one fails, or one hangs; then end what still runs."""
         try:
             while True:
                 self._observe()
@@ -161,7 +161,7 @@ class Supervisor:
         if error:
             return f"failed{where}: {error.get('message')}"
         if code == 0:
-            return f"left{where or ' before its first step'} with exit code 0"
+            return f"exited{where or ' before its first step'} with code 0 and without a result"
         if code is not None and code < 0:
             return f"was killed by {_signal_name(-code)}{where}"
         return f"exited with code {code}{where}"
@@ -203,7 +203,7 @@ class Supervisor:
         if not all(rank.finished for rank in self._ranks):
             return self._hang(time.monotonic())
         names = ", ".join(map(str, hung))
-        note = f"rank {names} did not leave within {self._limits.teardown_timeout:g} s and was ended"
+        note = f"rank {names} did not exit within {self._limits.teardown_timeout:g} s and was killed"
         return Outcome(status="ok", records=self._records(), notes=[note])
 
     def _hang(self, now: float) -> Outcome:
@@ -233,7 +233,7 @@ class Supervisor:
             if rank.exit_code is None:
                 stopped = is_stopped(rank.process.pid)
                 _signal_one(rank.process.pid, signal.SIGUSR2)
-                if stopped:  # it can only speak while it runs, and is ended right after
+                if stopped:  # it can only print while it runs, and is ended right after
                     _signal_one(rank.process.pid, signal.SIGCONT)
         self._wait(0.2)
         time.sleep(0.1)
@@ -256,7 +256,7 @@ class Supervisor:
 
     def _wait_for_ends(self, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
-        with contextlib.suppress(SpawnFailed):  # nobody left to tell of ends: the signals must still go out
+        with contextlib.suppress(SpawnFailed):  # nobody reports exits any more: the signals must still go out
             while self._alive() and time.monotonic() < deadline:
                 self._wait(0.02)
 

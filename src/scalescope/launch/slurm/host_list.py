@@ -16,7 +16,7 @@ def hosts_of(text: str) -> list[str]:
     hosts: list[str] = []
     for piece in _pieces(text):
         if not _HOST.fullmatch(piece):
-            raise BadInput(f"{_shown(text)} is no list of hosts such as n[1-3,7],gpu-a")
+            raise BadInput(f"{_shown(text)} is not a list of hosts such as n[1-3,7],gpu-a")
         for host in _expanded(piece, text):
             hosts.append(host)
             if len(hosts) > _MOST_HOSTS:
@@ -31,7 +31,7 @@ def counts_of(text: str) -> list[int]:
         match = _COUNT.fullmatch(piece)
         times = int(match[2] or 1) if match else 0
         if match is None or len(counts) + times > _MOST_HOSTS:
-            raise BadInput(f"{_shown(text)} is no list of counts such as 4(x2),1")
+            raise BadInput(f"{_shown(text)} is not a list of counts such as 4(x2),1")
         counts += [int(match[1])] * times
     return counts
 
@@ -57,7 +57,7 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
         match = _RANGE.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or last < first:
-            raise BadInput(f"{_shown(text)}: [{inside}] is no list of numbers such as [1-3,7]")
+            raise BadInput(f"{_shown(text)}: [{inside}] is not a list of numbers such as [1-3,7]")
         for number in range(first, last + 1):
             yield str(number).zfill(len(match[1]))
 

@@ -1,4 +1,4 @@
-"""SLURM's own commands: submit a job, ask how it stands, cancel it."""
+"""SLURM's commands: submit a job, read its state, cancel it."""
 
 import os
 import re
@@ -33,7 +33,7 @@ _FOREIGN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """How a job stands, in SLURM's words, and why it waits where it does."""
+    """The state of a job, in SLURM's words, and why it waits if it does."""
 
     word: str
     reason: str = ""
@@ -58,13 +58,13 @@ def submit(script: Path) -> str:
     """Hand a script to sbatch; returns the number of the job."""
     output = _run("sbatch", "--parsable", str(script)).strip()
     jobs = [match[1] for line in output.splitlines() if (match := _JOB.fullmatch(line.strip()))]
-    if not jobs:  # a site's filters may say more than the number, before or after it
-        raise CannotRun(f"sbatch did not say the number of the job but {output!r}")
+    if not jobs:  # a site's filters may print more than the number, before or after it
+        raise CannotRun(f"sbatch printed no job number, but {output!r}")
     return jobs[-1]
 
 
 def state_of(job: str) -> JobState:
-    """How a job stands now."""
+    """The state of a job now."""
     try:
         line = _run("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r").split("\n")[0]
     except CannotRun as error:
@@ -89,8 +89,8 @@ def _run(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, env=_environment())
     except FileNotFoundError:
         raise CannotRun(
-            f"there is no {command[0]} here: --launcher slurm works where jobs are submitted; "
-            "--dry-run shows the script"
+            f"{command[0]} was not found: --launcher slurm must run where jobs can be submitted; "
+            "use --dry-run to show the script"
         ) from None
     except subprocess.TimeoutExpired:
         raise CannotRun(f"{command[0]} did not answer within {_LIMIT_S} s") from None

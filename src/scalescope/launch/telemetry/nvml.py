@@ -1,4 +1,4 @@
-"""NVML: what a GPU says of itself while others use it. The one place that knows the `pynvml` module."""
+"""NVML: readings of a GPU while others use it. The only module that knows `pynvml`."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -36,20 +36,20 @@ class Nvml:
         try:
             import pynvml
         except ImportError:
-            self.problem = "the module pynvml is missing; pip install nvidia-ml-py brings it"
+            self.problem = "the Python module pynvml is missing; pip install nvidia-ml-py installs it"
             return
         try:
             pynvml.nvmlInit()
             self._module = pynvml
             self._handles = {uuid: pynvml.nvmlDeviceGetHandleByUUID(_full(uuid)) for uuid in uuids}
         except (pynvml.NVMLError, *_READ_ERRORS) as error:
-            self.problem = f"NVML says {error}"
+            self.problem = f"NVML failed: {error}"
             self.close()
 
     def read(self, uuid: str) -> dict[str, float]:
-        """What it tells about a GPU now, in SI units; what a model does not know is left out.
+        """The readings of a GPU now, in SI units; what a model does not support is left out.
 
-        A question takes up to half a millisecond, and may hold up a process that starts kernels meanwhile.
+        A reading takes up to half a millisecond, and may delay a process that launches kernels meanwhile.
         """
         handle, module = self._handles.get(uuid), self._module
         if handle is None:
@@ -62,8 +62,8 @@ class Nvml:
                 "throttle_mask": lambda: float(module.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
             }
         )
-        if not readings:  # a GPU may not know one thing or another; one that tells nothing is lost
-            self.problem = self.problem or f"NVML tells nothing of GPU {uuid} any more"
+        if not readings:  # a GPU may lack one reading or another; one that has none is lost
+            self.problem = self.problem or f"NVML no longer reports anything about GPU {uuid}"
         return readings
 
     def history(self, uuid: str) -> dict[str, list[tuple[float, float]]]:

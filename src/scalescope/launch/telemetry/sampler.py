@@ -1,4 +1,4 @@
-"""Telemetry: what processors and GPUs do while ranks run, looked at from beside them."""
+"""Telemetry: what processors and GPUs do while ranks run, sampled from outside the ranks."""
 
 import os
 import threading
@@ -13,20 +13,20 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.telemetry.nvml import Nvml, slowdowns
 from scalescope.results.result import WINDOW, RankRecord
 
-# Reading /proc is cheap and touches nobody. Asking a GPU may hold up who starts kernels on it, so it is done
-# seldom: utilisation and power are read from what the driver writes down anyway.
+# Reading /proc is cheap and harmless. Reading a GPU may delay whoever launches kernels on it, so it is
+# done seldom: utilisation and power are read from what the driver records anyway.
 _INTERVAL_S = 0.2
 _GPU_INTERVAL_S = 1.0
 _HISTORY_INTERVAL_S = 5.0
 _UTILIZATION_SPAN_S = 0.2  # what one of the driver's samples is an average over
-_MOST_SAMPLES = 2_000  # a day's training must not fill the memory: every second look is dropped then
+_MOST_SAMPLES = 2_000  # a day's training must not fill the memory: every second sample is dropped then
 _IDLE_FIELDS = ("idle", "iowait")
 _STAT_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class Telemetry:
-    """Looks now and then, and keeps each look with its time; a window is cut out at the end."""
+    """Samples at intervals, and keeps each sample with its time; a window is cut out at the end."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Telemetry:
         self._asking: list[tuple[float, float]] = []  # when GPUs were asked, and for how long
 
     def sample(self) -> None:
-        """Take those looks whose last one was long enough ago."""
+        """Take those samples whose last one was long enough ago."""
         now = time.monotonic()
         if self._cpu.is_due(now):
             ranks = [process_ticks(self._proc / str(pid) / "stat") for pid in self._pids()]
@@ -68,7 +68,7 @@ class Telemetry:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Look from a thread, for those who wait for an answer meanwhile."""
+        """Sample from a thread, for callers that wait for an answer meanwhile."""
         over = threading.Event()
 
         def watch() -> None:
@@ -84,7 +84,7 @@ class Telemetry:
             thread.join()
 
     def between(self, begin_s: float, end_s: float) -> dict[str, Any]:
-        """What was seen in a window, as raw samples; what could not be seen is missing, with the reason."""
+        """Raw samples of a window; what could not be sampled is missing, with the reason."""
         inside = self._cpu.between(begin_s, end_s)
         summary: dict[str, Any] = {"looks": len(inside), "interval_s": self._cpu.interval_s}
         if self._nvml.problem is not None:
@@ -101,7 +101,7 @@ class Telemetry:
         return summary | {"cpu": _cpu(inside)}
 
     def of_window(self, records: Sequence[RankRecord]) -> dict[str, Any]:
-        """What was seen while ranks measured, by the first one's clock; nothing where none says when."""
+        """What was sampled while ranks measured, by the first rank's clock; empty where that is unknown."""
         marks = [records[0].counters.get(name) for name in WINDOW] if records else []
         began, ended = (mark if isinstance(mark, float) else None for mark in marks or (None, None))
         return {} if began is None or ended is None else self.between(began, ended)
@@ -148,7 +148,7 @@ class _Samples:
 
 
 class _TimedReadings:
-    """Looks with their times, taken at an interval that grows when there are many."""
+    """Readings with their times, taken at an interval that grows when there are many."""
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
@@ -176,7 +176,7 @@ def gpus_of(trial: Trial, machine: Machine) -> list[str]:
 
 
 def _shares(named: list[list[str]]) -> dict[str, float]:
-    """In what share of the looks each name appeared."""
+    """In what share of the samples each name appeared."""
     names = dict.fromkeys(name for present in named for name in present)
     return {name: sum(name in present for present in named) / len(named) for name in names}
 
@@ -199,7 +199,7 @@ def _cpu(samples: list[tuple[float, Any]]) -> dict[str, Any]:
 
 
 def host_ticks(path: Path) -> tuple[int, int] | None:
-    """(busy, all) clock ticks of all cores since the start; None where the system does not say."""
+    """(busy, all) clock ticks of all cores since the start; None where the system does not show it."""
     try:
         words = path.read_text().splitlines()[0].split()
         ticks = dict(zip(_STAT_FIELDS, map(int, words[1:]), strict=False))

@@ -6,7 +6,7 @@ from scalescope.results.result import RankRecord
 
 
 def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Every rank must say what it took at its peak, if only that it could not be measured."""
+    """Every rank must report its peak memory, even if only that it could not be measured."""
     for record in records:
         if "measured/peak" not in record.counters:
             reason = f"rank {record.rank} measured no memory"

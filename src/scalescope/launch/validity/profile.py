@@ -10,12 +10,12 @@ def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
     """A trace must show what happened: on a GPU kernels, between ranks their exchange."""
     for record in records:
         if record.counters.get("device_events") == 0:
-            reason = f"the trace of rank {record.rank} shows no kernel: the profiler could not see the GPU"
+            reason = f"the trace of rank {record.rank} has no kernels: the profiler could not record the GPU"
             return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
     if trial.world_size == 1 or has_ablation(trial, NO_COMM):
         return Outcome(status="ok", records=records)
     for record in records:
         if record.counters.get("communication_events") == 0:
-            reason = f"the trace of rank {record.rank} shows no communication, and there must be some"
+            reason = f"the trace of rank {record.rank} has no communication, although its ranks communicate"
             return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
     return Outcome(status="ok", records=records)

@@ -41,7 +41,7 @@ def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch
     fixed = {"env": None, "link": None, "split_gpu": None, "pin_cores": "auto", "threads_per_rank": 1}
     launcher.check(Trial(settings={"world_size": 2, **fixed}))
     launcher.check(Trial(settings={"world_size": 4, **fixed}))
-    with pytest.raises(BadInput, match="--pin-cores: threads of ranks that run already keep their cores"):
+    with pytest.raises(BadInput, match=r"--pin-cores: .* keep their cores"):
         launcher.check(Trial(settings={"world_size": 4, **fixed, "pin_cores": "no"}))
     with pytest.raises(BadInput, match="--threads-per-rank"):
         launcher.check(Trial(settings={"world_size": 4, **fixed, "threads_per_rank": 2}))

@@ -113,7 +113,7 @@ def test_of_two_errors_the_one_with_less_progress_is_blamed(tmp_path: Path) -> N
 def test_a_rank_that_leaves_before_its_first_step_is_said_so(tmp_path: Path) -> None:
     outcome = _Stage(tmp_path, [0]).supervisor().run()
     assert (outcome.status, outcome.rank, outcome.step) == ("failed", 0, None)
-    assert outcome.reason == "rank 0 left before its first step with exit code 0"
+    assert outcome.reason == "rank 0 exited before its first step with code 0 and without a result"
 
 
 def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the rules look at, and what they say."""
+"""What the rules read, and the mistakes they find."""
 
 import math
 import re
@@ -19,12 +19,12 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class LintedJob:
-    """What the rules look at."""
+    """What the rules read."""
 
     script: JobScript
     launches: tuple[LaunchCommand, ...]
     options: dict[str, str]
-    """All directives together, also those sbatch does not read: what is wrong with those is said once."""
+    """Of all directives, also those that sbatch does not read: those are reported once, by another rule."""
     variables: dict[str, str]
 
     @property
@@ -46,7 +46,7 @@ class LintedJob:
 
 
 def job_of(script: JobScript) -> LintedJob:
-    """Gather what the rules look at."""
+    """Gather what the rules read."""
     directives = sorted(
         script.directives, key=lambda directive: not directive.is_comment
     )  # what is no comment counts

@@ -1,4 +1,4 @@
-"""Mistakes in what is asked of a node: tasks, GPUs, cores, threads."""
+"""Mistakes in what is requested of a node: tasks, GPUs, cores, threads."""
 
 import math
 import re
@@ -30,14 +30,14 @@ def several_launchers(job: LintedJob) -> Iterator[Mistake]:
         tasks = tasks_of(step, job)
         if launch.started.step is None or tasks.per_node is None or tasks.per_node < 2:
             continue
-        what = f"{tasks.per_node} tasks a node together with {launch.started.program}: "
+        what = f"{tasks.per_node} tasks per node with {launch.started.program}: "
         if not tasks.is_of_step and step.get("ntasks-per-node") == "1":
-            what += "srun ignores --ntasks-per-node where the job has more tasks"
+            what += "srun ignores --ntasks-per-node if the job has more tasks"
             yield Mistake(launch.number, what, "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1")
             continue
         yield Mistake(
             launch.number if tasks.is_of_step else _line_of(tasks.option, job),
-            what + "each starts a launcher with ranks of its own",
+            what + "each task starts a launcher with its own ranks",
             _one_task_a_node(tasks, launch.started.program),
         )
 
@@ -45,7 +45,7 @@ def several_launchers(job: LintedJob) -> Iterator[Mistake]:
 def _one_task_a_node(tasks: Tasks, program: str) -> str:
     instead = " instead of --ntasks" if tasks.option == "ntasks" else ""
     ranks = f"{program}'s {_RANKS_FLAG[program]} for the ranks"
-    return f"one task for each node (--ntasks-per-node=1{instead}) and {ranks}"
+    return f"use one task per node (--ntasks-per-node=1{instead}) and {ranks}"
 
 
 def _line_of(option: str | None, job: LintedJob) -> int:
@@ -60,7 +60,7 @@ def pmix(job: LintedJob) -> Iterator[Mistake]:
             yield Mistake(
                 line.number_at(match.start()) if isinstance(line, ScriptLine) else line.number,
                 "--mpi=pmix fails where SLURM was built without PMIx, and torch does not use it",
-                "leave it out, or --mpi=none",
+                "remove it, or use --mpi=none",
             )
 
 
@@ -74,8 +74,8 @@ def gpus_per_task(job: LintedJob) -> Iterator[Mistake]:
         program = launch.started.program
         yield Mistake(
             launch.number if "gpus-per-task" in step else _line_of("gpus-per-task", job),
-            f"GPUs for each task together with {program}: {program} is one task, whose ranks share them",
-            "ask for the GPUs of a node: --gpus-per-node=N",
+            f"GPUs per task with {program}: {program} is one task, whose ranks share its GPUs",
+            "request the GPUs per node: --gpus-per-node=N",
         )
 
 
@@ -99,7 +99,7 @@ def more_ranks_than_gpus(job: LintedJob) -> Iterator[Mistake]:
         flag = _RANKS_FLAG[launch.started.program]
         yield Mistake(
             _line_of_ranks(launch),
-            f"{ranks[1]} ranks on a node that is asked for {gpus.number} GPU{'s'[: gpus.number > 1]}",
+            f"{ranks[1]} ranks on a node with {gpus.number} requested GPU{'s'[: gpus.number > 1]}",
             f"{flag}={gpus.number}, or {gpus.option}{ranks[1]} instead of {gpus.option}{gpus.number}",
         )
 
@@ -138,8 +138,8 @@ def no_cores(job: LintedJob) -> Iterator[Mistake]:
         return
     yield Mistake(
         max((directive.number for directive in job.script.directives), default=1),
-        "no --cpus-per-task: a task gets one core, for the ranks and their data loaders together",
-        "#SBATCH --cpus-per-task=N, and the same for srun, which does not take it over since SLURM 22.05",
+        "no --cpus-per-task: a task gets one core for all its ranks and their data loaders",
+        "#SBATCH --cpus-per-task=N, and the same for srun, which does not inherit it since SLURM 22.05",
     )
 
 
@@ -156,10 +156,10 @@ def no_thread_count(job: LintedJob) -> Iterator[Mistake]:
         cores = (
             "$SLURM_CPUS_PER_GPU"
             if "cpus-per-gpu" in job.options
-            else "$SLURM_CPUS_PER_TASK, divided by the ranks of a task"
+            else "$SLURM_CPUS_PER_TASK, divided by the ranks per task"
         )
         yield Mistake(
             ranks[0].number,
-            "OMP_NUM_THREADS is not set: torchrun makes it 1, and without it every rank takes all cores",
+            "OMP_NUM_THREADS is not set: torchrun sets it to 1; without torchrun every rank uses all cores",
             f"export OMP_NUM_THREADS={cores}",
         )

@@ -42,12 +42,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class JobScript:
-    """What a script says, and to whom."""
+    """What a script contains for sbatch and for the shell."""
 
     directives: tuple[Directive, ...]
     lines: tuple[ScriptLine, ...]
     documents: tuple[str, ...]
-    """Bodies of here-documents: text that this script writes or hands on, no commands of its own."""
+    """Bodies of here-documents: text that this script writes or passes on, not its commands."""
 
 
 SINGLE = r"'[^']*'"
@@ -127,7 +127,7 @@ class _Reader:
     def _skip_documents(self, position: int) -> int:
         for end, dashed in self._ends:
             closing = re.compile(("^\t*" if dashed else "^") + end + "$\n?", re.MULTILINE)
-            # Without its end it is none: a shift in arithmetic looks the same.
+            # Without its end it is not a document: a shift in arithmetic is written the same way.
             match = None if end in self._unclosed else closing.search(self._script, position)
             if match is None:
                 self._unclosed.add(end)
@@ -180,7 +180,7 @@ def _without_printed_text(text: str) -> str:
 
 
 def unquoted(word: str) -> str:
-    """A word as its command gets it, as far as that can be said without running it."""
+    """A word as its command gets it, as far as that is known without running it."""
     if len(word) > 1 and word[0] in "'\"" and word[-1] == word[0]:
         return word[1:-1]
     return re.sub(r"['\"]", "", word)
@@ -207,7 +207,7 @@ def assignments(line: ScriptLine) -> Iterator[tuple[str, str, int]]:
 
 
 def variables(lines: tuple[ScriptLine, ...]) -> dict[str, str]:
-    """What the script's variables hold at its end, as far as the script says so."""
+    """What the script's variables hold at its end, as far as the script shows it."""
     known: dict[str, str] = {}
     for line in lines:
         for name, value, _ in assignments(line):

@@ -1,4 +1,4 @@
-"""Ranks of several nodes that are to meet at "this host", which is another one on each node."""
+"""Ranks of several nodes whose rendezvous is "this host", which is a different host on each node."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def rendezvous_at_this_host(job: LintedJob) -> Iterator[Mistake]:
         if launch is None or launch in lost:
             yield Mistake(
                 line.number_at(offset),
-                f"the ranks of {job.nodes} nodes are to meet at this host, which is another one on each node",
+                f"the rendezvous of {job.nodes} nodes is this host, which is a different one on each node",
                 FIRST_HOST + (", and torchrun --master_addr=$MASTER_ADDR" if has_no_flag else ""),
             )
 
