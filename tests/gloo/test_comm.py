@@ -234,13 +234,13 @@ def test_comm_on_attached_ranks(start: Start) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (("-b", "0"), 2, "--min-bytes: 0 is too small"),
+        (("-b", "0"), 2, "--min-bytes: must be at least 1, got 0"),
         (("-e", "1X"), 2, "1X"),
         (("--dtype=complex64",), 2, "complex64"),
-        (("--collective=all_reduce", "--out-of-place"), 2, "torch offers all_reduce in place only"),
+        (("--collective=all_reduce", "--out-of-place"), 2, "--out-of-place cannot be used with all_reduce"),
         (("--min-busbw=fast",), 2, "--min-busbw: expected a rate such as 10GB/s"),
         (("--link=1gbyte",), 2, "expected a rate such as 100mbit"),
-        (("--backend=nccl",), 3, "--backend nccl needs CUDA GPUs"),
+        (("--backend=nccl",), 3, "--backend nccl requires CUDA GPUs"),
     ],
 )
 def test_bad_input_is_one_line(run_here: RunsHere, flags: tuple[str, ...], code: int, message: str) -> None:
@@ -257,7 +257,9 @@ def test_a_shaped_link_without_root_is_refused_in_one_line(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     run = run_here(*_COMM, "--world-size=2", "--link=1gbit")
     assert run.returncode == 3
-    assert run.stderr == ("scalescope: --link shapes networks in namespaces, which needs Linux and root\n")
+    assert run.stderr == (
+        "scalescope: --link requires Linux and root, because it creates network namespaces\n"
+    )
     assert run.results == []
     assert not run.folder.exists()
 
@@ -267,6 +269,6 @@ def test_a_missing_tool_for_a_shaped_link_is_named(run_here: RunsHere) -> None:
     run = run_here(*_COMM, "--world-size=2", "--link=1gbit", PATH="/nowhere")
     assert run.returncode == 3
     assert run.stderr == (
-        "scalescope: --link needs ip, tc, nsenter, unshare (packages iproute2 and util-linux)\n"
+        "scalescope: --link requires ip, tc, nsenter, unshare (packages iproute2 and util-linux)\n"
     )
     assert not run.folder.exists()

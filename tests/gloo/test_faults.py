@@ -123,7 +123,7 @@ def test_hang_in_teardown_costs_no_result(run_here: RunsHere) -> None:
     (result,) = run.results
     assert result["status"] == "ok"
     (note,) = result["notes"]
-    assert re.fullmatch(r"rank 1 did not leave within [\d.]+ s and was ended", note)
+    assert re.fullmatch(r"rank 1 did not exit within [\d.]+ s and was killed", note)
     assert f"note: {note}" in run.stdout
     assert [len(rank["samples"]["step_time_s"]) for rank in result["ranks"]] == [5, 5]
 

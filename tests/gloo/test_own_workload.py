@@ -19,7 +19,7 @@ _LINE = 5  # of the first line of a source below
 _SEEN_AT_ONCE = {
     "nowhere.py:build": "nowhere.py: No such file or directory",
     "torn.py:build": "torn.py:6: invalid syntax: model = = 5",
-    "good.py:biuld": "there is no biuld in it; functions there: build",
+    "good.py:biuld": "biuld is not defined there; functions defined: build",
 }
 
 # Refused by a rank: source and what is said of it. More mistakes are in the worker's own tests.

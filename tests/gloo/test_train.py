@@ -225,7 +225,7 @@ def test_precisions_of_the_cpu_with_ddp_on_one_rank(run_here: RunsHere) -> None:
 
     refused = run_here("train", *TINY, "--precision=fp16")
     assert refused.returncode == 3
-    assert "precision fp16 needs a CUDA GPU" in refused.stderr
+    assert "precision fp16 requires a CUDA GPU" in refused.stderr
 
 
 def test_the_same_variable_twice_is_a_sweep(run_here: RunsHere) -> None:

@@ -40,7 +40,7 @@ def test_two_ranks_on_one_gpu_are_refused_and_then_marked(cli: Cli, tmp_path: Pa
         assert refused.returncode == 3
         assert "--oversubscribe" in refused.stderr
     output = succeed(cli("train", *TWO_ON_ONE, *SMALL, "--output-dir=D", CUDA_VISIBLE_DEVICES="0"))
-    assert "no scaling measurement" in output
+    assert "not a scaling measurement" in output
     summary = json.loads((tmp_path / "D" / "results.json").read_text())
     assert summary["results"]["training"][0]["scaling_measurement"] is False
     [result] = results_of(tmp_path / "D")

@@ -115,7 +115,7 @@ def test_a_job_that_is_submitted_again_has_a_budget_of_its_own() -> None:
 
 
 def test_a_run_without_its_machine_cannot_be_read() -> None:
-    with pytest.raises(CannotRun, match="does not say where the run was measured"):
+    with pytest.raises(CannotRun, match="the machines of the run are missing"):
         RecordedLauncher(Path("nowhere"))
 
 

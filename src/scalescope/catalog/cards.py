@@ -33,7 +33,7 @@ _CUSTOM_WORKLOAD = "custom"
 
 
 def known_names(kind: str) -> tuple[str, ...]:
-    """The names a person may give."""
+    """The names that a user may give."""
     return tuple(name for name in names(kind) if (kind, name) != ("workloads", _CUSTOM_WORKLOAD))
 
 

@@ -25,7 +25,7 @@ class FilesOnDisk(DataTraits):
 
 
 def existing_folder(name: str, data_dir: str) -> Path:
-    """The folder a person named, which must be there."""
+    """The folder that the user named, which must exist."""
     folder = Path(data_dir).expanduser()
     if not folder.is_dir():
         raise BadInput(f"data {name}: --data-dir {data_dir}: no such folder")

@@ -164,7 +164,7 @@ def _setting_of(card: str, name: str, annotation: Any, details: dict[str, Any]) 
 
 
 def parse_value(setting: Setting, text: str, origin: str) -> Scalar:
-    """Read one value of a setting from the text of a flag or a file; `origin` says where it stood."""
+    """Read one value of a setting from the text of a flag or a file; `origin` is where it was written."""
     text = text.strip()
     if len(text) > _LONGEST_VALUE:
         raise BadInput(f"{origin}: a value has at most {_LONGEST_VALUE} characters, got {len(text)}")

@@ -27,7 +27,7 @@ class TrialRow:
     planned: int
     done: int
     state: RowState
-    is_expected: bool = True  # False for a failure that nobody asked for
+    is_expected: bool = True  # False for a failure that is not an answer in itself
     is_given_up: bool = False
     figures: tuple[LaunchFigures, ...] = ()
 
@@ -188,7 +188,7 @@ def _reading_order(trial: Trial) -> tuple[bool, int, int, str]:
 
 
 def _labels(trials: Sequence[Trial]) -> tuple[str, ...]:
-    """The trials' labels, each with what tells it from others of the same words."""
+    """The trials' labels, each made distinct from others of the same words."""
     labels = disambiguate([trial.label for trial in trials], trials, [trial.device for trial in trials])
     count = Counter(labels)
     return tuple(

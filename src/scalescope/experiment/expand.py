@@ -137,7 +137,7 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     settings["oversubscribe"] = bool(settings["oversubscribe"]) and shares_gpu
     settings["backend"] = _backend(str(settings["backend"]), asked["device"], machine)
     threads = (settings["env"] or {}).get("OMP_NUM_THREADS", "")
-    if re.fullmatch("[0-9]{1,9}", threads):  # the variable decides; the record must say the same
+    if re.fullmatch("[0-9]{1,9}", threads):  # the variable decides; the record must agree
         settings["threads_per_rank"] = max(1, int(threads))
     if settings.get("global_batch_size") is not None:
         settings["batch_size"] = None

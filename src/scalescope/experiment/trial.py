@@ -249,7 +249,7 @@ class Trial:
 
     @property
     def steps(self) -> int:
-        """How many steps a launch makes, for progress; 0 where only its ranks can tell."""
+        """How many steps a launch makes, for progress; 0 where only its ranks know."""
         return int(self.options(card("benchmarks", self.benchmark)).steps())
 
     @property
@@ -263,7 +263,7 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What tells this trial from its neighbours, in a few words."""
+        """A few words that distinguish this trial from others of a run."""
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         if self.has_strategy:
             what = "" if self.is_training else f"{self.benchmark}, "
@@ -274,7 +274,7 @@ class Trial:
         return f"{self.benchmark}, {ranks}{where}, {self.dtype}"
 
     def on_one_rank(self) -> "Trial":
-        """The same trial on one rank, which shares its device with nobody."""
+        """The same trial on one rank, which then shares its device with no other."""
         alone = {"oversubscribe": False, "stand_in": False}
         return self.replace(world_size=1, **{n: v for n, v in alone.items() if n in self.settings})
 

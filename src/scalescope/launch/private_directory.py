@@ -80,7 +80,7 @@ def _make(fallback: Path) -> Path:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove the directories of launchers that were killed: those whose lock nobody holds."""
+    """Remove the directories of launchers that were killed: those whose lock is free."""
     for path in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_ctime > _YOUNG_S and is_abandoned(path):
@@ -88,7 +88,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether nobody holds a lock on what is there."""
+    """Whether no process holds a lock on the path."""
     lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ def is_communication(name: str) -> bool:
 
 
 def is_transfer(name: str) -> bool:
-    """Whether an event on the host is a transfer itself; NCCL's there only say that a kernel was started."""
+    """Whether an event on the host is a transfer itself; NCCL's there only mark that a kernel was started."""
     return name.lower().startswith("gloo:")
 
 

@@ -83,7 +83,7 @@ class Train(Training):
         return self.steps_per_epoch == AUTO
 
     def steps(self) -> int:
-        """How many steps a launch takes, warm-up included; 0 where only its ranks can tell."""
+        """How many steps a launch takes, warm-up included; 0 where only its ranks know."""
         return self.epochs * self.steps_per_epoch if isinstance(self.steps_per_epoch, int) else 0
 
     @staticmethod

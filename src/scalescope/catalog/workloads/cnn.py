@@ -31,7 +31,7 @@ class Convolution(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Convolutions in a row, and the one beside them where input and output differ in shape."""
+    """Convolutions in a row, and the parallel one where input and output differ in shape."""
 
     path: tuple[Convolution, ...]
     shortcut: Convolution | None

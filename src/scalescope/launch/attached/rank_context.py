@@ -47,7 +47,7 @@ def stray_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _has_terminal() -> bool:
-    """Whether a person's terminal is behind us, even where input comes from elsewhere (`nohup … &`)."""
+    """Whether we run in a terminal, even where input comes from elsewhere (`nohup … &`)."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

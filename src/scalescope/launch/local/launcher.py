@@ -150,7 +150,7 @@ class LocalLauncher:
             **LOOPBACK,
         }
         if trial.oversubscribe:
-            # NCCL refuses two ranks of one host on one GPU; told of different hosts, it takes sockets.
+            # NCCL refuses two ranks of one host on one GPU; given different host ids, it uses sockets.
             variables |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
         environment = {name: str(value) for name, value in variables.items()}
         if network := self._network_of(trial):
@@ -194,6 +194,6 @@ def cpus_for(trial: Trial, rank: int) -> list[int]:
     if asked == "no" or (asked == "auto" and trial.device != "cpu"):
         return []
     cores, ranks = own_cores(), trial.world_size
-    # A GPU rank's helpers (loader, watchdogs) run beside it, so it gets all that its share of the host has.
+    # A GPU rank's helpers (loader, watchdogs) run on the same cores, so it gets its whole share of the host.
     threads = trial.threads_per_rank if trial.device == "cpu" else len(cores) // ranks
     return share_of(cores, threads, ranks, rank)

@@ -9,7 +9,7 @@ from scalescope.results.result import RankRecord
 
 
 def simulate(model: CostModel, trial: Trial, launch: int) -> Outcome:
-    """Every collective takes what the model says for its size."""
+    """Every collective takes the time that the model has for its size."""
     return Outcome(status="ok", records=[_record(model, trial, rank) for rank in range(trial.world_size)])
 
 

@@ -12,7 +12,7 @@ from scalescope.results.result import RankRecord
 
 
 def simulate(model: CostModel, trial: Trial, launch: int) -> Outcome:
-    """Steps take what the model says, with its noise."""
+    """Steps take the time that the model has for the trial, with its noise."""
     return Outcome(
         status="ok", records=[_record(model, trial, launch, rank) for rank in range(trial.world_size)]
     )

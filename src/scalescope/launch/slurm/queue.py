@@ -11,7 +11,7 @@ from scalescope.errors import CannotRun
 _LIMIT_S = 60
 _JOB = re.compile(r"([0-9]+)(;[A-Za-z0-9_.-]+)?")
 COMPLETED = "COMPLETED"
-_OVER = (  # a word that is not known here may be of a job that lives
+_OVER = (  # an unknown state may be that of a job that still runs
     COMPLETED,
     "BOOT_FAIL",
     "CANCELLED",

@@ -179,7 +179,7 @@ def _quoted(text: str) -> str:
 
 
 def _shell_lines(setup: tuple[str, ...]) -> list[str]:
-    """The person's own lines for their own job, as they are."""
+    """The user's lines for the job, unchanged."""
     lines = [line for text in setup for line in text.split("\n")]
     for line in lines:
         if not line.replace("\t", " ").isprintable():

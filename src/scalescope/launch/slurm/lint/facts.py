@@ -76,7 +76,7 @@ def slurm_options(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """How many tasks a step has on a node, and which option of whom says so."""
+    """How many tasks a step has on a node, and which option of the job or the step sets it."""
 
     per_node: int | None
     """None where only the shell knows."""
