@@ -68,9 +68,9 @@ def test_a_value_asked_for_twice_is_tried_once() -> None:
 @pytest.mark.parametrize(
     ("asked", "texts", "reason"),
     [
-        ("pin_memory", {}, "requires a CUDA GPU"),
-        ("prefetch_stream", {"num_workers": "2"}, "requires a CUDA GPU"),
-        ("cudnn_benchmark", {"workload": "cnn"}, "requires a CUDA GPU"),
+        ("pin_memory", {}, "needs a CUDA GPU"),
+        ("prefetch_stream", {"num_workers": "2"}, "needs a CUDA GPU"),
+        ("cudnn_benchmark", {"workload": "cnn"}, "needs a CUDA GPU"),
         ("memory_format", {}, "the model has no convolutions"),
         ("num_workers", {}, LOADER),
         ("persistent_workers", {"num_workers": "0"}, "the loader has no processes; --num-workers 2"),
