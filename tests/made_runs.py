@@ -80,16 +80,21 @@ def _train(path: str) -> None:
 class Learning(FakeLauncher):
     """Ranks that record their epochs, and are right more often after each."""
 
-    def _training(self, trial: Trial, launch: int, rank: int) -> RankRecord:
-        record = super()._training(trial, launch, rank)
-        epochs = range(1, int(trial.settings["epochs"]) + 1)
-        step_s = record.samples["step_time_s"][0]
-        learnt: dict[str, list[float]] = {
-            "epoch_time_s": [step_s * 8 * (1.5 if epoch == 1 else 1.0) for epoch in epochs],
-            "train_accuracy": [1.0 - 0.5 / epoch for epoch in epochs],
-            "validation_accuracy": [0.95 - 0.5 / epoch for epoch in epochs],
-        }
-        return dataclasses.replace(record, samples={**record.samples, **learnt})
+    def launch(self, trial: Trial, launch: int, folder: RunFolder, *others: Any) -> Outcome:
+        outcome = super().launch(trial, launch, folder, *others)
+        records = [_with_epochs(record, int(trial.settings["epochs"])) for record in outcome.records]
+        return dataclasses.replace(outcome, records=records)
+
+
+def _with_epochs(record: RankRecord, count: int) -> RankRecord:
+    epochs = range(1, count + 1)
+    step_s = record.samples["step_time_s"][0]
+    learnt: dict[str, list[float]] = {
+        "epoch_time_s": [step_s * 8 * (1.5 if epoch == 1 else 1.0) for epoch in epochs],
+        "train_accuracy": [1.0 - 0.5 / epoch for epoch in epochs],
+        "validation_accuracy": [0.95 - 0.5 / epoch for epoch in epochs],
+    }
+    return dataclasses.replace(record, samples={**record.samples, **learnt})
 
 
 class Failing(FakeLauncher):

@@ -78,7 +78,7 @@ def test_one_host_stores_the_same_as_any_run(start: Start) -> None:
     finished = first.finish()
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert second.finish().returncode == 0
-    assert "password" not in finished.stdout
+    assert "authentication" not in finished.stdout
     assert [rank["host"] for rank in finished.results[0]["ranks"]] == ["here", "here"]
 
 
@@ -94,6 +94,6 @@ def test_a_lost_rank_is_named_and_ends_the_run(start: Start) -> None:
     assert [rank["host"] for rank in result["ranks"]] == ["n1", "n2"]
     (line,) = [line for line in finished.stderr.splitlines() if line.startswith("scalescope: ")]
     assert "rank 1" in line and "n2" in line
-    assert "password" in finished.stdout  # of torch's store, which has none
+    assert "authentication" in finished.stdout  # of torch's store, which has none
     assert second.finish().returncode != 0
     assert first.leftovers() == second.leftovers() == []

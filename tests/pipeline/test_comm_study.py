@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import together
+from scalescope.experiment.nodes import combined_machine
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
@@ -110,14 +110,14 @@ def test_two_ranks_are_the_default_on_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"min_bytes": "0"}, "--min_bytes: 0 is too small"),
+        ({"min_bytes": "0"}, "--min_bytes: must be at least 1, got 0"),
         ({"min_bytes": "1X"}, "--min_bytes: expected a size"),
         ({"min_bytes": "32M"}, "max_bytes 16777216 is below min_bytes 33554432"),
         ({"collective": "allreduce"}, "unknown collective 'allreduce'"),
-        ({"dtype": "float8"}, "--dtype: 'float8' is not one of"),
-        ({"world_size": 1}, "a collective needs two ranks"),
+        ({"dtype": "float8"}, "--dtype: must be one of"),
+        ({"world_size": 1}, "collectives need at least 2 ranks"),
         ({"link": "fast"}, "--link: expected a rate"),
-        ({"link": "0:1gbit"}, "--link 0:1gbit: names no rate for rank 1"),
+        ({"link": "0:1gbit"}, "--link 0:1gbit: has no rate for rank 1"),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(asked: dict[str, str], message: str) -> None:
@@ -143,7 +143,7 @@ class TwoNodes(FakeLauncher):
     repeatable = False
 
     def machine(self) -> Machine:
-        return together(self.nodes(), dict.fromkeys(self.nodes(), 4))
+        return combined_machine(self.nodes(), dict.fromkeys(self.nodes(), 4))
 
     def nodes(self) -> dict[str, Machine]:
         return {"n1": TWO_CORES, "n2": TWO_CORES}

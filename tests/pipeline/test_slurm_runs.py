@@ -342,5 +342,5 @@ def test_what_commands_of_slurm_are_given(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("said", ["", "Submitted batch job 5", "5;a b"])
 def test_sbatch_must_say_a_number(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(slurm, "_run", lambda *command: said)
-    with pytest.raises(CannotRun, match="did not say the number"):
+    with pytest.raises(CannotRun, match="no job number"):
         slurm.submit(Path("job.sh"))

@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import together
+from scalescope.experiment.nodes import combined_machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
@@ -51,7 +51,7 @@ class Attached(FakeLauncher):
         self._nodes = {f"node{number}": TWO_CORES for number in range(nodes)}
 
     def machine(self) -> Machine:
-        return together(self._nodes, dict.fromkeys(self._nodes, 1))
+        return combined_machine(self._nodes, dict.fromkeys(self._nodes, 1))
 
     def nodes(self) -> dict[str, Machine]:
         return self._nodes

@@ -164,6 +164,6 @@ def _without_gpus(commands: Commands) -> FinishedRun:
 def test_a_job_that_cannot_run_says_why(outcome: Any) -> None:
     assert outcome.returncode == 3, outcome.stdout + outcome.stderr
     job = _job_of(outcome.folder)
-    why = "--backend nccl needs CUDA GPUs; use --backend gloo"
+    why = "--backend nccl requires CUDA GPUs; use --backend gloo"
     assert f"job {job} ended (failed) and measured nothing: {why} (log: " in outcome.stderr
     assert len(outcome.stderr.strip().splitlines()) == 1

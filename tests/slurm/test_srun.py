@@ -31,10 +31,10 @@ def test_train_as_ranks_of_srun_on_two_nodes(outcome: Any) -> None:
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     (result,) = outcome.results
     assert [rank["host"] for rank in result["ranks"]] == list(NODES)
-    met = re.search(rf"^Ranks meet at {NODES[0]}:(\d+)\.$", outcome.stdout, re.MULTILINE)
+    met = re.search(rf"^Rendezvous of the ranks: {NODES[0]}:(\d+)\.$", outcome.stdout, re.MULTILINE)
     assert met is not None and 20_000 <= int(met[1]) < 32_000  # which one depends on the number of the job
     assert f"2 ranks on 2 nodes: {', '.join(NODES)}." in outcome.stdout
-    assert "torch's store asks nobody for a password" in outcome.stdout
+    assert "torch's store has no authentication" in outcome.stdout
     environment = json.loads((outcome.folder / "environment.json").read_text())
     assert list(environment["nodes"]) == list(NODES)
     # What SLURM gave, not all there are.

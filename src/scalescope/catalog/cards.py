@@ -29,24 +29,24 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
 
-_OWN_WORKLOAD = "custom"
+_CUSTOM_WORKLOAD = "custom"
 
 
 def known_names(kind: str) -> tuple[str, ...]:
-    """The names a person may give."""
-    return tuple(name for name in names(kind) if (kind, name) != ("workloads", _OWN_WORKLOAD))
+    """The names that a user may give."""
+    return tuple(name for name in names(kind) if (kind, name) != ("workloads", _CUSTOM_WORKLOAD))
 
 
 @functools.cache
 def card(kind: str, name: str) -> type[Any]:
     """The card of that kind and name."""
     if ":" in name and kind == "workloads":
-        return card_in(kind, _OWN_WORKLOAD)
+        return card_in(kind, _CUSTOM_WORKLOAD)
     if name not in known_names(kind):
         known = ", ".join(known_names(kind))
         hint = nearest(name, known_names(kind))
         if kind == "workloads":
-            known += ", or FILE.py:FUNCTION of your own"
+            known += ", or your own FILE.py:FUNCTION"
         raise BadInput(f"unknown {_SINGULAR[kind]} {name!r}; known: {known}{hint}")
     return card_in(kind, name)
 
@@ -54,13 +54,13 @@ def card(kind: str, name: str) -> type[Any]:
 def card_in(kind: str, module_name: str) -> type[Any]:
     """The card that a module of the catalog holds."""
     module: ModuleType = importlib.import_module(f"scalescope.catalog.{kind}.{module_name}")
-    found = [
-        thing
-        for thing in vars(module).values()
-        if isinstance(thing, type) and dataclasses.is_dataclass(thing) and thing.__module__ == module.__name__
+    classes = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
     ]
-    assert len(found) == 1, f"{module.__name__} holds one card, found {len(found)}"
-    return found[0]
+    assert len(classes) == 1, f"{module.__name__} holds one card, found {len(classes)}"
+    return classes[0]
 
 
 def cards_of_trial(benchmark: str, selection: dict[str, str]) -> tuple[type[Any], ...]:
@@ -76,11 +76,11 @@ def cards_of_trial(benchmark: str, selection: dict[str, str]) -> tuple[type[Any]
 @functools.cache
 def all_settings(benchmark: str) -> dict[str, tuple[Setting, ...]]:
     """Every setting a trial of `benchmark` may have, by name, with each card's own version of it."""
-    found: dict[str, tuple[Setting, ...]] = {}
+    settings: dict[str, tuple[Setting, ...]] = {}
     for owner in _all_cards(benchmark):
         for setting in settings_of(owner):
-            found[setting.name] = (*found.get(setting.name, ()), setting)
-    return found
+            settings[setting.name] = (*settings.get(setting.name, ()), setting)
+    return settings
 
 
 def grouped_settings(benchmark: str) -> Iterable[tuple[str, type[Any]]]:

@@ -1,4 +1,4 @@
-"""What data sets on disk have in common: refusing early what a rank could not load."""
+"""What data sets on disk have in common: they refuse early what a rank could not load."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ class FilesOnDisk(DataTraits):
 
     data_dir: str | None = setting(
         None,
-        "Folder that holds the data set's files. Without it the package datasets downloads them.",
+        "Folder with the files of the data set; without it, the Python package datasets downloads them.",
         sweep=False,
     )
 
 
 def existing_folder(name: str, data_dir: str) -> Path:
-    """The folder a person named, which must be there."""
+    """The folder that the user named, which must exist."""
     folder = Path(data_dir).expanduser()
     if not folder.is_dir():
-        raise BadInput(f"data {name}: data_dir {data_dir}: no such folder")
+        raise BadInput(f"data {name}: --data-dir {data_dir}: no such folder")
     return folder
 
 
@@ -37,6 +37,6 @@ def check_downloadable(name: str, looked_for: str) -> None:
     """Without a folder only the package `datasets` can bring the data."""
     if importlib.util.find_spec("datasets") is None:
         raise BadInput(
-            f"data {name}: --data-dir names the folder that holds {looked_for}; "
-            "without it, the package datasets would download it, and that is not installed"
+            f"data {name}: give --data-dir with the folder that holds {looked_for}, "
+            "or install the Python package datasets, which downloads it"
         )

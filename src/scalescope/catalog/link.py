@@ -1,4 +1,4 @@
-"""Link rates as people write them: `1gbit`, or `0:1gbit,1:100mbit` for each rank by itself."""
+"""Link rates as people write them: `1gbit`, or `0:1gbit,1:100mbit` per rank."""
 
 import re
 
@@ -40,5 +40,5 @@ def rates_of(link: str, ranks: int) -> list[float]:
     given = {int(part.partition(":")[0]): part.partition(":")[2] for part in link.split(",")}
     missing = [rank for rank in range(ranks) if rank not in given]
     if missing:
-        raise BadInput(f"--link {link}: names no rate for rank {missing[0]}")
+        raise BadInput(f"--link {link}: has no rate for rank {missing[0]}")
     return [parse_rate(given[rank], "link") for rank in range(ranks)]

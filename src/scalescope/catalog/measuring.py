@@ -1,4 +1,4 @@
-"""What every measuring verb can be told about the run itself; none of it changes what a trial measures."""
+"""Options of every measuring verb for the run itself; none of them changes what a trial measures."""
 
 from dataclasses import dataclass
 
@@ -7,40 +7,42 @@ from scalescope.catalog.setting import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """The run: how often, how long, where to."""
+    """The run: how many launches, how long, and where results go."""
 
     repeats: int = setting(
         1,
-        "Launches of each trial, interleaved in random order. The launch is the statistical unit: "
-        "an interval needs 2, a claim 5.",
+        "Launches per trial, interleaved in random order. The launch is the statistical unit: "
+        "an interval needs at least 2, a claim at least 5.",
         low=1,
         high=10_000,
         sweep=False,
     )
     budget: float | None = setting(
         None,
-        "Stop starting launches when this much time would be exceeded (90s, 10m, 2h).",
+        "Time budget of the run (90s, 10m, 2h); a launch that would exceed it is not started.",
         kind="duration",
         low=1,
         sweep=False,
     )
     name: str | None = setting(None, "Name of the run, shown in results and reports.", sweep=False)
-    output_dir: str | None = setting(None, "Folder of the run; default runs/<time>-<verb>.", sweep=False)
-    order_seed: int = setting(0, "Seed of the random order of launches.", low=0, high=2**31, sweep=False)
+    output_dir: str | None = setting(
+        None, "Output folder of the run; default runs/<time>-<verb>.", sweep=False
+    )
+    order_seed: int = setting(0, "Seed for the random order of launches.", low=0, high=2**31, sweep=False)
     init_timeout: float = setting(
         300.0,
-        "Limit for starting ranks and joining the group.",
+        "Time limit for starting the ranks and joining the process group.",
         kind="duration",
         low=1,
         sweep=False,
     )
     warmup_timeout: float = setting(
-        600.0, "Limit for the warm-up steps.", kind="duration", low=1, sweep=False
+        600.0, "Time limit for the warm-up steps.", kind="duration", low=1, sweep=False
     )
     stall_timeout: float | None = setting(
         None,
-        "Longest silence of a rank while it is measured; auto is 30 s or 20 of its slowest warm-up "
-        "steps, whichever is more.",
+        "Time without progress after which a measured rank counts as hung; auto is 30 s or 20 times the "
+        "slowest warm-up step, whichever is longer.",
         kind="duration",
         low=0.1,
         none_word="auto",
@@ -48,7 +50,7 @@ class Measuring:
     )
     teardown_timeout: float = setting(
         5.0,
-        "Limit for leaving after the results are written.",
+        "Time limit for ranks to exit after their results are written.",
         kind="duration",
         low=0.1,
         sweep=False,

@@ -11,29 +11,29 @@ from scalescope.errors import BadInput, CannotRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the ranks run and what they get of the machine."""
+    """Where the ranks run and what part of the machine each gets."""
 
     world_size: int = setting(
         1,
-        "Number of ranks (processes, one per GPU). A list measures each.",
+        "Number of ranks (processes, one per GPU); a list measures each.",
         low=1,
         high=65_536,
         aliases=("--nproc-per-node",),
     )
     device: str = setting(
         "auto",
-        "What a rank computes on; auto takes the GPUs where there are any.",
+        "Device of the ranks; auto uses GPUs if there are any.",
         choices=("cpu", "cuda", "auto"),
     )
     backend: str = setting(
         "auto",
-        "Library that carries the collectives; auto is nccl on GPUs and gloo on the CPU.",
+        "Communication backend; auto is nccl on GPUs and gloo on the CPU.",
         choices=("gloo", "nccl", "auto"),
     )
     threads_per_rank: int | None = setting(
         None,
-        "CPU threads of each rank; auto divides the cores by the largest world size of the run, "
-        "so that one rank does not own a bigger machine than two.",
+        "CPU threads per rank; auto divides the cores by the largest world size of the run, "
+        "so that a rank has as many threads alone as among others.",
         low=1,
         high=4096,
         none_word="auto",
@@ -41,7 +41,7 @@ class Placement:
     )
     pin_cores: str = setting(
         "auto",
-        "Keep every rank on cores of its own; auto does so on the CPU where there are enough, and not for "
+        "Pin every rank to its own cores; auto pins CPU ranks if there are enough cores, and does not pin "
         "GPU ranks.",
         choices=("auto", "yes", "no"),
         neutral="auto",
@@ -49,38 +49,38 @@ class Placement:
     )
     oversubscribe: bool = setting(
         False,
-        "Let several ranks share a GPU. Exercises the code path; the result is marked as no "
+        "Let several ranks share a GPU. This exercises the code path; the result is marked as not a "
         "scaling measurement.",
         neutral=False,
     )
     link: str | None = setting(
         None,
-        "Run every rank in a network namespace of its own behind a link of this rate: 100mbit, 1gbit, or "
-        "0:1gbit,1:100mbit for each rank. Needs Linux and root; repeat for a sweep.",
+        "Emulate a network link of this rate for every rank, each in its own network namespace: 100mbit, "
+        "1gbit, or 0:1gbit,1:100mbit per rank. Requires Linux and root; repeat for a sweep.",
         kind="link",
         neutral=None,
     )
     split_gpu: int | None = setting(
         None,
-        "Give every rank 1/N of one GPU's multiprocessors (CUDA MPS), with real NCCL between them. Memory "
-        "bandwidth, cache and power stay shared.",
+        "Give every rank 1/N of one GPU's multiprocessors (CUDA MPS), with real NCCL communication. Memory "
+        "bandwidth, cache and power are still shared.",
         low=2,
         high=48,
         neutral=None,
     )
     among: str = setting(
         "all",
-        "Of the ranks of several nodes: all in their order, those of one node, or one a node.",
+        "Which ranks of several nodes take part: all in their order, those of one node, or one per node.",
         choices=("all", "one node", "one a node"),
         neutral="all",
         internal=True,
     )
     seed: int = setting(
-        0, "Seed of parameters and data; every launch of a trial uses the same.", low=0, high=2**31
+        0, "Seed for parameters and data; every launch of a trial uses the same seed.", low=0, high=2**31
     )
     env: str = setting(
         None,
-        "NAME=VALUE put into the environment of the ranks (NCCL_ALGO, OMP_NUM_THREADS, ...). "
+        "NAME=VALUE for the environment of the ranks (NCCL_ALGO, OMP_NUM_THREADS, ...). "
         "Repeat for more names; the same name twice is a sweep.",
         kind="env",
         neutral=None,
@@ -98,12 +98,14 @@ class Placement:
             rates_of(values["link"], values["world_size"])
             if values["backend"] == "nccl":
                 raise CannotRun(
-                    "--link shapes sockets, which NCCL does not use on one host; add --device cpu"
+                    "--link cannot be used with nccl, which uses no sockets on one host; add --device cpu"
                 )
         parts = values["split_gpu"]
         if parts is None:
             return
         if values["device"] != "cuda":
-            raise CannotRun("--split-gpu needs a CUDA GPU")
+            raise CannotRun("--split-gpu requires a CUDA GPU")
         if values["world_size"] > parts:
-            raise BadInput(f"{values['world_size']} ranks do not fit a GPU split in {parts}")
+            raise BadInput(
+                f"--split-gpu {parts} is for at most {parts} ranks, got world_size {values['world_size']}"
+            )

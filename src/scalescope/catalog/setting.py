@@ -126,7 +126,11 @@ def setting(
     opposite: str | None = None,
     lever: Lever | None = None,
 ) -> Any:
-    """Declare a card's field; the arguments are those of `Setting`."""
+    """Declare a card's field; the arguments are those of `Setting`.
+
+    There are many because this is the form in which settings are declared: each declaration names the few it
+    needs, in one call, and grouping them would only add a level to every card.
+    """
     details = dict(locals())
     return dataclasses.field(metadata=details)
 
@@ -160,10 +164,10 @@ def _setting_of(card: str, name: str, annotation: Any, details: dict[str, Any]) 
 
 
 def parse_value(setting: Setting, text: str, origin: str) -> Scalar:
-    """Read one value of a setting from the text of a flag or a file; `origin` says where it stood."""
+    """Read one value of a setting from the text of a flag or a file; `origin` is where it was written."""
     text = text.strip()
     if len(text) > _LONGEST_VALUE:
-        raise BadInput(f"{origin}: the value is {len(text)} characters long")
+        raise BadInput(f"{origin}: a value has at most {_LONGEST_VALUE} characters, got {len(text)}")
     if setting.optional and text.lower() in {setting.none_word, "null", "~"}:
         return None
     if text.lower() in setting.words:
@@ -176,12 +180,12 @@ def check_value(setting: Setting, value: Scalar, origin: str) -> Scalar:
     """Refuse a value outside the setting's choices or bounds."""
     if setting.choices and value not in setting.choices:
         hint = nearest(str(value), setting.choices)
-        raise BadInput(f"{origin}: {value!r} is not one of {', '.join(setting.choices)}{hint}")
+        raise BadInput(f"{origin}: must be one of {', '.join(setting.choices)}, got {value!r}{hint}")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if setting.low is not None and value < setting.low:
-            raise BadInput(f"{origin}: {value:.15g} is too small; the least is {setting.low:.15g}")
+            raise BadInput(f"{origin}: must be at least {setting.low:.15g}, got {value:.15g}")
         if setting.high is not None and value > setting.high:
-            raise BadInput(f"{origin}: {value:.15g} is too large; the most is {setting.high:.15g}")
+            raise BadInput(f"{origin}: must be at most {setting.high:.15g}, got {value:.15g}")
     return value
 
 

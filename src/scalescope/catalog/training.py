@@ -1,4 +1,4 @@
-"""What every benchmark that trains is told: model, data, strategy, batch and optimizer."""
+"""Settings of every benchmark that trains: model, data, strategy, batch and optimizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ class Training:
 
     selects = ("workloads", "data", "strategies", "levers")
 
-    workload: str = setting("mlp", "Model to train; FILE.py:FUNCTION or MODULE:FUNCTION is your own.")
-    data: str = setting("synthetic", "What the model is fed.", neutral="synthetic")
+    workload: str = setting("mlp", "Model to train; FILE.py:FUNCTION or MODULE:FUNCTION selects your own.")
+    data: str = setting("synthetic", "Training data.", neutral="synthetic")
     strategy: str = setting(
         "auto",
-        "How the work is spread over ranks; auto is single on one rank and ddp above.",
+        "How the work is distributed over ranks; auto is single on one rank and ddp on more.",
         lever=Lever(tries=("ddp", "scratch_ddp", "fsdp", "zero1", "pipeline"), needs=("ranks",)),
     )
     batch_size: int | None = setting(
         PerDevice(cpu=256, cuda=4096),
-        "Samples per rank and step: the work grows with the ranks (weak scaling).",
+        "Samples per rank and step: the work grows with the number of ranks (weak scaling).",
         low=1,
         high=2**31,
         lever=Lever(multiples=(2, 8, 32, 128), changes="the job"),
     )
     global_batch_size: int | None = setting(
         None,
-        "Samples per step over all ranks together: each rank gets its share (strong scaling).",
+        "Samples per step over all ranks: each rank gets its share (strong scaling).",
         low=1,
         high=2**31,
         neutral=None,
@@ -39,7 +39,7 @@ class Training:
     )
     optimizer: str = setting(
         "sgd",
-        "sgd touches each parameter once a step; adamw keeps two more copies and costs more.",
+        "sgd updates each parameter once per step; adamw keeps two more copies of them and costs more.",
         choices=("sgd", "adamw"),
     )
     fused_optimizer: bool = setting(
@@ -48,7 +48,7 @@ class Training:
         neutral=False,
         lever=Lever(tries=(True,), changes="rounding"),
     )
-    lr: float = setting(0.01, "Learning rate; no influence on speed.", low=0, high=1e6)
+    lr: float = setting(0.01, "Learning rate; it does not affect speed.", low=0, high=1e6)
 
     @staticmethod
     def check_job(values: Mapping[str, Any]) -> None:
@@ -59,21 +59,22 @@ class Training:
             over = f"{values['world_size']} ranks"
             if values["accumulation_steps"] > 1:
                 over += f" × {values['accumulation_steps']} accumulation steps"
-            raise BadInput(f"global_batch_size {total} does not divide over {over}; {near} would")
+            raise BadInput(f"global_batch_size must be divisible by {over}, got {total}; use {near}")
         takes = cards.card("workloads", values["workload"]).takes
         if values["data"] not in takes:
             raise BadInput(
-                f"workload {values['workload']} cannot be fed {values['data']}, it takes {', '.join(takes)}"
+                f"workload {values['workload']} cannot use data {values['data']}; "
+                f"it can use {', '.join(takes)}"
                 f"{_reader_of(values['data'])}"
             )
 
 
 def _reader_of(data: str) -> str:
-    """The first of our workloads that would read it."""
+    """The first built-in workload that can read it."""
     if not cards.card("data", data).has_validation:  # made up or one's own: nothing to be read elsewhere
         return ""
     names = (name for name in cards.known_names("workloads") if data in cards.card("workloads", name).takes)
-    return next((f"; --workload {name} reads it" for name in names), "")
+    return next((f"; --workload {name} can use {data}" for name in names), "")
 
 
 def _shares(values: Mapping[str, Any]) -> int:

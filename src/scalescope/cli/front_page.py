@@ -1,4 +1,4 @@
-"""What `scalescope` says without a verb: help and version, made without click.
+"""What `scalescope` prints without a verb: help and version, made without click.
 
 Loading click and the options of every verb takes several times longer than making this page. The page is the
 text that click would print (a test compares them). A verb's line is read from the source of its module, where
@@ -10,6 +10,7 @@ import os
 import sys
 import textwrap
 
+from scalescope.cli import verbs
 from scalescope.version import __version__
 
 PROGRAM = "scalescope"
@@ -19,7 +20,7 @@ VERSION_FLAG = "--version"
 PURPOSE = """\
 Measure how PyTorch training scales, explain what is lost, and prove what fixes it.
 
-Start with `scalescope run`: it looks at this machine and shows how training scales on it.
+Start with `scalescope run`: it inspects this machine and shows how training scales on it.
 """
 EXIT_CODES = (
     "Exit codes: 0 ok, 2 bad input, 3 environment, 4 a worker failed, 5 hang, "
@@ -29,8 +30,7 @@ _OPTIONS = (
     (VERSION_FLAG, "Show the version and exit."),
     (", ".join(HELP_FLAGS), "Show this message and exit."),
 )
-_FIRST = ("run", "train", "scale", "comm")  # what most people come for; the rest follows by name
-_VERBS_FOLDER = os.path.join(os.path.dirname(__file__), "verbs")
+_FIRST = ("run", "train", "scale", "comm")  # what most people use; the rest follows by name
 _WIDEST_PAGE, _NARROWEST_PAGE = 100, 50
 _USUAL_COLUMNS = 80
 _INDENT = "  "
@@ -47,10 +47,20 @@ def answer(arguments: list[str]) -> str | None:
 
 def verb_names() -> list[str]:
     """All verbs, in the order in which help lists them: one module each."""
-    files = (os.path.splitext(name) for name in os.listdir(_VERBS_FOLDER))
-    names = {stem for stem, ending in files if ending == ".py" and not stem.startswith("_")}
+    names = _verb_files().keys()
     first = [name for name in _FIRST if name in names]
     return first + sorted(names - set(first))
+
+
+def _verb_files() -> dict[str, str]:
+    """The source file of every verb, by its name, in every folder of the package `cli.verbs`."""
+    files: dict[str, str] = {}
+    for folder in verbs.__path__:
+        for file in os.listdir(folder):
+            stem, ending = os.path.splitext(file)
+            if ending == ".py" and not stem.startswith("_"):
+                files.setdefault(stem, os.path.join(folder, file))
+    return files
 
 
 def help_text(columns: int) -> str:
@@ -58,7 +68,7 @@ def help_text(columns: int) -> str:
     width = page_width(columns)
     names = verb_names()
     longest = max(len(name) for name in names)
-    verbs = [(name, _summary(_help_of(name), width - 6 - longest)) for name in names]
+    summaries = [(name, _summary(_help_of(name), width - 6 - longest)) for name in names]
     return "\n".join(
         (
             f"Usage: {PROGRAM} [OPTIONS] COMMAND [ARGS]...",
@@ -69,7 +79,7 @@ def help_text(columns: int) -> str:
             *_two_columns(_OPTIONS),
             "",
             "Commands:",
-            *_two_columns(verbs),
+            *_two_columns(summaries),
             "",
             _wrapped(EXIT_CODES, width),
         )
@@ -95,7 +105,7 @@ def terminal_columns() -> int:
 
 def _help_of(verb: str) -> str:
     """The docstring of the function `command` in a verb's module."""
-    path = os.path.join(_VERBS_FOLDER, f"{verb}.py")
+    path = _verb_files()[verb]
     with open(path, encoding="utf-8") as file:
         module = ast.parse(file.read(), path)
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "command"]

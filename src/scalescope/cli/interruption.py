@@ -26,8 +26,8 @@ def interruptible() -> Iterator[None]:
         caught.append(number)
         raise Interrupted(number)
 
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
-    before = {number: signal.signal(number, handle) for number in heard}
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:

@@ -18,15 +18,15 @@ from scalescope.studies.study import Study
 
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
 SWEEP_TEXT = {
-    "world_size": "1, 2, 4 ... to what the machine has",
+    "world_size": "1, 2, 4 ... up to what the machine has",
     "batch_size": "32,256 on CPU, 256,4096 on GPU",
 }
 _SHORT_FORMS = {"precision": ("amp", "bf16")}  # setting: (flag, value)
 ON_SLURM = ("scale", "train", "comm", "memory")
 _SWITCHES = {
     "resume": "Continue a run that was stopped: the newest, or the one in --output-dir.",
-    "dry_run": "Show the trials and roughly how long they take; run nothing.",
-    "strict": "End with exit code 6 when the measurement is unstable.",
+    "dry_run": "Show the trials and about how long they take; run nothing.",
+    "strict": "Exit with code 6 if the measurement is unstable.",
     "yes": "Allow more than 10,000 trials.",
 }
 
@@ -64,12 +64,12 @@ def measuring_verb(study: type[Study], shown: dict[str, str] | None = None) -> C
 
     def decorate(function: Any) -> click.Command:
         command = click.command(name, cls=MeasuringCommand)(function)
-        own = list(command.params)
+        verb_options = list(command.params)
         command.params = [
             click.Argument(
                 ["experiment"], required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.yaml]"
             ),
-            *own,
+            *verb_options,
             *_setting_options(benchmark, defaults),
             *_run_options(defaults),
             *_switch_options(),
@@ -88,7 +88,7 @@ def _setting_options(benchmark: str, defaults: dict[str, Any]) -> Iterator[click
             if not setting.internal and setting.name not in listed:
                 listed.add(setting.name)
                 others = [name[0].lower() + name[1:] for name in headings[setting.name] if name != heading]
-                also = f" Also of {', '.join(others)}." if others else ""
+                also = f" Also for {', '.join(others)}." if others else ""
                 yield _option(dataclasses.replace(setting, help=setting.help + also), heading, defaults)
                 if setting.name in _SHORT_FORMS:
                     yield _short_form(setting.name, heading)
@@ -105,7 +105,7 @@ def _headings_by_setting(benchmark: str) -> dict[str, list[str]]:
 
 def _short_form(name: str, heading: str) -> click.Option:
     flag, value = _SHORT_FORMS[name]
-    text = f"Short for {name.replace('_', '-')} {value}."
+    text = f"Short for --{name.replace('_', '-')} {value}."
     return SettingOption([f"--{flag}", flag], is_flag=True, help=text, heading=heading, setting=None)
 
 
@@ -121,7 +121,7 @@ def _switch_options() -> Iterator[click.Option]:
     yield SettingOption(
         ["-v", "--verbose", "verbose"],
         is_flag=True,
-        help="Show intervals, causes of instability and how figures were made.",
+        help="Show intervals, causes of instability and how figures were computed.",
         heading="Run",
         setting=None,
     )
@@ -129,8 +129,8 @@ def _switch_options() -> Iterator[click.Option]:
         ["--only-launch", "only_launch"],
         type=click.IntRange(min=0),
         metavar="NUMBER",
-        help="Make only the launches of this number, from 0; others come from other commands with the same "
-        "--output-dir. For ranks of torchrun or srun, which are new in every command.",
+        help="Run only the launches of this number, from 0; other commands with the same --output-dir run "
+        "the others. For torchrun or srun, which start new ranks in every command.",
         heading="Run",
         setting=None,
     )
@@ -149,7 +149,7 @@ def _slurm_options() -> Iterator[click.Option]:
         ["--setup", "setup"],
         multiple=True,
         metavar="TEXT",
-        help="Shell line of your own before the ranks start (module load ...); repeat for more.",
+        help="Shell line to run before the ranks start (module load ...); repeat for more.",
         heading="SLURM",
         setting=None,
     )
@@ -190,7 +190,7 @@ def _default_text(setting: Setting, defaults: dict[str, Any]) -> str:
 
 
 def _other_defaults(name: str) -> Iterator[tuple[str, Scalar | PerDevice]]:
-    """Cards that would start this setting elsewhere: a workload's batch, a data set's epoch."""
+    """Cards with another default for this setting: a workload's batch, a data set's epoch."""
     for owner, defaults in _defaults_by_card():
         if name in defaults:
             yield owner, defaults[name]
@@ -198,7 +198,7 @@ def _other_defaults(name: str) -> Iterator[tuple[str, Scalar | PerDevice]]:
 
 @functools.cache
 def _defaults_by_card() -> tuple[tuple[str, dict[str, Any]], ...]:
-    """What every workload and data set would set, under the name that help gives it."""
+    """The defaults of every workload and data set, under the name that help gives it."""
     return tuple(
         ("your own" if name == "custom" else name, cards.card_in(kind, name).defaults)
         for kind in ("workloads", "data")
@@ -236,7 +236,7 @@ def given_flags(context: click.Context) -> Entries:
             pieces = [piece for text in value for piece in text.split(",")]
             entries[setting.name] = tuple(Given(piece, setting.flag) for piece in pieces)
         elif len(value) > 1:
-            raise click.UsageError(f"{setting.flag} is given {len(value)} times; it takes one value")
+            raise click.UsageError(f"{setting.flag} takes one value, but is given {len(value)} times")
         else:
             entries[setting.name] = (Given(value[0], setting.flag),)
     _add_short_forms(context, entries)
@@ -252,18 +252,18 @@ def _add_short_forms(context: click.Context, entries: Entries) -> None:
 
 
 def _env_entries(pairs: tuple[str, ...]) -> Entries:
-    found: dict[str, tuple[Given, ...]] = {}
+    entries: dict[str, tuple[Given, ...]] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator:
             raise click.UsageError(f"--env {pair}: expected NAME=VALUE")
         key = f"env.{name}"
-        found[key] = (*found.get(key, ()), Given(value, f"--env {name}"))
-    return found
+        entries[key] = (*entries.get(key, ()), Given(value, f"--env {name}"))
+    return entries
 
 
 no_waterfall = click.option(
     "--waterfall/--no-waterfall",
     default=True,
-    help="Also measure what a waterfall takes away, to say where the speed goes. [default: yes]",
+    help="Also measure what explains the lost speed, for the waterfall. [default: yes]",
 )

@@ -1,4 +1,4 @@
-"""Progress for a person at a terminal; notes and the first answer, and no more, everywhere else."""
+"""Progress at a terminal; elsewhere only notes and the first answer."""
 
 import contextlib
 import sys
@@ -122,7 +122,7 @@ class TerminalWatcher:
         try:
             return draw(self._progress, target.width, target.height)
         except Exception as error:  # a mistake in the display must not cost a measurement
-            return Text(f"The progress cannot be shown: {error!r}")
+            return Text(f"Progress cannot be shown: {error!r}")
 
     def _print(self, line: str) -> None:
         from rich.text import Text

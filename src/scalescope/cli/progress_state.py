@@ -27,7 +27,7 @@ class TrialRow:
     planned: int
     done: int
     state: RowState
-    is_expected: bool = True  # False for a failure that nobody asked for
+    is_expected: bool = True  # False for a failure that is not an answer in itself
     is_given_up: bool = False
     figures: tuple[LaunchFigures, ...] = ()
 
@@ -41,7 +41,7 @@ class TimeLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ended:
+class _EndedLaunch:
     """What is kept of a launch that ended."""
 
     status: Status
@@ -60,7 +60,7 @@ class CampaignProgress:
         self._clock = clock
         self._started = clock()
         self._planned: dict[str, set[int]] = {}
-        self._ended: dict[str, dict[int, _Ended]] = {}
+        self._ended: dict[str, dict[int, _EndedLaunch]] = {}
         self._durations = LaunchDurations()
         self._is_adaptive = False
         self._deadline: float | None = None
@@ -133,7 +133,7 @@ class CampaignProgress:
 
     def _remember(self, result: Result) -> None:
         self._durations.add(result)
-        self._ended.setdefault(result.trial_id, {})[result.launch] = _Ended(
+        self._ended.setdefault(result.trial_id, {})[result.launch] = _EndedLaunch(
             status=result.status,
             weight=failure_weight(result),
             is_expected=result.status == "ok" or is_answer(result),
@@ -179,20 +179,19 @@ class CampaignProgress:
 
 def _reading_order(trial: Trial) -> tuple[bool, int, int, str]:
     """Training first, by batch and number of ranks, whatever the random order of launches."""
-    has_batch = "strategy" in trial.settings
     return (
-        trial.settings["benchmark"] != "train",
-        trial.rank_batch_size if has_batch else 0,
+        not trial.is_training,
+        trial.rank_batch_size if trial.has_strategy else 0,
         trial.world_size,
         trial.label,
     )
 
 
 def _labels(trials: Sequence[Trial]) -> tuple[str, ...]:
-    """The trials' labels, each with what tells it from others of the same words."""
+    """The trials' labels, each made distinct from others of the same words."""
     labels = disambiguate([trial.label for trial in trials], trials, [trial.device for trial in trials])
     count = Counter(labels)
     return tuple(
-        f"{label}, {trial.settings['purpose']}" if count[label] > 1 and "purpose" in trial.settings else label
+        f"{label}, {trial.purpose}" if count[label] > 1 and trial.purpose is not None else label
         for label, trial in zip(labels, trials, strict=True)
     )

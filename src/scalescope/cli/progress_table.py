@@ -39,7 +39,7 @@ def verdict_text(verdict: str) -> str:
 def _table(progress: CampaignProgress, width: int, height: int) -> list[Text]:
     rows, fraction = progress.rows, progress.fraction
     cells = [_cells(row, fraction) for row in rows]
-    has_samples = any(row.trial.settings["benchmark"] == "train" for row in rows)
+    has_samples = any(row.trial.is_training for row in rows)
     widths = _widths((_HEADINGS, *cells), width, has_samples=has_samples)
     blocks = [_block(texts, widths, _style(row)) for texts, row in zip(cells, rows, strict=True)]
     running = next((number for number, row in enumerate(rows) if row.state == "running"), None)

@@ -21,7 +21,7 @@ def emulated_in(trial: Trial, machine: Machine) -> tuple[PrecisionSupport, ...]:
 def emulation_text(support: PrecisionSupport, device: str) -> str:
     """That a format is emulated, and what a matrix product in it costs where that was measured."""
     if support.name == "tf32":  # a mode of the matrix units: without them, torch ignores it
-        return f"tf32 is not available on {_DEVICES[device]}: products are computed in fp32"
+        return f"tf32 is not available on {_DEVICES[device]}: matrix products are computed in fp32"
     text = f"{support.name} is emulated on {_DEVICES[device]}"
     if support.slowdown is None:
         return f"{text}, which may take many times as long as fp32"

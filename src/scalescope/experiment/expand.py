@@ -22,7 +22,7 @@ _CHOOSERS = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """The trials of an experiment, the request with its defaults filled in, and what to tell the person."""
+    """The trials of an experiment, the request with its defaults filled in, and notes for the user."""
 
     trials: tuple[Trial, ...]
     experiment: Experiment
@@ -33,7 +33,7 @@ def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> E
     """All trials an experiment asks for on `machine`; more than 10,000 only when `many` is wanted."""
     count = math.prod(len(values) for values in experiment.settings.values())
     if count > MOST_TRIALS and not many:
-        raise BadInput(f"the lists multiply to {count:,} trials; --yes runs more than {MOST_TRIALS:,}")
+        raise BadInput(f"the lists multiply to {count:,} trials; add --yes to run more than {MOST_TRIALS:,}")
     resolved, notes = resolve_placement(experiment, machine)
     names = list(resolved.settings)
     trials: dict[str, Trial] = {}
@@ -51,7 +51,7 @@ def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> E
 
 
 def resolve_placement(experiment: Experiment, machine: Machine) -> tuple[Experiment, list[str]]:
-    """Settle device, backend, threads and batch for the machine, or say why it cannot be done."""
+    """Settle device, backend, threads and batch for the machine, or explain why that is impossible."""
     settings = dict(experiment.settings)
     notes: list[str] = []
     devices = [_device(str(asked), machine, notes) for asked in settings.get("device", ("auto",))]
@@ -62,7 +62,7 @@ def resolve_placement(experiment: Experiment, machine: Machine) -> tuple[Experim
     _check_ranks_fit(settings, machine, notes)
     threads = settings.get("threads_per_rank", (None,))
     if threads != (None,) and _threads_by_variable(settings):
-        raise BadInput("give either --threads-per-rank or --env OMP_NUM_THREADS, not both")
+        raise BadInput("--threads-per-rank cannot be used with --env OMP_NUM_THREADS; give one of them")
     share = max(1, machine.cores // machine.ranks_on_a_host(max(worlds)))
     settings["threads_per_rank"] = tuple(
         dict.fromkeys(share if thread is None else thread for thread in threads)
@@ -82,10 +82,10 @@ def _device(asked: str, machine: Machine, notes: list[str]) -> str:
     if machine.gpu_problem:
         raise CannotRun(
             f"there is a GPU but torch cannot use it: {machine.gpu_problem}; "
-            "--device cpu measures the CPU instead"
+            "use --device cpu to measure the CPU instead"
         )
     if asked == "cuda":
-        raise CannotRun("--device cuda: torch sees no GPU here; --device cpu measures the CPU")
+        raise CannotRun("--device cuda: torch finds no GPU here; use --device cpu to measure the CPU")
     notes.append("No GPU found: measuring on the CPU.")
     return "cpu"
 
@@ -95,9 +95,11 @@ def _backend(asked: str, device: str, machine: Machine) -> str:
     if asked == "auto":
         backend = "nccl" if device == "cuda" and "nccl" in machine.backends else "gloo"
     if backend == "nccl" and device != "cuda":
-        raise CannotRun("--backend nccl needs CUDA GPUs; use --backend gloo")
+        raise CannotRun("--backend nccl requires CUDA GPUs; use --backend gloo")
     if backend not in machine.backends:
-        raise CannotRun(f"--backend {backend}: this torch has only {', '.join(machine.backends) or 'none'}")
+        raise CannotRun(
+            f"--backend {backend}: this torch has only {', '.join(machine.backends) or 'no backend'}"
+        )
     return backend
 
 
@@ -106,20 +108,20 @@ def _check_ranks_fit(settings: Mapping[str, tuple[Value, ...]], machine: Machine
     split = settings.get("split_gpu", (None,))
     if "cuda" in settings["device"] and None not in split and machine.gpus:
         notes.append(
-            f"One GPU split in {split[0]}: ranks share its memory bandwidth, cache and power, "
+            f"One GPU split into {split[0]} parts: ranks share its memory bandwidth, cache and power, "
             "so this is not the scaling of separate GPUs."
         )
     elif "cuda" in settings["device"] and most > len(machine.gpus):
         if not all(settings.get("oversubscribe", (False,))):
             raise CannotRun(
                 f"{most} ranks on {len(machine.gpus)} GPU(s): ranks would share a GPU; "
-                "--oversubscribe runs that all the same, as no scaling measurement"
+                "add --oversubscribe to run anyway (the result is then not a scaling measurement)"
             )
-        notes.append(f"{most} ranks share {len(machine.gpus)} GPU(s): no scaling measurement.")
+        notes.append(f"{most} ranks share {len(machine.gpus)} GPU(s): this is not a scaling measurement.")
     elif "cpu" in settings["device"] and machine.ranks_on_a_host(most) > machine.cores:
         effect = "ranks compete for cores, so this shows less scaling than separate machines would."
         if all(settings.get("stand_in", (False,))):
-            effect = "where there are more ranks than cores, each sleeps for measured compute times."
+            effect = "with more ranks than cores, each rank sleeps for the measured compute time."
         notes.append(f"{machine.ranks_on_a_host(most)} ranks on {machine.cores} cores: {effect}")
 
 
@@ -128,14 +130,14 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     owners = cards.cards_of_trial(benchmark, selection)
     settings: dict[str, Value] = {"benchmark": benchmark}
     for owner in owners:
-        settings |= {**defaults_of(owner, selection, asked["device"]), **_own(owner, asked)}
+        settings |= {**defaults_of(owner, selection, asked["device"]), **_given_settings(owner, asked)}
     settings |= {_CHOOSERS[kind]: name for kind, name in selection.items()}
     alone = asked["device"] != "cuda" or settings["split_gpu"] is not None
     shares_gpu = not alone and asked["world_size"] > len(machine.gpus)
     settings["oversubscribe"] = bool(settings["oversubscribe"]) and shares_gpu
     settings["backend"] = _backend(str(settings["backend"]), asked["device"], machine)
     threads = (settings["env"] or {}).get("OMP_NUM_THREADS", "")
-    if re.fullmatch("[0-9]{1,9}", threads):  # the variable decides; the record must say the same
+    if re.fullmatch("[0-9]{1,9}", threads):  # the variable decides; the record must agree
         settings["threads_per_rank"] = max(1, int(threads))
     if settings.get("global_batch_size") is not None:
         settings["batch_size"] = None
@@ -152,18 +154,18 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     return Trial(settings=dict(sorted(settings.items())))
 
 
-def _own(owner: Any, asked: dict[str, Value]) -> dict[str, Value]:
+def _given_settings(owner: Any, asked: dict[str, Value]) -> dict[str, Value]:
     return {setting.name: asked[setting.name] for setting in settings_of(owner) if setting.name in asked}
 
 
 def defaults_of(owner: Any, selection: Mapping[str, str], device: str) -> dict[str, Value]:
     """A card's defaults, as the chosen workload and data would have them."""
-    found = {setting.name: setting.default_for(device) for setting in settings_of(owner)}
+    defaults = {setting.name: setting.default_for(device) for setting in settings_of(owner)}
     for kind in ("data", "workloads"):
         if kind in selection:
             wished = cards.card(kind, selection[kind]).defaults
-            found |= {name: for_device(wished[name], device) for name in found if name in wished}
-    return found
+            defaults |= {name: for_device(wished[name], device) for name in defaults if name in wished}
+    return defaults
 
 
 def _selection(benchmark: Any, asked: dict[str, Value]) -> dict[str, str]:
@@ -181,8 +183,8 @@ def _selection(benchmark: Any, asked: dict[str, Value]) -> dict[str, str]:
 def _check_all_used(experiment: Experiment, used: set[str]) -> None:
     for name in experiment.settings:
         if name not in used:
-            owners = {_card_name(one.card) for one in cards.all_settings(experiment.benchmark)[name]}
-            raise BadInput(f"{name} belongs to {' and '.join(sorted(owners))}, which no trial here uses")
+            owners = {_card_name(version.card) for version in cards.all_settings(experiment.benchmark)[name]}
+            raise BadInput(f"{name} is a setting of {' and '.join(sorted(owners))}, which no trial here uses")
 
 
 def _card_name(class_name: str) -> str:

@@ -17,7 +17,7 @@ from scalescope.experiment.trial import Value
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_OWN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LAUNCHER_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_ENV_COMBINATIONS = 10_000
 
 
@@ -81,36 +81,38 @@ def _drop_unselected(file: Entries, flags: Entries, given: Entries) -> None:
     for kind, name in (("strategies", "strategy"), ("workloads", "workload"), ("data", "data")):
         if name not in flags or name not in file:
             continue
-        chosen = {one.text for one in flags[name]}
+        chosen = {value.text for value in flags[name]}
         if not chosen <= set(cards.names(kind)):
             continue
-        kept = {one.name for card in chosen for one in settings_of(cards.card_in(kind, card))}
-        others = {one.name for card in cards.names(kind) for one in settings_of(cards.card_in(kind, card))}
+        kept = {setting.name for card in chosen for setting in settings_of(cards.card_in(kind, card))}
+        others = {
+            setting.name for card in cards.names(kind) for setting in settings_of(cards.card_in(kind, card))
+        }
         for setting in others - kept:
             if setting in given and setting not in flags:
                 del given[setting]
 
 
 def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Value, ...]:
-    values = tuple(parse_value(versions[0], one.text, one.origin) for one in given)
-    seen: set[Value] = set()
-    for value, one in zip(values, given, strict=True):
-        if value in seen:
-            raise BadInput(f"{one.origin}: {value} is given twice")
-        seen.add(value)
+    values = tuple(parse_value(versions[0], entry.text, entry.origin) for entry in given)
+    distinct: set[Value] = set()
+    for value, entry in zip(values, given, strict=True):
+        if value in distinct:
+            raise BadInput(f"{entry.origin}: {value} is given twice")
+        distinct.add(value)
     return values
 
 
 def _only_value(setting: Setting, given: tuple[Given, ...]) -> Value:
     if len(given) > 1:
-        raise BadInput(f"{given[0].origin}: takes one value, not a list")
+        raise BadInput(f"{given[0].origin}: expected one value, got {len(given)}")
     return parse_value(setting, given[0].text, given[0].origin)
 
 
 def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]:
     """Every combination of the values of the names: the same name twice is a sweep."""
     for name, values in env.items():
-        texts = [one.text for one in values]
+        texts = [value.text for value in values]
         for text in texts:
             check_variable(name, text, values[0].origin)
         if len(set(texts)) < len(texts):
@@ -119,20 +121,21 @@ def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]
     if count > _MOST_ENV_COMBINATIONS:
         origin = next(iter(env.values()))[0].origin
         raise BadInput(
-            f"{origin}: the env lists multiply to {count:,}; the most is {_MOST_ENV_COMBINATIONS:,}"
+            f"{origin}: the env lists multiply to {count:,} combinations; "
+            f"at most {_MOST_ENV_COMBINATIONS:,} are allowed"
         )
-    choices = [[(name, one.text) for one in values] for name, values in sorted(env.items())]
+    choices = [[(name, value.text) for value in values] for name, values in sorted(env.items())]
     return tuple(dict(combination) for combination in product(*choices))
 
 
 def check_variable(name: str, text: str, origin: str) -> None:
-    """Refuse what is no environment variable, or one of the launcher's own."""
+    """Refuse what is not an environment variable, or is set by the launcher."""
     if not _ENV_NAME.fullmatch(name):
-        raise BadInput(f"{origin}: {name!r} is not a name of an environment variable")
-    if name in _OWN_ENV:
-        raise BadInput(f"{origin}: {name} is set for every rank by the launcher")
+        raise BadInput(f"{origin}: {name!r} is not a valid name of an environment variable")
+    if name in _LAUNCHER_ENV:
+        raise BadInput(f"{origin}: {name} cannot be given: the launcher sets it for every rank")
     if "\0" in text:
-        raise BadInput(f"{origin}: {name}: a value cannot hold a NUL character")
+        raise BadInput(f"{origin}: {name}: a value cannot contain a NUL character")
 
 
 def _drop_overridden_batch(file: Entries, flags: Entries, given: Entries) -> None:
@@ -150,14 +153,14 @@ def _drop_overridden_steps(file: Entries, flags: Entries, given: Entries) -> Non
     for name in ("steps_per_epoch", "epochs", "eval"):
         if name in flags and flags[name][0].text not in ("false", "auto"):
             flag = name.replace("_", "-")
-            raise BadInput(f"--window cannot be used with --{flag}: each says how long a launch measures")
+            raise BadInput(f"--window cannot be used with --{flag}: both set how long a launch measures")
         if name in file and name not in flags:
             given.pop(name)
 
 
 def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
     if None in settings.get("batch_size", ()):
-        raise BadInput(f"{given['batch_size'][0].origin}: none is no batch size")
+        raise BadInput(f"{given['batch_size'][0].origin}: batch_size must be a positive integer, got none")
     if "batch_size" in settings and "global_batch_size" in settings:
         raise BadInput(
             f"{given['global_batch_size'][0].origin}: give batch_size (per rank, weak scaling) or "
@@ -168,20 +171,20 @@ def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> N
 def _check_selection(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
     """Refuse names that no card has while it is still known where they were written."""
     for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy")):
-        for value, one in zip(settings.get(name, ()), given.get(name, ()), strict=True):
+        for value, entry in zip(settings.get(name, ()), given.get(name, ()), strict=True):
             if (name, value) != ("strategy", "auto"):
                 try:
                     chosen = cards.card(kind, value)
                     if kind == "workloads":
                         chosen.check_name(value)
                 except BadInput as error:
-                    raise BadInput(f"{one.origin}: {error}") from None
+                    raise BadInput(f"{entry.origin}: {error}") from None
 
 
 def _check_name(name: str | None, given: Entries) -> None:
     if name is not None and not RUN_NAME.fullmatch(name):
         origin = given["name"][0].origin
-        raise BadInput(f"{origin}: a name is 1 to 64 letters, digits, '.', '_' or '-'")
+        raise BadInput(f"{origin}: expected 1 to 64 letters, digits, '.', '_' or '-', got {shown_key(name)}")
 
 
 def _unknown_key(name: str, origin: str, known: Iterable[str]) -> BadInput:

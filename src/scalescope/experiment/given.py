@@ -1,4 +1,4 @@
-"""Values as a person wrote them, in a flag or in a file, before they are parsed."""
+"""Values as the user wrote them, in a flag or in a file, before they are parsed."""
 
 from dataclasses import dataclass
 

@@ -35,7 +35,7 @@ class NodeDifference:
         return cls(name=str(stored["name"]), hosts_by_value=values)
 
 
-def together(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
+def combined_machine(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
     """The machine that trials are planned for: the cores and ranks of the most crowded node, all nodes' GPUs.
 
     All ranks get as much as one there can have: they go at the pace of the slowest.
@@ -75,7 +75,7 @@ def differences(nodes: Mapping[str, Machine]) -> list[NodeDifference]:
     return unlike(_facts(nodes))
 
 
-def odd_ones(nodes: Mapping[str, Machine]) -> set[str]:
+def differing_nodes(nodes: Mapping[str, Machine]) -> set[str]:
     """The nodes that differ from the most in something; all where there is no most."""
     found: set[str] = set()
     for facts in _facts(nodes).values():

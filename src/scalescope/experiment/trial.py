@@ -206,6 +206,11 @@ class Trial:
         """Whether one of the trial's cards has a setting of this name."""
         return name in self.settings
 
+    @property
+    def has_strategy(self) -> bool:
+        """Whether a launch makes training steps, timed or not, so that there is a strategy and a batch."""
+        return "strategy" in self.settings
+
     def is_on(self, name: str) -> bool:
         """Whether a switch of the trial's cards is on; one that its cards do not have is off."""
         return bool(self.settings.get(name, False))
@@ -255,7 +260,7 @@ class Trial:
 
     @property
     def steps(self) -> int:
-        """How many steps a launch makes, for progress; 0 where only its ranks can tell."""
+        """How many steps a launch makes, for progress; 0 where only its ranks know."""
         return int(self.options(card("benchmarks", self.benchmark)).steps())
 
     @property
@@ -269,13 +274,13 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What tells this trial from its neighbours, in a few words."""
+        """A few words that distinguish this trial from others of a run."""
         return self.job_label if self.is_training else f"{self.benchmark}, {self.job_label}"
 
     @property
     def job_label(self) -> str:
         """The label without what is measured."""
-        if "strategy" not in self.settings:
+        if not self.has_strategy:
             where = "" if self.ranks_among == "all" else f" ({self.ranks_among})"
             return f"{self._ranks_label}{where}, {self.dtype}"
         shared = " in all" if self.replicas < self.world_size else ""
@@ -292,7 +297,7 @@ class Trial:
         return "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
 
     def on_one_rank(self) -> "Trial":
-        """The same trial on one rank, which shares its device with nobody."""
+        """The same trial on one rank, which then shares its device with no other."""
         alone = {"oversubscribe": False, "stand_in": False}
         return self.replace(world_size=1, **{n: v for n, v in alone.items() if n in self.settings})
 

@@ -31,7 +31,7 @@ def read_experiment_file(path: Path) -> Entries:
     _read_mapping(path, events, "", entries)
     next(events, None)  # lets the reader see a second document
     if not entries:
-        raise BadInput(f"{path}: the file sets nothing")
+        raise BadInput(f"{path}: the file contains no settings")
     return entries
 
 
@@ -41,14 +41,14 @@ def _read_mapping(path: Path, events: Iterator[yaml.Event], group: str, entries:
         if isinstance(key, yaml.MappingEndEvent):
             return
         if not isinstance(key, yaml.ScalarEvent):
-            raise BadInput(f"{path}:{_line(key)}: a key must be a plain word")
+            raise BadInput(f"{path}:{_line(key)}: expected a plain word as key")
         value = next(events)
         where = f"{path}:{_line(key)}: {shown_key(key.value)}"
         is_group = not group and key.value in (*_GROUPS, "env")
         if isinstance(value, yaml.MappingStartEvent):
             if not is_group:
                 allowed = ", ".join((*_GROUPS, "env"))
-                raise BadInput(f"{where}: only {allowed} may hold keys of their own")
+                raise BadInput(f"{where}: only {allowed} may contain keys")
             if key.value in groups or key.value in entries:
                 raise BadInput(f"{where}: given twice")
             groups.add(key.value)
@@ -75,16 +75,16 @@ def _name_of(group: str, key: str) -> str:
 def _read_values(path: Path, name: str, value: yaml.Event, events: Iterator[yaml.Event]) -> tuple[Given, ...]:
     if isinstance(value, yaml.ScalarEvent):
         return (_given(path, name, value),)
-    found = []
+    values = []
     for item in events:
         if isinstance(item, yaml.SequenceEndEvent):
             break
         if not isinstance(item, yaml.ScalarEvent):
-            raise BadInput(f"{path}:{_line(item)}: {shown_key(name)}: a list holds plain values only")
-        found.append(_given(path, name, item))
-    if not found:
+            raise BadInput(f"{path}:{_line(item)}: {shown_key(name)}: a list may contain plain values only")
+        values.append(_given(path, name, item))
+    if not values:
         raise BadInput(f"{path}:{_line(value)}: {shown_key(name)}: the list is empty")
-    return tuple(found)
+    return tuple(values)
 
 
 def _given(path: Path, name: str, event: yaml.ScalarEvent) -> Given:
@@ -100,7 +100,7 @@ def _events(path: Path) -> Iterator[yaml.Event]:
         for event in yaml.parse(_text(path), Loader=yaml.SafeLoader):
             documents += isinstance(event, yaml.DocumentStartEvent)
             if documents > 1:
-                raise BadInput(f"{path}:{_line(event)}: a second document; expected one")
+                raise BadInput(f"{path}:{_line(event)}: expected one YAML document, found a second")
             if getattr(event, "tag", None) is not None:
                 raise BadInput(f"{path}:{_line(event)}: tags ({event.tag!r}) are not allowed")
             if getattr(event, "anchor", None) is not None:
@@ -123,7 +123,9 @@ def _text(path: Path) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise BadInput(f"{path}: not a regular file")
         if status.st_size > _LARGEST_FILE_BYTES:
-            raise BadInput(f"{path}: {status.st_size} bytes is too large for an experiment file")
+            raise BadInput(
+                f"{path}: an experiment file has at most {_LARGEST_FILE_BYTES} bytes, got {status.st_size}"
+            )
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None

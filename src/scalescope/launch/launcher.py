@@ -1,12 +1,13 @@
 """What every launcher offers, whichever way it starts ranks."""
 
+import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import ExitCode, ScalescopeError
-from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Status
@@ -22,14 +23,14 @@ class Outcome:
     rank: int | None = None
     step: int | None = None
     log: str | None = None
-    bad_input: bool = False  # the request is wrong: every other launch of it would fail alike
+    bad_input: bool = False  # the request is wrong: every other launch of it would fail too
     records: list[RankRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     telemetry: dict[str, Any] = field(default_factory=dict)
 
 
 class RanksLost(ScalescopeError):
-    """Ranks that others started are gone, and without all of them nothing more can be measured."""
+    """Ranks that torchrun or srun started have ended, and nothing can be measured without them."""
 
     exit_code = ExitCode.WORKER_FAILED
 
@@ -41,10 +42,10 @@ class RanksLost(ScalescopeError):
 
 
 class Watcher(Protocol):
-    """Told what happens while a launch runs."""
+    """Is notified while a launch runs."""
 
     def placed(self, lines: list[str], hosts: list[str]) -> None:
-        """All ranks have their place: one line and one host name a rank."""
+        """All ranks are placed: one line and one host name per rank."""
         ...
 
     def advanced(self, fraction: float) -> None:
@@ -71,7 +72,7 @@ class Launcher(Protocol):
         ...
 
     def systems(self) -> Mapping[str, Mapping[str, Any]]:
-        """What every one of these hosts says of itself (`inspection`)."""
+        """What was inspected on each of these hosts (`inspection`)."""
         ...
 
     def check(self, trial: Trial) -> None:
@@ -90,70 +91,20 @@ class Launcher(Protocol):
 
 
 def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Whether finished ranks computed the right thing."""
-    return _JUDGES[str(trial.settings["benchmark"])](trial, records)
+    """Whether finished ranks computed the right thing, by the rules of their benchmark.
 
-
-def _judge_training(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Losses must be finite, and parameters equal on all ranks."""
-    for record in records:
-        bad = record.counters.get("first_bad_loss_step")
-        if bad is not None:
-            step = int(trial.settings["warmup_steps"]) + int(bad)
-            reason = f"the loss of rank {record.rank} is not finite at step {step}"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, step=step, records=records)
-    sums = {record.counters.get("parameter_checksum") for record in records}
-    if len(sums) > 1 and not has_ablation(trial, NO_COMM):
-        reason = "the ranks' parameters differ after training"
-        return Outcome(status="invalid", reason=reason, records=records)
-    return Outcome(status="ok", records=records)
-
-
-def _judge_communication(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Every element of every result must be the predicted one."""
-    for record in records:
-        for name, count in record.counters.items():
-            if name.endswith("/wrong") and count:
-                case = name.removesuffix("/wrong")
-                reason = f"{count} wrong elements in {case} on rank {record.rank}"
-                return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    return Outcome(status="ok", records=records)
-
-
-def _judge_memory(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Every rank must say what it took at its peak, if only that it could not be measured."""
-    for record in records:
-        if "measured/peak" not in record.counters:
-            reason = f"rank {record.rank} measured no memory"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    return Outcome(status="ok", records=records)
-
-
-def _judge_profile(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """A trace must show what happened: on a GPU kernels, between ranks their exchange."""
-    for record in records:
-        if record.counters.get("device_events") == 0:
-            reason = f"the trace of rank {record.rank} shows no kernel: the profiler could not see the GPU"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    if trial.world_size == 1 or has_ablation(trial, NO_COMM):
+    The rules are the function `judge` of the benchmark's module in `launch.validity`. Without such a module
+    there is nothing to check.
+    """
+    name = f"scalescope.launch.validity.{trial.benchmark}"
+    if importlib.util.find_spec(name) is None:
         return Outcome(status="ok", records=records)
-    for record in records:
-        if record.counters.get("communication_events") == 0:
-            reason = f"the trace of rank {record.rank} shows no communication, and there must be some"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
-    return Outcome(status="ok", records=records)
-
-
-_JUDGES = {
-    "train": _judge_training,
-    "comm": _judge_communication,
-    "memory": _judge_memory,
-    "profile": _judge_profile,
-}
+    outcome: Outcome = importlib.import_module(name).judge(trial, records)
+    return outcome
 
 
 def record_from(raw: dict[str, object]) -> RankRecord:
-    """A rank's own file as a record; what it could not say stays empty."""
+    """A rank's file as a record; what is missing stays empty."""
     return RankRecord(
         rank=int(str(raw["rank"])),
         host=str(raw.get("host", "unknown")),

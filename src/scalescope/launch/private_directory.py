@@ -1,4 +1,4 @@
-"""A directory nobody else can read, for what the ranks of one launch share; gone with its owner."""
+"""A directory that only we can read, for what the ranks of one launch share; removed with its owner."""
 
 import contextlib
 import fcntl
@@ -58,13 +58,13 @@ def _hold(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CannotRun(f"{path}: ranks cannot meet there: {error.strerror}") from None
-    found = os.fstat(lock)
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise CannotRun(f"{path}: ranks cannot share this directory: {error.strerror}") from None
+    status = os.fstat(lock)
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         os.close(lock)
-        raise CannotRun(f"{path}: ranks cannot meet there: it is somebody else's")
+        raise CannotRun(f"{path}: ranks cannot share this directory: other users own it or may read it")
     fcntl.flock(lock, fcntl.LOCK_SH)
-    if path.exists() and os.path.samestat(found, path.stat()):
+    if path.exists() and os.path.samestat(status, path.stat()):
         return lock
     os.close(lock)
     return None
@@ -73,14 +73,14 @@ def _hold(path: Path) -> int | None:
 def _make(fallback: Path) -> Path:
     for parent in (Path(_SHARED_MEMORY), None, fallback):
         with contextlib.suppress(OSError):
-            place = Path(tempfile.gettempdir()) if parent is None else parent
-            _remove_leftovers(place)
-            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-    raise CannotRun("no place for temporary files: /dev/shm, TMPDIR and the run folder refuse them")
+            directory = Path(tempfile.gettempdir()) if parent is None else parent
+            _remove_leftovers(directory)
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
+    raise CannotRun("temporary files cannot be created in /dev/shm, TMPDIR or the run folder")
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove the directories of launchers that were killed: those whose lock nobody holds."""
+    """Remove the directories of launchers that were killed: those whose lock is free."""
     for path in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_ctime > _YOUNG_S and is_abandoned(path):
@@ -88,7 +88,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether nobody holds a lock on what is there."""
+    """Whether no process holds a lock on the path."""
     lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Learns what torch can do here, without importing it into this process."""
+"""Finds out what torch can do here, without importing it into this process."""
 
 import json
 import subprocess
@@ -19,17 +19,17 @@ def probe_in_new_process() -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
-        raise CannotRun(f"looking at the machine took longer than {_LIMIT_S} s") from None
+        raise CannotRun(f"probing the machine took longer than {_LIMIT_S} s") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CannotRun(f"torch cannot be used here: {last}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One host as its ranks saw it; the first of them looked at all of it."""
+    """One host as its ranks probed it; the first of them probed all of it."""
 
     machine: Machine
     system: dict[str, Any]
@@ -37,49 +37,49 @@ class Node:
 
 
 def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
-    """Every node by name, from what its ranks saw: cores and GPUs may be dealt out among them.
+    """Every node by name, from what its ranks probed: cores and GPUs may be divided among them.
 
-    `probes` has one entry a rank, in their order.
+    `probes` has one entry per rank, in their order.
     """
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for number in dict.fromkeys(probe["node"] for probe in probes):
         ranks = {rank: probe for rank, probe in enumerate(probes) if probe["node"] == number}
-        seen = list(ranks.values())
-        first = next((one for one in seen if one["machine"]), None)
-        name = seen[0]["host"]
+        node_probes = list(ranks.values())
+        first = next((probe for probe in node_probes if probe["machine"]), None)
+        name = node_probes[0]["host"]
         if first is None:
-            raise CannotRun(f"no rank of {name} has LOCAL_RANK 0, so nobody looked at that node")
+            raise CannotRun(f"no rank of {name} has LOCAL_RANK 0, so that node was not probed")
         raw = {
             **first["machine"],
-            "cores": _cores(first["machine"], seen),
-            "gpus": _gpus(first["machine"], seen),
+            "cores": _cores(first["machine"], node_probes),
+            "gpus": _gpus(first["machine"], node_probes),
         }
         try:
             machine = machine_from_probe(raw)
         except CannotRun as error:
             raise CannotRun(f"{name}: {error}") from None
-        found[name if name not in found else f"{name} (node {number})"] = Node(
+        nodes[name if name not in nodes else f"{name} (node {number})"] = Node(
             machine=machine,
             system=first["system"],
             ranks=tuple(ranks),
         )
-    return found
+    return nodes
 
 
 def _cores(raw: dict[str, Any], ranks: list[dict[str, Any]]) -> int:
     """All cores of the ranks together, and no more than SLURM gave them."""
-    seen = len({core for rank in ranks for core in rank["cores"]}) or int(raw["cores"])
+    visible = len({core for rank in ranks for core in rank["cores"]}) or int(raw["cores"])
     granted = sum(rank["cpus_per_task"] for rank in ranks)
-    return min(seen, granted) if granted else seen
+    return min(visible, granted) if granted else visible
 
 
 def _gpus(raw: dict[str, Any], ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the first rank sees, and what only others see."""
-    found = {gpu["uuid"]: gpu for gpu in raw["gpus"]}
+    gpus = {gpu["uuid"]: gpu for gpu in raw["gpus"]}
     for rank in ranks:
         if rank["gpu"]:
-            found.setdefault(rank["gpu"]["uuid"], rank["gpu"])
-    return list(found.values())
+            gpus.setdefault(rank["gpu"]["uuid"], rank["gpu"])
+    return list(gpus.values())
 
 
 def machine_from_probe(raw: dict[str, Any]) -> Machine:
@@ -88,5 +88,5 @@ def machine_from_probe(raw: dict[str, Any]) -> Machine:
     version = machine.torch_version.partition("+")[0].split(".")
     numbers = tuple(int(part) for part in version[:2] if part.isdigit())
     if numbers < _LEAST_TORCH:
-        raise CannotRun(f"torch {machine.torch_version} is too old; 2.6 or newer is needed")
+        raise CannotRun(f"torch 2.6 or newer is required, found {machine.torch_version}")
     return machine

@@ -63,5 +63,5 @@ def _sync_directory(directory: Path) -> None:
 
 
 def to_text(record: Any) -> str:
-    """JSON for a person's eyes: indented, stable, without NaN."""
+    """Readable JSON: indented, stable, without NaN."""
     return json.dumps(record, indent=1, sort_keys=False, allow_nan=False) + "\n"

@@ -1,6 +1,6 @@
-"""Heartbeats: a small shared-memory file in which every rank says how far it is.
+"""Heartbeats: a small shared-memory file in which every rank writes how far it is.
 
-The launcher reads it beside the ranks, so that a silent rank can be told from a busy one without any
+The launcher reads it while the ranks run, so that it can distinguish a hung rank from a busy one without any
 message between them.
 """
 

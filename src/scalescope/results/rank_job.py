@@ -1,4 +1,4 @@
-"""RankJob: all that a rank is told, as plain JSON."""
+"""RankJob: everything a rank needs to know, as plain JSON."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Echoes: errors that a healthy rank reports only because another one is gone."""
+"""Secondary errors: those that a healthy rank reports only because another rank has ended."""
 
 _WORDS = (
     "closed by peer",
@@ -12,6 +12,6 @@ _WORDS = (
 
 
 def is_secondary_error(message: str) -> bool:
-    """Whether somebody else's end explains this error."""
+    """Whether the end of another rank explains this error."""
     lowered = message.lower()
     return any(word in lowered for word in _WORDS)

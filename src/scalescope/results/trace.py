@@ -12,7 +12,7 @@ PREFIX = "scalescope."
 INPUT, FORWARD, BACKWARD, OPTIMIZER, CLEAR = (
     f"{PREFIX}{name}" for name in ("input", "forward", "backward", "optimizer", "clear")
 )
-COMPUTE = f"{PREFIX}compute"  # compute that is no operation of torch: a paced model's sleep
+COMPUTE = f"{PREFIX}compute"  # compute that is not an operation of torch: a paced model's sleep
 _COMMUNICATION = re.compile(r"^gloo:|nccl", re.IGNORECASE)
 
 
@@ -22,7 +22,7 @@ def is_communication(name: str) -> bool:
 
 
 def is_transfer(name: str) -> bool:
-    """Whether an event on the host is a transfer itself; NCCL's there only say that a kernel was started."""
+    """Whether an event on the host is a transfer itself; NCCL's there only mark that a kernel was started."""
     return name.lower().startswith("gloo:")
 
 
@@ -32,7 +32,7 @@ def trace_name(trial_id: str, launch: int, rank: int) -> str:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The complete events of a Chrome trace; ValueError where it is none."""
+    """The complete events of a Chrome trace; ValueError if the file is not one."""
     content = path.read_bytes()
     try:
         raw = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
@@ -40,7 +40,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"the file is damaged: {error}") from None
     events = raw.get("traceEvents") if isinstance(raw, dict) else raw
     if not isinstance(events, list):
-        raise ValueError("no Chrome trace: it has no list of events")
+        raise ValueError("not a Chrome trace: it has no list of events")
     return [
         event for event in events if isinstance(event, dict) and event.get("ph") == "X" and "dur" in event
     ]

@@ -44,15 +44,18 @@ def test_what_can_be_measured_is_taken(changes: dict[str, Any]) -> None:
     [
         ({"collective": "all_reduce,gather_all"}, "gather_all"),
         ({"max_bytes": 4}, "max_bytes 4 is below min_bytes 8"),
-        ({"world_size": 1}, "two ranks or more"),
-        ({"min_bytes": 2, "max_bytes": 3}, "2 bytes, holds no float32 element at all"),
-        ({"min_bytes": 3, "max_bytes": 5}, "3 bytes, holds no float32 element at all"),
+        ({"world_size": 1}, "at least 2 ranks"),
+        ({"min_bytes": 2, "max_bytes": 3}, "2 bytes, .* float32 element$"),
+        ({"min_bytes": 3, "max_bytes": 5}, "3 bytes, .* float32 element$"),
         (
             {"collective": "all_gather,all_to_all", "world_size": 3, "max_bytes": 8},
-            "8 bytes, holds no float32 element for every rank",
+            "8 bytes, .* float32 element per rank$",
         ),
-        ({"collective": "all_reduce,reduce", "in_place": False}, "all_reduce, reduce in place only"),
-        ({"collective": "sendrecv", "in_place": True}, "sendrecv out of place only; leave out --in-place"),
+        (
+            {"collective": "all_reduce,reduce", "in_place": False},
+            "--out-of-place cannot be used with all_reduce, reduce",
+        ),
+        ({"collective": "sendrecv", "in_place": True}, "--in-place cannot be used with sendrecv"),
     ],
 )
 def test_what_leaves_nothing_to_measure_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -61,7 +64,7 @@ def test_what_leaves_nothing_to_measure_is_refused(changes: dict[str, Any], mess
 
 
 def test_a_type_that_gloo_does_not_carry_between_gpus_is_refused() -> None:
-    with pytest.raises(CannotRun, match="gloo cannot carry every collective between GPUs"):
+    with pytest.raises(CannotRun, match=r"gloo .* --backend nccl"):
         Comm.check({**_FINE, "dtype": "bfloat16", "device": "cuda"})
 
 

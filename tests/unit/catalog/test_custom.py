@@ -18,10 +18,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("reference", "message"),
     [
         ("nowhere.py:build", r"nowhere.py: No such file or directory$"),
-        ("mine.py:", r"'' is no function name; expected FILE.py:FUNCTION$"),
-        ("mine.py:a-b", r"'a-b' is no function name"),
+        ("mine.py:", r"'' is not a function name; expected FILE.py:FUNCTION$"),
+        ("mine.py:a-b", r"'a-b' is not a function name"),
         ("a/b:build", r"'a/b' is neither a FILE.py nor a module name$"),
-        ("mine.py:biuld", r"there is no biuld in it; functions there: build$"),
+        ("mine.py:biuld", r"biuld is not defined there; .* build$"),
         ("torn.py:build", r"^torn.py:2: invalid syntax: def build\(:$"),
     ],
 )

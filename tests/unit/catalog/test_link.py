@@ -73,7 +73,7 @@ def test_rates_of_named_ranks_are_in_their_order() -> None:
 def test_a_rank_without_a_rate_is_refused() -> None:
     with pytest.raises(BadInput) as caught:
         rates_of("0:1gbit,2:1gbit", 3)
-    assert str(caught.value) == "--link 0:1gbit,2:1gbit: names no rate for rank 1"
+    assert str(caught.value) == "--link 0:1gbit,2:1gbit: has no rate for rank 1"
 
 
 @given(st.dictionaries(st.integers(0, 99), st.integers(1, 999), min_size=1))

@@ -102,7 +102,7 @@ def test_the_help_of_a_measuring_verb_is_grouped_by_card(run: Run) -> None:
 @pytest.mark.parametrize(("verb", "repeats"), [("run", 5), ("scale", 5), ("train", 1)])
 def test_help_shows_the_defaults_of_the_verb(run: Run, verb: str, repeats: int) -> None:
     text = " ".join(run(verb, "--help").out.split())
-    assert f"a claim 5. [default: {repeats}]" in text
+    assert f"a claim at least 5. [default: {repeats}]" in text
 
 
 def test_nothing_typed_shows_the_help_as_it_is_meant_to_be_read(run: Run) -> None:
@@ -128,18 +128,18 @@ BAD_COMMANDS = {
     "train a.yaml b.yaml": "got unexpected extra argument (b.yaml) (see scalescope train --help)",
     "train --batch-size": "Option '--batch-size' requires an argument",
     "train --env A": "--env A: expected NAME=VALUE",
-    "train --env =1": "--env : '' is not a name of an environment variable",
+    "train --env =1": "--env : '' is not a valid name of an environment variable",
     "train none.yaml": "none.yaml: No such file or directory",
     "train .": ".: not a regular file",
     "train --batch-size ''": "--batch-size: expected a whole number, got ''",
     "train --batch-size 8,": "--batch-size: expected a whole number, got ''",
     "train --batch-size 8,8": "--batch-size: 8 is given twice",
     "train --batch-size 8 --global-batch-size 8": "--global-batch-size: give batch_size",
-    "train --world-size 0": "--world-size: 0 is too small; the least is 1",
-    "train --backend ncll": "--backend: 'ncll' is not one of gloo, nccl, auto; did you mean nccl?",
+    "train --world-size 0": "--world-size: must be at least 1, got 0",
+    "train --backend ncll": "--backend: must be one of gloo, nccl, auto, got 'ncll'; did you mean nccl?",
     "train --strategy dpp": "--strategy: unknown strategy 'dpp'; known: ",
     "train --repeats 1,2": "--repeats: expected a whole number, got '1,2'",
-    "train --name ../x": "--name: a name is 1 to 64 letters",
+    "train --name ../x": "--name: expected 1 to 64 letters",
     "train --name \x1b[31m": "--name: expected a printable word, got '\\x1b[31m'",
     "train --profile-steps 2": "--profile-steps requires --profile",
     "train --profile-ranks 0": "--profile-ranks requires --profile",

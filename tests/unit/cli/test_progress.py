@@ -103,7 +103,7 @@ def test_a_mistake_in_the_display_does_not_end_the_measurement(attach: Callable[
 
     with TerminalWatcher(every_placement=False, verbose=False, clock=Clock()) as watcher:
         watcher._progress = Broken()  # type: ignore[assignment]
-    assert "The progress cannot be shown" in terminal.getvalue()
+    assert "Progress cannot be shown" in terminal.getvalue()
 
 
 def test_placements_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

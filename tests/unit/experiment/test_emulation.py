@@ -75,7 +75,7 @@ def test_casts_for_the_exchange_are_no_products() -> None:
 
 def test_a_gpu_without_matrix_units_for_a_format() -> None:
     assert notes(volta(), precision="tf32,bf16,fp16") == [
-        "tf32 is not available on this GPU: products are computed in fp32.",
+        "tf32 is not available on this GPU: matrix products are computed in fp32.",
         "bf16 is emulated on this GPU, which may take many times as long as fp32.",
     ]
 

@@ -112,7 +112,9 @@ def test_single_above_one_rank_is_refused() -> None:
 def test_ten_thousand_trials_are_allowed_and_one_more_row_is_not() -> None:
     hundred = ",".join(str(number) for number in range(100))
     more = ",".join(str(number) for number in range(101))
-    with pytest.raises(BadInput, match=r"^the lists multiply to 10,100 trials; --yes runs more than 10,000$"):
+    with pytest.raises(
+        BadInput, match=r"^the lists multiply to 10,100 trials; add --yes to run more than 10,000$"
+    ):
         expand(ask(seed=hundred, lr=more), TWO_CORES)
     assert len(expand(ask(seed=hundred, lr=hundred), TWO_CORES).trials) == 10_000
 
@@ -138,7 +140,7 @@ def test_a_global_batch_is_shared_and_makes_the_mode_strong() -> None:
 @pytest.mark.parametrize(("total", "near"), [("65", 64), ("1", 2), ("127", 126)])
 def test_a_global_batch_that_does_not_divide_is_refused_with_one_that_does(total: str, near: int) -> None:
     with pytest.raises(
-        BadInput, match=rf"^global_batch_size {total} does not divide over 2 ranks; {near} would$"
+        BadInput, match=rf"^global_batch_size must be divisible by 2 ranks, got {total}; use {near}$"
     ):
         expand(ask(global_batch_size=total, world_size="2"), TWO_CORES)
 
@@ -147,7 +149,7 @@ def test_a_global_batch_that_does_not_divide_is_refused_with_one_that_does(total
 def test_warmup_must_leave_steps_to_measure(warmup: str, steps: str, epochs: str) -> None:
     total = int(steps) * int(epochs)
     with pytest.raises(
-        BadInput, match=rf"^warmup_steps {warmup} leaves nothing of {total} steps to measure; "
+        BadInput, match=rf"^warmup_steps must be less than the launch's {total} steps, got {warmup}; "
     ):
         expand(ask(warmup_steps=warmup, steps_per_epoch=steps, epochs=epochs), TWO_CORES)
 
@@ -165,7 +167,7 @@ def test_more_ranks_than_gpus_are_refused_with_the_count() -> None:
 def test_oversubscribing_is_obeyed_and_said() -> None:
     expansion = expand(ask(world_size="4", oversubscribe="true"), with_gpus(2))
     assert [trial.world_size for trial in expansion.trials] == [4]
-    assert expansion.notes == ("4 ranks share 2 GPU(s): no scaling measurement.",)
+    assert expansion.notes == ("4 ranks share 2 GPU(s): this is not a scaling measurement.",)
 
 
 def test_oversubscribing_in_half_of_the_trials_is_not_enough() -> None:
@@ -184,7 +186,7 @@ def test_more_ranks_than_cores_are_allowed_and_said() -> None:
 
 
 def test_nccl_without_cuda_suggests_gloo() -> None:
-    with pytest.raises(CannotRun, match=r"^--backend nccl needs CUDA GPUs; use --backend gloo$"):
+    with pytest.raises(CannotRun, match=r"^--backend nccl requires CUDA GPUs; use --backend gloo$"):
         expand(ask(backend="nccl"), TWO_CORES)
 
 
@@ -201,13 +203,13 @@ def test_a_torch_without_nccl_takes_gloo_by_itself_and_refuses_nccl() -> None:
 
 
 def test_a_torch_without_any_backend_is_refused() -> None:
-    with pytest.raises(CannotRun, match=r"^--backend gloo: this torch has only none$"):
+    with pytest.raises(CannotRun, match=r"^--backend gloo: this torch has only no backend$"):
         expand(ask(), dataclasses.replace(TWO_CORES, backends=()))
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_a_gpu_that_torch_cannot_use_is_not_passed_over(device: str) -> None:
-    with pytest.raises(CannotRun, match=r"the driver is too old; --device cpu measures the CPU") as caught:
+    with pytest.raises(CannotRun, match=r"the driver is too old; use --device cpu") as caught:
         expand(ask(device=device), BROKEN_GPU)
     assert caught.value.exit_code == 3
 
@@ -217,13 +219,15 @@ def test_a_gpu_that_torch_cannot_use_does_not_keep_the_cpu_from_being_measured()
 
 
 def test_cuda_without_a_gpu_cannot_run() -> None:
-    with pytest.raises(CannotRun, match=r"^--device cuda: torch sees no GPU here"):
+    with pytest.raises(CannotRun, match=r"^--device cuda: torch finds no GPU here"):
         expand(ask(device="cuda"), TWO_CORES)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp16"])
 def test_gpu_precisions_cannot_run_on_the_cpu(precision: str) -> None:
-    with pytest.raises(CannotRun, match=rf"^precision {precision} needs a CUDA GPU; bf16 works on the CPU$"):
+    with pytest.raises(
+        CannotRun, match=rf"^precision {precision} requires a CUDA GPU; bf16 works on the CPU$"
+    ):
         expand(ask(precision=precision), TWO_CORES)
     assert only_trial(with_gpus(1), precision=precision).settings["precision"] == precision
 
@@ -260,7 +264,7 @@ def test_the_record_says_the_threads_that_the_variable_sets(value: str, threads:
 
 
 def test_threads_given_twice_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"--threads-per-rank or --env OMP_NUM_THREADS, not both"):
+    with pytest.raises(BadInput, match=r"--threads-per-rank cannot be used with --env OMP_NUM_THREADS"):
         expand(ask(threads_per_rank="2", env__OMP_NUM_THREADS="2"), TWO_CORES)
 
 
@@ -271,17 +275,19 @@ def test_each_value_of_a_variable_is_a_trial() -> None:
 
 
 def test_a_setting_that_no_trial_uses_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"^bucket_cap_mb belongs to ddp\b.*, which no trial here uses$"):
+    with pytest.raises(BadInput, match=r"^bucket_cap_mb is a setting of ddp\b.*, which no trial here uses$"):
         expand(ask(bucket_cap_mb="10", world_size="1"), TWO_CORES)
 
 
 def test_the_owner_of_an_unused_setting_is_named_as_it_is_asked_for() -> None:
-    with pytest.raises(BadInput, match=r"^num_classes belongs to cnn and transformer, which no trial here"):
+    with pytest.raises(
+        BadInput, match=r"^num_classes is a setting of cnn and transformer, which no trial here"
+    ):
         expand(ask(num_classes="7"), TWO_CORES)
     for name in cards.names("strategies"):
         for setting in settings_of(cards.card("strategies", name)):
             with pytest.raises(
-                BadInput, match=rf"^{setting.name} belongs to .*\b{name}\b.*, which no trial here"
+                BadInput, match=rf"^{setting.name} is a setting of .*\b{name}\b.*, which no trial here"
             ):
                 expand(ask(**{setting.name: _any_value(setting), "world_size": "1"}), TWO_CORES)
 

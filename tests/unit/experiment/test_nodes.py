@@ -3,7 +3,7 @@
 import dataclasses
 
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
-from scalescope.experiment.nodes import differences, together
+from scalescope.experiment.nodes import combined_machine, differences
 from scalescope.launch.fake import TWO_CORES
 from scalescope.results.provenance import describe_environment, environment_id
 
@@ -12,12 +12,12 @@ _LARGE = dataclasses.replace(TWO_CORES, cores=8, gpus=(_GPU,), torch_version="2.
 
 
 def test_one_node_is_itself() -> None:
-    assert together({"a": TWO_CORES}, {"a": 8}) is TWO_CORES
+    assert combined_machine({"a": TWO_CORES}, {"a": 8}) is TWO_CORES
     assert TWO_CORES.ranks_on_a_host(8) == 8
 
 
 def test_several_nodes_give_all_gpus_and_the_cores_of_the_most_crowded() -> None:
-    both = together({"a": _LARGE, "b": TWO_CORES, "c": _LARGE}, {"a": 3, "b": 3, "c": 2})
+    both = combined_machine({"a": _LARGE, "b": TWO_CORES, "c": _LARGE}, {"a": 3, "b": 3, "c": 2})
     assert (both.cores, len(both.gpus), both.ranks_per_node) == (2, 2, 3)
     assert [both.ranks_on_a_host(ranks) for ranks in (1, 2, 8)] == [1, 2, 3]
 
@@ -28,7 +28,7 @@ def test_a_gpu_that_two_nodes_see_is_one() -> None:
 
     def gpus(*uuids: str) -> int:
         nodes = {f"n{number}": node(uuid) for number, uuid in enumerate(uuids)}
-        return len(together(nodes, dict.fromkeys(nodes, 1)).gpus)
+        return len(combined_machine(nodes, dict.fromkeys(nodes, 1)).gpus)
 
     assert gpus("79667e19-89eb", "79667e19-89eb") == 1
     assert gpus("79667e19-89eb", "79667e19-ffd1") == 2
@@ -36,7 +36,7 @@ def test_a_gpu_that_two_nodes_see_is_one() -> None:
 
 
 def test_ranks_dealt_out_unevenly_share_the_cores_of_the_node_with_most() -> None:
-    found = together({"a": _LARGE, "b": _LARGE}, {"a": 6, "b": 2})
+    found = combined_machine({"a": _LARGE, "b": _LARGE}, {"a": 6, "b": 2})
     assert (found.cores, found.ranks_per_node) == (8, 6)
 
 
@@ -55,7 +55,7 @@ def test_differences_name_the_nodes() -> None:
 
 def test_the_environment_holds_every_node_and_what_differs() -> None:
     nodes = {"a": TWO_CORES, "b": _LARGE}
-    found = describe_environment(together(nodes, {"a": 1, "b": 1}), "1", nodes)
+    found = describe_environment(combined_machine(nodes, {"a": 1, "b": 1}), "1", nodes)
     assert found["nodes"]["b"]["cores"] == 8
     assert len(found["node_differences"]) == 4
     alone = describe_environment(TWO_CORES, "1")
@@ -63,9 +63,9 @@ def test_the_environment_holds_every_node_and_what_differs() -> None:
 
 
 def test_several_nodes_are_another_environment_than_one() -> None:
-    assert environment_id(together({"a": TWO_CORES, "b": TWO_CORES}, {"a": 1, "b": 1})) != environment_id(
-        TWO_CORES
-    )
+    assert environment_id(
+        combined_machine({"a": TWO_CORES, "b": TWO_CORES}, {"a": 1, "b": 1})
+    ) != environment_id(TWO_CORES)
 
 
 def test_nodes_together_compute_as_the_worst_of_them() -> None:
@@ -75,4 +75,4 @@ def test_nodes_together_compute_as_the_worst_of_them() -> None:
         "a": dataclasses.replace(TWO_CORES, precisions=(native,)),
         "b": dataclasses.replace(TWO_CORES, precisions=(emulated,)),
     }
-    assert together(nodes, {"a": 1, "b": 1}).precisions == (emulated,)
+    assert combined_machine(nodes, {"a": 1, "b": 1}).precisions == (emulated,)

@@ -75,21 +75,21 @@ def test_a_workloads_batch_depends_on_the_device() -> None:
 
 
 def test_a_depth_of_no_resnet_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"^depth 49 is no ResNet's; .* 50 is nearest$"):
+    with pytest.raises(BadInput, match=r"^depth must be one of .* got 49; the nearest is 50$"):
         _trial(workload="cnn", depth="49")
 
 
 @pytest.mark.parametrize(("workload", "data"), [("mlp", "own"), ("cnn", "ag_news"), ("paced", "own")])
 def test_data_that_a_workload_cannot_read_is_refused(workload: str, data: str) -> None:
-    hint = "; --workload transformer reads it" if data == "ag_news" else ""
+    hint = "; --workload transformer can use ag_news" if data == "ag_news" else ""
     with pytest.raises(
-        BadInput, match=rf"^workload {workload} cannot be fed {data}, it takes synthetic{hint}$"
+        BadInput, match=rf"^workload {workload} cannot use data {data}; it can use synthetic{hint}$"
     ):
         _trial(workload=workload, data=data)
 
 
 def test_an_own_workload_is_fed_its_own(own: str) -> None:
-    with pytest.raises(BadInput, match=r"cannot be fed synthetic, it takes own$"):
+    with pytest.raises(BadInput, match=r"cannot use data synthetic; it can use own$"):
         _trial(workload=own, data="synthetic")
 
 
@@ -129,7 +129,7 @@ def test_a_run_from_before_accumulation_has_one_batch_a_step() -> None:
 def test_a_global_batch_divides_over_ranks_and_accumulation_steps(total: str, near: int) -> None:
     over = r"2 ranks × 3 accumulation steps"
     with pytest.raises(
-        BadInput, match=rf"^global_batch_size {total} does not divide over {over}; {near} would$"
+        BadInput, match=rf"^global_batch_size must be divisible by {over}, got {total}; use {near}$"
     ):
         _trial(world_size="2", global_batch_size=total, accumulation_steps="3")
 

@@ -1,7 +1,11 @@
 """Finished ranks are held against what right training, and a whole trace, looks like."""
 
+import importlib
 from typing import Any
 
+import pytest
+
+from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import judge, record_from
 from scalescope.results.result import RankRecord
@@ -56,7 +60,7 @@ def test_a_trace_must_show_the_communication_that_there_must_be() -> None:
     records = _records({"communication_events": 3}, {"communication_events": 0})
     outcome = judge(_recorded(), records)
     assert (outcome.status, outcome.rank, outcome.records) == ("invalid", 1, records)
-    assert outcome.reason == "the trace of rank 1 shows no communication, and there must be some"
+    assert "no communication" in str(outcome.reason)
 
 
 def test_traces_that_show_communication_are_ok() -> None:
@@ -76,7 +80,7 @@ def test_a_trace_of_a_gpu_must_show_kernels() -> None:
     seen, blind = ({"communication_events": 3, "device_events": count} for count in (5, 0))
     outcome = judge(_recorded(), _records(seen, blind))
     assert (outcome.status, outcome.rank) == ("invalid", 1)
-    assert outcome.reason == "the trace of rank 1 shows no kernel: the profiler could not see the GPU"
+    assert "no kernels" in str(outcome.reason)
     assert judge(_recorded(), _records(seen, seen)).status == "ok"
 
 
@@ -93,3 +97,8 @@ def test_a_rank_that_recorded_nothing_owes_no_trace() -> None:
 def test_a_rank_file_that_says_little_becomes_a_record_that_says_so() -> None:
     record = record_from({"rank": 1})
     assert (record.rank, record.host, record.samples, record.counters) == (1, "unknown", {}, {})
+
+
+@pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
+def test_every_benchmark_has_rules_of_validity(benchmark: str) -> None:
+    assert callable(importlib.import_module(f"scalescope.launch.validity.{benchmark}").judge)

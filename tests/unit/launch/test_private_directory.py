@@ -108,7 +108,7 @@ def test_without_shared_memory_tmpdir_and_then_the_run_folder_serve(
     monkeypatch.setattr(tempfile, "tempdir", str(refused))
     with private_directory(fallback) as path:
         assert path.parent == fallback
-    with pytest.raises(CannotRun, match="no place for temporary files"), private_directory(refused):
+    with pytest.raises(CannotRun, match="temporary files cannot be created"), private_directory(refused):
         pass
 
 
@@ -126,7 +126,7 @@ def test_a_directory_that_others_could_have_made_is_refused(memory: Path) -> Non
     (memory / "scalescope-launch-77.0.0").mkdir(mode=0o755)
     (memory / "scalescope-launch-77.1.0").symlink_to(memory)
     for name in ("77.0.0", "77.1.0"):
-        with pytest.raises(CannotRun, match="ranks cannot meet there"), shared_directory(name):
+        with pytest.raises(CannotRun, match="ranks cannot share this directory"), shared_directory(name):
             pass
 
 

@@ -56,5 +56,5 @@ def test_nodes_of_one_name_are_told_apart() -> None:
 
 
 def test_a_node_that_nobody_looked_at_is_refused() -> None:
-    with pytest.raises(CannotRun, match="nobody looked at that node"):
+    with pytest.raises(CannotRun, match="that node was not probed"):
         nodes_from_probes([_probe("a", "0", machine=None)])

@@ -67,7 +67,7 @@ def test_only_complete_events_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [{}, {"traceEvents": None}, {"traceEvents": {}}, 3, "text", None])
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(ValueError, match="no Chrome trace: it has no list of events"):
+    with pytest.raises(ValueError, match="not a Chrome trace: it has no list of events"):
         read_events(written(tmp_path / "trace.json", content))
 
 

@@ -31,7 +31,7 @@ class Comm:
     selects = ()
 
     collective: str = setting(
-        ALL, "Collectives to measure, separated by commas; all is every one there is.", sweep=False
+        ALL, "Collectives to measure, separated by commas; all measures every one.", sweep=False
     )
     min_bytes: int = setting(8, "Smallest size.", kind="bytes", low=1, high=2**40, aliases=("-b",))
     max_bytes: int = setting(
@@ -42,39 +42,37 @@ class Comm:
         high=2**40,
         aliases=("-e",),
     )
-    step_factor: int = setting(2, "Each size is this many times the last.", low=2, high=1024, aliases=("-f",))
+    step_factor: int = setting(2, "Factor from each size to the next.", low=2, high=1024, aliases=("-f",))
     iters: int | None = setting(
         None,
-        "Iterations at each size; auto fits them into time_per_size.",
+        "Iterations per size; auto fits them into time_per_size.",
         low=1,
         high=1_000_000,
         none_word="auto",
         aliases=("-n",),
     )
-    warmup: int = setting(
-        5, "Most iterations before the measured ones.", low=1, high=100_000, aliases=("-w",)
-    )
+    warmup: int = setting(5, "Maximum number of warm-up iterations.", low=1, high=100_000, aliases=("-w",))
     time_per_size: float = setting(
         0.2,
-        "Time for each size where iters is auto; agreed over ranks, for all must run as many.",
+        "Time per size where iters is auto; all ranks agree on one number of iterations.",
         kind="duration",
         low=0.001,
     )
     dtype: str = setting("float32", "Element type; a list measures each.", choices=tuple(DTYPE_BYTES))
     in_place: bool | None = setting(
         None,
-        "Measure only in place or only out of place; both where torch offers both.",
+        "Measure only in place or only out of place; by default both, where torch offers both.",
         opposite="--out-of-place",
     )
     pairs: bool = setting(
         False,
-        "Measure every two ranks of a node and every two nodes by themselves, to find the one bad link.",
+        "Measure every pair of ranks of a node and every pair of nodes separately, to find a slow link.",
         neutral=False,
     )
 
     longest_exchange: float | None = setting(
         None,
-        "Leave out sizes beyond the first that takes longer.",
+        "Skip the sizes after the first that takes longer than this.",
         kind="duration",
         low=0.001,
         neutral=None,
@@ -82,7 +80,7 @@ class Comm:
     )
     purpose: str = setting(
         "measure",
-        "Whether to measure, or only to hear from NCCL what it chose.",
+        "Whether to measure, or only to log what NCCL chose.",
         choices=("measure", NCCL_LOG),
         neutral="measure",
         internal=True,
@@ -109,10 +107,12 @@ class Comm:
         if values["max_bytes"] < values["min_bytes"]:
             raise BadInput(f"max_bytes {values['max_bytes']} is below min_bytes {values['min_bytes']}")
         if values["world_size"] < 2:
-            raise BadInput("a collective needs two ranks or more; --world-size 2 is the least")
+            raise BadInput("collectives need at least 2 ranks; use --world-size 2 or more")
         _check_largest(values)
         if values["backend"] == "gloo" and values["device"] == "cuda":
-            raise CannotRun("gloo cannot carry every collective between GPUs; add --device cpu, or use nccl")
+            raise CannotRun(
+                "gloo does not support every collective on GPUs; use --backend nccl, or add --device cpu"
+            )
 
 
 def _check_offered(names: list[str], in_place: bool | None) -> None:
@@ -121,7 +121,7 @@ def _check_offered(names: list[str], in_place: bool | None) -> None:
     if in_place is None or ALL in names or any(in_place in card.in_place for card in chosen):
         return
     other, asked = ("out of place", "--in-place") if in_place else ("in place", "--out-of-place")
-    raise BadInput(f"torch offers {', '.join(names)} {other} only; leave out {asked}")
+    raise BadInput(f"{asked} cannot be used with {', '.join(names)}, which torch offers only {other}")
 
 
 def _check_largest(values: Mapping[str, Any]) -> None:
@@ -130,12 +130,14 @@ def _check_largest(values: Mapping[str, Any]) -> None:
     names = values["collective"].split(",")
     shared = ALL not in names and all(cards.card("collectives", name).shares_array for name in names)
     if largest < DTYPE_BYTES[values["dtype"]] * (values["world_size"] if shared else 1):
-        part = "for every rank" if shared else "at all"
-        raise BadInput(f"the largest size, {largest} bytes, holds no {values['dtype']} element {part}")
+        part = " per rank" if shared else ""
+        raise BadInput(
+            f"the largest size, {largest} bytes, is smaller than one {values['dtype']} element{part}"
+        )
 
 
 def _sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
-    found = [least]
-    while found[-1] * factor <= most:
-        found.append(found[-1] * factor)
-    return tuple(found)
+    sizes = [least]
+    while sizes[-1] * factor <= most:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)

@@ -7,7 +7,7 @@ from typing import Any
 from scalescope.catalog.setting import setting
 from scalescope.catalog.training import Training
 
-BATCHES = (1, 2, 4, 8)  # small ones tell as much about memory as large ones do, and sooner
+BATCHES = (1, 2, 4, 8)  # small batches show as much about memory as large ones, in less time
 WARMUP_STEPS = 2  # the optimizer makes its state in the first, DDP its lasting buckets after it
 
 
@@ -19,20 +19,20 @@ class Memory(Training):
 
     memory_limit: int | None = setting(
         None,
-        "Let every rank have only this much beyond what torch itself takes (512M, 8GiB); on the CPU it is "
-        "also what the largest batch is looked for in.",
+        "Memory limit per rank, beyond what torch itself takes (512M, 8GiB); on the CPU it is also the "
+        "limit for the search of the largest batch.",
         kind="bytes",
         low=1 << 20,
         high=2**50,
         neutral=None,
     )
     search: bool = setting(
-        True, "Look for the largest batch that fits, by trying.", neutral=True, sweep=False
+        True, "Search for the largest batch that fits, by trying.", neutral=True, sweep=False
     )
     purpose: str = setting(
         "measure",
-        "How closely to look: with all forecasts, beside another batch that has them, as a remark in a "
-        "larger run, or only whether the batch fits.",
+        "What to measure: everything with forecasts, another batch to compare with it, a brief version for "
+        "a larger run, or only whether the batch fits.",
         choices=("measure", "compare", "brief", "search"),
         neutral="measure",
         internal=True,

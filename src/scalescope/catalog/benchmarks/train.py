@@ -18,11 +18,11 @@ class Train(Training):
 
     heading = "Training"
 
-    epochs: int = setting(1, "Passes of steps_per_epoch steps.", low=1, high=1_000_000)
+    epochs: int = setting(1, "Number of epochs, each of steps_per_epoch steps.", low=1, high=1_000_000)
     steps_per_epoch: int | Literal["auto"] | None = setting(
         AUTO,
-        "Steps per epoch, warm-up included; auto measures for --window; all is every sample of a data set "
-        "once.",
+        "Steps per epoch, warm-up included; auto measures for --window; all uses every sample of the data "
+        "set once.",
         low=1,
         high=100_000_000,
         none_word="all",
@@ -30,7 +30,7 @@ class Train(Training):
     )
     window: float | None = setting(
         PerDevice(cpu=1.5, cuda=3.0),
-        "How long a launch measures after its warm-up; ranks agree on the number of steps before it. "
+        "How long a launch measures after its warm-up; the ranks agree on a number of steps first. "
         "--steps-per-epoch and --epochs count steps instead.",
         kind="duration",
         low=0.01,
@@ -41,7 +41,7 @@ class Train(Training):
     )
     min_steps: int = setting(
         5,
-        "Steps that a timed launch measures at least, however long they take.",
+        "Minimum number of steps that a timed launch measures, however long they take.",
         low=2,
         high=10_000,
         neutral=5,
@@ -50,28 +50,28 @@ class Train(Training):
     )
     warmup_steps: int = setting(
         5,
-        "First steps left out of the measurement. At least 3: DDP's first iterations use other "
-        "buckets than the rest.",
+        "Steps excluded from the measurement at the start; at least 3, because DDP's first iterations "
+        "use other buckets than later ones.",
         low=3,
         high=1_000_000,
     )
     eval: bool = setting(
         False,
-        "After every epoch, measure the accuracy on training and validation data. The clock stops meanwhile.",
+        "After every epoch, measure the accuracy on training and validation data, with the clock stopped.",
         neutral=False,
     )
     stand_in: bool = setting(
         False,
-        "Where there are more ranks than cores, let each sleep for the compute time that one alone was "
-        "measured to need, instead of fighting for cores; gradients and their exchange stay real.",
+        "With more ranks than cores, let each rank sleep for the compute time measured on one rank alone, "
+        "instead of competing for cores; gradients and their exchange stay real.",
         neutral=False,
     )
     delay_ms: float = setting(
-        0.0, "Time added to every step, to see whether it is found.", low=0, neutral=0.0, internal=True
+        0.0, "Time added to every step, to test whether it is found.", low=0, neutral=0.0, internal=True
     )
     ablation: str = setting(
         "none",
-        "What is switched off to see what it costs.",
+        "What is left out, to measure what it costs.",
         choices=("none", "noop_comm", "preloaded", "noop_comm+preloaded"),
         neutral="none",
         internal=True,
@@ -83,7 +83,7 @@ class Train(Training):
         return self.steps_per_epoch == AUTO
 
     def steps(self) -> int:
-        """How many steps a launch takes, warm-up included; 0 where only its ranks can tell."""
+        """How many steps a launch takes, warm-up included; 0 where only its ranks know."""
         return self.epochs * self.steps_per_epoch if isinstance(self.steps_per_epoch, int) else 0
 
     @staticmethod
@@ -100,7 +100,7 @@ class Train(Training):
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
-        """Refuse a warm-up that leaves nothing, epochs without an end and accuracies without a truth."""
+        """Refuse a warm-up that leaves nothing to measure, endless epochs, and --eval without a meaning."""
         Training.check_job(values)
         data = cards.card("data", values["data"])
         if values["steps_per_epoch"] is None and not data.ends:
@@ -109,17 +109,17 @@ class Train(Training):
         steps = values["epochs"] * values["steps_per_epoch"] if counted else 0
         if counted and values["warmup_steps"] >= steps:
             raise BadInput(
-                f"warmup_steps {values['warmup_steps']} leaves nothing of {steps} steps to measure; "
-                f"steps_per_epoch {values['warmup_steps'] + 10} would measure 10"
+                f"warmup_steps must be less than the launch's {steps} steps, got {values['warmup_steps']}"
+                f"; steps_per_epoch {values['warmup_steps'] + 10} measures 10 steps"
             )
         if values["steps_per_epoch"] == AUTO and values["window"] is None:
-            raise BadInput("window must be a time such as 3s; --steps-per-epoch counts steps instead")
+            raise BadInput("window must be a time such as 3s; use --steps-per-epoch to count steps instead")
         if values["eval"] and not data.has_validation:
             raise BadInput(
-                f"--eval: {values['data']} data has no validation part; --data ag_news or imdb has"
+                f"--eval requires validation data, which {values['data']} lacks; use --data ag_news or imdb"
             )
         strategy = cards.card("strategies", values["strategy"])
         if values["eval"] and not strategy.evaluates:
-            raise BadInput(f"--eval: strategy {values['strategy']} only trains; use ddp")
+            raise BadInput(f"--eval cannot be used with strategy {values['strategy']}; use ddp")
         if values["stand_in"] and values["eval"]:
-            raise BadInput("--stand-in computes nothing that --eval could judge; give one of them")
+            raise BadInput("--stand-in cannot be used with --eval: ranks that sleep compute no accuracy")

@@ -27,11 +27,11 @@ class AgNews(FilesOnDisk):
 def find_files(data_dir: str) -> tuple[Path, Path]:
     """train.csv and test.csv, in ag_news_csv or in the folder itself."""
     folder = existing_folder("ag_news", data_dir)
-    for place in (folder / "ag_news_csv", folder):
-        files = place / "train.csv", place / "test.csv"
+    for directory in (folder / "ag_news_csv", folder):
+        files = directory / "train.csv", directory / "test.csv"
         missing = [file.name for file in files if not file.is_file()]
         if not missing:
             return files
         if len(missing) < len(files):
-            raise BadInput(f"data ag_news: no {missing[0]} in {place}")
-    raise BadInput(f"data ag_news: no ag_news_csv/train.csv under {data_dir}")
+            raise BadInput(f"data ag_news: no {missing[0]} in {directory}")
+    raise BadInput(f"data ag_news: no ag_news_csv/train.csv in {data_dir}")

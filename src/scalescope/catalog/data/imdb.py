@@ -29,17 +29,16 @@ class Imdb(FilesOnDisk):
 def find_files(data_dir: str) -> tuple[Path, ...]:
     """What is trained on and what judges: two CSV files, two folders of aclImdb, or one file for both."""
     folder = existing_folder("imdb", data_dir)
-    for place in (folder / "imdb", folder):
-        files = place / "train.csv", place / "test.csv"
+    for directory in (folder / "imdb", folder):
+        files = directory / "train.csv", directory / "test.csv"
         if all(file.is_file() for file in files):
             return files
-        if (place / _ONE_FILE).is_file():
-            return (place / _ONE_FILE,)
-    for place in (folder / "aclImdb", folder):
-        parts = place / "train", place / "test"
+        if (directory / _ONE_FILE).is_file():
+            return (directory / _ONE_FILE,)
+    for directory in (folder / "aclImdb", folder):
+        parts = directory / "train", directory / "test"
         if all((part / name).is_dir() for part in parts for name in ("pos", "neg")):
             return parts
     raise BadInput(
-        f"data imdb: neither imdb/train.csv with test.csv nor {_ONE_FILE} nor aclImdb/train/pos "
-        f"under {data_dir}"
+        f"data imdb: none of imdb/train.csv with test.csv, {_ONE_FILE} and aclImdb/train/pos is in {data_dir}"
     )

@@ -11,8 +11,8 @@ class Accumulation:
 
     accumulation_steps: int = setting(
         1,
-        "Batches whose gradients are summed before they are exchanged and applied: fewer exchanges, and a "
-        "step of as many times batch_size samples. global_batch_size stays what it is and is cut smaller.",
+        "Batches whose gradients are summed before they are exchanged and applied: fewer exchanges, and this "
+        "many times batch_size samples per step. global_batch_size stays the same and is split further.",
         low=1,
         high=100_000,
         neutral=1,

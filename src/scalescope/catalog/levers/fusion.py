@@ -12,7 +12,7 @@ class Fusion:
     compile: str = setting(
         "none",
         "torch.compile: default fuses kernels, reduce-overhead also replays them as CUDA graphs, "
-        "max-autotune tries many versions of each. Compiling takes its time, before the measurement.",
+        "max-autotune tries many versions of each. Models are compiled before the measurement.",
         choices=("none", "default", "reduce-overhead", "max-autotune"),
         neutral="none",
         lever=Lever(
@@ -24,7 +24,7 @@ class Fusion:
     )
     jit: bool = setting(
         False,
-        "TorchScript, which PyTorch has deprecated: torch.compile is its successor.",
+        "TorchScript, which PyTorch has deprecated in favour of torch.compile.",
         neutral=False,
         lever=Lever(
             tries=(True,), changes="rounding", on_request={True: "PyTorch has deprecated TorchScript"}

@@ -10,12 +10,12 @@ from scalescope.errors import BadInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """The data loader: who prepares batches, how far ahead, in which memory."""
+    """The data loader: which processes prepare batches, and how far ahead."""
 
     num_workers: int | None = setting(
         None,
-        "Processes that prepare batches for a rank; 0 prepares them in the rank itself. auto is 0 for data "
-        "sets and no loader at all for synthetic samples, which then wait on the device.",
+        "Data loader processes per rank; 0 loads in the rank itself. auto is 0 for data sets, and no loader "
+        "for synthetic samples, which are then kept on the device.",
         low=0,
         high=1024,
         none_word="auto",
@@ -24,13 +24,13 @@ class Input:
     )
     persistent_workers: bool = setting(
         False,
-        "Keep the loader's processes from epoch to epoch instead of starting them anew.",
+        "Keep the loader processes between epochs instead of starting new ones.",
         neutral=False,
         lever=Lever(tries=(True,), needs=("workers",)),
     )
     prefetch_factor: int | None = setting(
         None,
-        "Batches each of the loader's processes prepares ahead; none is PyTorch's own default (2).",
+        "Batches that each loader process prepares ahead; none is PyTorch's default (2).",
         low=1,
         high=10_000,
         neutral=None,
@@ -43,4 +43,4 @@ class Input:
         if not values["num_workers"]:
             for name in ("persistent_workers", "prefetch_factor"):
                 if values[name]:
-                    raise BadInput(f"{name} is about the loader's processes; --num-workers 2 starts two")
+                    raise BadInput(f"{name} requires loader processes; add --num-workers 2")

@@ -14,13 +14,13 @@ class Kernels:
 
     cudnn_benchmark: bool = setting(
         False,
-        "Let cuDNN try its convolutions at first use and keep the fastest; shapes must not change.",
+        "Let cuDNN time its convolutions at first use and keep the fastest; shapes must not change.",
         neutral=False,
         lever=Lever(tries=(True,), needs=("cuda", "convolutions"), changes="rounding"),
     )
     attention: str = setting(
         "auto",
-        "Kernel of the attention: flash and cudnn need half precision, math spells it out.",
+        "Attention kernel: flash and cudnn require half precision; math is the unfused formula.",
         choices=("auto", "flash", "efficient", "cudnn", "math"),
         neutral="auto",
         lever=Lever(
@@ -34,10 +34,10 @@ class Kernels:
         halved = values["precision"] in ("bf16", "fp16")
         if values["device"] == "cuda" and values["attention"] in ("flash", "cudnn") and not halved:
             raise CannotRun(
-                f"attention {values['attention']} needs --precision bf16 or fp16 on a GPU; "
-                "auto takes it by itself then"
+                f"attention {values['attention']} requires --precision bf16 or fp16 on a GPU; "
+                "auto then uses it by itself"
             )
         if values["device"] == "cpu" and values["attention"] in ("efficient", "cudnn"):
             raise CannotRun(
-                f"attention {values['attention']} needs a CUDA GPU; flash and math work on the CPU"
+                f"attention {values['attention']} requires a CUDA GPU; flash and math work on the CPU"
             )

@@ -7,12 +7,12 @@ from scalescope.catalog.setting import Lever, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFormat:
-    """Order of a picture's numbers in memory."""
+    """Order of an image's values in memory."""
 
     memory_format: str = setting(
         "contiguous",
-        "contiguous keeps a picture's colours apart (NCHW), channels_last together (NHWC), which is what the "
-        "matrix units of GPUs want from convolutions.",
+        "contiguous stores the channels of an image separately (NCHW), channels_last interleaves them "
+        "(NHWC), which suits convolutions on the matrix units of GPUs.",
         choices=("contiguous", "channels_last"),
         neutral="contiguous",
         lever=Lever(tries=("channels_last",), needs=("convolutions",), changes="rounding"),

@@ -24,4 +24,4 @@ class Precision:
     def check(values: Mapping[str, Any]) -> None:
         """tf32 is a mode of NVIDIA's matrix units, and fp16 needs their range of gradient scaling."""
         if values["device"] == "cpu" and values["precision"] in ("tf32", "fp16"):
-            raise CannotRun(f"precision {values['precision']} needs a CUDA GPU; bf16 works on the CPU")
+            raise CannotRun(f"precision {values['precision']} requires a CUDA GPU; bf16 works on the CPU")

@@ -31,7 +31,7 @@ class Convolution(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Convolutions in a row, and the one beside them where input and output differ in shape."""
+    """Convolutions in a row, and the parallel one where input and output differ in shape."""
 
     path: tuple[Convolution, ...]
     shortcut: Convolution | None
@@ -47,25 +47,25 @@ class Cnn(WorkloadTraits):
 
     image_size: int = setting(
         PerDevice(cpu=32, cuda=224),
-        "Height and width of an image; from 64 on the network begins with ResNet's 7×7 convolution and "
-        "pooling, below with a 3×3 convolution.",
+        "Height and width of an image; from 64 on the network starts with ResNet's 7×7 convolution and "
+        "pooling, below that with a 3×3 convolution.",
         low=16,
         high=4096,
         lever=Lever(multiples=(2,), changes="the job"),
     )
     channels: int = setting(
-        PerDevice(cpu=16, cuda=64), "Width of the first stage; each later one doubles it.", low=1, high=4096
+        PerDevice(cpu=16, cuda=64), "Width of the first stage; each later stage doubles it.", low=1, high=4096
     )
     depth: int = setting(
         PerDevice(cpu=18, cuda=50),
-        "Layers as ResNet counts them: 18 or 34 (basic blocks), 50, 101 or 152 (bottlenecks).",
+        "Number of layers as ResNet counts them: 18 or 34 (basic blocks), 50, 101 or 152 (bottlenecks).",
         low=18,
         high=152,
     )
     num_classes: int | None = setting(
         None,
-        "Classes to tell apart; auto is 1000 for images of 64 pixels or more, 10 for smaller ones, and for "
-        "texts what their data set has.",
+        "Number of classes; auto is 1000 for images of 64 pixels or more, 10 for smaller ones, and for "
+        "texts that of the data set.",
         low=1,
         high=2**20,
         none_word="auto",
@@ -77,8 +77,8 @@ class Cnn(WorkloadTraits):
         depth = values["depth"]
         if depth not in _BLOCKS:
             known = ", ".join(map(str, _BLOCKS))
-            near = min(_BLOCKS, key=lambda one: abs(one - depth))
-            raise BadInput(f"depth {depth} is no ResNet's; there are {known}; {near} is nearest")
+            near = min(_BLOCKS, key=lambda known_depth: abs(known_depth - depth))
+            raise BadInput(f"depth must be one of {known}, got {depth}; the nearest is {near}")
 
     @property
     def classes(self) -> int:
@@ -99,14 +99,14 @@ class Cnn(WorkloadTraits):
 
     def blocks(self) -> tuple[Block, ...]:
         """All residual blocks, first to last."""
-        found: list[Block] = []
+        blocks: list[Block] = []
         inputs = self.channels
         for stage, count in enumerate(_BLOCKS[self.depth]):
             for number in range(count):
                 stride = 2 if stage > 0 and number == 0 else 1
-                found.append(_block(inputs, self.channels << stage, stride, self.depth))
-                inputs = found[-1].path[-1].outputs
-        return tuple(found)
+                blocks.append(_block(inputs, self.channels << stage, stride, self.depth))
+                inputs = blocks[-1].path[-1].outputs
+        return tuple(blocks)
 
     @property
     def features(self) -> int:
@@ -120,9 +120,9 @@ class Cnn(WorkloadTraits):
             size = _halved(size)
         for block in self.blocks():
             inner = size
-            for one in block.path:
-                total += _macs(inner, one)
-                inner = _after(inner, one)
+            for convolution in block.path:
+                total += _macs(inner, convolution)
+                inner = _after(inner, convolution)
             if block.shortcut is not None:
                 total += _macs(size, block.shortcut)
             size = inner

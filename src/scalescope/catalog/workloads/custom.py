@@ -20,7 +20,7 @@ class Custom(WorkloadTraits):
     counts_operations = True
     brings_data = True
     takes = ("own",)
-    has_convolutions = has_attention = True  # it may: nobody knows before it is built
+    has_convolutions = has_attention = True  # it may: unknown before it is built
     # PyTorch's own defaults for DDP: the owner wants the job reproduced, not improved.
     defaults = {  # noqa: RUF012
         "data": "own",
@@ -39,28 +39,30 @@ class Custom(WorkloadTraits):
 
 def check_reference(reference: str) -> None:
     """Whether the file is there, can be parsed and seems to have the function."""
-    place, _, function = reference.rpartition(":")
+    source, _, function = reference.rpartition(":")
     if not _FUNCTION.fullmatch(function):
-        raise BadInput(f"workload {reference}: {function!r} is no function name; expected FILE.py:FUNCTION")
-    if not place.endswith(".py"):
-        if not _MODULE.fullmatch(place):
-            raise BadInput(f"workload {reference}: {place!r} is neither a FILE.py nor a module name")
+        raise BadInput(
+            f"workload {reference}: {function!r} is not a function name; expected FILE.py:FUNCTION"
+        )
+    if not source.endswith(".py"):
+        if not _MODULE.fullmatch(source):
+            raise BadInput(f"workload {reference}: {source!r} is neither a FILE.py nor a module name")
         return
-    path = Path(place)
+    path = Path(source)
     try:
-        tree = ast.parse(path.read_bytes(), filename=place)
+        tree = ast.parse(path.read_bytes(), filename=source)
     except OSError as error:
-        raise BadInput(f"workload {reference}: {place}: {error.strerror}") from None
+        raise BadInput(f"workload {reference}: {source}: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
-        raise BadInput(_torn(place, error)) from None
+        raise BadInput(_syntax_problem(source, error)) from None
     _check_defined(reference, function, tree)
 
 
-def _torn(place: str, error: SyntaxError | ValueError) -> str:
+def _syntax_problem(source: str, error: SyntaxError | ValueError) -> str:
     """Where a file cannot be read as Python, with the text of that line."""
     if not isinstance(error, SyntaxError):
-        return f"{place}: {error}"
-    where = f"{place}:{error.lineno}" if error.lineno else place
+        return f"{source}: {error}"
+    where = f"{source}:{error.lineno}" if error.lineno else source
     return ": ".join(filter(None, (where, error.msg, (error.text or "").strip())))
 
 
@@ -71,12 +73,12 @@ def _check_defined(reference: str, function: str, tree: ast.Module) -> None:
     if function in defined or any(_may_bind(node, function) for node in loose):
         return
     known = ", ".join(defined) or "none"
-    raise BadInput(f"workload {reference}: there is no {function} in it; functions there: {known}")
+    raise BadInput(f"workload {reference}: {function} is not defined there; functions defined: {known}")
 
 
 def _may_bind(node: ast.stmt, name: str) -> bool:
     """Whether a statement might bring the name, by assignment, import or a definition inside it."""
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-    names |= {one.name for one in ast.walk(node) if isinstance(one, _DEFINITIONS)}
-    aliases = {one.asname or one.name for one in ast.walk(node) if isinstance(one, ast.alias)}
+    names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+    names |= {child.name for child in ast.walk(node) if isinstance(child, _DEFINITIONS)}
+    aliases = {child.asname or child.name for child in ast.walk(node) if isinstance(child, ast.alias)}
     return name in names | aliases or "*" in aliases

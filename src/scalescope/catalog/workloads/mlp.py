@@ -11,7 +11,7 @@ from scalescope.catalog.traits import WorkloadTraits
 class Mlp(WorkloadTraits):
     """Equal linear layers with ReLU on random vectors: compute grows with the batch, gradients do not."""
 
-    input_dim: int = setting(PerDevice(cpu=1024, cuda=4096), "Features of a sample.", low=1, high=2**20)
+    input_dim: int = setting(PerDevice(cpu=1024, cuda=4096), "Input features per sample.", low=1, high=2**20)
     hidden_dim: int = setting(
         PerDevice(cpu=1024, cuda=4096),
         "Width of the hidden layers; gradients and compute grow with its square.",
@@ -21,7 +21,7 @@ class Mlp(WorkloadTraits):
     )
     num_layers: int = setting(
         PerDevice(cpu=6, cuda=3),
-        "Hidden layers, the one that reads the input included; the output layer comes on top.",
+        "Number of hidden layers, including the one that reads the input; the output layer is extra.",
         low=1,
         high=10_000,
         lever=Lever(multiples=(2,), changes="the job"),

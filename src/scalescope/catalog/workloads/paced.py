@@ -13,20 +13,20 @@ class Paced(WorkloadTraits):
     defaults = {"batch_size": 32}  # noqa: RUF012
 
     forward_ms: float = setting(
-        10.0, "Time of a whole forward pass in ms, however large the batch is.", low=0, high=1e7
+        10.0, "Time of a forward pass in ms, whatever the batch size.", low=0, high=1e7
     )
     backward_ms: float = setting(
         20.0,
-        "Time of a whole backward pass in ms, however large the batch is; the layers' gradients become "
-        "ready evenly over it.",
+        "Time of a backward pass in ms, whatever the batch size; the gradients of the layers become ready "
+        "evenly over it.",
         low=0,
         high=1e7,
     )
-    layers: int = setting(8, "Layers, each with one gradient to exchange.", low=1, high=10_000)
-    layer_mb: float = setting(1.0, "Parameters of each layer in MiB of fp32.", low=0.001, high=65_536)
+    layers: int = setting(8, "Number of layers, each with one gradient to exchange.", low=1, high=10_000)
+    layer_mb: float = setting(1.0, "Parameters per layer in MiB of fp32.", low=0.001, high=65_536)
     first_layer_mb: float | None = setting(
         None,
-        "Parameters of the first layer, whose gradient comes last; as large as the others unless given.",
+        "Parameters of the first layer in MiB, whose gradient is ready last; as the others unless given.",
         none_word="same",
         low=0.001,
         high=65_536,

@@ -22,17 +22,20 @@ class Transformer(WorkloadTraits):
 
     d_model: int = setting(
         PerDevice(cpu=128, cuda=768),
-        "Width of a token's vector.",
+        "Width of a token vector.",
         low=1,
         high=2**20,
         lever=Lever(multiples=(2,), changes="the job"),
     )
     n_heads: int = setting(
-        PerDevice(cpu=4, cuda=12), "Attention heads; d_model is divided among them.", low=1, high=2**20
+        PerDevice(cpu=4, cuda=12),
+        "Number of attention heads; d_model must be divisible by it.",
+        low=1,
+        high=2**20,
     )
     num_layers: int = setting(
         PerDevice(cpu=2, cuda=12),
-        "Encoder blocks: attention and a feed-forward part each.",
+        "Number of encoder blocks, each with attention and a feed-forward part.",
         low=1,
         high=10_000,
         lever=Lever(multiples=(2,), changes="the job"),
@@ -42,7 +45,7 @@ class Transformer(WorkloadTraits):
     )
     max_seq_len: int = setting(
         PerDevice(cpu=128, cuda=1024),
-        "Tokens of a sample: longer texts are cut, shorter ones padded. Attention grows with its square.",
+        "Tokens per sample: longer texts are cut, shorter ones padded. Attention cost grows with its square.",
         low=1,
         high=2**20,
         lever=Lever(multiples=(2,), changes="the job"),
@@ -53,15 +56,15 @@ class Transformer(WorkloadTraits):
         low=3,
         high=2**24,
     )
-    dropout: float = setting(0.1, "Share of each block's additions that is dropped.", low=0, high=0.99)
+    dropout: float = setting(0.1, "Dropout rate of each block.", low=0, high=0.99)
     task: str = setting(
         "classification",
-        "classification gives one answer a sample; next_token one a position, over the whole vocabulary.",
+        "classification gives one answer per sample; next_token one per position, over the vocabulary.",
         choices=("classification", "next_token"),
     )
     num_classes: int | None = setting(
         None,
-        "Classes to tell apart; auto is what the data set has, and 4 for synthetic samples.",
+        "Number of classes; auto is that of the data set, and 4 for synthetic samples.",
         low=1,
         high=2**20,
         none_word="auto",
@@ -73,13 +76,11 @@ class Transformer(WorkloadTraits):
         width, heads = values["d_model"], values["n_heads"]
         if width % heads:
             near = max(heads, width - width % heads)
-            raise BadInput(f"d_model {width} does not divide over n_heads {heads}; {near} would")
+            raise BadInput(f"d_model must be divisible by n_heads {heads}, got {width}; use {near}")
         wanted = values["num_classes"]
         there = getattr(cards.card("data", values["data"]), "classes", None)
         if wanted is not None and there is not None and wanted < there:
-            raise BadInput(
-                f"num_classes {wanted}: {values['data']} has {there}; leave it out, or give {there}"
-            )
+            raise BadInput(f"num_classes must be at least {there} for {values['data']}, got {wanted}")
 
     def flops_per_sample(self) -> int:
         """Floating-point operations of forward and backward for one sample.

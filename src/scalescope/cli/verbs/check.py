@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     "--world-size", type=click.IntRange(1, 65536), help="Ranks to map onto GPUs. [default: all GPUs]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the checks as JSON.")
-@click.option("-v", "--verbose", is_flag=True, help="Of several hosts, show all that was looked at on each.")
+@click.option("-v", "--verbose", is_flag=True, help="With several hosts, show every check of each.")
 def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
-    """Look at GPUs, links, host, network, versions and variables before trusting a run.
+    """Check GPUs, links, host, network, versions and variables before you trust a run.
 
-    Under torchrun or srun it looks at every host, one row each:
+    Under torchrun or srun it checks every host, one row each:
 
       srun --ntasks-per-node=1 scalescope check
 
-    Exit code 3 when something would make a run meaningless.
+    Exit code 3 if something would make a run meaningless.
     """
     from scalescope.launch.attached.rank_context import rank_context
     from scalescope.report.render.terminal import console, show
 
-    place = rank_context(os.environ)
-    if place is not None and place.rank != 0:
+    context = rank_context(os.environ)
+    if context is not None and context.rank != 0:
         from scalescope.launch.attached.launcher import follow
 
-        sys.exit(follow(place))
-    report, facts = _of_all_hosts(place, world_size) if place else _of_this_host(world_size)
+        sys.exit(follow(context))
+    report, facts = _of_all_hosts(context, world_size) if context else _of_this_host(world_size)
     if as_json:
         click.echo(json.dumps(facts, indent=1))
     else:
@@ -56,17 +56,19 @@ def _of_this_host(world_size: int | None) -> "tuple[Report, dict[str, Any]]":
         launcher.close()
 
 
-def _of_all_hosts(rank_context: "RankContext", world_size: int | None) -> "tuple[Report, dict[str, Any]]":
+def _of_all_hosts(context: "RankContext", world_size: int | None) -> "tuple[Report, dict[str, Any]]":
     from scalescope.launch.attached.launcher import AttachedLauncher
     from scalescope.studies.checks.check import check, check_hosts
 
-    launcher = AttachedLauncher(rank_context)
+    launcher = AttachedLauncher(context)
     try:
         ranks = launcher.ranks_of_nodes()
         if len(ranks) == 1:
             return check(launcher, world_size or launcher.ranks)
         if world_size is not None:
-            raise BadInput("--world-size: several hosts are looked at with the ranks they have; leave it out")
+            raise BadInput(
+                "--world-size cannot be used with several hosts, which are checked with the ranks they have"
+            )
         return check_hosts(launcher, ranks)
     finally:
         launcher.close()

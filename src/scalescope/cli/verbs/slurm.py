@@ -12,23 +12,23 @@ _LARGEST_SCRIPT_BYTES = 64 << 10
 
 @click.group("slurm")
 def command() -> None:
-    """Look after SLURM job scripts. (To run a verb as a job, give it --launcher slurm.)"""
+    """Check SLURM job scripts. (To run a verb as a job, use --launcher slurm.)"""
 
 
 @command.command("lint")
 @click.argument("script", type=click.Path(path_type=Path))
 def lint_script(script: Path) -> None:
-    """Look for mistakes in a job script, and say how to mend them.
+    """Find mistakes in a job script and show how to fix them.
 
-    Exit code 8 when there are any.
+    Exit code 8 if there are any.
     """
     from scalescope.launch.slurm.lint import lint
 
-    found = lint(_text(script))
-    for one in found:
-        click.echo(f"{script}:{one.line}: {one.what}\n    mend: {one.mend}")
-    click.echo(f"{script}: {len(found) or 'no'} mistake{'' if len(found) == 1 else 's'} found")
-    sys.exit(ExitCode.GATE_MISSED if found else ExitCode.OK)
+    mistakes = lint(_text(script))
+    for mistake in mistakes:
+        click.echo(f"{script}:{mistake.line}: {mistake.what}\n    fix: {mistake.fix}")
+    click.echo(f"{script}: {len(mistakes) or 'no'} mistake{'' if len(mistakes) == 1 else 's'} found")
+    sys.exit(ExitCode.GATE_MISSED if mistakes else ExitCode.OK)
 
 
 def _text(path: Path) -> str:

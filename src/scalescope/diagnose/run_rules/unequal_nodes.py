@@ -4,7 +4,7 @@ from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import odd_ones
+from scalescope.experiment.nodes import differing_nodes
 from scalescope.results.old_formats import node_differences_of
 from scalescope.results.run import Run
 
@@ -37,7 +37,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
 def _odd_ones(run: Run) -> set[str]:
     """The nodes that differ from most."""
     nodes = run.environment.get("nodes") or {}
-    return odd_ones({name: Machine.from_json(node) for name, node in nodes.items()})
+    return differing_nodes({name: Machine.from_json(node) for name, node in nodes.items()})
 
 
 def _slowest_text(facts: Facts | None) -> str:

@@ -19,52 +19,58 @@ from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import differences, together
+from scalescope.experiment.nodes import combined_machine, differences
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached.leader import Leader
 from scalescope.launch.attached.rank_context import RankContext
+from scalescope.launch.culprit import RankFailure, find_culprit
 from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
 from scalescope.launch.private_directory import shared_directory
 from scalescope.launch.probing import Node, nodes_from_probes
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import RunFolder
-from scalescope.results.secondary_errors import is_secondary_error
 
-_LOOK_S = 0.5  # at whether rank 0 is still there
-_LEAVE_S = 5.0  # for a worker that has heard that all is over
+_LEADER_POLL_S = 0.5  # at whether rank 0 is still there
+_LEAVE_S = 5.0  # for a worker to exit after the end of the run
 _APPEAR_S = 300.0  # as long as ranks of several hosts wait for each other
 _UNKNOWN = "unknown"
 _KEPT_BY_RANKS = tuple(
-    one.name for one in settings_of(Placement) if one.lever is not None and one.lever.needs_new_ranks
+    setting.name
+    for setting in settings_of(Placement)
+    if setting.lever is not None and setting.lever.needs_new_ranks
 )
 
 
-def follow(rank_context: RankContext) -> int:
+def follow(context: RankContext) -> int:
     """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
     with contextlib.ExitStack() as held:
-        variables, leader = _meeting(rank_context, held)
+        variables, leader = _worker_variables(context, held)
         child = _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         started = time.monotonic()
         while leader is not None and not leader.is_gone():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return child.wait(_LOOK_S)
+                return child.wait(_LEADER_POLL_S)
             if not leader.was_there and time.monotonic() - started > _APPEAR_S:
                 child.kill()
                 child.wait()
-                raise CannotRun(f"rank 0 did not appear in {_APPEAR_S:g} s; do all ranks share /dev/shm?")
+                raise CannotRun(
+                    f"rank 0 did not appear within {_APPEAR_S:g} s; check that all ranks share /dev/shm"
+                )
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(None if leader is None else _LEAVE_S)
         child.kill()
         return child.wait()
 
 
-def _meeting(rank_context: RankContext, held: contextlib.ExitStack) -> tuple[dict[str, str], Leader | None]:
-    """What the worker must know of its place; `held` keeps where ranks of one host meet."""
-    if rank_context.directory is None:
-        return dict(rank_context.variables), None
-    meeting = held.enter_context(shared_directory(rank_context.directory))
-    return {**rank_context.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
+def _worker_variables(
+    context: RankContext, held: contextlib.ExitStack
+) -> tuple[dict[str, str], Leader | None]:
+    """The worker's variables and rank 0's lock; `held` keeps the directory that ranks of one host share."""
+    if context.directory is None:
+        return dict(context.variables), None
+    meeting = held.enter_context(shared_directory(context.directory))
+    return {**context.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
 
 
 def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
@@ -74,7 +80,7 @@ def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subpro
 
 def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
     """The ranks that take part, in the order they have in the trial; `nodes` has the ranks of each."""
-    among, count = trial.settings.get("among", "all"), trial.world_size
+    among, count = trial.ranks_among, trial.world_size
     if among == "one node":
         return list(next(ranks for ranks in nodes if len(ranks) >= count)[:count])
     if among == "one a node":
@@ -82,13 +88,14 @@ def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
     return sorted(rank for ranks in nodes for rank in ranks)[:count]
 
 
-def _culprit_key(record: dict[str, Any]) -> tuple[bool, bool, float]:
-    """Sorts failed ranks, the culprit first: who failed by itself, who is lost, who only saw another's end.
-
-    Clocks of several hosts differ, so that times decide only between equals.
-    """
+def _rank_failure(record: dict[str, Any]) -> RankFailure:
     error = record["error"]
-    return is_secondary_error(str(error["message"])), bool(error.get("lost")), float(error["at_wall_s"])
+    return RankFailure(
+        rank=record["rank"],
+        message=str(error["message"]),
+        is_lost=bool(error.get("lost")),
+        at_s=float(error["at_wall_s"]),
+    )
 
 
 class AttachedLauncher:
@@ -96,61 +103,63 @@ class AttachedLauncher:
 
     repeatable = False
 
-    def __init__(self, rank_context: RankContext) -> None:
-        self._place = rank_context
-        self._found: dict[str, Node] = {}
+    def __init__(self, context: RankContext) -> None:
+        self._context = context
+        self._nodes: dict[str, Node] = {}
         self._busy = False
         self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
-        variables, leader = _meeting(rank_context, self._held)
+        variables, leader = _worker_variables(context, self._held)
         if leader is not None:
-            leader.take()
-            self._held.callback(leader.let_go)
+            leader.acquire()
+            self._held.callback(leader.release)
         self._child = _start_worker(variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
     def ranks(self) -> int:
         """How many there are."""
-        return self._place.world_size
+        return self._context.world_size
 
     def machine(self) -> Machine:
-        return together(self.nodes(), {name: len(ranks) for name, ranks in self.ranks_of_nodes().items()})
+        return combined_machine(
+            self.nodes(), {name: len(ranks) for name, ranks in self.ranks_of_nodes().items()}
+        )
 
     def nodes(self) -> dict[str, Machine]:
-        return {name: node.machine for name, node in self._seen().items()}
+        return {name: node.machine for name, node in self._probed_nodes().items()}
 
     def systems(self) -> dict[str, dict[str, Any]]:
-        return {name: node.system for name, node in self._seen().items()}
+        return {name: node.system for name, node in self._probed_nodes().items()}
 
     def ranks_of_nodes(self) -> dict[str, tuple[int, ...]]:
         """Which ranks each node has."""
-        return {name: node.ranks for name, node in self._seen().items()}
+        return {name: node.ranks for name, node in self._probed_nodes().items()}
 
-    def _seen(self) -> dict[str, Node]:
-        if not self._found:
-            everybody = list(range(self._place.world_size))
-            answers = self._ask({"probe": True, "ranks": everybody})["answers"]
+    def _probed_nodes(self) -> dict[str, Node]:
+        if not self._nodes:
+            all_ranks = list(range(self._context.world_size))
+            answers = self._ask({"probe": True, "ranks": all_ranks})["answers"]
             for answer in answers:
                 if answer.get("state") == "failed":
                     where = "" if answer["host"] == _UNKNOWN else f" on {answer['host']}"
                     raise RanksLost(
-                        f"rank {answer['rank']}{where} cannot look around: {answer['error']['message']}"
+                        f"rank {answer['rank']}{where} could not be probed: {answer['error']['message']}"
                     )
-            self._found = nodes_from_probes(answers)
-        return self._found
+            self._nodes = nodes_from_probes(answers)
+        return self._nodes
 
     def notes(self) -> list[str]:
-        """What a person should know about where the ranks are."""
-        found = []
+        """What the user should know about where the ranks are."""
+        notes = []
         if len(self.nodes()) > 1:
-            found.append(
-                f"{self._place.world_size} ranks on {len(self.nodes())} nodes: {', '.join(self.nodes())}."
+            notes.append(
+                f"{self._context.world_size} ranks on {len(self.nodes())} nodes: {', '.join(self.nodes())}."
             )
-        if self._place.rendezvous:
-            found.append(f"Ranks meet at {self._place.rendezvous}.")
-        if self._place.rendezvous or len(self.nodes()) > 1:
-            found.append("torch's store asks nobody for a password: keep its port inside the cluster.")
-        return found + [f"The nodes differ: {difference.text}." for difference in differences(self.nodes())]
+        if self._context.rendezvous:
+            notes.append(f"Rendezvous of the ranks: {self._context.rendezvous}.")
+        if self._context.rendezvous or len(self.nodes()) > 1:
+            notes.append("torch's store has no authentication: keep its port inside the cluster.")
+        return notes + [f"The nodes differ: {difference.text}." for difference in differences(self.nodes())]
 
     def launch(
         self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
@@ -166,37 +175,40 @@ class AttachedLauncher:
         here = next(iter(self.nodes().values()))
         telemetry = Telemetry(gpus_of(trial, here))
         try:
-            with telemetry.looking():
+            with telemetry.sampling():
                 raw = self._ask(request)["answers"]
             lost = self._named_by_host(raw, members)
             outcome = self._outcome(trial, launch, folder, watcher, raw)
             if lost:
-                raise RanksLost(f"{' and '.join(lost)} was lost, and the others cannot go on", outcome)
+                verb = "was" if len(lost) == 1 else "were"
+                raise RanksLost(
+                    f"{' and '.join(lost)} {verb} lost, and the other ranks cannot continue", outcome
+                )
             return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
         finally:
             telemetry.close()
 
     def _named_by_host(self, raw: list[dict[str, Any]], ranks: list[int]) -> list[str]:
-        """Put the hosts of lost ranks into their records, which they could not do; returns who is lost."""
-        hosts = {rank: name for name, own in self.ranks_of_nodes().items() for rank in own}
-        lost = [one for one in raw if one.get("error", {}).get("lost")]
-        for one in lost:
-            one["host"] = hosts[ranks[one["rank"]]]
-        return [f"rank {ranks[one['rank']]} on {one['host']}" for one in lost]
+        """Put the hosts of lost ranks into their records, which they could not do; returns the lost ranks."""
+        hosts = {rank: name for name, node_ranks in self.ranks_of_nodes().items() for rank in node_ranks}
+        lost = [answer for answer in raw if answer.get("error", {}).get("lost")]
+        for answer in lost:
+            answer["host"] = hosts[ranks[answer["rank"]]]
+        return [f"rank {ranks[answer['rank']]} on {answer['host']}" for answer in lost]
 
     def _outcome(
         self, trial: Trial, launch: int, folder: RunFolder, watcher: Watcher, raw: list[dict[str, Any]]
     ) -> Outcome:
         """How the launch ended, from what the ranks answered."""
-        for one in raw:
-            path = folder.rank_file(trial.trial_id, launch, one["rank"])
-            write_atomically(path, json.dumps(one))
-        records = [record_from(one) for one in raw]
-        seen = [record for record in records if record.placement != _UNKNOWN]
-        watcher.placed([one.placement for one in seen], [one.host for one in seen])
-        failed = [one for one in raw if one["state"] != "done"]
+        for answer in raw:
+            path = folder.rank_file(trial.trial_id, launch, answer["rank"])
+            write_atomically(path, json.dumps(answer))
+        records = [record_from(answer) for answer in raw]
+        placed = [record for record in records if record.placement != _UNKNOWN]
+        watcher.placed([record.placement for record in placed], [record.host for record in placed])
+        failed = {answer["rank"]: answer for answer in raw if answer["state"] != "done"}
         if failed:
-            first = min(failed, key=_culprit_key)
+            first = failed[find_culprit(map(_rank_failure, failed.values())).rank]
             step = first["error"]["step"]
             where = "" if step is None else f" at step {step}"
             bad_input = bool(first["error"].get("bad_input"))
@@ -212,17 +224,21 @@ class AttachedLauncher:
         return judge(trial, records)
 
     def check(self, trial: Trial) -> None:
-        """What runs already cannot be changed: not its number, its variables or its environment."""
-        if trial.settings["env"]:
-            raise BadInput("--env cannot change ranks that run already; export it before the ranks start")
-        if trial.settings["link"] or trial.settings["split_gpu"]:
-            raise BadInput("--link and --split-gpu need ranks of our own; run without torchrun or srun")
+        """Ranks that are already running cannot be changed: not their number, variables or environment."""
+        if trial.env:
+            raise BadInput(
+                "--env cannot be used under torchrun or srun; export the variable before the ranks start"
+            )
+        if trial.link or trial.split_gpu:
+            raise BadInput("--link and --split-gpu cannot be used under torchrun or srun")
         for name in _KEPT_BY_RANKS:
             if self._cores_of_ranks.setdefault(name, trial.settings.get(name)) != trial.settings.get(name):
                 flag = f"--{name.replace('_', '-')}"
-                raise BadInput(f"{flag}: threads of ranks that run already keep their cores; give one value")
-        if trial.world_size > self._place.world_size:
-            raise CannotRun(f"{trial.world_size} ranks were asked for, {self._place.world_size} are running")
+                raise BadInput(f"{flag}: ranks that are already running keep their cores; give one value")
+        if trial.world_size > self._context.world_size:
+            raise CannotRun(
+                f"{trial.world_size} ranks were requested, but only {self._context.world_size} are running"
+            )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._child.stdin is not None and self._child.stdout is not None
@@ -235,12 +251,12 @@ class AttachedLauncher:
             line = b""
         self._busy = False
         if not line:
-            raise RanksLost("rank 0's worker has ended; its own message stands above")
+            raise RanksLost("rank 0's worker has ended; see its message above")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
-        """Tell all ranks that the run is over and wait for our worker; inside a trial it is ended."""
+        """End the run for all ranks and wait for our worker; inside a trial it is killed."""
         assert self._child.stdin is not None
         with contextlib.suppress(OSError):
             self._child.stdin.close()

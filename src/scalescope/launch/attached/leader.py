@@ -1,4 +1,4 @@
-"""Whether rank 0 still lives, told to ranks of its host by a lock that the system frees when it ends.
+"""Whether rank 0 still runs: ranks of its host see a lock that the system frees when it ends.
 
 A store in a file does not end with rank 0, as torch's TCP store does, and a rank may wait in it for minutes.
 """
@@ -11,21 +11,21 @@ from scalescope.launch.private_directory import is_abandoned
 
 
 class Leader:
-    """A file that rank 0 keeps locked as long as it lives."""
+    """A file that rank 0 keeps locked as long as it runs."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "leader"
         self._held: int | None = None
         self.was_there = False
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Become the leader; the file has its name only once it is locked."""
         unnamed = self._path.with_suffix(".new")
         self._held = os.open(unnamed, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._held, fcntl.LOCK_EX)
         unnamed.rename(self._path)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """What the system does when the leader ends."""
         if self._held is not None:
             os.close(self._held)

@@ -1,4 +1,4 @@
-"""Whether somebody made this process a rank: torchrun by its variables, srun by those of a job step."""
+"""Whether a launcher made this process a rank: torchrun by its variables, srun by those of a job step."""
 
 import os
 import zlib
@@ -11,7 +11,7 @@ from scalescope.launch.slurm.host_list import counts_of, hosts_of
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _STEP = ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
-# Numbers from here on are no steps of ranks: the batch script, an interactive shell, what comes from outside.
+# Numbers from here on are not ranks' steps: the batch script, an interactive shell, what comes from outside.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 # Below the ports that systems hand out by themselves (32768 and up on Linux).
 _FIRST_PORT = 20_000
@@ -20,23 +20,23 @@ _PORTS = 12_000
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """This process's place among the ranks somebody else started."""
+    """This process as one of the ranks that torchrun or srun started."""
 
     rank: int
     world_size: int
     variables: Mapping[str, str] = field(default_factory=dict)  # what torchrun would have set for the worker
-    rendezvous: str | None = None  # the address where ranks of several hosts meet, when it was ours to say
-    directory: str | None = None  # the name of the one where ranks of one host meet, which opens no port
+    rendezvous: str | None = None  # the rendezvous of ranks of several hosts, where we chose it
+    directory: str | None = None  # the name of the one that ranks of one host share, which opens no port
 
 
 def rank_context(environment: Mapping[str, str], *, on_terminal: bool | None = None) -> RankContext | None:
-    """Our place under torchrun or srun; None when nobody, or nobody completely, made us a rank."""
+    """Our context under torchrun or srun; None where we are not a rank, or variables are missing."""
     if not all(environment.get(name) for name in _TORCHRUN):
-        return _place_in_step(environment, _has_terminal() if on_terminal is None else on_terminal)
+        return _context_in_step(environment, _has_terminal() if on_terminal is None else on_terminal)
     try:
         return RankContext(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
     except ValueError:
-        raise BadInput("RANK and WORLD_SIZE are set but are no numbers; unset them") from None
+        raise BadInput("RANK and WORLD_SIZE are set but are not numbers; unset them") from None
 
 
 def stray_variables(environment: Mapping[str, str]) -> list[str]:
@@ -47,7 +47,7 @@ def stray_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _has_terminal() -> bool:
-    """Whether a person's terminal is behind us, even where input comes from elsewhere (`nohup … &`)."""
+    """Whether we run in a terminal, even where input comes from elsewhere (`nohup … &`)."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -55,11 +55,11 @@ def _has_terminal() -> bool:
     return True
 
 
-def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankContext | None:
-    """Our place in a step of srun; a shell that srun opened (--pty) is a person's, not a rank.
+def _context_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankContext | None:
+    """Our context in a step of srun; a shell that srun opened (--pty) is a user's, not a rank.
 
-    Steps started from such a shell inherit its variable, but not its terminal. A step of one task is no group
-    of ranks: there we start ranks of our own, as on any machine.
+    Steps started from such a shell inherit its variable, but not its terminal. A step of one task is not a
+    group of ranks: there we start ranks of our own, as on any machine.
     """
     if not all(environment.get(name) for name in _STEP):
         return None
@@ -72,7 +72,7 @@ def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankCon
         "RANK": str(rank),
         "WORLD_SIZE": str(tasks),
         "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(_ranks_beside(environment, tasks)),
+        "LOCAL_WORLD_SIZE": str(_ranks_on_node(environment, tasks)),
     }
     hosts, job = _hosts(environment), environment.get("SLURM_JOB_ID", "")
     if len(hosts) == 1:
@@ -81,8 +81,8 @@ def _place_in_step(environment: Mapping[str, str], on_terminal: bool) -> RankCon
         return RankContext(rank, tasks, {**variables, **chosen}, directory=f"{job}.{step}.{start}")
     address = environment.get("MASTER_ADDR") or hosts[0]
     port = environment.get("MASTER_PORT") or str(port_of(job, step))
-    meeting = {"MASTER_ADDR": address, "MASTER_PORT": port}
-    return RankContext(rank, tasks, {**variables, **meeting}, f"{address}:{port}")
+    rendezvous = {"MASTER_ADDR": address, "MASTER_PORT": port}
+    return RankContext(rank, tasks, {**variables, **rendezvous}, f"{address}:{port}")
 
 
 def port_of(job: str, step: int) -> int:
@@ -97,8 +97,8 @@ def _hosts(environment: Mapping[str, str]) -> list[str]:
     raise BadInput("SLURM_STEP_NODELIST is not set, so ranks cannot find each other; start them with srun")
 
 
-def _ranks_beside(environment: Mapping[str, str], tasks: int) -> int:
-    """How many ranks this node has, ourselves among them."""
+def _ranks_on_node(environment: Mapping[str, str], tasks: int) -> int:
+    """How many ranks this node has, including this one."""
     text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE")
     node = _number(environment, "SLURM_NODEID") if environment.get("SLURM_NODEID") else 0
     counts = counts_of(text) if text else [tasks]
@@ -107,5 +107,5 @@ def _ranks_beside(environment: Mapping[str, str], tasks: int) -> int:
 
 def _number(environment: Mapping[str, str], name: str) -> int:
     if not environment[name].isdecimal():
-        raise BadInput(f"{name} is {environment[name]!r}, which is no number; unset it")
+        raise BadInput(f"{name} is {environment[name]!r}, which is not a number; unset it")
     return int(environment[name])

@@ -15,7 +15,7 @@ from scalescope.launch.local.loopback import LOOPBACK
 from scalescope.launch.local.network import ShapedNetwork, check_possible
 from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
 from scalescope.launch.local.split_gpu import SplitGpu
-from scalescope.launch.local.supervisor import SupervisedRank, Supervisor
+from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
@@ -54,7 +54,7 @@ class LocalLauncher:
 
     def check(self, trial: Trial) -> None:
         """A shaped link needs rights and tools; everything else can be started here."""
-        if trial.settings["link"] is not None:
+        if trial.link is not None:
             check_possible()
 
     def launch(
@@ -89,13 +89,14 @@ class LocalLauncher:
         world = trial.world_size
         beats = Heartbeats(directory / "beats", world, create=True)
         spawner: Spawner = FreshSpawner(directory)
-        if self._zygote is not None and not trial.settings["env"]:
+        if self._zygote is not None and not trial.env:
             spawner = self._zygote
         ranks: list[SupervisedRank] = []
         gpus = gpus_of(trial, self.machine()) if self.telemetry else []
-        telemetry = Telemetry(gpus, lambda: [one.process.pid for one in ranks])
-        look = telemetry.look if self.telemetry else lambda: None
-        supervisor = Supervisor(ranks, beats, limits, trial.steps, watcher, spawner.wait, look)
+        telemetry = Telemetry(gpus, lambda: [rank.process.pid for rank in ranks])
+        sample = telemetry.sample if self.telemetry else lambda: None
+        supervised = SupervisedLaunch(ranks=ranks, beats=beats, limits=limits, steps=trial.steps)
+        supervisor = Supervisor(supervised, watcher, spawner.wait, sample)
         try:
             for rank in range(world):
                 rank_file = folder.rank_file(trial.trial_id, launch, rank).absolute()
@@ -140,28 +141,28 @@ class LocalLauncher:
         )
 
     def _environment(self, trial: Trial, rank: int) -> dict[str, str]:
-        own: dict[str, Any] = {
+        variables: dict[str, Any] = {
             "RANK": rank,
             "LOCAL_RANK": rank,
             "WORLD_SIZE": trial.world_size,
             "LOCAL_WORLD_SIZE": trial.world_size,
-            "OMP_NUM_THREADS": trial.settings["threads_per_rank"],
+            "OMP_NUM_THREADS": trial.threads_per_rank,
             "KINETO_LOG_LEVEL": 99,
             **LOOPBACK,
         }
-        if trial.settings["oversubscribe"]:
-            # NCCL refuses two ranks of one host on one GPU; told of different hosts, it takes sockets.
-            own |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
-        environment = {name: str(value) for name, value in own.items()}
+        if trial.oversubscribe:
+            # NCCL refuses two ranks of one host on one GPU; given different host ids, it uses sockets.
+            variables |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
+        environment = {name: str(value) for name, value in variables.items()}
         if network := self._network_of(trial):
             environment |= network.environment_of(rank)
         if split := self._split_of(trial):
             environment |= split.environment_of(rank)
-        return environment | (trial.settings["env"] or {})
+        return environment | trial.env
 
     def _network_of(self, trial: Trial) -> ShapedNetwork | None:
         """The network of a trial's link, built once and kept for the trials to come."""
-        link, world = trial.settings["link"], trial.world_size
+        link, world = trial.link, trial.world_size
         if link is None:
             return None
         if (link, world) not in self._networks:
@@ -169,7 +170,7 @@ class LocalLauncher:
         return self._networks[link, world]
 
     def _split_of(self, trial: Trial) -> SplitGpu | None:
-        parts = trial.settings["split_gpu"]
+        parts = trial.split_gpu
         if parts is None:
             return None
         if parts not in self._splits:
@@ -190,10 +191,10 @@ class LocalLauncher:
 
 def cpus_for(trial: Trial, rank: int) -> list[int]:
     """The cores a rank is pinned to; none where there are not enough for all, or it is not to be pinned."""
-    asked = trial.settings.get("pin_cores", "auto")
+    asked = trial.pin_cores
     if asked == "no" or (asked == "auto" and trial.device != "cpu"):
         return []
     cores, ranks = own_cores(), trial.world_size
-    # A GPU rank's helpers (loader, watchdogs) run beside it, so it gets all that its share of the host has.
-    threads = int(trial.settings["threads_per_rank"]) if trial.device == "cpu" else len(cores) // ranks
+    # A GPU rank's helpers (loader, watchdogs) run on the same cores, so it gets its whole share of the host.
+    threads = trial.threads_per_rank if trial.device == "cpu" else len(cores) // ranks
     return share_of(cores, threads, ranks, rank)

@@ -74,10 +74,10 @@ class ShapedNetwork:
 def check_possible() -> None:
     """Refuse where no network can be shaped."""
     if sys.platform != "linux" or os.geteuid() != 0:
-        raise CannotRun("--link shapes networks in namespaces, which needs Linux and root")
+        raise CannotRun("--link requires Linux and root, because it creates network namespaces")
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
-        raise CannotRun(f"--link needs {', '.join(missing)} (packages iproute2 and util-linux)")
+        raise CannotRun(f"--link requires {', '.join(missing)} (packages iproute2 and util-linux)")
 
 
 def _hold_namespace() -> "subprocess.Popen[bytes]":
@@ -92,14 +92,14 @@ def _hold_namespace() -> "subprocess.Popen[bytes]":
 
 
 def _wait_until_apart(holder: "subprocess.Popen[bytes]") -> None:
-    own = Path("/proc/self/ns/net").readlink()
+    host_namespace = Path("/proc/self/ns/net").readlink()
     deadline = time.monotonic() + _LIMIT_S
     while time.monotonic() < deadline and holder.poll() is None:
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{holder.pid}/ns/net").readlink() != own:
+            if Path(f"/proc/{holder.pid}/ns/net").readlink() != host_namespace:
                 return
         time.sleep(0.01)
-    raise CannotRun("--link: this system does not let us make network namespaces")
+    raise CannotRun("--link: this system does not allow network namespaces to be created")
 
 
 def _shape(interface: str, rate: float) -> str:

@@ -132,7 +132,7 @@ class Zygote:
                 if key in answer:
                     return answer[key]
             self._read(1.0)
-        raise CannotRun(f"torch did not start within {_ZYGOTE_START_LIMIT_S:.0f} s")
+        raise CannotRun(f"torch was not loaded within {_ZYGOTE_START_LIMIT_S:.0f} s")
 
     def _read(self, seconds: float) -> None:
         assert self._process.stdout is not None
@@ -141,7 +141,7 @@ class Zygote:
             return
         received = os.read(descriptor, 1 << 16)
         if not received:
-            raise SpawnFailed("the process that starts the ranks has ended; is torch broken here?")
+            raise SpawnFailed("the process that starts the ranks has ended; check that torch can be imported")
         *lines, self._buffer = (self._buffer + received).split(b"\n")
         for answer in map(json.loads, lines):
             if "exited" in answer:
@@ -177,7 +177,7 @@ def signal_group(pid: int, number: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is held by SIGSTOP or a debugger, as far as the system tells."""
+    """Whether a process is held by SIGSTOP or a debugger, as far as the system shows it."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

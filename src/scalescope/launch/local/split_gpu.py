@@ -21,16 +21,16 @@ class SplitGpu:
 
     def __init__(self, parts: int) -> None:
         if shutil.which(_PROGRAM) is None:
-            raise CannotRun(f"--split-gpu needs {_PROGRAM}, which comes with the NVIDIA driver")
+            raise CannotRun(f"--split-gpu requires {_PROGRAM}, which comes with the NVIDIA driver")
         self._parts = parts
-        self._place = private_directory(Path(tempfile.gettempdir()))
-        self._directory = self._place.__enter__()
+        self._directory_context = private_directory(Path(tempfile.gettempdir()))
+        self._directory = self._directory_context.__enter__()
         self._gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         (self._directory / "pipe").mkdir()
         (self._directory / "log").mkdir()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "scalescope.parent_death", str(os.getpid()), _PROGRAM, "-f"],
-            env={**os.environ, **self._places(), "CUDA_VISIBLE_DEVICES": self._gpu},
+            env={**os.environ, **self._mps_variables(), "CUDA_VISIBLE_DEVICES": self._gpu},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -42,7 +42,7 @@ class SplitGpu:
             self.close()
             raise
 
-    def _places(self) -> dict[str, str]:
+    def _mps_variables(self) -> dict[str, str]:
         return {
             "CUDA_MPS_PIPE_DIRECTORY": str(self._directory / "pipe"),
             "CUDA_MPS_LOG_DIRECTORY": str(self._directory / "log"),
@@ -54,12 +54,14 @@ class SplitGpu:
             if (self._directory / "pipe" / "control").exists():
                 return
             time.sleep(0.05)
-        raise CannotRun(f"--split-gpu: {_PROGRAM} did not start; is another MPS daemon on this GPU?")
+        raise CannotRun(
+            f"--split-gpu: {_PROGRAM} did not start; check that no other MPS daemon uses this GPU"
+        )
 
     def environment_of(self, rank: int) -> dict[str, str]:
         """What makes a rank a client with its share, and NCCL believe it is alone on its host."""
         return {
-            **self._places(),
+            **self._mps_variables(),
             "CUDA_VISIBLE_DEVICES": "0",  # the only one the daemon offers
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 / self._parts:g}",
             "NCCL_HOSTID": f"scalescope-{rank}",
@@ -73,7 +75,7 @@ class SplitGpu:
                 [_PROGRAM],
                 input="quit -t 2\n",
                 text=True,
-                env={**os.environ, **self._places()},
+                env={**os.environ, **self._mps_variables()},
                 capture_output=True,
                 timeout=8,
             )
@@ -82,4 +84,4 @@ class SplitGpu:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._place.__exit__(None, None, None)
+        self._directory_context.__exit__(None, None, None)

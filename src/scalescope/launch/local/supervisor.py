@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
+from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.local.processes import RankProcess, SpawnFailed, is_stopped, signal_group
 from scalescope.results.heartbeat import Heartbeats, Stage
-from scalescope.results.secondary_errors import is_secondary_error
 
 _POLL_S = 0.1
-_SETTLE_S = 0.3  # after a first failure: lets the others say what they saw
+_SETTLE_S = 0.3  # after a first failure: lets the others report their errors
 _TERM_GRACE_S = 1.0
 _KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
 _LARGEST_LOG_BYTES = 64 << 20
@@ -31,22 +31,32 @@ class SupervisedRank:
     rank_file: Path
     log: Path
     exit_code: int | None = None
-    seen: tuple[int, ...] = ()
-    seen_at: float = field(default_factory=time.monotonic)
+    position: tuple[int, ...] = ()
+    moved_at: float = field(default_factory=time.monotonic)  # when the position last changed
     stage: Stage = Stage.STARTING
     stage_since: float = field(default_factory=time.monotonic)
 
     def record(self) -> dict[str, Any]:
         """What the rank has written so far."""
         try:
-            found = json.loads(self.rank_file.read_text(encoding="utf-8"))
+            record = json.loads(self.rank_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return record if isinstance(record, dict) else {}
 
     @property
     def finished(self) -> bool:
         return bool(self.record().get("state") == "done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisedLaunch:
+    """What is supervised: the ranks, where their progress is read, and the time they have."""
+
+    ranks: list[SupervisedRank]
+    beats: Heartbeats
+    limits: Measuring
+    steps: int  # of the whole launch, until the ranks know better
 
 
 class Supervisor:
@@ -54,32 +64,29 @@ class Supervisor:
 
     def __init__(
         self,
-        ranks: list[SupervisedRank],
-        beats: Heartbeats,
-        limits: Measuring,
-        steps: int,
+        launch: SupervisedLaunch,
         watcher: Watcher,
         wait: Callable[[float], None],
-        look: Callable[[], None] = lambda: None,
+        sample: Callable[[], None] = lambda: None,
     ) -> None:
-        self._ranks = ranks
-        self._beats = beats
-        self._limits = limits
-        self._steps = steps
+        self._ranks = launch.ranks
+        self._beats = launch.beats
+        self._limits = launch.limits
+        self._steps = launch.steps
         self._watcher = watcher
         self._wait = wait
-        self._look = look
+        self._sample = sample
         self._placed = False
 
     def run(self) -> Outcome:
-        """Watch until all ranks are done, one fails, or one falls silent; then end what still runs."""
+        """Watch until all ranks are done, one fails, or one hangs; then end what still runs."""
         try:
             while True:
                 self._observe()
-                self._look()
+                self._sample()
                 if any(self._lost(rank) for rank in range(len(self._ranks))):
                     return self._failure()
-                if all(one.exit_code is not None for one in self._ranks):
+                if all(rank.exit_code is not None for rank in self._ranks):
                     return Outcome(status="ok", records=self._records())
                 overdue = self._overdue()
                 if overdue is not None:
@@ -90,18 +97,18 @@ class Supervisor:
 
     def _observe(self) -> None:
         now = time.monotonic()
-        for rank, one in enumerate(self._ranks):
-            if one.exit_code is None:
-                one.exit_code = one.process.poll()
+        for rank, process in enumerate(self._ranks):
+            if process.exit_code is None:
+                process.exit_code = process.process.poll()
             beat = self._beats.read(rank)
-            if beat.position != one.seen:
-                one.seen, one.seen_at = beat.position, now
-            if beat.stage != one.stage:
-                one.stage, one.stage_since = beat.stage, now
-            _cap(one.log)
-        if not self._placed and all(one.stage >= Stage.WARMUP for one in self._ranks):
+            if beat.position != process.position:
+                process.position, process.moved_at = beat.position, now
+            if beat.stage != process.stage:
+                process.stage, process.stage_since = beat.stage, now
+            _cap(process.log)
+        if not self._placed and all(rank.stage >= Stage.WARMUP for rank in self._ranks):
             self._placed = True
-            records = [one.record() for one in self._ranks]
+            records = [rank.record() for rank in self._ranks]
             lines = [str(record.get("placement")) for record in records]
             self._watcher.placed(lines, [str(record.get("host")) for record in records])
         beats = [self._beats.read(rank) for rank in range(len(self._ranks))]
@@ -110,13 +117,13 @@ class Supervisor:
             self._watcher.advanced(min(1.0, min(beat.completed for beat in beats) / planned))
 
     def _lost(self, rank: int) -> bool:
-        one = self._ranks[rank]
-        return one.exit_code is not None and not one.finished
+        process = self._ranks[rank]
+        return process.exit_code is not None and not process.finished
 
     def _failure(self) -> Outcome:
         self._settle()
         lost = [rank for rank in range(len(self._ranks)) if self._lost(rank)]
-        rank = min(lost, key=self._culprit_key)
+        rank = find_culprit(map(self._rank_failure, lost)).rank
         error = self._ranks[rank].record().get("error") or {}
         step = self._step(rank)
         where = "" if step is None else f" at step {step}"
@@ -140,18 +147,21 @@ class Supervisor:
             self._wait(0.05)
             self._observe()
 
-    def _culprit_key(self, rank: int) -> tuple[Any, ...]:
-        """Sorts lost ranks, the culprit first: no echo of another's end, then least progress, then time."""
+    def _rank_failure(self, rank: int) -> RankFailure:
         error = self._ranks[rank].record().get("error") or {}
-        echo = is_secondary_error(str(error.get("message", "")))
-        return echo, self._beats.read(rank).position, float(error.get("at_monotonic_s", 0.0))
+        return RankFailure(
+            rank=rank,
+            message=str(error.get("message", "")),
+            progress=self._beats.read(rank).position,
+            at_s=float(error.get("at_monotonic_s", 0.0)),
+        )
 
     def _how_it_ended(self, rank: int, error: dict[str, Any], where: str) -> str:
         code = self._ranks[rank].exit_code
         if error:
             return f"failed{where}: {error.get('message')}"
         if code == 0:
-            return f"left{where or ' before its first step'} with exit code 0"
+            return f"exited{where or ' before its first step'} with code 0 and without a result"
         if code is not None and code < 0:
             return f"was killed by {_signal_name(-code)}{where}"
         return f"exited with code {code}{where}"
@@ -164,7 +174,7 @@ class Supervisor:
             if rank.stage == Stage.TEARDOWN:
                 if self._all_leaving() and now - self._last_to_leave() > self._limits.teardown_timeout:
                     return self._teardown_hang()
-            elif now - self._silent_since(rank) > self._patience(rank):
+            elif now - self._waiting_since(rank) > self._time_limit_s(rank):
                 return self._hang(now)
         return None
 
@@ -175,10 +185,10 @@ class Supervisor:
         """Leaving may wait for the slowest rank, so the limit counts from its arrival."""
         return max(rank.stage_since for rank in self._ranks)
 
-    def _silent_since(self, rank: SupervisedRank) -> float:
-        return rank.seen_at if rank.stage == Stage.STEADY else rank.stage_since
+    def _waiting_since(self, rank: SupervisedRank) -> float:
+        return rank.moved_at if rank.stage == Stage.STEADY else rank.stage_since
 
-    def _patience(self, rank: SupervisedRank) -> float:
+    def _time_limit_s(self, rank: SupervisedRank) -> float:
         if rank.stage == Stage.WARMUP:
             return self._limits.warmup_timeout
         if rank.stage != Stage.STEADY:
@@ -193,32 +203,26 @@ class Supervisor:
         if not all(rank.finished for rank in self._ranks):
             return self._hang(time.monotonic())
         names = ", ".join(map(str, hung))
-        note = f"rank {names} did not leave within {self._limits.teardown_timeout:g} s and was ended"
+        note = f"rank {names} did not exit within {self._limits.teardown_timeout:g} s and was killed"
         return Outcome(status="ok", records=self._records(), notes=[note])
 
     def _hang(self, now: float) -> Outcome:
-        silent = now - min(one.seen_at for one in self._ranks)
-        blamed, why = self._find_culprit()
-        step = self._step(blamed[0])
-        where = f"at step {step}" if step is not None else f"in {self._ranks[blamed[0]].stage.name.lower()}"
+        idle_s = now - min(rank.moved_at for rank in self._ranks)
+        stopped = [number for number, rank in enumerate(self._ranks) if is_stopped(rank.process.pid)]
+        hung = find_hung_ranks([rank.position for rank in self._ranks], stopped)
+        step = self._step(hung[0])
+        where = f"at step {step}" if step is not None else f"in {self._ranks[hung[0]].stage.name.lower()}"
+        state = _hang_text(len(hung), is_stopped=bool(stopped))
         outcome = Outcome(
             status="hang",
-            reason=f"{_name(blamed, len(self._ranks))} {why} {where}: no progress for {silent:.0f} s",
-            rank=blamed[0] if len(blamed) == 1 else None,
+            reason=f"{_name(hung, len(self._ranks))} {state} {where}: no progress for {idle_s:.0f} s",
+            rank=hung[0] if len(hung) == 1 else None,
             step=step,
-            log=str(self._ranks[blamed[0]].log),
+            log=str(self._ranks[hung[0]].log),
             records=self._records(),
         )
         self._dump_stacks()  # last: it sets a stopped rank going, which changes all that was just read
         return outcome
-
-    def _find_culprit(self) -> tuple[list[int], str]:
-        stopped = [r for r, rank in enumerate(self._ranks) if is_stopped(rank.process.pid)]
-        if stopped:
-            return stopped, "is stopped by a signal" if len(stopped) == 1 else "are stopped by a signal"
-        lowest = min(rank.seen for rank in self._ranks)
-        blamed = [r for r, rank in enumerate(self._ranks) if rank.seen == lowest]
-        return blamed, "hangs" if len(blamed) == 1 else "hang"
 
     def _step(self, rank: int) -> int | None:
         begun = self._beats.read(rank).begun
@@ -229,14 +233,14 @@ class Supervisor:
             if rank.exit_code is None:
                 stopped = is_stopped(rank.process.pid)
                 _signal_one(rank.process.pid, signal.SIGUSR2)
-                if stopped:  # it can only speak while it runs, and is ended right after
+                if stopped:  # it can only print while it runs, and is ended right after
                     _signal_one(rank.process.pid, signal.SIGCONT)
         self._wait(0.2)
         time.sleep(0.1)
 
     def _records(self) -> list[Any]:
-        found = [rank.record() for rank in self._ranks]
-        return [record_from(raw) for raw in found if "rank" in raw]
+        records = [rank.record() for rank in self._ranks]
+        return [record_from(raw) for raw in records if "rank" in raw]
 
     def end_all(self) -> None:
         """End every rank and what it started: ask first, insist after a second."""
@@ -252,7 +256,7 @@ class Supervisor:
 
     def _wait_for_ends(self, limit_s: float) -> None:
         deadline = time.monotonic() + limit_s
-        with contextlib.suppress(SpawnFailed):  # nobody left to tell of ends: the signals must still go out
+        with contextlib.suppress(SpawnFailed):  # nobody reports exits any more: the signals must still go out
             while self._alive() and time.monotonic() < deadline:
                 self._wait(0.02)
 
@@ -260,13 +264,19 @@ class Supervisor:
         for rank in self._ranks:
             if rank.exit_code is None:
                 rank.exit_code = rank.process.poll()
-        return any(one.exit_code is None for one in self._ranks)
+        return any(rank.exit_code is None for rank in self._ranks)
 
 
-def _name(blamed: list[int], ranks: int) -> str:
-    if len(blamed) == 1:
-        return f"rank {blamed[0]}"
-    return "all ranks" if len(blamed) == ranks else f"ranks {', '.join(map(str, blamed))}"
+def _name(ranks: list[int], world_size: int) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "all ranks" if len(ranks) == world_size else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _hang_text(count: int, *, is_stopped: bool) -> str:
+    if is_stopped:
+        return "is stopped by a signal" if count == 1 else "are stopped by a signal"
+    return "hangs" if count == 1 else "hang"
 
 
 def _signal_name(number: int) -> str:

@@ -13,27 +13,27 @@ _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 
 def hosts_of(text: str) -> list[str]:
     """`n[1-3,7],gpu-a` as n1, n2, n3, n7, gpu-a; numbers keep their leading zeros."""
-    found: list[str] = []
+    hosts: list[str] = []
     for piece in _pieces(text):
         if not _HOST.fullmatch(piece):
-            raise BadInput(f"{_shown(text)} is no list of hosts such as n[1-3,7],gpu-a")
-        for host in _written_out(piece, text):
-            found.append(host)
-            if len(found) > _MOST_HOSTS:
+            raise BadInput(f"{_shown(text)} is not a list of hosts such as n[1-3,7],gpu-a")
+        for host in _expanded(piece, text):
+            hosts.append(host)
+            if len(hosts) > _MOST_HOSTS:
                 raise BadInput(f"{_shown(text)} names more than {_MOST_HOSTS:,} hosts")
-    return found
+    return hosts
 
 
 def counts_of(text: str) -> list[int]:
     """`4(x2),1` as 4, 4, 1: one number for each node."""
-    found: list[int] = []
+    counts: list[int] = []
     for piece in text.split(","):
         match = _COUNT.fullmatch(piece)
         times = int(match[2] or 1) if match else 0
-        if match is None or len(found) + times > _MOST_HOSTS:
-            raise BadInput(f"{_shown(text)} is no list of counts such as 4(x2),1")
-        found += [int(match[1])] * times
-    return found
+        if match is None or len(counts) + times > _MOST_HOSTS:
+            raise BadInput(f"{_shown(text)} is not a list of counts such as 4(x2),1")
+        counts += [int(match[1])] * times
+    return counts
 
 
 def _pieces(text: str) -> list[str]:
@@ -41,14 +41,14 @@ def _pieces(text: str) -> list[str]:
     return re.split(r",(?![^\[\]]*\])", text)
 
 
-def _written_out(piece: str, text: str) -> Iterator[str]:
+def _expanded(piece: str, text: str) -> Iterator[str]:
     before, opening, rest = piece.partition("[")
     if not opening:
         yield piece
         return
     inside, _, after = rest.partition("]")
     for number in _numbers(inside, text):
-        for ending in _written_out(after, text) if after else ("",):
+        for ending in _expanded(after, text) if after else ("",):
             yield before + number + ending
 
 
@@ -57,7 +57,7 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
         match = _RANGE.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or last < first:
-            raise BadInput(f"{_shown(text)}: [{inside}] is no list of numbers such as [1-3,7]")
+            raise BadInput(f"{_shown(text)}: [{inside}] is not a list of numbers such as [1-3,7]")
         for number in range(first, last + 1):
             yield str(number).zfill(len(match[1]))
 

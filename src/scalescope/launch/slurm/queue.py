@@ -1,4 +1,4 @@
-"""SLURM's own commands: submit a job, ask how it stands, cancel it."""
+"""SLURM's commands: submit a job, read its state, cancel it."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from scalescope.errors import CannotRun
 _LIMIT_S = 60
 _JOB = re.compile(r"([0-9]+)(;[A-Za-z0-9_.-]+)?")
 COMPLETED = "COMPLETED"
-_OVER = (  # a word that is not known here may be of a job that lives
+_OVER = (  # an unknown state may be that of a job that still runs
     COMPLETED,
     "BOOT_FAIL",
     "CANCELLED",
@@ -33,7 +33,7 @@ _FOREIGN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """How a job stands, in SLURM's words, and why it waits where it does."""
+    """The state of a job, in SLURM's words, and why it waits if it does."""
 
     word: str
     reason: str = ""
@@ -43,8 +43,8 @@ class JobState:
         return self.word in _OVER
 
     def __str__(self) -> str:
-        told = self.reason not in ("", "None") and self.word == "PENDING"
-        return self.word.lower().replace("_", " ") + (f" ({self.reason})" if told else "")
+        has_reason = self.reason not in ("", "None") and self.word == "PENDING"
+        return self.word.lower().replace("_", " ") + (f" ({self.reason})" if has_reason else "")
 
 
 GONE = JobState("GONE")  # SLURM forgets jobs a while after their end
@@ -56,22 +56,22 @@ class Unanswered(CannotRun):
 
 def submit(script: Path) -> str:
     """Hand a script to sbatch; returns the number of the job."""
-    said = _run("sbatch", "--parsable", str(script)).strip()
-    found = [match[1] for line in said.splitlines() if (match := _JOB.fullmatch(line.strip()))]
-    if not found:  # a site's filters may say more than the number, before or after it
-        raise CannotRun(f"sbatch did not say the number of the job but {said!r}")
-    return found[-1]
+    output = _run("sbatch", "--parsable", str(script)).strip()
+    jobs = [match[1] for line in output.splitlines() if (match := _JOB.fullmatch(line.strip()))]
+    if not jobs:  # a site's filters may print more than the number, before or after it
+        raise CannotRun(f"sbatch printed no job number, but {output!r}")
+    return jobs[-1]
 
 
 def state_of(job: str) -> JobState:
-    """How a job stands now."""
+    """The state of a job now."""
     try:
-        said = _run("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r").split("\n")[0]
+        line = _run("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r").split("\n")[0]
     except CannotRun as error:
         if "Invalid job id" in str(error):
             return GONE
         raise Unanswered(str(error)) from None
-    word, _, reason = said.strip().partition("|")
+    word, _, reason = line.strip().partition("|")
     return JobState(word, reason) if word else GONE
 
 
@@ -89,8 +89,8 @@ def _run(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, env=_environment())
     except FileNotFoundError:
         raise CannotRun(
-            f"there is no {command[0]} here: --launcher slurm works where jobs are submitted; "
-            "--dry-run shows the script"
+            f"{command[0]} was not found: --launcher slurm must run where jobs can be submitted; "
+            "use --dry-run to show the script"
         ) from None
     except subprocess.TimeoutExpired:
         raise CannotRun(f"{command[0]} did not answer within {_LIMIT_S} s") from None

@@ -1,6 +1,6 @@
-"""The sbatch script of a run: every launch a step of one allocation, back to the queue when time is up.
+"""The sbatch script of a run: every launch is a step of one allocation; requeued when time is up.
 
-Values in `#SBATCH` lines are no shell's words, so they are let in by pattern; all others are quoted.
+Values in `#SBATCH` lines are not read by a shell, so they must match a pattern; all others are quoted.
 """
 
 import re
@@ -25,47 +25,47 @@ TEMPLATE = """\
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@60
 
-# A minute before the time limit, or when it is preempted, the job goes back to the queue. What is finished is
-# kept, and the next start goes on from there. One that finished nothing would do no better next time.
+# A minute before the time limit, or when it is preempted, the job is requeued. What is finished is kept, and
+# the next start continues from there. A job that finished nothing is not requeued.
 finished() {
     echo "$(($(grep -cE '"status":"(ok|oom|invalid)"' {run_folder}/trials.jsonl 2>/dev/null)))"
 }
 at_start=$(finished)
-back_to_the_queue() {
+requeue() {
     if ((${SLURM_RESTART_COUNT:-0} >= 20)); then
         echo "scalescope: started 20 times and not finished: giving up" >&2
         return
     fi
     if (($(finished) <= at_start)); then
-        echo "scalescope: nothing was finished since the start: not back to the queue; give more --time" >&2
+        echo "scalescope: nothing was finished since the start: not requeued; give more --time" >&2
         return
     fi
-    echo "back to the queue; what is finished is kept"
+    echo "requeued; what is finished is kept"
     scontrol requeue "$SLURM_JOB_ID"
 }
-trap back_to_the_queue USR1
+trap requeue USR1
 
 {setup}
 cd {directory} || exit 7
 export OMP_NUM_THREADS={cpus_per_task}
 
-# Every launch is a step of its own: new processes, so that launches are independent of each other.
+# Every launch is a separate step with new processes, so that launches are independent of each other.
 status=0
-said=$(mktemp)
+code_file=$(mktemp)
 for launch in {launches}; do
-    : >"$said"
+    : >"$code_file"
     {
         srun --export=ALL --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} \\
             --kill-on-bad-exit=1 {command} --only-launch="$launch"
-        echo "$?" >"$said" # a `wait` that a signal ends may lose the step's status
+        echo "$?" >"$code_file" # a `wait` that a signal ends may lose the step's status
     } &
     while kill -0 "$!" 2>/dev/null; do wait "$!"; done
-    code=$(cat "$said")
+    code=$(cat "$code_file")
     code=${code:-1}
     ((code == 0)) || status=$code
     ((code == 2 || code == 3)) && break  # what cannot run now cannot run in the next launch either
 done
-rm -f "$said"
+rm -f "$code_file"
 exit "$status"
 """
 
@@ -75,14 +75,14 @@ _PATH = re.compile(r"/[A-Za-z0-9._/+@=:,-]*")
 _SLURM_TIME = re.compile(r"(?:[0-9]{1,4}-)?[0-9]{1,3}(?::[0-5]?[0-9]){1,2}")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
-_SHORTEST_TIME_S = 300  # the last minute of a job is for going back to the queue
+_SHORTEST_TIME_S = 300  # the last minute of a job is for requeueing
 # Not `${nodes}`, which is the shell's.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """All that the script of a run says."""
+    """All that the script of a run contains."""
 
     name: str
     nodes: int
@@ -113,7 +113,7 @@ def sbatch_script(job: SlurmJob, template: str = TEMPLATE) -> str:
     command = values["command"]
     assert command is not None
     if not any(command in line for line in lines if not line.lstrip().startswith("#")):
-        raise BadInput("--slurm-template: {command} stands in comments only, so the job would run nothing")
+        raise BadInput("--slurm-template: {command} appears only in comments, so the job would run nothing")
     return "\n".join(lines) + "\n"
 
 
@@ -158,8 +158,8 @@ def _filled(line: str, number: int, values: dict[str, str | None]) -> str | None
         if line.startswith("#SBATCH") or line.strip() == f"{{{name}}}":
             return None
         raise BadInput(
-            f"--slurm-template: line {number} needs {{{name}}}, which was not given; "
-            f"give --{name.replace('_', '-')}, or take it out of the line"
+            f"--slurm-template: line {number} requires {{{name}}}; "
+            f"give --{name.replace('_', '-')}, or remove it from the line"
         )
     return _PLACEHOLDER.sub(lambda match: values.get(match[1]) or match[0], line)
 
@@ -167,25 +167,25 @@ def _filled(line: str, number: int, values: dict[str, str | None]) -> str | None
 def _allowed(text: str, pattern: re.Pattern[str], flag: str) -> str:
     if not pattern.fullmatch(text):
         raise BadInput(
-            f"{flag}: {text!r} cannot stand in an sbatch script; use letters, digits, '.', '_', '-'"
+            f"{flag}: {text!r} is not allowed in an sbatch script; use letters, digits, '.', '_', '-'"
         )
     return text
 
 
 def _quoted(text: str) -> str:
     if not text.isprintable():
-        raise BadInput(f"{text!r} cannot stand in an sbatch script")
+        raise BadInput(f"{text!r} is not allowed in an sbatch script")
     return shlex.quote(text)
 
 
 def _shell_lines(setup: tuple[str, ...]) -> list[str]:
-    """The person's own lines for their own job, as they are."""
+    """The user's lines for the job, unchanged."""
     lines = [line for text in setup for line in text.split("\n")]
     for line in lines:
         if not line.replace("\t", " ").isprintable():
-            raise BadInput(f"--setup: {line!r} is no line of a shell script")
+            raise BadInput(f"--setup: {line!r} is not a line of a shell script")
         if line.lstrip().startswith("#SBATCH"):
-            raise BadInput(f"--setup: {line!r} comes too late for sbatch; use --slurm-template")
+            raise BadInput(f"--setup: {line!r} is too late for sbatch to read; use --slurm-template")
     return lines
 
 
@@ -200,9 +200,9 @@ def _slurm_time(text: str) -> str:
     else:
         raise BadInput(f"--time: expected a time such as 30m, 2h or 1-12:00:00, got {text!r}")
     if seconds == 0:
-        raise BadInput(f"--time: {text} is no limit to SLURM; leave --time out, or give 5m or more")
+        raise BadInput(f"--time: {text} means no limit to SLURM; leave --time out, or give 5m or more")
     if seconds < _SHORTEST_TIME_S:
-        raise BadInput(f"--time: {text} is too short to measure anything; give 5m or more")
+        raise BadInput(f"--time: must be at least 5m, got {text}")
     return written
 
 

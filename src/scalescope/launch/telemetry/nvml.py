@@ -1,4 +1,4 @@
-"""NVML: what a GPU says of itself while others use it. The one place that knows the `pynvml` module."""
+"""NVML: readings of a GPU while others use it. The only module that knows `pynvml`."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _SM = 1  # NVML_CLOCK_SM
 _CORE = 0  # NVML_TEMPERATURE_GPU
 _POWER = 0  # NVML_TOTAL_POWER_SAMPLES
 _UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
-_TROUBLE = (
+_READ_ERRORS = (
     AttributeError,
     OSError,
 )  # a module or a library that lacks something: no reason to stop measuring
@@ -36,25 +36,25 @@ class Nvml:
         try:
             import pynvml
         except ImportError:
-            self.problem = "the module pynvml is missing; pip install nvidia-ml-py brings it"
+            self.problem = "the Python module pynvml is missing; pip install nvidia-ml-py installs it"
             return
         try:
             pynvml.nvmlInit()
             self._module = pynvml
             self._handles = {uuid: pynvml.nvmlDeviceGetHandleByUUID(_full(uuid)) for uuid in uuids}
-        except (pynvml.NVMLError, *_TROUBLE) as error:
-            self.problem = f"NVML says {error}"
+        except (pynvml.NVMLError, *_READ_ERRORS) as error:
+            self.problem = f"NVML failed: {error}"
             self.close()
 
     def read(self, uuid: str) -> dict[str, float]:
-        """What it tells about a GPU now, in SI units; what a model does not know is left out.
+        """The readings of a GPU now, in SI units; what a model does not support is left out.
 
-        A question takes up to half a millisecond, and may hold up a process that starts kernels meanwhile.
+        A reading takes up to half a millisecond, and may delay a process that launches kernels meanwhile.
         """
         handle, module = self._handles.get(uuid), self._module
         if handle is None:
             return {}
-        found = self._answers(
+        readings = self._readings(
             {
                 "memory_used_bytes": lambda: float(module.nvmlDeviceGetMemoryInfo(handle).used),
                 "sm_clock_hz": lambda: module.nvmlDeviceGetClockInfo(handle, _SM) * 1e6,
@@ -62,9 +62,9 @@ class Nvml:
                 "throttle_mask": lambda: float(module.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
             }
         )
-        if not found:  # a GPU may not know one thing or another; one that tells nothing is lost
-            self.problem = self.problem or f"NVML tells nothing of GPU {uuid} any more"
-        return found
+        if not readings:  # a GPU may lack one reading or another; one that has none is lost
+            self.problem = self.problem or f"NVML no longer reports anything about GPU {uuid}"
+        return readings
 
     def history(self, uuid: str) -> dict[str, list[tuple[float, float]]]:
         """(wall time in s, value) of utilisation and power, as the driver itself wrote them down lately.
@@ -79,27 +79,27 @@ class Nvml:
             _, samples = module.nvmlDeviceGetSamples(handle, kind, 0)
             return [(sample.timeStamp / 1e6, sample.sampleValue.uiVal * unit) for sample in samples]
 
-        return self._answers(
+        return self._readings(
             {"utilization": lambda: kept(_UTILIZATION, 0.01), "power_w": lambda: kept(_POWER, 1e-3)}
         )
 
-    def _answers(self, questions: dict[str, Callable[[], T]]) -> dict[str, T]:
-        found: dict[str, T] = {}
+    def _readings(self, questions: dict[str, Callable[[], T]]) -> dict[str, T]:
+        answers: dict[str, T] = {}
         for name, ask in questions.items():
-            with contextlib.suppress(self._module.NVMLError, *_TROUBLE):
-                found[name] = ask()
-        return found
+            with contextlib.suppress(self._module.NVMLError, *_READ_ERRORS):
+                answers[name] = ask()
+        return answers
 
     def limits(self, uuid: str) -> dict[str, float]:
         """What the readings can be held against."""
         handle, module = self._handles.get(uuid), self._module
-        found: dict[str, float] = {}
+        limits: dict[str, float] = {}
         if handle is not None:
-            with contextlib.suppress(module.NVMLError, *_TROUBLE):
-                found["power_limit_w"] = module.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
-            with contextlib.suppress(module.NVMLError, *_TROUBLE):
-                found["sm_clock_limit_hz"] = module.nvmlDeviceGetMaxClockInfo(handle, _SM) * 1e6
-        return found
+            with contextlib.suppress(module.NVMLError, *_READ_ERRORS):
+                limits["power_limit_w"] = module.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
+            with contextlib.suppress(module.NVMLError, *_READ_ERRORS):
+                limits["sm_clock_limit_hz"] = module.nvmlDeviceGetMaxClockInfo(handle, _SM) * 1e6
+        return limits
 
     def close(self) -> None:
         if self._module is not None:

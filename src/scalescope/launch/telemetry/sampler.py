@@ -1,4 +1,4 @@
-"""Telemetry: what processors and GPUs do while ranks run, looked at from beside them."""
+"""Telemetry: what processors and GPUs do while ranks run, sampled from outside the ranks."""
 
 import os
 import threading
@@ -13,20 +13,20 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.telemetry.nvml import Nvml, slowdowns
 from scalescope.results.result import WINDOW, RankRecord
 
-# Reading /proc is cheap and touches nobody. Asking a GPU may hold up who starts kernels on it, so it is done
-# seldom: utilisation and power are read from what the driver writes down anyway.
+# Reading /proc is cheap and harmless. Reading a GPU may delay whoever launches kernels on it, so it is
+# done seldom: utilisation and power are read from what the driver records anyway.
 _INTERVAL_S = 0.2
 _GPU_INTERVAL_S = 1.0
 _HISTORY_INTERVAL_S = 5.0
 _UTILIZATION_SPAN_S = 0.2  # what one of the driver's samples is an average over
-_MOST_LOOKS = 2_000  # a day's training must not fill the memory: every second look is dropped then
-_SPARED = ("idle", "iowait")
+_MOST_SAMPLES = 2_000  # a day's training must not fill the memory: every second sample is dropped then
+_IDLE_FIELDS = ("idle", "iowait")
 _STAT_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 class Telemetry:
-    """Looks now and then, and keeps each look with its time; a window is cut out at the end."""
+    """Samples at intervals, and keeps each sample with its time; a window is cut out at the end."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Telemetry:
         self._pids = pids
         self._proc = proc
         self._nvml = Nvml(self._uuids)
-        self._cpu = _Looks(_INTERVAL_S)
-        self._gpu = _Looks(_GPU_INTERVAL_S)
+        self._cpu = _TimedReadings(_INTERVAL_S)
+        self._gpu = _TimedReadings(_GPU_INTERVAL_S)
         self._history: dict[str, dict[str, _Samples]] = {}
         self._history_read_s = time.monotonic()
         self._asking: list[tuple[float, float]] = []  # when GPUs were asked, and for how long
 
-    def look(self) -> None:
-        """Take those looks whose last one was long enough ago."""
+    def sample(self) -> None:
+        """Take those samples whose last one was long enough ago."""
         now = time.monotonic()
         if self._cpu.is_due(now):
             ranks = [process_ticks(self._proc / str(pid) / "stat") for pid in self._pids()]
@@ -67,13 +67,13 @@ class Telemetry:
                 self._history.setdefault(uuid, {}).setdefault(name, _Samples()).add(samples)
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Look from a thread, for those who wait for an answer meanwhile."""
+    def sampling(self) -> Iterator[None]:
+        """Sample from a thread, for callers that wait for an answer meanwhile."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(_INTERVAL_S):
-                self.look()
+                self.sample()
 
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
@@ -84,42 +84,44 @@ class Telemetry:
             thread.join()
 
     def between(self, begin_s: float, end_s: float) -> dict[str, Any]:
-        """What was seen in a window, as raw samples; what could not be seen is missing, with the reason."""
+        """Raw samples of a window; what could not be sampled is missing, with the reason."""
         inside = self._cpu.between(begin_s, end_s)
-        found: dict[str, Any] = {"looks": len(inside), "interval_s": self._cpu.interval_s}
+        summary: dict[str, Any] = {"looks": len(inside), "interval_s": self._cpu.interval_s}
         if self._nvml.problem is not None:
-            found["gpu_problem"] = self._nvml.problem
+            summary["gpu_problem"] = self._nvml.problem
         if self._uuids:
             self._read_history()
             # The state just before the window is its state too: memory is taken, clocks are up.
             states = self._gpu.between(begin_s - self._gpu.interval_s, end_s)
-            gpus = {uuid: self._seen_of(uuid, states, begin_s, end_s) for uuid in self._uuids}
-            found["gpus"] = {uuid: gpu for uuid, gpu in gpus.items() if gpu}
-            found["asking_gpus_s"] = sum(took_s for at_s, took_s in self._asking if begin_s <= at_s <= end_s)
-        return found | {"cpu": _cpu(inside)}
+            gpus = {uuid: self._gpu_summary(uuid, states, begin_s, end_s) for uuid in self._uuids}
+            summary["gpus"] = {uuid: gpu for uuid, gpu in gpus.items() if gpu}
+            summary["asking_gpus_s"] = sum(
+                took_s for at_s, took_s in self._asking if begin_s <= at_s <= end_s
+            )
+        return summary | {"cpu": _cpu(inside)}
 
     def of_window(self, records: Sequence[RankRecord]) -> dict[str, Any]:
-        """What was seen while ranks measured, by the first one's clock; nothing where none says when."""
+        """What was sampled while ranks measured, by the first rank's clock; empty where that is unknown."""
         marks = [records[0].counters.get(name) for name in WINDOW] if records else []
         began, ended = (mark if isinstance(mark, float) else None for mark in marks or (None, None))
         return {} if began is None or ended is None else self.between(began, ended)
 
-    def _seen_of(
+    def _gpu_summary(
         self, uuid: str, states: list[tuple[float, dict[str, Any]]], begin_s: float, end_s: float
     ) -> dict[str, Any]:
-        readings = [one[uuid] for _, one in states]
+        readings = [state[uuid] for _, state in states]
         names = dict.fromkeys(name for reading in readings for name in reading)
-        series = {name: [one[name] for one in readings if name in one] for name in names}
+        series = {name: [reading[name] for reading in readings if name in reading] for name in names}
         offset_s = time.monotonic() - time.time()  # the driver writes wall time
         for name, samples in self._history.get(uuid, {}).items():
             span_s = _UTILIZATION_SPAN_S if name == "utilization" else 0.0
             inside = [value for at_s, value in samples.all() if begin_s + span_s <= at_s + offset_s <= end_s]
             series |= {name: inside} if inside else {}
         masks = series.pop("throttle_mask", None)
-        found: dict[str, Any] = dict(series)
+        summary: dict[str, Any] = dict(series)
         if masks is not None:
-            found["slowdowns"] = _shares([slowdowns(mask) for mask in masks])
-        return found | self._nvml.limits(uuid) if found else {}
+            summary["slowdowns"] = _shares([slowdowns(mask) for mask in masks])
+        return summary | self._nvml.limits(uuid) if summary else {}
 
     def close(self) -> None:
         self._nvml.close()
@@ -135,7 +137,7 @@ class _Samples:
     def add(self, samples: Iterable[tuple[float, float]]) -> None:
         for at_s, value in samples:
             self._by_slot.setdefault(int(at_s / self._spacing_s), (at_s, value))
-        while len(self._by_slot) > _MOST_LOOKS:
+        while len(self._by_slot) > _MOST_SAMPLES:
             self._spacing_s *= 2
             kept, self._by_slot = self.all(), {}
             for at_s, value in kept:
@@ -145,8 +147,8 @@ class _Samples:
         return sorted(self._by_slot.values())
 
 
-class _Looks:
-    """Looks with their times, taken at an interval that grows when there are many."""
+class _TimedReadings:
+    """Readings with their times, taken at an interval that grows when there are many."""
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
@@ -155,56 +157,56 @@ class _Looks:
     def is_due(self, now_s: float) -> bool:
         return not self._taken or now_s - self._taken[-1][0] >= self.interval_s
 
-    def add(self, now_s: float, seen: Any) -> None:
-        self._taken.append((now_s, seen))
-        if len(self._taken) > _MOST_LOOKS:
+    def add(self, now_s: float, reading: Any) -> None:
+        self._taken.append((now_s, reading))
+        if len(self._taken) > _MOST_SAMPLES:
             self._taken = self._taken[::2]
             self.interval_s *= 2
 
     def between(self, begin_s: float, end_s: float) -> list[tuple[float, Any]]:
-        return [one for one in self._taken if begin_s <= one[0] <= end_s]
+        return [sample for sample in self._taken if begin_s <= sample[0] <= end_s]
 
 
 def gpus_of(trial: Trial, machine: Machine) -> list[str]:
     """The ids of the GPUs that a trial's ranks use on this host."""
     if trial.device != "cuda" or not machine.gpus:
         return []
-    used = 1 if trial.settings["split_gpu"] else min(trial.world_size, len(machine.gpus))
+    used = 1 if trial.split_gpu else min(trial.world_size, len(machine.gpus))
     return [gpu.uuid for gpu in machine.gpus[:used]]
 
 
 def _shares(named: list[list[str]]) -> dict[str, float]:
-    """In what share of the looks each name appeared."""
-    names = dict.fromkeys(name for one in named for name in one)
-    return {name: sum(name in one for one in named) / len(named) for name in names}
+    """In what share of the samples each name appeared."""
+    names = dict.fromkeys(name for present in named for name in present)
+    return {name: sum(name in present for present in named) / len(named) for name in names}
 
 
-def _cpu(looks: list[tuple[float, Any]]) -> dict[str, Any]:
+def _cpu(samples: list[tuple[float, Any]]) -> dict[str, Any]:
     """Busy share of the host and busy cores of each rank, over the whole window; missing where unknown."""
-    if len(looks) < 2:
+    if len(samples) < 2:
         return {}
-    (began_s, first), (ended_s, last) = looks[0], looks[-1]
+    (began_s, first), (ended_s, last) = samples[0], samples[-1]
     span_s = ended_s - began_s
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     if first["host"] and last["host"]:
         busy, total = (end - start for start, end in zip(first["host"], last["host"], strict=True))
         if total > 0:
-            found["host_utilization"] = busy / total
+            summary["host_utilization"] = busy / total
     pairs = list(zip(first["ranks"], last["ranks"], strict=False))
     if pairs and all(start is not None and end is not None for start, end in pairs):
-        found["rank_busy_cores"] = [(end - start) / _TICKS_PER_S / span_s for start, end in pairs]
-    return found
+        summary["rank_busy_cores"] = [(end - start) / _TICKS_PER_S / span_s for start, end in pairs]
+    return summary
 
 
 def host_ticks(path: Path) -> tuple[int, int] | None:
-    """(busy, all) clock ticks of all cores since the start; None where the system does not say."""
+    """(busy, all) clock ticks of all cores since the start; None where the system does not show it."""
     try:
         words = path.read_text().splitlines()[0].split()
         ticks = dict(zip(_STAT_FIELDS, map(int, words[1:]), strict=False))
     except (OSError, ValueError, IndexError):
         return None
     total = sum(ticks.values())
-    return total - sum(ticks.get(name, 0) for name in _SPARED), total
+    return total - sum(ticks.get(name, 0) for name in _IDLE_FIELDS), total
 
 
 def process_ticks(path: Path) -> int | None:

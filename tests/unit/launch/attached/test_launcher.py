@@ -41,30 +41,10 @@ def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch
     fixed = {"env": None, "link": None, "split_gpu": None, "pin_cores": "auto", "threads_per_rank": 1}
     launcher.check(Trial(settings={"world_size": 2, **fixed}))
     launcher.check(Trial(settings={"world_size": 4, **fixed}))
-    with pytest.raises(BadInput, match="--pin-cores: threads of ranks that run already keep their cores"):
+    with pytest.raises(BadInput, match=r"--pin-cores: .* keep their cores"):
         launcher.check(Trial(settings={"world_size": 4, **fixed, "pin_cores": "no"}))
     with pytest.raises(BadInput, match="--threads-per-rank"):
         launcher.check(Trial(settings={"world_size": 4, **fixed, "threads_per_rank": 2}))
-
-
-@pytest.mark.parametrize(
-    ("records", "culprit"),
-    [
-        ([(0, "Connection reset by peer", 1.0), (1, "ValueError: mine", 5.0)], 1),
-        ([(0, "ValueError: mine", 5.0), (1, "ValueError: mine too", 4.0)], 1),
-        ([(0, "Connection closed by peer", 9.0), (1, "lost", 0.0)], 1),
-        ([(0, "Wait timeout", 9.0), (1, "lost", 0.0)], 1),
-        ([(0, "torch.OutOfMemoryError: CUDA out of memory", 9.0), (1, "lost", 0.0)], 0),
-    ],
-)
-def test_clocks_of_several_hosts_do_not_decide_who_failed_first(
-    records: list[tuple[int, str, float]], culprit: int
-) -> None:
-    failed = [
-        {"rank": n, "error": {"message": text, "at_wall_s": at, "lost": text == "lost"}}
-        for n, text, at in records
-    ]
-    assert min(failed, key=attached._culprit_key)["rank"] == culprit
 
 
 def test_a_follower_does_not_wait_for_ever_for_rank_0(
@@ -72,7 +52,7 @@ def test_a_follower_does_not_wait_for_ever_for_rank_0(
 ) -> None:
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
     monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: subprocess.Popen(sleeping))
-    monkeypatch.setattr(attached, "_LOOK_S", 0.01)
+    monkeypatch.setattr(attached, "_LEADER_POLL_S", 0.01)
     monkeypatch.setattr(attached, "_APPEAR_S", 0.05)
     monkeypatch.setattr(attached, "shared_directory", lambda name: contextlib.nullcontext(tmp_path))
     with pytest.raises(CannotRun, match="rank 0 did not appear"):

@@ -11,15 +11,15 @@ def test_a_leader_that_has_not_come_yet_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_leader_is_gone_when_it_lets_go(tmp_path: Path) -> None:
     leader, other = Leader(tmp_path), Leader(tmp_path)
-    leader.take()
+    leader.acquire()
     assert not other.is_gone()
-    leader.let_go()
+    leader.release()
     assert other.is_gone()
 
 
 def test_a_leader_that_took_its_file_along_is_gone(tmp_path: Path) -> None:
     leader, other = Leader(tmp_path), Leader(tmp_path)
-    leader.take()
+    leader.acquire()
     assert not other.is_gone()
     (tmp_path / "leader").unlink()
     assert other.is_gone()

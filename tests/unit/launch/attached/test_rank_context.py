@@ -38,7 +38,7 @@ def test_an_empty_value_does_not_count() -> None:
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
 def test_words_for_numbers_are_bad_input(name: str) -> None:
-    with pytest.raises(BadInput, match="are no numbers; unset them"):
+    with pytest.raises(BadInput, match="are not numbers; unset them"):
         rank_context({**_TORCHRUN, name: "one"})
 
 
@@ -134,8 +134,8 @@ def test_a_single_stray_variable_does_not_hide_a_step() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"SLURM_PROCID": "one"}, "SLURM_PROCID is 'one', which is no number"),
-        ({"SLURM_STEP_NODELIST": "n[1-"}, "no list of hosts"),
+        ({"SLURM_PROCID": "one"}, "SLURM_PROCID is 'one', which is not a number"),
+        ({"SLURM_STEP_NODELIST": "n[1-"}, "not a list of hosts"),
         ({"SLURM_STEP_NODELIST": ""}, "start them with srun"),
     ],
 )

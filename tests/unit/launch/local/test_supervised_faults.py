@@ -17,7 +17,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import supervisor as module
-from scalescope.launch.local.supervisor import SupervisedRank, Supervisor
+from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
 from scalescope.results.heartbeat import Heartbeats
 from tests.conftest import clean_environment
 from tests.speed import limit
@@ -72,8 +72,9 @@ class Launch:
             SupervisedRank(process=process, rank_file=self.folder / f"{rank}.json", log=self.log(rank))
             for rank, process in enumerate(self.processes)
         ]
-        watcher = _Unwatched()
-        outcome = Supervisor(ranks, self._beats, Measuring(**{**usual, **given}), STEPS, watcher, _wait).run()
+        limits_of_launch = Measuring(**{**usual, **given})
+        launch = SupervisedLaunch(ranks=ranks, beats=self._beats, limits=limits_of_launch, steps=STEPS)
+        outcome = Supervisor(launch, _Unwatched(), _wait).run()
         assert [process.poll() is None for process in self.processes] == [False] * _RANKS
         return outcome
 
@@ -106,7 +107,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
 _ENDS = {
     "raise@1:3": (3, "rank 1 exited with code 1 at step 3"),
-    "exit@1:6": (6, "rank 1 left at step 6 with exit code 0"),
+    "exit@1:6": (6, "rank 1 exited at step 6 with code 0 and without a result"),
     "exit:7@1:5": (5, "rank 1 exited with code 7 at step 5"),
     "kill@0:1": (1, "rank 0 was killed by SIGKILL at step 1"),
     "segv@1:5": (5, "rank 1 was killed by SIGSEGV at step 5"),
@@ -159,7 +160,7 @@ def test_a_hang_in_teardown_costs_no_result(begin: Begin) -> None:
     outcome = begin("teardown-hang@1:0").run(teardown_timeout=_STALL_S)
     assert outcome.status == "ok"
     assert [record.rank for record in outcome.records] == [0, 1]
-    assert outcome.notes == [f"rank 1 did not leave within {limit(_STALL_S):g} s and was ended"]
+    assert outcome.notes == [f"rank 1 did not exit within {limit(_STALL_S):g} s and was killed"]
 
 
 def test_what_a_rank_started_ends_with_it(begin: Begin) -> None:

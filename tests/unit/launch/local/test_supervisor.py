@@ -9,7 +9,7 @@ import pytest
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.launch.local import supervisor as module
-from scalescope.launch.local.supervisor import SupervisedRank, Supervisor
+from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
 from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
 
 _NOBODY = 2**22 + 1  # above the largest process number: signals to it reach nothing
@@ -65,7 +65,8 @@ class _Stage:
     def supervisor(self, **limits: float) -> Supervisor:
         usual = {setting.name: setting.default for setting in settings_of(Measuring)}
         measuring = Measuring(**{**usual, **limits})
-        return Supervisor(self.ranks, self.beats, measuring, 8, _Silent(), time.sleep)
+        launch = SupervisedLaunch(ranks=self.ranks, beats=self.beats, limits=measuring, steps=8)
+        return Supervisor(launch, _Silent(), time.sleep)
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +113,7 @@ def test_of_two_errors_the_one_with_less_progress_is_blamed(tmp_path: Path) -> N
 def test_a_rank_that_leaves_before_its_first_step_is_said_so(tmp_path: Path) -> None:
     outcome = _Stage(tmp_path, [0]).supervisor().run()
     assert (outcome.status, outcome.rank, outcome.step) == ("failed", 0, None)
-    assert outcome.reason == "rank 0 left before its first step with exit code 0"
+    assert outcome.reason == "rank 0 exited before its first step with code 0 and without a result"
 
 
 def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
@@ -132,9 +133,9 @@ def test_a_slow_warm_up_stretches_the_limit_for_silence(tmp_path: Path) -> None:
     one = play.ranks[0]
     supervisor = play.supervisor()
     one.stage = Stage.STEADY
-    assert supervisor._patience(one) == 100.0
+    assert supervisor._time_limit_s(one) == 100.0
     play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 0.1))
-    assert supervisor._patience(one) == 30.0
+    assert supervisor._time_limit_s(one) == 30.0
 
 
 def test_ranks_that_outlast_sigkill_do_not_hold_the_launcher(tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ def test_what_is_no_list_of_hosts(text: str) -> None:
 def test_a_list_that_never_ends_is_refused() -> None:
     with pytest.raises(BadInput, match="more than 100,000 hosts"):
         hosts_of("n[1-999999999999]")
-    with pytest.raises(BadInput, match="no list of counts"):
+    with pytest.raises(BadInput, match="not a list of counts"):
         counts_of("1(x999999999999)")
 
 
 def test_counts_for_each_node() -> None:
     assert counts_of("4") == [4]
     assert counts_of("4(x2),1") == [4, 4, 1]
-    with pytest.raises(BadInput, match="no list of counts such as"):
+    with pytest.raises(BadInput, match="not a list of counts such as"):
         counts_of("four")

@@ -37,14 +37,14 @@ def test_a_good_script_is_clean() -> None:
             "list of",
         ),
         ("port=$", "export MASTER_ADDR=$SLURM_NODELIST\nport=$", 8, "list of nodes"),
-        ("--ntasks-per-node=1  #", "--ntasks-per-node=4  #", 3, "4 tasks a node together with torchrun"),
-        ("--ntasks-per-node=1  #", "--ntasks=8  #", 3, "4 tasks a node together with torchrun"),
-        ("--ntasks-per-node=1  #", "-n 4  #", 3, "2 tasks a node together with torchrun"),
-        ("--ntasks-per-node=1  #", "--tasks-per-node=4  #", 3, "4 tasks a node together with torchrun"),
-        ("srun --cpus", "srun --ntasks=8 --cpus", 9, "4 tasks a node"),
-        ("srun --cpus", "srun -n8 --cpus", 9, "4 tasks a node"),
+        ("--ntasks-per-node=1  #", "--ntasks-per-node=4  #", 3, "4 tasks per node with torchrun"),
+        ("--ntasks-per-node=1  #", "--ntasks=8  #", 3, "4 tasks per node with torchrun"),
+        ("--ntasks-per-node=1  #", "-n 4  #", 3, "2 tasks per node with torchrun"),
+        ("--ntasks-per-node=1  #", "--tasks-per-node=4  #", 3, "4 tasks per node with torchrun"),
+        ("srun --cpus", "srun --ntasks=8 --cpus", 9, "4 tasks per node"),
+        ("srun --cpus", "srun -n8 --cpus", 9, "4 tasks per node"),
         ("srun --cpus", "srun --mpi=pmix --cpus", 9, "PMIx"),
-        ("--gpus-per-node=4", "--gpus-per-task=1", 4, "GPUs for each task together with torchrun"),
+        ("--gpus-per-node=4", "--gpus-per-task=1", 4, "GPUs per task with torchrun"),
         ("export OMP_NUM_THREADS=8", "true", 9, "OMP_NUM_THREADS is not set"),
         ("port=$((20000 + SLURM_JOB_ID % 12000))", "export MASTER_PORT=29500", 8, "port 29500 is fixed"),
         ('"$head:$port"', '"$head:29500"', 10, "port 29500 is fixed"),
@@ -55,10 +55,10 @@ def test_a_good_script_is_clean() -> None:
             '--rdzv_endpoint="$head:$port"',
             "--node_rank=$SLURM_NODEID --master_addr=$head --master_port=$port",
             10,
-            "it is 0 for every node",
+            "it is 0 on every node",
         ),
-        ("srun --cpus-per-task=32 ", "", 9, "runs on the first node only"),
-        ("train.py\n", "train.py\n#SBATCH --time=10\n", 11, "does nothing"),
+        ("srun --cpus-per-task=32 ", "", 9, "runs only on the first node"),
+        ("train.py\n", "train.py\n#SBATCH --time=10\n", 11, "has no effect"),
         ("train.py\n", "train.py\n  #SBATCH --time=10\n", 11, "after the first command"),
         ("#SBATCH --gpus", " #SBATCH --gpus", 4, "only at the start of a line"),
         ("#SBATCH --nodes", "\t#SBATCH --nodes", 2, "only at the start of a line"),
@@ -74,7 +74,7 @@ def test_each_mistake_is_found_at_its_line(old: str, new: str, line: int, words:
     assert old in _GOOD
     (found,) = lint(_GOOD.replace(old, new))
     assert (found.line, words in found.what) == (line, True), found
-    assert found.mend
+    assert found.fix
 
 
 def test_missing_cores_are_found() -> None:
@@ -102,14 +102,14 @@ def test_missing_cores_are_found() -> None:
 def test_tasks_are_counted_as_srun_does(job: str, step: str, tasks: int) -> None:
     script = _GOOD.replace("--ntasks-per-node=1 ", job).replace("srun --cpus", f"srun {step} --cpus")
     found = lint(script)
-    assert [f"{tasks} tasks a node" in one.what for one in found] == [True] * (tasks > 1)
+    assert [f"{tasks} tasks per node" in one.what for one in found] == [True] * (tasks > 1)
 
 
-def test_tasks_that_srun_ignores_have_a_mend_of_their_own() -> None:
+def test_tasks_that_srun_ignores_have_a_fix_of_their_own() -> None:
     script = _GOOD.replace("--ntasks-per-node=1 ", "--ntasks-per-node=4 ")
     (found,) = lint(script.replace("srun --cpus", "srun --ntasks-per-node=1 --cpus"))
     assert (found.line, "srun ignores" in found.what) == (9, True)
-    assert lint(script.replace("srun --cpus", f"{found.mend} --cpus")) == []
+    assert lint(script.replace("srun --cpus", f"{found.fix} --cpus")) == []
 
 
 def test_one_task_for_each_of_many_nodes_is_right() -> None:
@@ -121,7 +121,7 @@ def test_a_task_may_have_all_gpus_of_its_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "mended"),
+    ("asked", "fixed"),
     [
         ("--gpus-per-node=2", "--gpus-per-node=4"),
         ("--gpus-per-node=a100:2", "--gpus-per-node=a100:4"),
@@ -134,23 +134,23 @@ def test_a_task_may_have_all_gpus_of_its_node() -> None:
     ],
 )
 @pytest.mark.parametrize("flag", ["--nproc_per_node=4", "--nproc-per-node 4", '--nproc_per_node="4"'])
-def test_more_ranks_than_gpus_are_found(asked: str, mended: str | None, flag: str) -> None:
+def test_more_ranks_than_gpus_are_found(asked: str, fixed: str | None, flag: str) -> None:
     script = _GOOD.replace("--gpus-per-node=4", asked).replace("--nproc_per_node=4 ", f"\\\n  {flag} ")
     found = lint(script)
-    if mended is None:
+    if fixed is None:
         assert found == []
         return
     (one,) = found
-    assert (one.line, one.what.startswith("4 ranks on a node that is asked for ")) == (10, True), one
-    fewer, more = one.mend.split(", or ")
-    assert more.startswith(f"{mended} instead of ")
-    assert lint(script.replace(asked, mended)) == lint(script.replace(flag, fewer)) == []
+    assert (one.line, one.what.startswith("4 ranks on a node with ")) == (10, True), one
+    fewer, more = one.fix.split(", or ")
+    assert more.startswith(f"{fixed} instead of ")
+    assert lint(script.replace(asked, fixed)) == lint(script.replace(flag, fewer)) == []
 
 
 def test_ranks_in_a_variable_are_found_where_they_are_started() -> None:
     script = _GOOD.replace("--gpus-per-node=4", "--gres=gpu:2").replace("node=4 ", "node=$ranks ")
     (found,) = lint(script.replace("port=$", "ranks=4\nport=$"))
-    assert (found.line, found.what) == (10, "4 ranks on a node that is asked for 2 GPUs")
+    assert (found.line, found.what) == (10, "4 ranks on a node with 2 requested GPUs")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_ranks_that_have_their_gpus_are_left_alone(asked: str, ranks: str) -> No
 
 def test_the_gpus_of_a_step_count_before_those_of_the_job() -> None:
     step = _GOOD.replace("srun --cpus", "srun --gres=gpu:2 --cpus")
-    assert [(one.line, "2 GPUs" in one.what) for one in lint(step)] == [(9, True)]
+    assert [(one.line, "2 requested GPUs" in one.what) for one in lint(step)] == [(9, True)]
 
 
 def test_tasks_without_torchrun_are_ranks() -> None:
@@ -198,7 +198,7 @@ def test_dos_line_breaks_are_one_mistake_and_hide_no_other() -> None:
     script = _GOOD.replace("srun --cpus", "srun --mpi=pmix --cpus").replace("\n", "\r\n")
     dos, pmix = lint(script)
     assert (dos.line, "DOS" in dos.what, pmix.line) == (1, True, 9)
-    assert "sed -i" in dos.mend
+    assert "sed -i" in dos.fix
 
 
 def test_a_script_that_holds_itself_ends() -> None:
@@ -206,12 +206,12 @@ def test_a_script_that_holds_itself_ends() -> None:
     assert lint(_GOOD.replace("export OMP", f"a0=$a200\n{doubling}b=$b$b\nexport OMP")) == []
 
 
-def test_the_mend_of_a_commented_directive_works() -> None:
+def test_the_fix_of_a_commented_directive_works() -> None:
     line = "# SBATCH --time=10  # minutes"
     script = _GOOD.replace("export OMP", f"{line}\nexport OMP")
     (found,) = lint(script)
-    assert (found.line, found.mend) == (6, "#SBATCH --time=10")
-    assert lint(script.replace(line, found.mend)) == []
+    assert (found.line, found.fix) == (6, "#SBATCH --time=10")
+    assert lint(script.replace(line, found.fix)) == []
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ export LAUNCHER="accelerate launch \
 export CMD="$LAUNCHER train.py --a b"
 srun --jobid $SLURM_JOBID bash -c "$CMD" 2>&1 | tee log.txt
 """,
-        [(10, "0 for every node"), (11, "list of nodes"), (12, "port 29500"), (15, "OMP_NUM_THREADS")],
+        [(10, "0 on every node"), (11, "list of nodes"), (12, "port 29500"), (15, "OMP_NUM_THREADS")],
     ),
     "an array of jobs": (
         r"""#!/bin/bash
@@ -156,7 +156,7 @@ srun --cpus-per-task 8 \
   "
 #SBATCH --time=3
 """,
-        [(3, "2 tasks a node"), (10, "port 29500"), (13, "after the first command (line 5)")],
+        [(3, "2 tasks per node"), (10, "port 29500"), (13, "after the first command (line 5)")],
     ),
     "torchruns in the background": (
         r"""#!/bin/bash
@@ -190,7 +190,7 @@ CMD=(python -m torch.distributed.run "${args[@]}" train.py)
 which torchrun
 srun -c 8 "${CMD[@]}"
 """,
-        [(3, "2 tasks a node"), (9, "port 29292")],
+        [(3, "2 tasks per node"), (9, "port 29292")],
     ),
     "a container": (
         r"""#!/bin/bash
@@ -204,7 +204,7 @@ srun -c 8 apptainer exec --nv --bind /data:/data,$PWD --env OMP_NUM_THREADS=8 \
     torch.sif \
     torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$ENDPOINT train.py
 """,
-        [(3, "4 tasks a node"), (7, "port 29292")],
+        [(3, "4 tasks per node"), (7, "port 29292")],
     ),
     "deepspeed": (
         r"""#!/bin/bash
@@ -216,7 +216,7 @@ module load cuda
 export OMP_NUM_THREADS=4
 srun deepspeed --num_gpus 8 --master_port 29501 train.py --deepspeed ds.json
 """,
-        [(3, "8 tasks a node together with deepspeed"), (8, "port 29501")],
+        [(3, "8 tasks per node with deepspeed"), (8, "port 29501")],
     ),
     "static rendezvous": (
         r"""#!/bin/bash
@@ -232,7 +232,7 @@ srun -c 32 torchrun --nnodes=$SLURM_NNODES --nproc_per_node=4 \
      --master_addr=$MASTER_ADDR \
      --master_port=$PORT train.py
 """,
-        [(8, "port 29500"), (10, "0 for every node")],
+        [(8, "port 29500"), (10, "0 on every node")],
     ),
     "the head node asked by srun": (
         r"""#!/bin/bash
@@ -259,7 +259,7 @@ srun torchrun \
 --rdzv_endpoint $head_node_ip:29500 \
 multinode_torchrun.py 50 10
 """,
-        [(4, "4 tasks a node"), (22, "port 29500")],
+        [(4, "4 tasks per node"), (22, "port 29500")],
     ),
 }
 
@@ -315,6 +315,6 @@ def test_words_that_start_nothing_are_no_launchers(line: str) -> None:
 )
 def test_launchers_are_found_behind_other_words(command: str) -> None:
     top = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --cpus-per-task=8\nexport OMP_NUM_THREADS=8\n"
-    assert [(one.line, one.what[:14]) for one in lint(f"{top}{command} train.py\n")] == [
-        (2, "4 tasks a node")
+    assert [(one.line, one.what[:16]) for one in lint(f"{top}{command} train.py\n")] == [
+        (2, "4 tasks per node")
     ]

@@ -84,14 +84,14 @@ def test_everything_else_is_quoted() -> None:
     script = sbatch_script(dataclasses.replace(_CPU, command=words, directory=Path("/a $(b)")))
     assert """echo '$(touch x)' 'a'"'"'b' '; rm -rf' '{setup}' --only-launch="$launch"\n""" in script
     assert "cd '/a $(b)' || exit 7" in script
-    with pytest.raises(BadInput, match="cannot stand in an sbatch script"):
+    with pytest.raises(BadInput, match="not allowed in an sbatch script"):
         sbatch_script(dataclasses.replace(_CPU, command=("a\nb",)))
 
 
 def test_setup_cannot_hide_directives_or_control_characters() -> None:
-    with pytest.raises(BadInput, match="comes too late for sbatch"):
+    with pytest.raises(BadInput, match="too late for sbatch"):
         sbatch_script(dataclasses.replace(_CPU, setup=("true\n#SBATCH --partition=x",)))
-    with pytest.raises(BadInput, match="no line of a shell script"):
+    with pytest.raises(BadInput, match="not a line of a shell script"):
         sbatch_script(dataclasses.replace(_CPU, setup=("a\0b",)))
 
 
@@ -114,13 +114,13 @@ def test_times(given: str, written: str) -> None:
 
 @pytest.mark.parametrize("given", ["0s", "0m", "0h", "0:00", "00:00:00", "0-00:00"])
 def test_no_time_is_no_limit(given: str) -> None:
-    with pytest.raises(BadInput, match=f"--time: {given} is no limit to SLURM"):
+    with pytest.raises(BadInput, match=f"--time: {given} means no limit to SLURM"):
         sbatch_script(dataclasses.replace(_CPU, time=given))
 
 
 @pytest.mark.parametrize("given", ["45s", "4m", "4:59", "0:04:59", "0-0:04", "0-0:04:59"])
 def test_a_time_for_nothing_is_refused(given: str) -> None:
-    with pytest.raises(BadInput, match=f"--time: {given} is too short"):
+    with pytest.raises(BadInput, match=f"--time: must be at least 5m, got {given}"):
         sbatch_script(dataclasses.replace(_CPU, time=given))
 
 
@@ -171,14 +171,14 @@ _OLD = '{"launch":0,"status":"ok"}\n'
 
 def test_a_job_that_came_on_goes_back_to_the_queue(tmp_path: Path) -> None:
     code, said = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 4", 0, before=_OLD)
-    assert said == "back to the queue; what is finished is kept\nscontrol requeue 5\n"
+    assert said == "requeued; what is finished is kept\nscontrol requeue 5\n"
     assert code == 4  # the step's status, not that of a `wait` that the signal ended
 
 
 @pytest.mark.parametrize("before", [None, "", _OLD, '{"launch":0,"status":"failed"}\n'])
 def test_a_job_that_finished_nothing_does_not_go_back(tmp_path: Path, before: str | None) -> None:
     code, said = _run_script(tmp_path, f"{_SIGNAL}; exit 0", 0, before=before)
-    assert "scalescope: nothing was finished since the start: not back" in said
+    assert "scalescope: nothing was finished since the start: not requeued" in said
     assert "scontrol" not in said
     assert code == 0
 
@@ -235,9 +235,7 @@ def test_lines_of_a_template_without_their_value_are_left_out() -> None:
 
 def test_a_line_that_does_more_than_hand_on_a_value_is_not_left_out() -> None:
     loop = 'for launch in {launches}; do srun -A {account} {command} --only-launch="$launch"; done\n'
-    with pytest.raises(
-        BadInput, match=r"line 2 needs \{account\}, which was not given; give --account, or take it out"
-    ):
+    with pytest.raises(BadInput, match=r"line 2 requires \{account\}; give --account"):
         sbatch_script(_CPU, f"#!/bin/bash\n{loop}")
     assert "srun -A physics_1 /opt/python" in sbatch_script(_GPU, f"#!/bin/bash\n{loop}")
 
@@ -248,7 +246,7 @@ def test_a_line_that_does_more_than_hand_on_a_value_is_not_left_out() -> None:
         (("{command}", "hostname"), r"\{command\} is missing, so the job would run nothing"),
         (("{launches}", "0 1"), r"\{launches\} is missing, so the job would not make every launch"),
         (("--only-launch", "--other"), "--only-launch is missing, so steps would not know their launch"),
-        (("srun", "# srun"), r"\{command\} stands in comments only"),
+        (("srun", "# srun"), r"\{command\} appears only in comments"),
     ],
 )
 def test_a_template_must_make_every_launch(change: tuple[str, str], message: str) -> None:

@@ -171,7 +171,7 @@ def test_a_limit_that_is_not_told_is_left_out(
 def test_a_missing_module_is_a_problem_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it fails then
     nvml = Nvml(["GPU-a"])
-    assert nvml.problem == "the module pynvml is missing; pip install nvidia-ml-py brings it"
+    assert nvml.problem == "the Python module pynvml is missing; pip install nvidia-ml-py installs it"
     assert (nvml.read("GPU-a"), nvml.history("GPU-a"), nvml.limits("GPU-a")) == ({}, {}, {})
     nvml.close()
 
@@ -182,7 +182,7 @@ def test_a_driver_that_does_not_open_is_a_problem_in_its_own_words(driver: FakeD
 
     driver.answer("nvmlInit", refuse)
     nvml = Nvml(["GPU-a"])
-    assert nvml.problem == "NVML says Driver Not Loaded"
+    assert nvml.problem == "NVML failed: Driver Not Loaded"
     assert (nvml.read("GPU-a"), nvml.history("GPU-a"), nvml.limits("GPU-a")) == ({}, {}, {})
     nvml.close()
     assert driver.opened == 0  # what never opened is not closed
@@ -191,7 +191,7 @@ def test_a_driver_that_does_not_open_is_a_problem_in_its_own_words(driver: FakeD
 def test_a_gpu_that_is_not_found_is_a_problem_and_nothing_stays_open(driver: FakeDriver) -> None:
     driver.answer("nvmlDeviceGetHandleByUUID", _silent)
     nvml = Nvml(["GPU-a"])
-    assert nvml.problem == "NVML says Not Supported"
+    assert nvml.problem == "NVML failed: Not Supported"
     assert (nvml.read("GPU-a"), nvml.history("GPU-a")) == ({}, {})
     assert driver.opened == 0
 

@@ -78,7 +78,7 @@ def look_after(seen: Telemetry, host: Host, *moments_s: float) -> None:
     """A look at each of these times after the beginning."""
     for moment in moments_s:
         host.now_s = _BEGIN_S + moment
-        seen.look()
+        seen.sample()
 
 
 def between(seen: Telemetry, begin_s: float, end_s: float) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def test_without_a_look_in_the_window_it_says_so_and_gives_no_figures(host: Host
 def test_many_looks_are_thinned_out_and_later_ones_come_less_often(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_LOOKS", 10)
+    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
     seen = looking_at(host)
     look_after(seen, host, *range(10))
     assert (all_of(seen)["looks"], all_of(seen)["interval_s"]) == (10, 0.2)
@@ -210,7 +210,7 @@ def test_many_looks_are_thinned_out_and_later_ones_come_less_often(
 
 
 def test_a_long_run_keeps_a_bounded_number_of_looks(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_LOOKS", 10)
+    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
     seen = looking_at(host)
     look_after(seen, host, *(0.25 * number for number in range(1_000)))
     assert 5 <= all_of(seen)["looks"] <= 10
@@ -417,7 +417,7 @@ def test_a_gpu_that_idles_is_known_to(host: Host, gpus: FakeNvml) -> None:
 def test_many_states_are_thinned_out_and_later_ones_asked_for_less_often(
     host: Host, gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_LOOKS", 10)
+    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
     gpus.states = {"a": _temperatures(20)}
     seen = looking_at(host, ["a"])
     look_after(seen, host, *range(11))
@@ -432,7 +432,7 @@ def test_many_states_are_thinned_out_and_later_ones_asked_for_less_often(
 def test_thinned_looks_at_processors_leave_the_states_of_gpus_alone(
     host: Host, gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_LOOKS", 10)
+    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
     gpus.states = {"a": _temperatures(9)}
     seen = looking_at(host, ["a"])
     look_after(seen, host, *(0.25 * number for number in range(13)))
@@ -444,7 +444,7 @@ def test_thinned_looks_at_processors_leave_the_states_of_gpus_alone(
 def test_a_long_run_keeps_a_bounded_number_of_samples(
     host: Host, gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_LOOKS", 10)
+    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
     gpus.samples = {"a": {"power_w": [(0.5 * number, 1.0) for number in range(1, 2_001)]}}
     gpus.keeps_s = 6.0
     seen = looking_at(host, ["a"])
@@ -555,7 +555,7 @@ def test_the_gpus_of_ranks_that_others_started_are_seen(
     gpus.samples = {"id-0": {"utilization": [(2.0, 0.5)], "power_w": [(2.0, 300.0)]}}
     monkeypatch.setattr(attached, "_start_worker", lambda place, **_: Child(host, answer))
     node = Node(machine=_machine(1), system={}, ranks=(0,))
-    monkeypatch.setattr(attached.AttachedLauncher, "_seen", lambda self: {"h": node})
+    monkeypatch.setattr(attached.AttachedLauncher, "_probed_nodes", lambda self: {"h": node})
     launcher = attached.AttachedLauncher(attached.RankContext(0, 1))
     settings = {"benchmark": "train", "device": "cuda", "world_size": 1, "split_gpu": None}
     limits = Measuring(**{setting.name: setting.default for setting in settings_of(Measuring)})
@@ -603,7 +603,7 @@ def test_a_thread_looks_while_somebody_waits_and_ends_with_it(host: Host) -> Non
 
     seen = Telemetry((), pids, host.proc)
     before = set(threading.enumerate())
-    with pytest.raises(ValueError, match="an answer that failed"), seen.looking():
+    with pytest.raises(ValueError, match="an answer that failed"), seen.sampling():
         assert looked.wait(60)
         raise ValueError("an answer that failed")
     assert set(threading.enumerate()) == before

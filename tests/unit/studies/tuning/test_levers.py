@@ -96,8 +96,8 @@ def test_a_value_that_is_refused_is_listed_with_the_refusal() -> None:
     levers = found("precision")
     assert tried(levers) == ["precision bf16"]
     assert reasons(levers) == {
-        "precision tf32": "precision tf32 needs a CUDA GPU; bf16 works on the CPU",
-        "precision fp16": "precision fp16 needs a CUDA GPU; bf16 works on the CPU",
+        "precision tf32": "precision tf32 requires a CUDA GPU; bf16 works on the CPU",
+        "precision fp16": "precision fp16 requires a CUDA GPU; bf16 works on the CPU",
     }
 
 
@@ -122,7 +122,7 @@ def test_an_emulated_precision_is_not_tried_unless_it_is_typed(asked: str) -> No
 def test_what_cannot_run_at_all_is_not_offered_for_its_slowness() -> None:
     fp16 = PrecisionSupport(name="fp16", native=False)
     levers = find_levers(ask(), dataclasses.replace(TWO_CORES, precisions=(fp16,)), ["precision"])
-    assert reasons(levers)["precision fp16"] == "precision fp16 needs a CUDA GPU; bf16 works on the CPU"
+    assert reasons(levers)["precision fp16"] == "precision fp16 requires a CUDA GPU; bf16 works on the CPU"
 
 
 def test_hooks_and_levers_around_an_emulated_baseline_are_tried() -> None:
@@ -188,7 +188,7 @@ def test_a_variable_can_be_named_with_its_value() -> None:
     (one,) = found("env=NCCL_PROTO=LL", world_size="2", gpus=2, **{"env.NCCL_DEBUG": "WARN"}).candidates
     assert one.trial.settings["env"] == {"NCCL_DEBUG": "WARN", "NCCL_PROTO": "LL"}
     assert one.text == "env NCCL_DEBUG=WARN NCCL_PROTO=LL"
-    with pytest.raises(BadInput, match="RANK is set for every rank by the launcher"):
+    with pytest.raises(BadInput, match="RANK cannot be given: the launcher"):
         found("env=RANK=1", world_size="2", gpus=2)
     with pytest.raises(BadInput, match=r"expected env=NAME=VALUE, got 'NCCL_PROTO'"):
         found("env=NCCL_PROTO", world_size="2", gpus=2)
@@ -245,7 +245,9 @@ def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
 def test_a_setting_without_values_worth_trying_needs_one() -> None:
     with pytest.raises(BadInput, match=r"^--levers lr: it lists no values worth trying; give one: lr=VALUE$"):
         found("lr")
-    with pytest.raises(BadInput, match=r"^--levers precision: 'bf17' is not one of .*did you mean bf16\?$"):
+    with pytest.raises(
+        BadInput, match=r"^--levers precision: must be one of .*, got 'bf17'; did you mean bf16\?$"
+    ):
         found("precision=bf17")
 
 

@@ -102,7 +102,7 @@ def test_auto_classes_follow_the_images(size: int, given: int | None, classes: i
 
 @pytest.mark.parametrize(("depth", "near"), [(20, 18), (35, 34), (49, 50), (100, 101), (151, 152)])
 def test_a_depth_of_no_resnet_names_the_nearest(depth: int, near: int) -> None:
-    with pytest.raises(BadInput, match=rf"^depth {depth} is no ResNet's; .*; {near} is nearest$"):
+    with pytest.raises(BadInput, match=rf"^depth must be one of .*, got {depth}; the nearest is {near}$"):
         Cnn.check({"depth": depth})
     Cnn.check({"depth": near})
 

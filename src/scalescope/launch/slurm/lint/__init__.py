@@ -1,4 +1,4 @@
-"""Finds mistakes that people copy from job script to job script: each with its line and its mend."""
+"""Finds mistakes that people copy from job script to job script: each with its line and its fix."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,7 +11,7 @@ _RULES: tuple[Callable[[LintedJob], Iterator[Mistake]], ...] = (
     reading.late_directive,
     reading.commented_directive,
     rendezvous.node_list_as_address,
-    this_host.meeting_at_this_host,
+    this_host.rendezvous_at_this_host,
     rendezvous.fixed_port,
     rendezvous.shared_default_port,
     rendezvous.rank_of_the_first_node,
@@ -28,5 +28,5 @@ _RULES: tuple[Callable[[LintedJob], Iterator[Mistake]], ...] = (
 def lint(script: str) -> list[Mistake]:
     """All mistakes of a script, in the order of its lines."""
     job = job_of(read(script.removeprefix("\ufeff").replace("\r\n", "\n")))
-    found = [*reading.refused(script), *(mistake for rule in _RULES for mistake in rule(job))]
-    return sorted(dict.fromkeys(found), key=lambda mistake: mistake.line)
+    mistakes = [*reading.refused(script), *(mistake for rule in _RULES for mistake in rule(job))]
+    return sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line)

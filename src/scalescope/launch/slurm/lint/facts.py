@@ -1,4 +1,4 @@
-"""What the rules look at, and what they say."""
+"""What the rules read, and the mistakes they find."""
 
 import math
 import re
@@ -14,17 +14,17 @@ class Mistake:
 
     line: int
     what: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)
 class LintedJob:
-    """What the rules look at."""
+    """What the rules read."""
 
     script: JobScript
     launches: tuple[LaunchCommand, ...]
     options: dict[str, str]
-    """All directives together, also those sbatch does not read: what is wrong with those is said once."""
+    """Of all directives, also those that sbatch does not read: those are reported once, by another rule."""
     variables: dict[str, str]
 
     @property
@@ -46,11 +46,11 @@ class LintedJob:
 
 
 def job_of(script: JobScript) -> LintedJob:
-    """Gather what the rules look at."""
-    told = sorted(
+    """Gather what the rules read."""
+    directives = sorted(
         script.directives, key=lambda directive: not directive.is_comment
     )  # what is no comment counts
-    options = {name: text for one in told for name, text in slurm_options(one.text).items()}
+    options = {name: text for directive in directives for name, text in slurm_options(directive.text).items()}
     known = variables(script.lines)
     return LintedJob(script, tuple(launches(script, known)), options, known)
 
@@ -67,16 +67,16 @@ _OPTION = re.compile(r"(?:^|\s)(?:--([a-z][a-z-]*)(?:[=\s]\s*([^\s-]\S*))?|-([A-
 
 def slurm_options(text: str) -> dict[str, str]:
     """SLURM's options in a line, under their long names."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for match in _OPTION.finditer(text):
         name = match[1] or _SHORT.get(match[3], match[3])
-        found[_ALIAS.get(name, name)] = (match[2] or match[4] or "").strip("\"'")
-    return found
+        options[_ALIAS.get(name, name)] = (match[2] or match[4] or "").strip("\"'")
+    return options
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """How many tasks a step has on a node, and which option of whom says so."""
+    """How many tasks a step has on a node, and which option of the job or the step sets it."""
 
     per_node: int | None
     """None where only the shell knows."""
@@ -108,5 +108,5 @@ def _divided(tasks: int | None, nodes: int) -> int | None:
     return None if tasks is None else math.ceil(tasks / nodes)
 
 
-def places(job: LintedJob) -> list[Directive | ScriptLine]:
+def all_lines(job: LintedJob) -> list[Directive | ScriptLine]:
     return [*job.script.directives, *job.script.lines]

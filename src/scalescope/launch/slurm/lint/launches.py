@@ -130,8 +130,8 @@ def launches(script: JobScript, known: dict[str, str]) -> Iterator[LaunchCommand
 
 
 def _first_launcher(text: str, step: str | None) -> Started | None:
-    found = [one for command in commands(text) if (one := _started(command.words, step))]
-    return next((one for one in found if one.is_launcher), found[0] if found else None)
+    programs = [program for command in commands(text) if (program := _started(command.words, step))]
+    return next((program for program in programs if program.is_launcher), programs[0] if programs else None)
 
 
 def _started(words: Sequence[str], step: str | None) -> Started | None:

@@ -8,14 +8,14 @@ from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, slurm_options
 def refused(script: str) -> Iterator[Mistake]:
     """What sbatch refuses before it reads anything."""
     if script.startswith("\ufeff"):
-        yield Mistake(1, "a byte order mark stands before #!: sbatch refuses the script", "save it without")
+        yield Mistake(1, "a byte order mark before #!: sbatch rejects the script", "save it without one")
     elif not script.startswith("#!"):
-        yield Mistake(1, "no #! at the start: sbatch refuses the script", "make the first line #!/bin/bash")
+        yield Mistake(1, "no #! at the start: sbatch rejects the script", "make the first line #!/bin/bash")
     if "\r\n" in script:
         yield Mistake(
             1 + script.count("\n", 0, script.index("\r\n")),
-            "a DOS line break: sbatch refuses scripts that have any",
-            r"take them away: sed -i 's/\r$//' SCRIPT",
+            "a DOS line break: sbatch rejects scripts that contain any",
+            r"remove them: sed -i 's/\r$//' SCRIPT",
         )
 
 
@@ -24,8 +24,8 @@ def indented_directive(job: LintedJob) -> Iterator[Mistake]:
         if directive.is_indented and directive.comes_after is None:
             yield Mistake(
                 directive.number,
-                "an indented #SBATCH: sbatch reads it only at the start of a line, so this one does nothing",
-                "take away the space before it",
+                "an indented #SBATCH: sbatch reads it only at the start of a line, so it has no effect",
+                "remove the space before it",
             )
 
 
@@ -34,19 +34,24 @@ def late_directive(job: LintedJob) -> Iterator[Mistake]:
         if directive.comes_after is not None:
             yield Mistake(
                 directive.number,
-                f"sbatch reads no #SBATCH after the first command (line {directive.comes_after}): "
-                "this one does nothing",
+                f"sbatch ignores #SBATCH after the first command (line {directive.comes_after}), "
+                "so it has no effect",
                 "move it to the top",
             )
 
 
 def commented_directive(job: LintedJob) -> Iterator[Mistake]:
     """An option that another line gives was put aside on purpose."""
-    read = {name for one in job.script.directives if not one.is_comment for name in slurm_options(one.text)}
+    read = {
+        name
+        for directive in job.script.directives
+        if not directive.is_comment
+        for name in slurm_options(directive.text)
+    }
     for directive in job.script.directives:
         if directive.is_comment and not read.issuperset(slurm_options(directive.text)):
             yield Mistake(
                 directive.number,
-                "a space between # and SBATCH: to sbatch this is a comment, so it does nothing",
+                "a space between # and SBATCH: to sbatch this is a comment, so it has no effect",
                 f"#SBATCH {directive.text.strip()}",
             )

@@ -9,7 +9,7 @@ from scalescope.launch.slurm.lint.script import DOUBLE, SINGLE, Command, assignm
 
 _NODE_LIST = r"\$\{?SLURM_(?:JOB_|STEP_)?NODELIST\}?"
 ADDRESS = r"(?:--rdzv[-_]endpoint|--master[-_]addr|--main[-_]process[-_]ip|\bMASTER_ADDR)(?:=|\s+)[\"']?"
-FIRST_HOST = 'take the first: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+FIRST_HOST = 'use the first host: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
 def node_list_as_address(job: LintedJob) -> Iterator[Mistake]:
@@ -21,7 +21,7 @@ def node_list_as_address(job: LintedJob) -> Iterator[Mistake]:
         for match in pattern.finditer(line.text):
             yield Mistake(
                 line.number_at(match.start()),
-                "the ranks are to meet at a list of nodes, which is no host as soon as there are two",
+                "the rendezvous address is a list of nodes, which is not a host name for two or more nodes",
                 FIRST_HOST,
             )
 
@@ -47,11 +47,11 @@ def fixed_port(job: LintedJob) -> Iterator[Mistake]:
                 yield _fixed(line.number_at(match.start("port")), match, match["name"])
     ports, endpoints = _names_of_ports(job)
     for line in job.script.lines:
-        for name, value, place in assignments(line):
+        for name, value, offset in assignments(line):
             before = r"[\"']?" if name in ports else r".*:" if name in endpoints else None
             held = re.fullmatch(rf"{before}{_FIXED}\}}?[\"']?", value) if before else None
             if held and name != "MASTER_PORT" and _is_kept(held, job):
-                yield _fixed(line.number_at(place), held, name if name in ports else None)
+                yield _fixed(line.number_at(offset), held, name if name in ports else None)
 
 
 def _is_kept(match: re.Match[str], job: LintedJob) -> bool:
@@ -61,11 +61,11 @@ def _is_kept(match: re.Match[str], job: LintedJob) -> bool:
 
 def _fixed(number: int, match: re.Match[str], name: str | None) -> Mistake:
     other = match["unless"] if (match["unless"] or "1")[0].isalpha() else None
-    mend = f"{name or other or 'export MASTER_PORT'}=$((20000 + SLURM_JOB_ID % 12000))"
+    fix = f"{name or other or 'export MASTER_PORT'}=$((20000 + SLURM_JOB_ID % 12000))"
     return Mistake(
         number,
-        f"port {match['port']} is fixed: two jobs on one node meet there",
-        f"let the port depend on the job: {mend}{'' if name or other else ', and $MASTER_PORT here'}",
+        f"port {match['port']} is fixed: two jobs on the same node would use it",
+        f"make the port depend on the job: {fix}{'' if name or other else ', and $MASTER_PORT here'}",
     )
 
 
@@ -83,13 +83,13 @@ def _names_of_ports(job: LintedJob) -> tuple[set[str], set[str]]:
     return ports, endpoints
 
 
-_OWN_PORT = re.compile(
+_PORT_OPTION = re.compile(
     r"--standalone|--master[-_]port|--rdzv[-_]endpoint|PET_MASTER_PORT=|PET_RDZV_ENDPOINT="
 )
 
 
 def shared_default_port(job: LintedJob) -> Iterator[Mistake]:
-    """torchruns beside each other; those of different nodes do not see each other's ports."""
+    """Several torchruns on one node; those of different nodes do not share ports."""
     launchers = {
         (launcher.line.number, launcher.command.offset): launcher
         for launcher in job.launchers
@@ -97,7 +97,9 @@ def shared_default_port(job: LintedJob) -> Iterator[Mistake]:
     }
     script = [(line.number, command) for line in job.script.lines for command in commands(line.text)]
     is_any_running = False
-    for (number, command), is_repeated in zip(script, _repeated([one for _, one in script]), strict=True):
+    for (number, command), is_repeated in zip(
+        script, _repeated([command for _, command in script]), strict=True
+    ):
         if "wait" in command.words:
             is_any_running = False
         launch = launchers.get((number, command.offset))
@@ -107,9 +109,9 @@ def shared_default_port(job: LintedJob) -> Iterator[Mistake]:
         if is_any_running or (is_left_running and is_repeated):
             yield Mistake(
                 launch.number,
-                "another torchrun at the same time on the node, both at the default port 29500 "
-                "(only new versions take a free one)",
-                "torchrun --standalone, which takes a free port",
+                "another torchrun runs on the node at the same time, and both use the default port 29500 "
+                "(only newer versions choose a free one)",
+                "torchrun --standalone, which chooses a free port",
             )
         is_any_running = is_any_running or is_left_running
 
@@ -117,7 +119,7 @@ def shared_default_port(job: LintedJob) -> Iterator[Mistake]:
 def _is_at_default_port(launch: LaunchCommand, job: LintedJob) -> bool:
     if launch.started.program != "torchrun" or (launch.started.step is not None and job.nodes > 1):
         return False
-    return not _OWN_PORT.search(f"{launch.command.text} {launch.started.arguments}")
+    return not _PORT_OPTION.search(f"{launch.command.text} {launch.started.arguments}")
 
 
 def _repeated(script: list[Command]) -> list[bool]:
@@ -141,13 +143,13 @@ def rank_of_the_first_node(job: LintedJob) -> Iterator[Mistake]:
     if job.nodes < 2 or not any(launcher.started.step is not None for launcher in job.launchers):
         return
     for line in job.script.lines:
-        seen = re.sub(rf"{DOUBLE}|\\.|({SINGLE})", _without_single_quoted, line.text, flags=re.DOTALL)
-        for match in _UNQUOTED_RANK.finditer(seen):
+        shell_text = re.sub(rf"{DOUBLE}|\\.|({SINGLE})", _without_single_quoted, line.text, flags=re.DOTALL)
+        for match in _UNQUOTED_RANK.finditer(shell_text):
             flag = f"--{match['flag']}{match['dash']}rank=${match['name']}"
             yield Mistake(
                 line.number_at(match.start()),
-                f"${match['name']} is put in before srun starts anything: it is 0 for every node",
-                f"let each node put it in: srun bash -c '... {flag} ...' (other variables exported)",
+                f"${match['name']} is expanded before srun starts anything: it is 0 on every node",
+                f"expand it on each node: srun bash -c '... {flag} ...' (export other variables)",
             )
 
 
@@ -166,6 +168,6 @@ def one_node_of_several(job: LintedJob) -> Iterator[Mistake]:
         if launch.started.program == "torchrun" and nodes and nodes[1] != "1":
             yield Mistake(
                 launch.number,
-                "torchrun for several nodes without srun: a job script runs on the first node only",
-                "start it on all of them: srun torchrun",
+                "torchrun for several nodes without srun: a job script runs only on the first node",
+                "start it on all nodes: srun torchrun",
             )

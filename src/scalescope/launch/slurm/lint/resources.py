@@ -1,4 +1,4 @@
-"""Mistakes in what is asked of a node: tasks, GPUs, cores, threads."""
+"""Mistakes in what is requested of a node: tasks, GPUs, cores, threads."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from scalescope.launch.slurm.lint.facts import (
     LintedJob,
     Mistake,
     Tasks,
-    places,
+    all_lines,
     slurm_options,
     tasks_of,
 )
@@ -30,14 +30,14 @@ def several_launchers(job: LintedJob) -> Iterator[Mistake]:
         tasks = tasks_of(step, job)
         if launch.started.step is None or tasks.per_node is None or tasks.per_node < 2:
             continue
-        what = f"{tasks.per_node} tasks a node together with {launch.started.program}: "
+        what = f"{tasks.per_node} tasks per node with {launch.started.program}: "
         if not tasks.is_of_step and step.get("ntasks-per-node") == "1":
-            what += "srun ignores --ntasks-per-node where the job has more tasks"
+            what += "srun ignores --ntasks-per-node if the job has more tasks"
             yield Mistake(launch.number, what, "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1")
             continue
         yield Mistake(
             launch.number if tasks.is_of_step else _line_of(tasks.option, job),
-            what + "each starts a launcher with ranks of its own",
+            what + "each task starts a launcher with its own ranks",
             _one_task_a_node(tasks, launch.started.program),
         )
 
@@ -45,22 +45,22 @@ def several_launchers(job: LintedJob) -> Iterator[Mistake]:
 def _one_task_a_node(tasks: Tasks, program: str) -> str:
     instead = " instead of --ntasks" if tasks.option == "ntasks" else ""
     ranks = f"{program}'s {_RANKS_FLAG[program]} for the ranks"
-    return f"one task for each node (--ntasks-per-node=1{instead}) and {ranks}"
+    return f"use one task per node (--ntasks-per-node=1{instead}) and {ranks}"
 
 
 def _line_of(option: str | None, job: LintedJob) -> int:
     """The last one counts, as for sbatch; a comment only where there is no other."""
     having = [directive for directive in job.script.directives if option in slurm_options(directive.text)]
-    return max(having, key=lambda one: (not one.is_comment, one.number)).number
+    return max(having, key=lambda directive: (not directive.is_comment, directive.number)).number
 
 
 def pmix(job: LintedJob) -> Iterator[Mistake]:
-    for place in places(job):
-        if match := re.search(r"--mpi[=\s]\s*[\"']?pmix", place.text):
+    for line in all_lines(job):
+        if match := re.search(r"--mpi[=\s]\s*[\"']?pmix", line.text):
             yield Mistake(
-                place.number_at(match.start()) if isinstance(place, ScriptLine) else place.number,
+                line.number_at(match.start()) if isinstance(line, ScriptLine) else line.number,
                 "--mpi=pmix fails where SLURM was built without PMIx, and torch does not use it",
-                "leave it out, or --mpi=none",
+                "remove it, or use --mpi=none",
             )
 
 
@@ -74,8 +74,8 @@ def gpus_per_task(job: LintedJob) -> Iterator[Mistake]:
         program = launch.started.program
         yield Mistake(
             launch.number if "gpus-per-task" in step else _line_of("gpus-per-task", job),
-            f"GPUs for each task together with {program}: {program} is one task, whose ranks share them",
-            "ask for the GPUs of a node: --gpus-per-node=N",
+            f"GPUs per task with {program}: {program} is one task, whose ranks share its GPUs",
+            "request the GPUs per node: --gpus-per-node=N",
         )
 
 
@@ -83,9 +83,9 @@ def _is_short_of_gpus(launch: LaunchCommand, gpus: str, tasks: int) -> bool:
     """Under srun a task sees its own; a script that starts the launcher itself sees those of all tasks."""
     of_task = re.search(r"[0-9]+$", gpus)
     ranks = _RANKS.search(launch.started.arguments)
-    seen = int(of_task[0]) * (tasks if launch.started.step is None else 1) if of_task else math.inf
+    visible = int(of_task[0]) * (tasks if launch.started.step is None else 1) if of_task else math.inf
     is_one_of_several = launch.started.step is not None and tasks > 1
-    return is_one_of_several or (ranks is not None and seen < int(ranks[1]))
+    return is_one_of_several or (ranks is not None and visible < int(ranks[1]))
 
 
 def more_ranks_than_gpus(job: LintedJob) -> Iterator[Mistake]:
@@ -99,7 +99,7 @@ def more_ranks_than_gpus(job: LintedJob) -> Iterator[Mistake]:
         flag = _RANKS_FLAG[launch.started.program]
         yield Mistake(
             _line_of_ranks(launch),
-            f"{ranks[1]} ranks on a node that is asked for {gpus.number} GPU{'s'[: gpus.number > 1]}",
+            f"{ranks[1]} ranks on a node with {gpus.number} requested GPU{'s'[: gpus.number > 1]}",
             f"{flag}={gpus.number}, or {gpus.option}{ranks[1]} instead of {gpus.option}{gpus.number}",
         )
 
@@ -132,16 +132,18 @@ def _line_of_ranks(launch: LaunchCommand) -> int:
 def no_cores(job: LintedJob) -> Iterator[Mistake]:
     steps = [slurm_options(launch.started.step or "") for launch in job.launches]
     asked = {"cpus-per-task", "cpus-per-gpu"}
-    if any(not asked.isdisjoint(options) for options in [job.options, *steps]) or _has_cores_anyway(job):
+    if any(not asked.isdisjoint(options) for options in [job.options, *steps]) or _has_cores_without_asking(
+        job
+    ):
         return
     yield Mistake(
         max((directive.number for directive in job.script.directives), default=1),
-        "no --cpus-per-task: a task gets one core, for the ranks and their data loaders together",
-        "#SBATCH --cpus-per-task=N, and the same for srun, which does not take it over since SLURM 22.05",
+        "no --cpus-per-task: a task gets one core for all its ranks and their data loaders",
+        "#SBATCH --cpus-per-task=N, and the same for srun, which does not inherit it since SLURM 22.05",
     )
 
 
-def _has_cores_anyway(job: LintedJob) -> bool:
+def _has_cores_without_asking(job: LintedJob) -> bool:
     """Whole nodes; or the cores of several tasks for what the script starts itself, without srun."""
     uses_srun = any(launch.started.step is not None for launch in job.launches)
     return job.has_whole_nodes or (not uses_srun and (tasks_of({}, job).per_node or 1) > 1)
@@ -149,15 +151,15 @@ def _has_cores_anyway(job: LintedJob) -> bool:
 
 def no_thread_count(job: LintedJob) -> Iterator[Mistake]:
     ranks = job.ranks
-    told = [one.text for one in places(job)] + list(job.script.documents)
-    if ranks and not any(re.search(r"OMP_NUM_THREADS=|--num[-_]cpu[-_]threads", text) for text in told):
+    texts = [line.text for line in all_lines(job)] + list(job.script.documents)
+    if ranks and not any(re.search(r"OMP_NUM_THREADS=|--num[-_]cpu[-_]threads", text) for text in texts):
         cores = (
             "$SLURM_CPUS_PER_GPU"
             if "cpus-per-gpu" in job.options
-            else "$SLURM_CPUS_PER_TASK, divided by the ranks of a task"
+            else "$SLURM_CPUS_PER_TASK, divided by the ranks per task"
         )
         yield Mistake(
             ranks[0].number,
-            "OMP_NUM_THREADS is not set: torchrun makes it 1, and without it every rank takes all cores",
+            "OMP_NUM_THREADS is not set: torchrun sets it to 1; without torchrun every rank uses all cores",
             f"export OMP_NUM_THREADS={cores}",
         )

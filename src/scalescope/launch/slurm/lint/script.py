@@ -42,12 +42,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class JobScript:
-    """What a script says, and to whom."""
+    """What a script contains for sbatch and for the shell."""
 
     directives: tuple[Directive, ...]
     lines: tuple[ScriptLine, ...]
     documents: tuple[str, ...]
-    """Bodies of here-documents: text that this script writes or hands on, no commands of its own."""
+    """Bodies of here-documents: text that this script writes or passes on, not its commands."""
 
 
 SINGLE = r"'[^']*'"
@@ -82,15 +82,15 @@ class _Reader:
         self._documents: list[str] = []
 
     def read(self) -> JobScript:
-        place = 0
-        while match := _PIECE.match(self._script, place):
-            place = match.end()
+        position = 0
+        while match := _PIECE.match(self._script, position):
+            position = match.end()
             if match["comment"]:
                 self._take_comment(match)
             elif match["newline"] and not self._in_array:
                 self._end_line()
                 self._number += 1
-                place = self._skip_documents(place)
+                position = self._skip_documents(position)
                 self._begun = self._number
             else:
                 self._take(match)
@@ -121,22 +121,22 @@ class _Reader:
     def _end_line(self) -> None:
         text = "".join(self._pieces)
         if text.strip():
-            self._lines.append(ScriptLine(self._begun, _without_talk(text)))
+            self._lines.append(ScriptLine(self._begun, _without_printed_text(text)))
         self._pieces, self._in_array = [], False
 
-    def _skip_documents(self, place: int) -> int:
+    def _skip_documents(self, position: int) -> int:
         for end, dashed in self._ends:
             closing = re.compile(("^\t*" if dashed else "^") + end + "$\n?", re.MULTILINE)
-            # Without its end it is none: a shift in arithmetic looks the same.
-            match = None if end in self._unclosed else closing.search(self._script, place)
+            # Without its end it is not a document: a shift in arithmetic is written the same way.
+            match = None if end in self._unclosed else closing.search(self._script, position)
             if match is None:
                 self._unclosed.add(end)
             else:
-                self._documents.append(self._script[place : match.start()])
-                self._number += self._script.count("\n", place, match.end())
-                place = match.end()
+                self._documents.append(self._script[position : match.start()])
+                self._number += self._script.count("\n", position, match.end())
+                position = match.end()
         self._ends = []
-        return place
+        return position
 
 
 _IN_PARENTHESES = r"\((?:[^()]++|\((?:[^()]++|\((?:[^()]++|\([^()]*+\))*+\))*+\))*+\)"
@@ -169,10 +169,10 @@ def _command(words: list[re.Match[str]], text: str, start: int, ended_by: str) -
         yield Command(tuple(word[0] for word in words), start + words[0].start(), spelled, ended_by)
 
 
-def _without_talk(text: str) -> str:
+def _without_printed_text(text: str) -> str:
     """The line without what it only prints: that starts nothing and sets nothing."""
     kept, end = [], 0
-    for command in sorted(commands(text), key=lambda one: one.offset):
+    for command in sorted(commands(text), key=lambda command: command.offset):
         if command.words[0] in {"echo", "printf"} and command.offset >= end:
             kept += [text[end : command.offset], re.sub(r"\S", " ", command.text)]
             end = command.offset + len(command.text)
@@ -180,7 +180,7 @@ def _without_talk(text: str) -> str:
 
 
 def unquoted(word: str) -> str:
-    """A word as its command gets it, as far as that can be said without running it."""
+    """A word as its command gets it, as far as that is known without running it."""
     if len(word) > 1 and word[0] in "'\"" and word[-1] == word[0]:
         return word[1:-1]
     return re.sub(r"['\"]", "", word)
@@ -197,17 +197,17 @@ _MOST_EXPANDED = 4_000  # variables that double each other would grow without bo
 def assignments(line: ScriptLine) -> Iterator[tuple[str, str, int]]:
     """Names that a line gives values to, the values as they are written, and where."""
     for command in commands(line.text):
-        place = command.offset
+        position = command.offset
         for word in command.words:
-            place = line.text.find(word, place)
+            position = line.text.find(word, position)
             if match := _ASSIGNMENT.fullmatch(word):
-                yield match[1], (f"${match[1]} {match[3]}" if match[2] else match[3]), place
+                yield match[1], (f"${match[1]} {match[3]}" if match[2] else match[3]), position
             elif word not in _DECLARING and not word.startswith("-"):
                 break
 
 
 def variables(lines: tuple[ScriptLine, ...]) -> dict[str, str]:
-    """What the script's variables hold at its end, as far as the script says so."""
+    """What the script's variables hold at its end, as far as the script shows it."""
     known: dict[str, str] = {}
     for line in lines:
         for name, value, _ in assignments(line):

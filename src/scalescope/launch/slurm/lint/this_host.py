@@ -1,4 +1,4 @@
-"""Ranks of several nodes that are to meet at "this host", which is another one on each node."""
+"""Ranks of several nodes whose rendezvous is "this host", which is a different host on each node."""
 
 import re
 from collections.abc import Iterator
@@ -16,20 +16,22 @@ _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _NODES_OF_LAUNCHER = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)[\"']?([^\s\"']+)")
 
 
-def meeting_at_this_host(job: LintedJob) -> Iterator[Mistake]:
+def rendezvous_at_this_host(job: LintedJob) -> Iterator[Mistake]:
     if job.nodes < 2:
         return
     known = _certain_values(job)
     lost = [rank for rank in job.ranks if _is_for_several_nodes(rank) and _meets_here(rank, known)]
     if not lost:
         return
-    has_no_flag = any(one.started.program == "torchrun" and not _has_address(one, known) for one in lost)
-    for line, place in _places(job, known):
-        launch = _launch_at(line, place, job)
+    has_no_flag = any(
+        launch.started.program == "torchrun" and not _has_address(launch, known) for launch in lost
+    )
+    for line, offset in _address_positions(job, known):
+        launch = _launch_at(line, offset, job)
         if launch is None or launch in lost:
             yield Mistake(
-                line.number_at(place),
-                f"the ranks of {job.nodes} nodes are to meet at this host, which is another one on each node",
+                line.number_at(offset),
+                f"the rendezvous of {job.nodes} nodes is this host, which is a different one on each node",
                 FIRST_HOST + (", and torchrun --master_addr=$MASTER_ADDR" if has_no_flag else ""),
             )
 
@@ -71,19 +73,19 @@ def _names_this_host(text: str) -> bool:
     return bool(re.search(rf"(?<![\w.:]){_THIS_HOST}", text))
 
 
-def _places(job: LintedJob, known: dict[str, str]) -> Iterator[tuple[ScriptLine, int]]:
+def _address_positions(job: LintedJob, known: dict[str, str]) -> Iterator[tuple[ScriptLine, int]]:
     """Where this host is written for an address: at once, or in a variable that comes to stand there."""
     names = _names_of_addresses(job)
     for line in job.script.lines:
-        given = {place: (name, value) for name, value, place in assignments(line)}
+        given = {offset: (name, value) for name, value, offset in assignments(line)}
         for match in _HERE.finditer(line.text):
             name, _ = given.get(match.start(), ("", ""))
             if not name or _names_this_host(known[name]):
                 yield line, match.start()
-        for place, (name, value) in given.items():
+        for offset, (name, value) in given.items():
             is_address = name in names and name != "MASTER_ADDR"
             if is_address and _VALUE_HERE.match(value) and _names_this_host(known[name]):
-                yield line, place
+                yield line, offset
 
 
 def _names_of_addresses(job: LintedJob) -> set[str]:
@@ -96,9 +98,9 @@ def _names_of_addresses(job: LintedJob) -> set[str]:
     return names
 
 
-def _launch_at(line: ScriptLine, place: int, job: LintedJob) -> LaunchCommand | None:
+def _launch_at(line: ScriptLine, offset: int, job: LintedJob) -> LaunchCommand | None:
     for launch in job.launches:
         begin = launch.command.offset
-        if launch.line == line and begin <= place < begin + len(launch.command.text):
+        if launch.line == line and begin <= offset < begin + len(launch.command.text):
             return launch
     return None

@@ -1,0 +1,34 @@
+"""Simulated launches of the communication benchmark."""
+
+from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import Comm
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Outcome
+from scalescope.launch.simulation import CostModel, simulated_record
+from scalescope.results.result import RankRecord
+
+
+def simulate(model: CostModel, trial: Trial, launch: int) -> Outcome:
+    """Every collective takes the time that the model has for its size."""
+    return Outcome(status="ok", records=[_record(model, trial, rank) for rank in range(trial.world_size)])
+
+
+def _record(model: CostModel, trial: Trial, rank: int) -> RankRecord:
+    options = trial.options(Comm)
+    samples: dict[str, list[float]] = {}
+    for name in options.collectives():
+        card = cards.card("collectives", name)
+        for size in options.sizes() if card.has_data else (0,):
+            if _is_beyond(model, options, size):
+                break
+            for in_place in card.in_place:
+                key = f"{name}/{'in' if in_place else 'out'}/{size}"
+                samples[key] = [model.collective_time_s(size)] * 5
+    return simulated_record(rank, samples, {f"{key}/wrong": 0 for key in samples})
+
+
+def _is_beyond(model: CostModel, options: Comm, size: int) -> bool:
+    """Whether the size before took too long already."""
+    smaller = size // options.step_factor
+    limit = options.longest_exchange
+    return limit is not None and model.collective_time_s(smaller) > limit

@@ -1,0 +1,81 @@
+"""Simulated ranks: a known cost model, the truth that the analysis is held against, and their records."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation, has_loader
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import RankRecord
+
+HOST = "fake"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """What a step costs, in seconds, exposed communication by world size; and what a collective costs."""
+
+    fixed_s: float = 0.010
+    per_sample_s: float = 0.0002
+    wrapper_s: float = 0.0
+    exposed_comm_s: Mapping[int, float] = field(default_factory=dict)
+    contention_s: float = 0.0  # of ranks on one host
+    input_s: Mapping[int, float] = field(default_factory=dict)  # waiting for a loader
+    late_s: Mapping[int, float] = field(default_factory=dict)  # by rank: what it takes longer than others
+    launch_noise: float = 0.0
+    step_noise: float = 0.0
+    latency_s: float = 20e-6
+    bytes_per_s: float = 1e9
+    parameter_bytes: int = 4_000_000
+    activation_bytes: int = 1_000_000  # of one sample
+    temporary_bytes: int = 500_000
+    device_bytes: int = 1 << 34
+    # What settings do to the step time of every trial that has all of these (name, value) pairs.
+    factors: Mapping[tuple[tuple[str, object], ...], float] = field(default_factory=dict)
+
+    def step_time_s(self, trial: Trial) -> float:
+        """The true mean step time of a trial."""
+        time_s = self.fixed_s + self.per_sample_s * trial.rank_batch_size
+        if trial.is_wrapped:
+            time_s += self.wrapper_s
+        if not has_ablation(trial, NO_COMM):
+            time_s += self.exposed_comm_s.get(trial.world_size, 0.0)
+        if trial.world_size > 1:
+            time_s += self.contention_s
+        if has_loader(trial) and not has_ablation(trial, PRELOADED):
+            time_s += self.input_s.get(trial.world_size, 0.0)
+        return time_s * math.prod(
+            factor
+            for pairs, factor in self.factors.items()
+            if all(trial.settings.get(name) == value for name, value in pairs)
+        )
+
+    def peak_bytes(self, trial: Trial) -> int:
+        """The true peak of a step: parameters, gradients, and what the batch takes."""
+        return (
+            2 * self.parameter_bytes + self.temporary_bytes + self.activation_bytes * trial.micro_batch_size
+        )
+
+    def room_bytes(self, trial: Trial) -> int:
+        """What a rank may take before it is out of memory."""
+        limit = trial.memory_limit
+        return self.device_bytes if limit is None else min(self.device_bytes, limit)
+
+    def collective_time_s(self, size_bytes: int) -> float:
+        """The true time of every collective at a size."""
+        return self.latency_s + size_bytes / self.bytes_per_s
+
+
+def simulated_record(
+    rank: int, samples: dict[str, list[float]], counters: Mapping[str, float | int | str | None]
+) -> RankRecord:
+    """What a rank would have written."""
+    return RankRecord(
+        rank=rank,
+        host=HOST,
+        device="cpu",
+        placement=f"[Rank {rank}] CUDA_VISIBLE_DEVICES=unset, LOCAL_RANK={rank}, "
+        "current_device=cpu, name=fake processor",
+        samples=samples,
+        counters=dict(counters),
+    )
