@@ -17,12 +17,12 @@ from scalescope.results.run_folder import TUNING, read_json
 NOTHING = "Nothing was measured that could be explained."
 
 
-def headline(told: Run | AnalyzedRun) -> str:
+def headline(run: Run | AnalyzedRun) -> str:
     """The report's first line: what this run says, in one sentence."""
-    analyzed = _story(told)
-    found = _said_by_tuning(analyzed.run) or _said_by_training(analyzed)
-    if found is not None:
-        return found
+    analyzed = _analyzed(run)
+    sentence = _tuning_verdict(analyzed.run) or _training_verdict(analyzed)
+    if sentence is not None:
+        return sentence
     if analyzed.collectives:
         return communication.verdict(analyzed.collectives)
     if (pairs := communication.pairs_verdict(analyzed.run)) is not None:
@@ -30,27 +30,31 @@ def headline(told: Run | AnalyzedRun) -> str:
     return next(iter(verdicts(memory_groups(analyzed.run))), NOTHING)
 
 
-def _story(run: Run | AnalyzedRun) -> AnalyzedRun:
+def _analyzed(run: Run | AnalyzedRun) -> AnalyzedRun:
     """A run with what analysis makes of it, each thing computed once."""
     return run if isinstance(run, AnalyzedRun) else AnalyzedRun(run)
 
 
-def _said_by_tuning(run: Run) -> str | None:
+def _tuning_verdict(run: Run) -> str | None:
     tuning = read_json(run.path / TUNING)
-    found = tuning.get("verdict") if isinstance(tuning, dict) else None
-    return found if isinstance(found, str) else None
+    sentence = tuning.get("verdict") if isinstance(tuning, dict) else None
+    return sentence if isinstance(sentence, str) else None
 
 
-def _said_by_training(analyzed: AnalyzedRun) -> str | None:
+def _training_verdict(analyzed: AnalyzedRun) -> str | None:
     if analyzed.scales:
         return verdict(analyzed.rows)
-    full = [one for one in analyzed.measured if one.trial.settings["ablation"] == "none"]
-    return training_sentence(max(full, key=lambda one: one.samples_per_s.value)) if full else None
+    full = [configuration for configuration in analyzed.measured if not configuration.trial.is_ablation]
+    return (
+        training_sentence(max(full, key=lambda configuration: configuration.samples_per_s.value))
+        if full
+        else None
+    )
 
 
-def performance_sections(told: Run | AnalyzedRun) -> tuple[Section, ...]:
+def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
     """The verdict, where the speed goes, why, and what to do first."""
-    analyzed = _story(told)
+    analyzed = _analyzed(source)
     run = analyzed.run
     first = Section(lines=(headline(analyzed),))
     if not analyzed.scales:
@@ -59,8 +63,8 @@ def performance_sections(told: Run | AnalyzedRun) -> tuple[Section, ...]:
             "(scalescope scale).",
         )
         briefs = (*communication.communication_brief(run), *memory_brief(run))
-        found = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
-        return (first, *profile_sections(run), *briefs, *found, Section(lines=lines))
+        findings = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
+        return (first, *profile_sections(run), *briefs, *findings, Section(lines=lines))
     diagnosis = analyzed.diagnosis
     evidence = tuple(
         line
@@ -84,7 +88,7 @@ def performance_text(run: Run | AnalyzedRun) -> str:
         parts += [section.title or ""]
         if section.table is not None:
             columns = [section.table.columns, *section.table.rows]
-            widths = [max(len(row[place]) for row in columns) for place in range(len(columns[0]))]
+            widths = [max(len(row[index]) for row in columns) for index in range(len(columns[0]))]
             parts += [
                 "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
                 for row in columns

@@ -21,8 +21,8 @@ def plan_section(
     formats: tuple[str, ...] = (),
 ) -> Section:
     """What --dry-run shows; trials of `once` need no repeats; `formats` are lines about the devices."""
-    main = trials[0].settings["benchmark"] if trials else None
-    varied = varied_settings([trial for trial in (*trials, *once) if trial.settings["benchmark"] == main])
+    main = trials[0].benchmark if trials else None
+    varied = varied_settings([trial for trial in (*trials, *once) if trial.benchmark == main])
     columns = ("trial", *varied, "measures", "id")
     rows = tuple(
         (trial.label, *(shown_value(trial, name) for name in varied), _purpose(trial), trial.trial_id)
@@ -46,7 +46,7 @@ def _purpose(trial: Trial) -> str:
     left_out = [text for name, text in without.items() if has_ablation(trial, name)]
     if left_out:
         return f"training without {' and '.join(left_out)}"
-    if trial.settings.get("purpose") == "search":
+    if trial.purpose == "search":
         return "whether the batch fits"
     return _PURPOSES[str(trial.settings["benchmark"])]
 

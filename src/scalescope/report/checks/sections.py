@@ -31,21 +31,26 @@ def _verdict(checks: Sequence[Check], good: str) -> str:
 
 def host_sections(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> tuple[Section, ...]:
     """A sentence, a row for each host, then each doubt once with the hosts that raise it."""
-    said = _by_doubt(hosts, between)
+    doubts = _by_doubt(hosts, between)
     columns = ("host", "ranks", "GPUs", "cores", "memory", "network", "torch", "state")
     table = Table(
         columns=columns,
-        rows=tuple(_row(one) for one in hosts),
+        rows=tuple(_row(host) for host in hosts),
         left=frozenset(columns) - {"cores", "memory"},
         optional=("network", "memory"),
     )
-    lines = [f"{one.level}: {where}{one.subject}: {one.text}. {_sentence(one.advice)}" for one, where in said]
+    lines = [
+        f"{check.level}: {where}{check.subject}: {check.text}. {_sentence(check.advice)}"
+        for check, where in doubts
+    ]
     details = [
-        f"{one.host}: {check.level}: {check.subject}: {check.text}" for one in hosts for check in one.checks
+        f"{host.host}: {check.level}: {check.subject}: {check.text}"
+        for host in hosts
+        for check in host.checks
     ]
     good = f"All {len(hosts)} hosts look ready, and they are alike."
     return (
-        Section(lines=(_verdict([one for one, _ in said], good),)),
+        Section(lines=(_verdict([check for check, _ in doubts], good),)),
         Section(table=table, lines=tuple(line.rstrip() for line in lines), details=tuple(details)),
     )
 
@@ -57,15 +62,15 @@ def _sentence(text: str) -> str:
 def _by_doubt(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> list[tuple[Check, str]]:
     """Every doubt once, and before it which hosts raise it; what makes a run meaningless first."""
     raised: dict[Check, list[str]] = {}
-    for one in hosts:
-        for check in one.doubts:
-            raised.setdefault(check, []).append(one.host)
-    found = [(check, "") for check in between]
-    found += [
+    for host in hosts:
+        for check in host.doubts:
+            raised.setdefault(check, []).append(host.host)
+    doubts = [(check, "") for check in between]
+    doubts += [
         (check, "all hosts: " if len(names) == len(hosts) else f"{', '.join(dict.fromkeys(names))}: ")
         for check, names in raised.items()
     ]
-    return sorted(found, key=lambda one: one[0].level != "fail")
+    return sorted(doubts, key=lambda doubt: doubt[0].level != "fail")
 
 
 def _row(host_checks: HostChecks) -> tuple[str, ...]:

@@ -52,10 +52,10 @@ def verdict(comparison: RunComparison) -> str:
         slow = len(comparison.regressions)
         most = _share(-min(regression.change for regression in comparison.regressions))
         are = "is" if slow == 1 else "are"
-        said = (
+        text = (
             f"{slow} of {counted(total, 'configuration')} {are} slower by more than {least}, by up to {most}"
         )
-        return f"{said}{_unsure(comparison)}.{faster}{broken}"
+        return f"{text}{_unsure(comparison)}.{faster}{broken}"
     if len(comparison.with_verdict("inconclusive")) == total:
         return f"Nothing can be told about {least}{_unsure(comparison)}.{broken}"
     return f"Nothing got slower by more than {least}{_unsure(comparison)}.{faster}{broken}"
@@ -65,21 +65,21 @@ def _unsure(comparison: RunComparison) -> str:
     """What the sentence does not cover."""
     total = len(comparison.judged)
     inconclusive = comparison.with_verdict("inconclusive")
-    few = sum(one.too_few for one in inconclusive)
+    few = sum(config.too_few for config in inconclusive)
     noisy = len(inconclusive) - few
-    said = f"; {noisy} of {total} {'is' if noisy == 1 else 'are'} too noisy to tell" if noisy else ""
+    text = f"; {noisy} of {total} {'is' if noisy == 1 else 'are'} too noisy to tell" if noisy else ""
     if few:
-        said += f"; {few} of {total} {'has' if few == 1 else 'have'} fewer than two launches a side"
-    return said
+        text += f"; {few} of {total} {'has' if few == 1 else 'have'} fewer than two launches a side"
+    return text
 
 
 def _faster(comparison: RunComparison) -> str:
-    found = comparison.with_verdict("faster")
-    if not found:
+    configs = comparison.with_verdict("faster")
+    if not configs:
         return ""
-    most = _share(max(one.change for one in found))
-    are = "is" if len(found) == 1 else "are"
-    return f" {len(found)} of {len(comparison.judged)} {are} faster, by up to {most}."
+    most = _share(max(config.change for config in configs))
+    are = "is" if len(configs) == 1 else "are"
+    return f" {len(configs)} of {len(comparison.judged)} {are} faster, by up to {most}."
 
 
 def _doubts(comparison: RunComparison) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def _is_longer(before_s: float, after_s: float) -> bool:
 
 def _machine_changed(comparison: RunComparison) -> tuple[str, ...]:
     """Whether the machine itself ran at another speed: then it may not be the code."""
-    changes = [one.machine_change for one in comparison.judged if one.machine_change is not None]
+    changes = [config.machine_change for config in comparison.judged if config.machine_change is not None]
     if not changes or abs(change := statistics.median(changes)) <= _MACHINE_CHANGED:
         return ()
     return (
@@ -116,8 +116,8 @@ def _machine_changed(comparison: RunComparison) -> tuple[str, ...]:
 
 def _table(compared: Compared) -> Section:
     judged = compared.comparison.judged
-    name = names_of([one.trial for one in judged])
-    rows = tuple(_row(name(one.trial), one) for one in judged)
+    name = names_of([config.trial for config in judged])
+    rows = tuple(_row(name(config.trial), config) for config in judged)
     return Section(
         title=f"samples/s before ({compared.base}) and after ({compared.new}), 95 % intervals in brackets",
         table=Table(
@@ -148,7 +148,9 @@ def names_of(trials: Sequence[Trial]) -> Callable[[Trial], str]:
     varied = [name for name in varied_settings(trials) if name not in _IN_THE_LABEL]
 
     def name(trial: Trial) -> str:
-        others = [f"{one} {shown_value(trial, one)}" for one in varied if one in trial.settings]
+        others = [
+            f"{setting} {shown_value(trial, setting)}" for setting in varied if setting in trial.settings
+        ]
         return ", ".join((trial.label, *others))
 
     return name
@@ -171,7 +173,7 @@ def _share(share: float) -> str:
 
 
 def _failures(comparison: RunComparison) -> tuple[Section, ...]:
-    lines = tuple(f"{one.trial.label}: {one.reason}" for one in comparison.failed)
+    lines = tuple(f"{failure.trial.label}: {failure.reason}" for failure in comparison.failed)
     return (Section(title="Worked before, failed now", lines=lines),) if lines else ()
 
 
@@ -236,11 +238,11 @@ def _differing(compared: Compared) -> tuple[Section, ...]:
     sides = (("before", comparison.only_before), ("after", comparison.only_after))
     details = []
     for side, alone in sides:
-        found = [f"only {side}: {_alone(one)}" for one in alone]
-        lines += found[:_SHOWN_ALONE]
-        details += found[_SHOWN_ALONE:]
-        if len(found) > _SHOWN_ALONE:
-            lines.append(f"only {side}: {len(found) - _SHOWN_ALONE} more; -v shows them")
+        unmatched = [f"only {side}: {_alone(config)}" for config in alone]
+        lines += unmatched[:_SHOWN_ALONE]
+        details += unmatched[_SHOWN_ALONE:]
+        if len(unmatched) > _SHOWN_ALONE:
+            lines.append(f"only {side}: {len(unmatched) - _SHOWN_ALONE} more; -v shows them")
     if not lines:
         lines = ["Nothing that is recorded of machine, versions, variables and code differs."]
     return (Section(title="What differs", lines=tuple(lines), details=tuple(details)),)
@@ -268,11 +270,13 @@ def comparison_json(compared: Compared) -> dict[str, Any]:
         "threshold": comparison.threshold,
         "verdict": verdict(comparison),
         "gate_missed": comparison.gate_missed,
-        "trials": [_trial_json(one) for one in comparison.judged],
-        "failed": [{"trial_id": one.trial.trial_id, "reason": one.reason} for one in comparison.failed],
+        "trials": [_trial_json(config) for config in comparison.judged],
+        "failed": [
+            {"trial_id": failure.trial.trial_id, "reason": failure.reason} for failure in comparison.failed
+        ],
         "collectives": [_collective_json(collective) for collective in comparison.collectives],
-        "only_base": [_alone_json(one) for one in comparison.only_before],
-        "only_new": [_alone_json(one) for one in comparison.only_after],
+        "only_base": [_alone_json(config) for config in comparison.only_before],
+        "only_new": [_alone_json(config) for config in comparison.only_after],
         "differences": differences_json(compared.differences),
         "notes": [*compared.notes, *_doubts(comparison)],
     }

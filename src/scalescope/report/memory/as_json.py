@@ -55,8 +55,14 @@ def _row_json(row: MemoryRow) -> dict[str, Any]:
 
 
 def _description(trial: Trial) -> dict[str, Any]:
-    names = ("workload", "strategy", "world_size", "device", "optimizer", "precision")
-    return {name: trial.settings.get(name) for name in names}
+    return {
+        "workload": trial.workload,
+        "strategy": trial.strategy,
+        "world_size": trial.world_size,
+        "device": trial.device,
+        "optimizer": trial.optimizer,
+        "precision": trial.precision,
+    }
 
 
 def _group_json(group: MemoryGroup) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def _table_section(groups: tuple[MemoryGroup, ...]) -> Section:
     cells = [_cells(row, varied, others) for row in rows]
     first = rows[0].trial
     made = "".join(f" · {surrounding}" for surrounding in context(first))
-    title = f"memory of a rank · {first.settings['workload']} on {first.device}{made}"
+    title = f"memory of a rank · {first.workload} on {first.device}{made}"
     return Section(
         title=title,
         table=Table(
@@ -69,7 +69,7 @@ def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> 
     shown_peak = _size(row.peak) if row.status == "ok" else _ENDED.get(row.status, row.status)
     return {
         "batch": f"{row.batch:,}" + ("" if row.all_samples is None else f" ({row.all_samples:,} samples)"),
-        "strategy": str(row.trial.settings["strategy"]),
+        "strategy": row.trial.strategy,
         "ranks": f"{row.trial.world_size}",
         **{name: shown_value(row.trial, name) for name in varied},
         **{("params" if name == "parameters" else name): text for name, text in sizes.items()},
@@ -84,7 +84,7 @@ def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> 
 def _forecast(row: MemoryRow) -> str:
     if row.forecast is None:
         return MISSING
-    bound = "at most " if row.trial.settings["strategy"] in _UPPER_BOUNDS else ""
+    bound = "at most " if row.trial.strategy in _UPPER_BOUNDS else ""
     return bound + data_size(row.forecast.peak)
 
 
@@ -94,7 +94,7 @@ def _size(size: int | None) -> str:
 
 def _details(row: MemoryRow) -> list[str]:
     """What -v adds: what lived at the peak, the same of the forecast, and why something is missing."""
-    name = f"batch {row.batch:,}, {row.trial.settings['strategy']}"
+    name = f"batch {row.batch:,}, {row.trial.strategy}"
     lines = []
     parts = {part: row.at_peak(part) for part in ("activations", "gradients", "temporary")}
     if all(size is not None for size in parts.values()):
@@ -113,22 +113,22 @@ def _details(row: MemoryRow) -> list[str]:
 
 
 def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
-    found = group.savings
-    if found is None:
+    savings = group.savings
+    if savings is None:
         return None
-    whole = data_size(found.peak)
-    title = f"what would save memory at batch {found.batch:,} · forecast, each by itself, of {whole}"
+    whole = data_size(savings.peak)
+    title = f"what would save memory at batch {savings.batch:,} · forecast, each by itself, of {whole}"
     if several:
         title += f" · {name_of(group.trial, ()).removesuffix(': ')}"
-    rows = tuple((_change(change), *_saved(change, found.peak)) for change in found.changes)
-    stateless = not found.has_state and group.trial.settings["strategy"] != "zero1"
+    rows = tuple((_change(change), *_saved(change, savings.peak)) for change in savings.changes)
+    stateless = not savings.has_state and group.trial.strategy != "zero1"
     return Section(
         title=title,
         table=Table(columns=("change", "saves", "of the peak"), rows=rows, left=frozenset(("change",))),
         lines=("The optimizer keeps no state: ZeRO-1 saves nothing.",) if stateless else (),
         details=tuple(
             f"{_change(change)}: unknown: {change.reason}"
-            for change in found.changes
+            for change in savings.changes
             if change.saved_bytes is None
         ),
     )

@@ -16,14 +16,14 @@ def verdicts(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
     varied = varied_settings([group.trial for group in groups])
     lines = [name_of(group.trial, varied) * several + verdict(group) for group in groups]
     failed = [row for group in groups for row in group.ended_otherwise]
-    lines += [_failure(row) for row in failed if row.trial.settings["purpose"] in _REMARKS]
+    lines += [_failure(row) for row in failed if row.trial.purpose in _REMARKS]
     return tuple(lines)
 
 
 def name_of(trial: Trial, varied: tuple[str, ...]) -> str:
     """What tells a job from the others."""
     others = [f", {name} {shown_value(trial, name)}" for name in varied if name != "strategy"]
-    return f"{trial.settings['strategy']}, {counted(trial.world_size, 'rank')}{''.join(others)}: "
+    return f"{trial.strategy}, {counted(trial.world_size, 'rank')}{''.join(others)}: "
 
 
 def _failure(row: MemoryRow) -> str:
@@ -82,11 +82,11 @@ def _tried(group: MemoryGroup, room: str) -> str:
 def how_to_try(group: MemoryGroup) -> str:
     """What would have to be asked for so that batches are tried, or why they cannot be."""
     if group.is_divided:
-        return f"a {group.trial.settings['strategy']} cuts its batch, --batch-size tries one"
+        return f"a {group.trial.strategy} cuts its batch, --batch-size tries one"
     limit = "" if group.is_bounded else " --memory-limit"
-    if group.trial.settings["purpose"] == "brief":
+    if group.trial.purpose == "brief":
         return f"scalescope memory{limit} tries"
-    if group.trial.settings["search"]:
+    if group.trial.searches_batch:
         return "--memory-limit tries"
     return f"{limit.strip()} without --no-search tries".strip()
 
@@ -96,7 +96,7 @@ def next_after_memory(run: Run) -> str | None:
     groups = memory_groups(run)
     open_ones = [group for group in groups if not group.is_tried and group.calculated_batch is not None]
     searchable = [open_one for open_one in open_ones if not open_one.is_divided]
-    if searchable and all(one.is_bounded for one in searchable):
+    if searchable and all(group.is_bounded for group in searchable):
         return "scalescope memory without --no-search finds the largest batch that fits."
     if searchable:
         return "scalescope memory --memory-limit 4GiB tries which batch fits that much."

@@ -99,20 +99,19 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
 
 def _title(rows: tuple[ScalingRow, ...]) -> str:
     first = max(rows, key=lambda row: row.ranks)  # one rank looks the same however the work is spread
-    settings = first.trial.settings
     batch = "batch per rank" if first.trial.mode == "weak" else "global batch"
     bases = {row.baseline_ranks for row in rows}
     base = "" if bases == {1} else f" · relative to {counted(first.baseline_ranks, 'rank')}"
     if len(bases) > 1:
         base = " · each batch relative to the fewest ranks measured"
-    shared = any(row.trial.settings["oversubscribe"] for row in rows)
+    shared = any(row.trial.oversubscribe for row in rows)
     marks = " · GPU shared by ranks: no scaling measurement" if shared else ""
     brackets = ", 95 % intervals in brackets" if any(row.efficiency.has_interval for row in rows) else ""
     made = "".join(f" · {surrounding}" for surrounding in context(first.trial))
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (
-        f"{first.trial.mode} scaling · {settings['workload']} on {settings['device']} · {batch} · "
+        f"{first.trial.mode} scaling · {first.trial.workload} on {first.trial.device} · {batch} · "
         f"{launches} each{brackets}{base}{made}{marks}"
     )
 
@@ -120,13 +119,13 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
 def _cells(
     row: ScalingRow, next_sizes: tuple[int, ...], varied: tuple[str, ...], law: str, wrapped: str
 ) -> dict[str, str]:
-    one = row.configuration
+    configuration = row.configuration
     return {
-        "ranks": f"{row.ranks} (stand-in)" if row.trial.settings.get("stand_in") else f"{row.ranks}",
+        "ranks": f"{row.ranks} (stand-in)" if row.trial.stand_in else f"{row.ranks}",
         "batch": f"{row.batch:,}",
         **{name: shown_value(row.trial, name) for name in varied},
-        "step ms": milliseconds(one.step_time_s.value),
-        "samples/s": significant(one.samples_per_s.value, 4),
+        "step ms": milliseconds(configuration.step_time_s.value),
+        "samples/s": significant(configuration.samples_per_s.value, 4),
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
         wrapped: _against_wrapped(row),
@@ -140,7 +139,7 @@ def _cells(
 
 def _wrapped_heading(rows: tuple[ScalingRow, ...]) -> str:
     """The other baseline is the strategy on one rank, which is not always DDP."""
-    strategies = {str(row.trial.settings["strategy"]) for row in rows} - {"single"}
+    strategies = {row.trial.strategy for row in rows} - {"single"}
     return "vs DDP×1" if strategies <= {"ddp"} else "vs wrapped×1"
 
 
@@ -205,7 +204,7 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
     if worst is not best:
         text += f" and {_delivery(best, varied)}"
     text += f" {ideal} ({best.trial.mode} scaling)"
-    if best.trial.settings["oversubscribe"]:
+    if best.trial.oversubscribe:
         return f"{text}: the ranks share a GPU, so this is no scaling measurement."
     doubt = "; launches differ too much to be sure" if _is_doubtful(worst) or _is_doubtful(best) else ""
     if varied:  # several jobs in one table: the smallest batch of which?

@@ -17,11 +17,11 @@ def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
     """Where the speed goes at the largest world size: the worst batch in full, others in a sentence."""
     most = max((row.ranks for row in rows), default=1)
     there = [row.waterfall for row in rows if row.ranks == most and row.waterfall is not None]
-    shown = [one for one in there if _is_measured(one)]
+    shown = [waterfall for waterfall in there if _is_measured(waterfall)]
     if not shown:
         return ()
-    worst = max(shown, key=lambda one: one.lost)
-    others = tuple(sentence(one) for one in shown if one is not worst)
+    worst = max(shown, key=lambda waterfall: waterfall.lost)
+    others = tuple(sentence(waterfall) for waterfall in shown if waterfall is not worst)
     return (_section(worst), *((Section(lines=others),) if others else ()))
 
 
@@ -36,19 +36,19 @@ def _is_measured(waterfall: Waterfall) -> bool:
 def sentence(waterfall: Waterfall) -> str:
     """`4 ranks deliver 1.83× (weak); lost 2.17: 1.60 exposed communication, 0.30 input.`"""
     what = f"{waterfall.trial.mode}, batch {waterfall.trial.rank_batch_size:,} a rank"
-    said = f"{waterfall.ranks} ranks deliver {waterfall.delivered:.2f}× ({what})"
+    text = f"{waterfall.ranks} ranks deliver {waterfall.delivered:.2f}× ({what})"
     if waterfall.lost <= 0.0:
-        return f"{said}: nothing is lost."
+        return f"{text}: nothing is lost."
     costs = sorted(
         ((term.lost.value, term.name) for term in waterfall.terms if term.lost is not None), reverse=True
     )
-    told = [(lost, name) for lost, name in costs if abs(lost) > _WORTH_A_WORD * waterfall.ranks]
-    words = [f"{lost:.2f} {name}".replace("-", "−", 1) for lost, name in told]
+    named = [(lost, name) for lost, name in costs if abs(lost) > _WORTH_A_WORD * waterfall.ranks]
+    words = [f"{lost:.2f} {name}".replace("-", "−", 1) for lost, name in named]
     unknown = [term.name for term in waterfall.terms if term.time_s is None]
     if unknown:
         rest = waterfall.unexplained_s * waterfall.ranks / waterfall.step_s
         words.append(f"{rest:.2f} {' and '.join(unknown)}, not told apart")
-    return f"{said}; lost {waterfall.lost:.2f}: {', '.join(words) or 'in small parts'}."
+    return f"{text}; lost {waterfall.lost:.2f}: {', '.join(words) or 'in small parts'}."
 
 
 def _section(waterfall: Waterfall) -> Section:
@@ -96,12 +96,13 @@ def _interval(time_s: Estimate) -> str:
 
 def _simple_reading(waterfall: Waterfall) -> str:
     exposed = waterfall.term(EXPOSED)
-    beside = ""
+    difference = ""
     if exposed is not None and exposed.time_s is not None:
-        beside = f", against {_signed_ms(exposed.time_s.value)} ms exposed"
+        difference = f", against {_signed_ms(exposed.time_s.value)} ms exposed"
+    simple = _signed_ms(waterfall.simple_comm_s.value)
     return (
-        f"T_multi − T_single is {_signed_ms(waterfall.simple_comm_s.value)} ms{beside}: it also holds the wrapper, "
-        "what ranks take from each other, and waiting for the last; what compute hides is in neither."
+        f"T_multi − T_single is {simple} ms{difference}: it also holds the wrapper, what ranks take from each "
+        "other, and waiting for the last; what compute hides is in neither."
     )
 
 

@@ -76,13 +76,14 @@ def _hidden(profile: TraceProfile) -> list[str]:
     """How much of communication hides behind compute, by the trace and by DDP itself."""
     if profile.overlap is None:
         return []
-    said = f"{percent(profile.overlap)} of communication hides behind compute"
+    text = f"{percent(profile.overlap)} of communication hides behind compute"
     if profile.span_overlap is None or profile.ddp_overlap is None or profile.disagreement is None:
-        return [f"{said}."]
+        return [f"{text}."]
     agree = "" if profile.disagreement <= _FAR_APART else ", which is far apart: trust neither without a look"
     lines = [
-        f"{said}; from the first bucket's start to the last one's end backward still computes "
-        f"{percent(profile.span_overlap)} of the time, DDP's own counters say {percent(profile.ddp_overlap)}{agree}."
+        f"{text}; from the first bucket's start to the last one's end backward still computes "
+        f"{percent(profile.span_overlap)} of the time, DDP's own counters say "
+        f"{percent(profile.ddp_overlap)}{agree}."
     ]
     if profile.span_overlap == 0.0:
         lines.append("No exchange begins before backward has ended: nothing can be hidden.")
@@ -109,11 +110,11 @@ def _waiting(profile: TraceProfile) -> list[str]:
         return []  # one rank alone was recorded, or exchanges overlap or have a root
     waits = {rank: profile.waiting_s(rank) or 0.0 for rank in profile.ranks}
     longest, last = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
-    said = f"Of a step's exchanges {milliseconds(profile.transfer_s)} ms are transfer"
+    text = f"Of a step's exchanges {milliseconds(profile.transfer_s)} ms are transfer"
     if waits[longest] - waits[last] < _LATE * profile.transfer_s:
-        return [f"{said}; no rank waits for its peers much longer than the others."]
+        return [f"{text}; no rank waits for its peers much longer than the others."]
     return [
-        f"{said}; rank {longest} waits {milliseconds(waits[longest])} ms more for a peer, rank {last} the "
+        f"{text}; rank {longest} waits {milliseconds(waits[longest])} ms more for a peer, rank {last} the "
         "least: it comes last."
     ]
 
@@ -161,7 +162,7 @@ def _json(profile: TraceProfile) -> dict[str, Any]:
     return {
         "trial_id": profile.trial.trial_id,
         "world_size": profile.trial.world_size,
-        "strategy": profile.trial.settings["strategy"],
+        "strategy": profile.trial.strategy,
         "files": {str(rank): name for rank, name in profile.files.items()},
         "unread": {str(rank): reason for rank, reason in profile.unread.items()},
         "traced_step_s": profile.traced_step_s,

@@ -45,10 +45,10 @@ _ORDER = {"faster": 0, "no difference": 1, "inconclusive": 2, "slower": 3, "fail
 
 def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     """Verdict first, then the table of everything tried, then the combinations and what does not apply."""
-    found = [Section(lines=(verdict(tuning), *_of_other_jobs(tuning))), _tried(tuning)]
+    sections = [Section(lines=(verdict(tuning), *_of_other_jobs(tuning))), _tried(tuning)]
     if tuning.attempts:
-        found.append(_combined(tuning))
-    return (*found, *left_out_section(tuning.inapplicable))
+        sections.append(_combined(tuning))
+    return (*sections, *left_out_section(tuning.inapplicable))
 
 
 def verdict(tuning: Tuning) -> str:
@@ -88,7 +88,7 @@ def verdict(tuning: Tuning) -> str:
 
 def _of_single_launches(tuning: Tuning) -> str:
     """What looked fastest, that this proves nothing, and what would."""
-    best = looks_fastest(tuning)
+    best = fastest_so_far(tuning)
     looked = "No lever looked faster" if best is None else f"{best[0]} looked fastest ({best[1]:.2f}×)"
     return (
         f"{looked}, but nothing is proven: ranks of torchrun or srun make one launch of each, and one launch "
@@ -97,7 +97,7 @@ def _of_single_launches(tuning: Tuning) -> str:
     )
 
 
-def looks_fastest(tuning: Tuning) -> tuple[str, float] | None:
+def fastest_so_far(tuning: Tuning) -> tuple[str, float] | None:
     """The lever with the highest speed that does the same job; None where none is above the baseline's."""
     same_job = {trial: text for text, trial, changes in tuning.levers if changes != "the job"}
     speeds = {
@@ -111,7 +111,7 @@ def looks_fastest(tuning: Tuning) -> tuple[str, float] | None:
 
 def _of_other_jobs(tuning: Tuning) -> list[str]:
     """How the job scales, and which other one scales best; nothing where none was asked for."""
-    others = {name: one for name, one in tuning.scaling.items() if name != NOW}
+    others = {name: speedup for name, speedup in tuning.scaling.items() if name != NOW}
     if NOW not in tuning.scaling or not others:
         return []
     ranks = tuning.baseline.world_size
@@ -119,14 +119,14 @@ def _of_other_jobs(tuning: Tuning) -> list[str]:
     negative = " (slower than one)" if now.high is not None and now.high < 1.0 else ""
     best = max(others, key=lambda name: others[name].value)
     once = " (one launch of each)" if tuning.one_launch_each else ""
-    said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}{once}."]
+    lines = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}{once}."]
     least, most = others[best].low, now.high
     if least is not None and most is not None and least > most:
-        said.append(
+        lines.append(
             f"Of the other jobs tried, {best} scales best: {_estimate(others[best])} of one. "
             "That is the work itself changed, not this job made faster."
         )
-    return said
+    return lines
 
 
 def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
@@ -151,8 +151,8 @@ def _tried(tuning: Tuning) -> Section:
         key=lambda row: (row["lever"] not in speeds, _ORDER[row["verdict"]], speeds.get(row["lever"], 0.0))
     )
     scaling = (_SCALING,) if tuning.scaling else ()
-    seen = () if tuning.one_launch_each else ("smallest seen",)
-    columns = ("lever", "verdict", "speed", *scaling, *seen, "memory", "GPU busy", "loss", "remark")
+    detectable = () if tuning.one_launch_each else ("smallest seen",)
+    columns = ("lever", "verdict", "speed", *scaling, *detectable, "memory", "GPU busy", "loss", "remark")
     shown = "one launch each: no intervals" if tuning.one_launch_each else "95 % intervals in brackets"
     return Section(
         title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, {shown}",
@@ -160,7 +160,7 @@ def _tried(tuning: Tuning) -> Section:
             columns=columns,
             rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
             left=frozenset(("lever", "verdict", "remark")),
-            optional=("memory", "GPU busy", "loss", *seen),
+            optional=("memory", "GPU busy", "loss", *detectable),
         ),
     )
 
@@ -189,14 +189,14 @@ def _cells(
 
 def _remarks(tuning: Tuning, trial_id: str, changes: str, comparison: LeverComparison) -> list[str]:
     launches = len(comparison.candidate.launches)
-    found = [] if launches > 1 else ["one launch: no verdict"]
+    remarks = [] if launches > 1 else ["one launch: no verdict"]
     if changes == "the job":
-        found.append("another job: compared by sample")
+        remarks.append("another job: compared by sample")
     elif comparison.loss_differs:
-        found.append("the loss differs")
+        remarks.append("the loss differs")
     if trial_id in tuning.dropped:
-        found.append(f"dropped after {counted(launches, 'launch')}")
-    return found
+        remarks.append(f"dropped after {counted(launches, 'launch')}")
+    return remarks
 
 
 def _combined(tuning: Tuning) -> Section:

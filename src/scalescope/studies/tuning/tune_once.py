@@ -20,7 +20,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial, Value
 from scalescope.launch.launcher import Launcher
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import Tuning, looks_fastest, tuning_sections
+from scalescope.report.tuning.sections import Tuning, fastest_so_far, tuning_sections
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT, TUNING
@@ -158,7 +158,7 @@ class SingleLaunches:
 
     def next_step(self, run: Run, nodes: int, on_a_node: int) -> str | None:
         """The command that launches what looked fastest anew; none where nothing did."""
-        best = looks_fastest(self.read(run))
+        best = fastest_so_far(self.read(run))
         if best is None:
             return None
         one = next(candidate for candidate in self.levers.candidates if candidate.text == best[0])
