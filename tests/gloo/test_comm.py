@@ -134,7 +134,7 @@ def test_a_gate_that_nothing_reaches(run_here: RunsHere) -> None:
     flags = ("--collective=all_reduce,barrier", "--world-size=2", "-b", "1K", "-e", "1K", "-n", "2")
     missed = run_here(*_COMM, *flags, "--min-busbw=1000GB/s")
     assert missed.returncode == 8
-    assert "Gate missed: below 1,000 GB/s: all_reduce " in missed.stdout
+    assert "Gate failed: below 1,000 GB/s: all_reduce " in missed.stdout
     assert run_here(*_COMM, *flags, "--min-busbw=1B/s").returncode == 0
 
 

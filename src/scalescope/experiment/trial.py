@@ -195,6 +195,10 @@ class Trial:
         cap = self.settings.get("bucket_cap_mb")
         return None if cap is None else float(cap)
 
+    @property
+    def benchmark_card(self) -> Any:
+        return card("benchmarks", self.benchmark)
+
     def is_on(self, name: str) -> bool:
         """Whether a switch of the trial's cards is on; one that its cards do not have is off."""
         return bool(self.settings.get(name, False))
@@ -259,14 +263,18 @@ class Trial:
     @property
     def label(self) -> str:
         """What tells this trial from its neighbours, in a few words."""
+        return self.job_label if self.is_training else f"{self.benchmark}, {self.job_label}"
+
+    @property
+    def job_label(self) -> str:
+        """The label without the name of the benchmark."""
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         if "strategy" in self.settings:
-            what = "" if self.is_training else f"{self.benchmark}, "
             shared = " in all" if self.replicas < self.world_size else ""
-            job = f"{what}{self.strategy}, {ranks}, batch {self.rank_batch_size}{shared}"
+            job = f"{self.strategy}, {ranks}, batch {self.rank_batch_size}{shared}"
             return ", ".join((job, *(text for name, text in _ABLATIONS.items() if name in self.ablations)))
         where = "" if self.ranks_among == "all" else f" ({self.ranks_among})"
-        return f"{self.benchmark}, {ranks}{where}, {self.dtype}"
+        return f"{ranks}{where}, {self.dtype}"
 
     def on_one_rank(self) -> "Trial":
         """The same trial on one rank, which shares its device with nobody."""

@@ -14,11 +14,11 @@ from scalescope.report.training.sections import training_sentence
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING, read_json
 
-NOTHING = "Nothing was measured that could be explained."
+NOTHING = "There are no finished measurements to explain."
 
 
 def headline(run: Run | AnalyzedRun) -> str:
-    """The report's first line: what this run says, in one sentence."""
+    """The report's first line: the verdict of the run, in one sentence."""
     analyzed = _analyzed(run)
     sentence = _tuning_verdict(analyzed.run) or _training_verdict(analyzed)
     if sentence is not None:
@@ -59,7 +59,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
     first = Section(lines=(headline(analyzed),))
     if not analyzed.scales:
         lines = (
-            "There is no scaling to explain: finished training on several numbers of ranks would show it "
+            "There is no scaling to explain: that requires finished training on several world sizes "
             "(scalescope scale).",
         )
         briefs = (*communication.communication_brief(run), *memory_brief(run))

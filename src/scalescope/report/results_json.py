@@ -25,8 +25,7 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
     """Everything results.json holds; parts that were not measured are empty."""
     measured = configurations(run.results)
     full = [configuration for configuration in measured if not configuration.trial.is_ablation]
-    train = [dict(result.settings) for result in run.results if result.trial.is_training]
-    settings = train[0] if train else dict(run.results[0].settings) if run.results else {}
+    main = _main_trial(run)
     rows = scaling_rows(measured) if experiment.verb != "train" else ()
     return {
         "schema_version": SCHEMA_VERSION,
@@ -35,9 +34,11 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
         "world_size": max((result.trial.world_size for result in run.results), default=None),
         "timestamp": min((result.started_at for result in run.results), default=None),
         "config": {
-            "warmup_iters": settings.get("warmup_steps", settings.get("warmup")),
-            "benchmark_iters": _benchmark_iters(settings),
-            "window_s": settings.get("window"),
+            "warmup_iters": None if main is None else main.benchmark_card.warmup_iterations(main.settings),
+            "benchmark_iters": None
+            if main is None
+            else main.benchmark_card.measured_iterations(main.settings),
+            "window_s": None if main is None else main.window_s,
             "device": _device_name(run),
         },
         "results": {
@@ -52,12 +53,10 @@ def results_json(run: Run, experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _benchmark_iters(settings: dict[str, Any]) -> int | None:
-    if "steps_per_epoch" not in settings:
-        return settings.get("iters")
-    if not isinstance(settings["steps_per_epoch"], int):  # the data or the window decides
-        return None
-    return int(settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"])
+def _main_trial(run: Run) -> Trial | None:
+    """The first timed training, or else the first trial of any benchmark."""
+    trials = [result.trial for result in run.results]
+    return next((trial for trial in trials if trial.is_training), trials[0] if trials else None)
 
 
 def _device_name(run: Run) -> str | None:
@@ -124,7 +123,7 @@ def _failures(run: Run) -> list[dict[str, Any]]:
     return [
         _failure(result)
         for result in run.results
-        if result.status != "ok" and result.settings["benchmark"] in ("train", "profile")
+        if result.status != "ok" and result.trial.benchmark_card.lists_failures_as_training
     ]
 
 

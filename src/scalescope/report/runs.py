@@ -8,7 +8,7 @@ from scalescope.report.numbers import counted
 from scalescope.report.section import Section, Table
 from scalescope.results.run_folder import EXPERIMENT, RESULTS, TRIALS, find_runs, read_json
 
-_COLUMNS = ("run", "verb", "name", "ranks", "device", "trials", "begun")
+_COLUMNS = ("run", "command", "name", "ranks", "device", "trials", "started")
 
 
 def runs_section(root: Path) -> Section:

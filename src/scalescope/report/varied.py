@@ -1,4 +1,4 @@
-"""Which settings tell trials apart, beyond those that every table shows."""
+"""Which settings differ between trials, beyond those that every table shows."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def varied_settings(trials: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def disambiguate(labels: Sequence[str], trials: Sequence[Trial], devices: Sequence[str]) -> tuple[str, ...]:
-    """The labels, each with what tells it from others of the same words."""
+    """The labels, each with the settings that differ from others with the same label."""
     indices: dict[str, list[int]] = {}
     for index, label in enumerate(labels):
         indices.setdefault(label, []).append(index)

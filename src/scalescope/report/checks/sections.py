@@ -10,12 +10,12 @@ from scalescope.report.section import Section, Table
 
 
 def check_sections(checks: tuple[Check, ...], matrix: list[str]) -> tuple[Section, ...]:
-    """A sentence first, then one line for each thing looked at, then the link matrix."""
+    """A sentence first, then one line for each check, then the link matrix."""
     rows = tuple((check.level, check.subject, check.text) for check in checks)
     advice = tuple(f"{check.level}: {check.subject}: {check.advice}." for check in checks if check.advice)
-    columns = ("", "what", "seen")
+    columns = ("level", "check", "result")
     return (
-        Section(lines=(_verdict(checks, "This machine looks ready."),)),
+        Section(lines=(_verdict(checks, "This machine is ready."),)),
         Section(table=Table(columns=columns, rows=rows, left=frozenset(columns)), lines=advice),
         Section(title="Links", lines=tuple(matrix)),
     )
@@ -25,8 +25,8 @@ def _verdict(checks: Sequence[Check], good: str) -> str:
     bad = [check for check in checks if check.level == "fail"]
     doubtful = [check for check in checks if check.level == "warn"]
     if bad:
-        return f"A run here would be meaningless: {bad[0].subject}: {bad[0].text}."
-    return f"A run here is possible; {len(doubtful)} thing(s) may spoil it." if doubtful else good
+        return f"A run here would not be meaningful: {bad[0].subject}: {bad[0].text}."
+    return f"A run here is possible; see {counted(len(doubtful), 'warning')} below." if doubtful else good
 
 
 def host_sections(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> tuple[Section, ...]:
@@ -48,7 +48,7 @@ def host_sections(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> tu
         for host in hosts
         for check in host.checks
     ]
-    good = f"All {len(hosts)} hosts look ready, and they are alike."
+    good = f"All {len(hosts)} hosts are ready and alike."
     return (
         Section(lines=(_verdict([check for check, _ in doubts], good),)),
         Section(table=table, lines=tuple(line.rstrip() for line in lines), details=tuple(details)),

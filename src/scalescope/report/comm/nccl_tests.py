@@ -65,8 +65,8 @@ def _block(rows: list[CollectiveRow]) -> str:
 def _shaped(row: CollectiveRow) -> list[str]:
     nodes = len(set(row.hosts))
     lines = [f"# nodes {nodes}"] if nodes > 1 or row.among != "all" else []
-    lines += [f"# link shaped to {row.link}"] if row.link else []
-    return lines + ([f"# one GPU split in {row.split_gpu}"] if row.split_gpu else [])
+    lines += [f"# network emulated at {row.link}"] if row.link else []
+    return lines + ([f"# one GPU split into {row.split_gpu} parts"] if row.split_gpu else [])
 
 
 def _line(any_row: CollectiveRow | None, out: CollectiveRow | None, inside: CollectiveRow | None) -> str:
@@ -130,11 +130,13 @@ def parse(text: str, origin: str, collective: str | None = None) -> tuple[Import
     read = _parse_json if text.lstrip().startswith("{") else _parse_table
     rows = read(text, origin, collective)
     if not rows:
-        raise BadInput(f"{origin}: holds neither nccl-tests' table nor its JSON")
+        raise BadInput(f"{origin}: contains neither a table nor JSON of nccl-tests")
     for row in rows:
         cards.card("collectives", row.collective)
         if not (math.isfinite(row.time_s) and row.time_s > 0):
-            raise BadInput(f"{origin}: {row.collective} of {row.size_bytes} bytes cannot take {row.time_s} s")
+            raise BadInput(
+                f"{origin}: {row.collective} of {row.size_bytes} bytes has an invalid time: {row.time_s} s"
+            )
     return tuple(rows)
 
 
@@ -158,12 +160,12 @@ def _parse_table(text: str, origin: str, collective: str | None) -> list[Importe
 
 
 def _guessed(cells: list[str], ranks: int, origin: str) -> str:
-    """Older printouts do not name the collective; only an all-reduce gives itself away by its factor."""
+    """Older printouts do not name the collective; only an all-reduce can be recognised, by its factor."""
     algorithm, bus = float(cells[6]), float(cells[7])
     factor = cards.card("collectives", "all_reduce").bus_factor(ranks) if ranks > 1 else None
     fits = factor is None or algorithm < 1.0 or abs(bus / algorithm - factor) < 0.05 * factor
     if cells[3] != "sum" or not fits:
-        raise BadInput(f"{origin}: does not say which collective it measured; add --collective NAME")
+        raise BadInput(f"{origin}: the collective is not named; add --collective NAME")
     return "all_reduce"
 
 
@@ -214,14 +216,14 @@ def _parse_json(text: str, origin: str, collective: str | None) -> list[Imported
 def _program_of(whole: dict[str, Any], origin: str) -> str:
     """nccl-tests' JSON names the collective only in the command line it keeps."""
     if not whole.get("args"):
-        raise BadInput(f"{origin}: does not say which collective it measured; add --collective NAME")
+        raise BadInput(f"{origin}: the collective is not named; add --collective NAME")
     program = str(whole["args"][0]).rpartition("/")[2]
     name = re.sub(r"_perf(_mpi)?$", "", program)
     return _THEIR_COLLECTIVES.get(name, name)
 
 
 def _ranks_of(whole: dict[str, Any]) -> int | None:
-    """Its list of devices has one entry a process, each of so many threads with so many GPUs."""
+    """Its list of devices has one entry per process, each of so many threads with so many GPUs."""
     config = whole.get("config") or {}
     ranks = len(config.get("devices", ())) * int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
     return ranks or None

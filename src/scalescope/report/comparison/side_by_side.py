@@ -11,7 +11,7 @@ from scalescope.report.comparison.two_runs import SCHEMA_VERSION, differences_js
 from scalescope.report.numbers import (
     MISSING,
     counted,
-    milliseconds,
+    in_ms,
     percent,
     percent_with_interval,
     significant,
@@ -39,7 +39,7 @@ class SideBySide:
 def side_by_side_sections(sides: SideBySide) -> tuple[Section, ...]:
     """The largest world size in a sentence, then all rows, then what differs."""
     machines = "The hardware differs" if sides.other_machines else "The hardware is the same"
-    no_verdict = f"{machines}; this only shows runs beside each other and gates nothing."
+    no_verdict = f"{machines}; runs are shown side by side, without a verdict."
     return (
         Section(lines=(_sentence(sides), no_verdict, *sides.notes)),
         _table(sides),
@@ -63,7 +63,7 @@ def _sentence(sides: SideBySide) -> str:
         return f"{where}: efficiency {shares}."
     gap = f"{sides.runs[worst.run]} delivers {worst.behind:.2f} ranks' worth less than {sides.runs[0]}"
     if worst.behind_by_exposed is None:
-        return f"{where}: efficiency {shares}; {gap}, of what is not known."
+        return f"{where}: efficiency {shares}; {gap}, cause unknown."
     return f"{where}: efficiency {shares}; {gap}, {worst.behind_by_exposed:.2f} of it exposed communication."
 
 
@@ -80,8 +80,8 @@ def _table(sides: SideBySide) -> Section:
             optional=tuple(varied),
         ),
         lines=(
-            "behind: ranks' worth of speed less than the first run, and how much of that is communication "
-            "that compute does not hide; the rest is another term of the waterfall (explain shows it).",
+            "ranks behind: how many ranks' worth of speed less than the first run; of it exposed comm: the "
+            "part caused by communication that compute does not hide (scalescope explain shows the rest).",
         ),
     )
 
@@ -97,8 +97,10 @@ def _cells(sides: SideBySide, member: RunRow, varied: Sequence[str]) -> dict[str
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
         "exposed comm": _exposed(member),
-        "behind": MISSING if member.behind is None else f"{member.behind:+.2f}",
-        "of it exposed": MISSING if member.behind_by_exposed is None else f"{member.behind_by_exposed:+.2f}",
+        "ranks behind": MISSING if member.behind is None else f"{member.behind:+.2f}",
+        "of it exposed comm": MISSING
+        if member.behind_by_exposed is None
+        else f"{member.behind_by_exposed:+.2f}",
     }
 
 
@@ -112,7 +114,7 @@ def _exposed(member: RunRow) -> str:
         return MISSING if member.row.ranks == 1 else "unknown"
     if exposed.value <= 0.0:
         return "~0 ms"
-    return f"{milliseconds(exposed.value)} ms ({percent(member.row.exposed_fraction)})"
+    return f"{in_ms(exposed.value)} ({percent(member.row.exposed_fraction)})"
 
 
 def _differing(sides: SideBySide) -> tuple[Section, ...]:

@@ -10,7 +10,19 @@ from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.runs import CollectivePair, ComparedConfig, RunComparison, Unmatched
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, is_useful, shortened, significant
+from scalescope.report.numbers import (
+    MISSING,
+    counted,
+    data_size,
+    detection_limit,
+    gigabytes_per_s,
+    in_s,
+    is_useful,
+    short_percent,
+    shortened,
+    signed_percent,
+    significant,
+)
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings
 
@@ -18,6 +30,7 @@ SCHEMA_VERSION = "1.0"
 _MACHINE_CHANGED = 0.02
 _WINDOW_DIFFERS = 1.5  # times as long
 _SHOWN_ALONE = 5  # of each side; -v and the JSON have all
+_DETECTABLE = "detectable change"
 _IN_THE_LABEL = ("strategy", "benchmark")
 
 
@@ -41,24 +54,27 @@ def comparison_sections(compared: Compared) -> tuple[Section, ...]:
 
 
 def verdict(comparison: RunComparison) -> str:
-    """What became slower; else that nothing did, as far as can be told."""
-    total, least = len(comparison.judged), _share(comparison.threshold)
+    """What became slower; otherwise that nothing did, and what is inconclusive."""
+    total, least = len(comparison.judged), short_percent(comparison.threshold)
     failed = len(comparison.failed)
-    broken = f" {counted(failed, 'configuration')} that worked before failed." if failed else ""
+    broken = f" {counted(failed, 'configuration')} failed that worked before." if failed else ""
     if not total:
-        return broken.strip() or "Collectives are shown and not judged; no training was measured in both."
+        return (
+            broken.strip()
+            or "Collectives are shown without a verdict; no training was measured in both runs."
+        )
     faster = _faster(comparison)
     if comparison.regressions:
         slow = len(comparison.regressions)
-        most = _share(-min(regression.change for regression in comparison.regressions))
+        most = short_percent(-min(regression.change for regression in comparison.regressions))
         are = "is" if slow == 1 else "are"
         text = (
             f"{slow} of {counted(total, 'configuration')} {are} slower by more than {least}, by up to {most}"
         )
         return f"{text}{_unsure(comparison)}.{faster}{broken}"
     if len(comparison.with_verdict("inconclusive")) == total:
-        return f"Nothing can be told about {least}{_unsure(comparison)}.{broken}"
-    return f"Nothing got slower by more than {least}{_unsure(comparison)}.{faster}{broken}"
+        return f"No configuration can be compared to within {least}{_unsure(comparison)}.{broken}"
+    return f"No configuration is slower by more than {least}{_unsure(comparison)}.{faster}{broken}"
 
 
 def _unsure(comparison: RunComparison) -> str:
@@ -67,9 +83,11 @@ def _unsure(comparison: RunComparison) -> str:
     inconclusive = comparison.with_verdict("inconclusive")
     few = sum(config.too_few for config in inconclusive)
     noisy = len(inconclusive) - few
-    text = f"; {noisy} of {total} {'is' if noisy == 1 else 'are'} too noisy to tell" if noisy else ""
+    text = f"; {noisy} of {total} {'is' if noisy == 1 else 'are'} inconclusive (too noisy)" if noisy else ""
     if few:
-        text += f"; {few} of {total} {'has' if few == 1 else 'have'} fewer than two launches a side"
+        text += (
+            f"; {few} of {total} {'is' if few == 1 else 'are'} inconclusive (fewer than two launches per run)"
+        )
     return text
 
 
@@ -77,7 +95,7 @@ def _faster(comparison: RunComparison) -> str:
     configs = comparison.with_verdict("faster")
     if not configs:
         return ""
-    most = _share(max(config.change for config in configs))
+    most = short_percent(max(config.change for config in configs))
     are = "is" if len(configs) == 1 else "are"
     return f" {len(configs)} of {len(comparison.judged)} {are} faster, by up to {most}."
 
@@ -94,7 +112,7 @@ def _windows_differ(comparison: RunComparison) -> tuple[str, ...]:
         return ()
     before, after = (statistics.median(side) for side in zip(*differing, strict=True))
     return (
-        f"Launches measured for {significant(before)} s before and {significant(after)} s after "
+        f"Launches measured for {in_s(before)} before and {in_s(after)} after "
         f"({len(differing)} of {counted(len(comparison.judged), 'configuration')}).",
     )
 
@@ -108,9 +126,10 @@ def _machine_changed(comparison: RunComparison) -> tuple[str, ...]:
     changes = [config.machine_change for config in comparison.judged if config.machine_change is not None]
     if not changes or abs(change := statistics.median(changes)) <= _MACHINE_CHANGED:
         return ()
+    direction = "faster" if change > 0 else "slower"
     return (
-        f"A bare matrix product ran {_share(abs(change))} {'faster' if change > 0 else 'slower'} in the new "
-        "run: the machine itself changed speed, and differences may be its own.",
+        f"A plain matrix multiplication ran {short_percent(abs(change))} {direction} in the new run: the "
+        "machine itself changed speed, which may explain differences.",
     )
 
 
@@ -121,12 +140,13 @@ def _table(compared: Compared) -> Section:
     return Section(
         title=f"samples/s before ({compared.base}) and after ({compared.new}), 95 % intervals in brackets",
         table=Table(
-            columns=("configuration", "before", "after", "change", "verdict", "launches", "smallest seen"),
+            columns=("configuration", "before", "after", "change", "verdict", "launches", _DETECTABLE),
             rows=rows,
             left=frozenset(("configuration", "verdict")),
-            optional=("smallest seen", "launches"),
+            optional=(_DETECTABLE, "launches"),
+            expert=frozenset((_DETECTABLE,)),
         ),
-        details=("smallest seen: the difference that four of five such comparisons would find.",),
+        details=detection_limit(config.smallest_seen for config in judged),
     )
 
 
@@ -139,7 +159,7 @@ def _row(name: str, judged: ComparedConfig) -> tuple[str, ...]:
         signed(judged.speedup),
         f"{judged.verdict} (regression)" if judged.regressed else judged.verdict,
         f"{before} + {after}",
-        MISSING if judged.smallest_seen is None else _share(judged.smallest_seen),
+        MISSING if judged.smallest_seen is None else short_percent(judged.smallest_seen),
     )
 
 
@@ -158,18 +178,12 @@ def names_of(trials: Sequence[Trial]) -> Callable[[Trial], str]:
 
 def signed(ratio: Estimate) -> str:
     """`-8.1 % [-9.0, -7.2]` of a ratio."""
-    value = f"{(ratio.value - 1.0) * 100:+.1f} %"
+    value = signed_percent(ratio.value - 1.0)
     if ratio.low is None or ratio.high is None:
         return value
     if not is_useful(ratio):
         return f"{value} [wide]"
     return f"{value} [{(ratio.low - 1.0) * 100:+.1f}, {(ratio.high - 1.0) * 100:+.1f}]"
-
-
-def _share(share: float) -> str:
-    """A share with as many digits as a threshold of a few percent needs."""
-    text = f"{share * 100:.1f}"
-    return f"{text.removesuffix('.0')} %"
 
 
 def _failures(comparison: RunComparison) -> tuple[Section, ...]:
@@ -178,7 +192,7 @@ def _failures(comparison: RunComparison) -> tuple[Section, ...]:
 
 
 def _collectives(comparison: RunComparison) -> tuple[Section, ...]:
-    """Beside training in a line each; alone in full."""
+    """One line each next to training; a full table without training."""
     pairs = comparison.collectives
     if not pairs:
         return ()
@@ -193,18 +207,16 @@ def _collectives(comparison: RunComparison) -> tuple[Section, ...]:
     for name, members in groups.items():
         changes = sorted(pair.change for pair in members)
         spread = f"{changes[0] * 100:+.0f} to {changes[-1] * 100:+.0f} %"
-        middle = f"{statistics.median(changes) * 100:+.0f} %"
-        lines.append(
-            f"{name}: bus bandwidth {middle} ({spread} over {counted(len(changes), 'size')}), not judged"
-        )
-    return (Section(title="Collectives", lines=tuple(lines)),)
+        middle = signed_percent(statistics.median(changes), 0)
+        lines.append(f"{name}: bus bandwidth {middle} ({spread} over {counted(len(changes), 'size')})")
+    return (Section(title="Collectives (no verdict)", lines=tuple(lines)),)
 
 
 def _collective_table(pairs: Sequence[CollectivePair]) -> Section:
     rows = tuple(_collective_cells(pair) for pair in pairs)
     columns = ("collective", "type", "ranks", "size", "before GB/s", "after GB/s", "change")
     return Section(
-        title="Bus bandwidth at the median time; not judged",
+        title="Bus bandwidth at the median time (no verdict)",
         table=Table(columns=columns, rows=rows, left=frozenset(("collective", "type"))),
     )
 
@@ -217,9 +229,9 @@ def _collective_cells(pair: CollectivePair) -> tuple[str, ...]:
         row.dtype,
         f"{row.ranks}",
         data_size(row.size_bytes),
-        significant(median_busbw(pair.before) / 1e9),
-        significant(median_busbw(pair.after) / 1e9),
-        f"{pair.change * 100:+.1f} %",
+        gigabytes_per_s(median_busbw(pair.before)),
+        gigabytes_per_s(median_busbw(pair.after)),
+        signed_percent(pair.change),
     )
 
 
@@ -229,7 +241,7 @@ def median_busbw(row: CollectiveRow) -> float:
 
 
 def _differing(compared: Compared) -> tuple[Section, ...]:
-    """What is not the same around the two runs, and what found no partner."""
+    """What differs around the two runs, and configurations that only one of them has."""
     comparison = compared.comparison
     lines = [
         f"{difference.kind} {difference.name}: {difference.before} → {difference.after}"
@@ -244,7 +256,7 @@ def _differing(compared: Compared) -> tuple[Section, ...]:
         if len(unmatched) > _SHOWN_ALONE:
             lines.append(f"only {side}: {len(unmatched) - _SHOWN_ALONE} more; -v shows them")
     if not lines:
-        lines = ["Nothing that is recorded of machine, versions, variables and code differs."]
+        lines = ["No recorded difference in machine, versions, environment variables or code."]
     return (Section(title="What differs", lines=tuple(lines), details=tuple(details)),)
 
 
@@ -256,7 +268,7 @@ def nearest_words(alone: Unmatched) -> str:
     """How the nearest configuration of the other run differs, in brackets."""
     if not alone.nearest:
         return ""
-    words = [f"{name} {here} and not {there}" for name, here, there in alone.nearest]
+    words = [f"{name} {here} instead of {there}" for name, here, there in alone.nearest]
     return f" ({shortened('; '.join(words), 100)})"
 
 

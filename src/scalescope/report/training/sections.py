@@ -6,7 +6,17 @@ from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.experiment.trial import Trial, identity
-from scalescope.report.numbers import MISSING, is_useful, milliseconds, percent, significant
+from scalescope.report.numbers import (
+    MISSING,
+    flop_rate,
+    in_ms,
+    in_s,
+    is_useful,
+    milliseconds,
+    percent,
+    range_ms,
+    significant,
+)
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
@@ -71,12 +81,12 @@ def training_sentence(configuration: Configuration) -> str:
     trial = configuration.trial
     return (
         f"{trial.workload} ({trial.label}) trains {_throughput(configuration)} on {configuration.device}, "
-        f"{milliseconds(configuration.step_time_s.value)} ms a step."
+        f"{in_ms(configuration.step_time_s.value)} per step."
     )
 
 
 def summary_section(configuration: Configuration) -> Section:
-    """The benchmark's summary, in the words and columns its users know."""
+    """The benchmark's summary, in the lines its users know."""
     step = configuration.step_time_s
     stored = identity(configuration.trial.settings)
     shown = {name: value for name, value in stored.items() if value is not None}
@@ -92,19 +102,25 @@ def summary_section(configuration: Configuration) -> Section:
         ("Config", json.dumps(shown)),
         ("Warmup steps", f"{warmup}"),
         ("Measured steps", f"{configuration.measured_steps} / {total}"),
-        ("Measured window", f"{significant(configuration.window_s)} s per launch"),
-        ("Avg step time", f"{step.value * 1e3:.2f} ms"),
+        ("Measured window", f"{in_s(configuration.window_s)} per launch"),
+        ("Avg step time", in_ms(step.value, 2)),
         ("Throughput", _throughput(configuration)),
         ("Measured samples", f"{sum(launch.samples for launch in configuration.launches):,}"),
-        ("Median step time", f"{configuration.median_step_s * 1e3:.2f} ms"),
+        ("Median step time", in_ms(configuration.median_step_s, 2)),
         ("95 % interval", _interval(configuration)),
-        ("Reading", compute_reading(configuration)),
+        ("Compute rate", compute_reading(configuration)),
         *[("GPU", text) for text in (gpu_reading(configuration.seen),) if text],
         *[("CPU", text) for text in (cpu_reading(configuration.seen),) if text],
     ]
     lines = [f"{label:<{_LABEL_WIDTH}}: {text}" for label, text in facts]
     lines += [f"{'Warning':<{_LABEL_WIDTH}}: {doubt}" for doubt in warnings_of(configuration)]
-    return Section(title="=== DDP Scaling Benchmark ===", lines=tuple(lines))
+    return Section(title=_banner(configuration.trial), lines=tuple(lines))
+
+
+def _banner(trial: Trial) -> str:
+    if trial.strategy == "ddp":
+        return "=== DDP Scaling Benchmark ==="
+    return f"=== Training Benchmark ({trial.strategy}) ==="
 
 
 def _throughput(configuration: Configuration) -> str:
@@ -118,7 +134,7 @@ def _throughput(configuration: Configuration) -> str:
 
 
 def epoch_section(configuration: Configuration) -> Section | None:
-    """How the training went, epoch by epoch, and where it ended; nothing where one epoch says nothing."""
+    """Time and accuracy of every epoch; None for a single epoch without an evaluation."""
     epochs = configuration.epochs
     if not has_epochs(epochs):
         return None
@@ -154,51 +170,49 @@ def _epoch_cells(epoch: Epoch | None) -> tuple[str, ...]:
 
 
 def context(trial: Trial) -> list[str]:
-    """What was made for this trial: a result from a shaped link or a split GPU must say so."""
+    """What was emulated for this trial: an emulated network, a split GPU or stand-in ranks."""
     lines = []
     if trial.link:
-        lines.append(f"link shaped to {trial.link}")
+        lines.append(f"network emulated at {trial.link}")
     if trial.split_gpu:
-        lines.append(f"one GPU split in {trial.split_gpu}: memory bandwidth and power are shared")
+        lines.append(f"one GPU split into {trial.split_gpu} parts that share memory bandwidth and power")
     if trial.stand_in:
-        lines.append("ranks stand in: each sleeps for the compute time one was measured to need alone")
+        lines.append("stand-in ranks: each sleeps for the compute time measured on one rank")
     return lines
 
 
 def warnings_of(configuration: Configuration) -> list[str]:
     """What a reader must know before believing this configuration."""
-    warnings = [f"unstable: {cause}" for cause in configuration.instabilities()] + configuration.remarks()
+    warnings = [f"noisy: {cause}" for cause in configuration.instabilities()] + configuration.remarks()
     warnings[:0] = context(configuration.trial)
     if configuration.trial.oversubscribe:
-        warnings.insert(0, "ranks share a GPU: this is no scaling measurement")
+        warnings.insert(0, "ranks share a GPU: this is not a scaling measurement")
     return warnings
 
 
 def _interval(configuration: Configuration) -> str:
     step = configuration.step_time_s
     if step.low is None or step.high is None:
-        return "no interval: one launch"
+        return "none (one launch)"
     if not is_useful(step):
-        return (
-            f"too wide to say anything: {len(configuration.launches)} launches are too few or too different"
-        )
+        return f"too wide to be useful: {len(configuration.launches)} launches are too few or differ too much"
     launches = len(configuration.launches)
-    return f"{step.low * 1e3:.2f} to {step.high * 1e3:.2f} ms (average step, over {launches} launches)"
+    return f"{range_ms(step.low, step.high, 2)} (average step, over {launches} launches)"
 
 
 def compute_reading(configuration: Configuration) -> str:
-    """How much of the device one rank uses, held against a bare matrix product on the same device."""
+    """The compute rate of one rank, compared with a plain matrix multiplication on the same device."""
     rate, ceiling, mfu = configuration.model_flops_per_s, configuration.matmul_flops_per_s, configuration.mfu
     if rate is None:
         return "unknown: the operations of this workload could not be counted"
-    shown = f"{_flops(rate)} a rank"
+    shown = f"{flop_rate(rate)} per rank"
     if ceiling is None or mfu is None:
         return shown
-    return f"{shown}, {percent(mfu)} of a bare matrix product ({_flops(ceiling)})"
+    return f"{shown}, {percent(mfu)} of a plain matrix multiplication ({flop_rate(ceiling)})"
 
 
 def gpu_reading(telemetry: TelemetrySummary) -> str | None:
-    """What the GPUs did in the window; None where there was none to look at."""
+    """What the GPUs did in the window; None where there was none."""
     if not telemetry.knows_gpu:
         return None if telemetry.problem is None else f"unknown: {telemetry.problem}"
     facts = [] if telemetry.gpu_utilization is None else [f"{percent(telemetry.gpu_utilization)} busy"]
@@ -214,19 +228,12 @@ def gpu_reading(telemetry: TelemetrySummary) -> str | None:
 
 
 def cpu_reading(telemetry: TelemetrySummary) -> str | None:
-    """What the processor did in the window; None where the system does not say."""
+    """What the processor did in the window; None where the system does not report it."""
     if telemetry.host_utilization is None:
         return None
     host = f"{percent(telemetry.host_utilization)} of the host busy"
     return (
         host
         if telemetry.rank_busy_cores is None
-        else f"{telemetry.rank_busy_cores:.1f} cores busy a rank, {host}"
+        else f"{telemetry.rank_busy_cores:.1f} cores busy per rank, {host}"
     )
-
-
-def _flops(rate: float) -> str:
-    for size, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
-        if rate >= size:
-            return f"{significant(rate / size)} {unit}"
-    return f"{significant(rate / 1e6)} MFLOP/s"
