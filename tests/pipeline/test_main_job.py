@@ -49,7 +49,7 @@ def test_the_main_job_says_what_memory_training_takes() -> None:
     assert sorted(trial.rank_batch_size for trial, _ in held) == [2, 8]
     assert {(trial.world_size, n) for trial, n in held} == {(1, 0)}  # once, however many repeats
     assert "Each sample takes 977 KiB" in report.sections[-1].lines[0]
-    assert "calculated, not tried: scalescope memory --memory-limit tries" in report.sections[-1].lines[0]
+    assert "calculated; to try it: scalescope memory --memory-limit" in report.sections[-1].lines[0]
 
 
 def test_own_models_are_looked_at_with_the_batches_that_were_asked_for() -> None:

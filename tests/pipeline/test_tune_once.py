@@ -245,7 +245,7 @@ def test_other_jobs_are_held_against_one_rank_in_one_launch_of_each() -> None:
     )
     assert sentence(report).startswith("No lever was faster")
     (row,) = rows(report).values()
-    assert row["remark"] == "one launch: no verdict; another job: compared by sample"
+    assert row["remark"] == "one launch: no verdict; changes the job: compared per sample"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_it_finds_the_true_best() -> None:
     low, high = found["confirmed"]["ci95_speedup"]
     assert low < 1 / 0.7 < high
     assert sentence(report).startswith("precision bf16 is faster: 1.4")
-    assert sentence(report).endswith("as fast as it is now.")
+    assert sentence(report).endswith("the current speed.")
     assert report.next_step == "scalescope train run/tuned.yaml"
 
 
@@ -153,7 +153,7 @@ def test_another_job_is_shown_and_never_recommended() -> None:
     assert sentence(report) == "No lever was found to be faster."
     table = report.sections[1].table
     assert table is not None
-    assert all(row[-1].endswith("another job: compared by sample") for row in table.rows)
+    assert all(row[-1].endswith("changes the job: compared per sample") for row in table.rows)
 
 
 def test_other_jobs_are_compared_by_how_they_scale() -> None:
@@ -174,7 +174,7 @@ def test_other_jobs_are_compared_by_how_they_scale() -> None:
     assert scaling == pytest.approx(expected, rel=0.02)
     now, best = report.sections[0].lines[1:]
     assert now.startswith("2 ranks now deliver 0.44×") and now.endswith("(slower than one rank).")
-    assert best.startswith("Of the other jobs tried, batch_size 384 scales best: 1.61×")
+    assert best.startswith("Of the changed jobs, batch_size 384 scales best: 1.61×")
     assert best.endswith("That is the work itself changed, not this job made faster.")
 
 

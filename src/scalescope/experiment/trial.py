@@ -267,14 +267,22 @@ class Trial:
 
     @property
     def job_label(self) -> str:
-        """The label without the name of the benchmark."""
-        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        if "strategy" in self.settings:
-            shared = " in all" if self.replicas < self.world_size else ""
-            job = f"{self.strategy}, {ranks}, batch {self.rank_batch_size}{shared}"
-            return ", ".join((job, *(text for name, text in _ABLATIONS.items() if name in self.ablations)))
-        where = "" if self.ranks_among == "all" else f" ({self.ranks_among})"
-        return f"{ranks}{where}, {self.dtype}"
+        """The label without what is measured."""
+        if "strategy" not in self.settings:
+            where = "" if self.ranks_among == "all" else f" ({self.ranks_among})"
+            return f"{self._ranks_label}{where}, {self.dtype}"
+        shared = " in all" if self.replicas < self.world_size else ""
+        job = f"{self.job_label_without_batch}, batch {self.rank_batch_size}{shared}"
+        return ", ".join((job, *(text for name, text in _ABLATIONS.items() if name in self.ablations)))
+
+    @property
+    def job_label_without_batch(self) -> str:
+        """The label without what is measured and without the batch, where several batches are shown."""
+        return f"{self.strategy}, {self._ranks_label}"
+
+    @property
+    def _ranks_label(self) -> str:
+        return "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
 
     def on_one_rank(self) -> "Trial":
         """The same trial on one rank, which shares its device with nobody."""

@@ -1,4 +1,4 @@
-"""The short look at the machine before the main job: ranks against GPUs, device ordinals, backend."""
+"""The short description of the machine before the main job: ranks against GPUs, device ordinals, backend."""
 
 from collections.abc import Iterable
 

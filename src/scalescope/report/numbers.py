@@ -77,7 +77,7 @@ def flop_rate(flops_per_s: float) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
+    return f"{round(share * 100, 0) + 0.0:.0f} %"  # never -0 %
 
 
 def short_percent(share: float) -> str:
@@ -91,14 +91,14 @@ def signed_percent(share: float, decimals: int = 1) -> str:
 
 
 def is_useful(estimate: Estimate) -> bool:
-    """Whether an interval says anything: two launches can give one from 0 to 15,000 %."""
+    """Whether an interval is narrow enough to be of use: two launches can give one from 0 to 15,000 %."""
     if estimate.low is None or estimate.high is None:
         return False
     return estimate.high <= 3 * estimate.low
 
 
 def told_interval(estimate: Estimate) -> tuple[float | None, float | None]:
-    """The interval where it says anything: one from 0 to 15,000 % would only hide the rest of a figure."""
+    """The interval where it is of use: one from 0 to 15,000 % would only hide the rest of a figure."""
     return (estimate.low, estimate.high) if is_useful(estimate) else (None, None)
 
 
@@ -116,9 +116,16 @@ def detection_limit(smallest_effects: Iterable[float | None]) -> tuple[str, ...]
     known = [effect for effect in smallest_effects if effect is not None]
     if not known:
         return ()
-    least, most = short_percent(min(known)), short_percent(max(known))
-    limit = least if least == most else f"{least} to {most} (see detectable change)"
+    least, most = detectable(min(known)), detectable(max(known))
+    limit = least if least == most else f"{least} (where launches vary most: {most})"
     return (f"Differences below {limit} cannot be detected reliably with this many launches.",)
+
+
+def detectable(effect: float | None) -> str:
+    """The smallest difference that a comparison could detect, in a cell."""
+    if effect is None:
+        return MISSING
+    return "over 100 %" if effect > 1.0 else short_percent(effect)
 
 
 def counted(number: int, thing: str) -> str:

@@ -1,5 +1,7 @@
 """The performance report: a run explained in plain words, for a screen or a file."""
 
+import dataclasses
+
 from scalescope.analysis.memory.groups import memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.comm import sections as communication
@@ -62,7 +64,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
             "There is no scaling to explain: that requires finished training on several world sizes "
             "(scalescope scale).",
         )
-        briefs = (*communication.communication_brief(run), *memory_brief(run))
+        briefs = _without(first.lines, (*communication.communication_brief(run), *memory_brief(run)))
         findings = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
         return (first, *profile_sections(run), *briefs, *findings, Section(lines=lines))
     diagnosis = analyzed.diagnosis
@@ -78,6 +80,14 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
         *findings_section(diagnosis, every=True, loses=analyzed.loses),
         *profile_sections(run),
         *((Section(title="Evidence", lines=evidence),) if evidence else ()),
+    )
+
+
+def _without(shown: tuple[str, ...], sections: tuple[Section, ...]) -> tuple[Section, ...]:
+    """The sections less the lines that are shown already."""
+    return tuple(
+        dataclasses.replace(section, lines=tuple(line for line in section.lines if line not in shown))
+        for section in sections
     )
 
 

@@ -40,7 +40,7 @@ def _row(path: Path) -> tuple[str, ...]:
 
 
 def _status(trial: dict[str, Any]) -> str:
-    """How a trial ended; a signal that stopped it says nothing about it."""
+    """How a trial ended; one that a signal stopped did not fail by itself."""
     status = str(trial["status"])
     return "stopped" if str(trial.get("reason")).startswith("interrupted by") else status
 

@@ -32,7 +32,7 @@ def plan_section(
         count += f", and {counted(len(once), 'trial')} once"
     return Section(
         title="Trials",
-        table=Table(columns=columns, rows=rows, left=frozenset(columns)),
+        table=Table(columns=columns, rows=rows, left=frozenset(columns), optional=("id",)),
         lines=(
             f"{count}, about {duration(seconds)} (estimated from operation counts, not measured). "
             "Nothing was run.",

@@ -30,7 +30,7 @@ def _verdict(checks: Sequence[Check], good: str) -> str:
 
 
 def host_sections(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> tuple[Section, ...]:
-    """A sentence, a row for each host, then each doubt once with the hosts that raise it."""
+    """A sentence, a row for each host, then each warning once with the hosts that raise it."""
     doubts = _by_doubt(hosts, between)
     columns = ("host", "ranks", "GPUs", "cores", "memory", "network", "torch", "state")
     table = Table(
@@ -60,7 +60,7 @@ def _sentence(text: str) -> str:
 
 
 def _by_doubt(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> list[tuple[Check, str]]:
-    """Every doubt once, and before it which hosts raise it; what makes a run meaningless first."""
+    """Every warning once, with the hosts that raise it; failures first."""
     raised: dict[Check, list[str]] = {}
     for host in hosts:
         for check in host.doubts:

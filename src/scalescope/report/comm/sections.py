@@ -241,7 +241,7 @@ def pairs_json(run: Run) -> list[dict[str, Any]]:
 
 
 def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
-    """curve.json: one curve for each collective, type and number of ranks, with fits beside it."""
+    """curve.json: one curve for each collective, type and number of ranks, with its fits."""
     grouped: dict[tuple[str, str], list[CollectiveRow]] = {}
     for row in rows:
         if row.size_bytes:

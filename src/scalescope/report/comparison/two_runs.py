@@ -11,9 +11,9 @@ from scalescope.analysis.comparison.runs import CollectivePair, ComparedConfig, 
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import (
-    MISSING,
     counted,
     data_size,
+    detectable,
     detection_limit,
     gigabytes_per_s,
     in_s,
@@ -159,7 +159,7 @@ def _row(name: str, judged: ComparedConfig) -> tuple[str, ...]:
         signed(judged.speedup),
         f"{judged.verdict} (regression)" if judged.regressed else judged.verdict,
         f"{before} + {after}",
-        MISSING if judged.smallest_seen is None else short_percent(judged.smallest_seen),
+        detectable(judged.smallest_seen),
     )
 
 

@@ -14,7 +14,7 @@ from scalescope.results.run import Run
 def memory_json(run: Run) -> list[dict[str, Any]]:
     """Every trial as bytes, those that failed with their reason, then one entry for each kind of job.
 
-    `kind` tells them apart: `measure` was looked at closely, `search` only tried, `job` sums up.
+    Their `kind` is `measure` for a full measurement, `search` for a batch that was only tried, and `job`.
     """
     entries = [_row_json(row) for row in memory_rows(run.results)]
     return entries + [_group_json(group) for group in memory_groups(run)]

@@ -58,7 +58,7 @@ def _table_section(groups: tuple[MemoryGroup, ...]) -> Section:
             columns=tuple(cells[0]),
             rows=tuple(tuple(row.values()) for row in cells),
             left=frozenset(("strategy",)),
-            optional=("buffers", "temporary", *_OTHERS, "strategy", "ranks"),
+            optional=("buffers", "temporary", *_OTHERS, "strategy", "ranks", "difference"),
         ),
         details=tuple(line for row in rows for line in _details(row)),
     )

@@ -95,7 +95,7 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
 
 
 def _title(rows: tuple[ScalingRow, ...]) -> str:
-    first = max(rows, key=lambda row: row.ranks)  # one rank looks the same however the work is spread
+    first = max(rows, key=lambda row: row.ranks)  # one rank is the same in both modes
     batch = "batch per rank" if first.trial.mode == "weak" else "global batch"
     bases = {row.baseline_ranks for row in rows}
     base = "" if bases == {1} else f" · relative to {counted(first.baseline_ranks, 'rank')}"

@@ -138,13 +138,13 @@ def epoch_section(configuration: Configuration) -> Section | None:
     epochs = configuration.epochs
     if not has_epochs(epochs):
         return None
-    judged = epochs[-1].validation_accuracy is not None
-    columns = ("Epoch", "Time (s)", "Train accuracy", "Validation accuracy")[: 4 if judged else 2]
+    evaluated = epochs[-1].validation_accuracy is not None
+    columns = ("Epoch", "Time (s)", "Train accuracy", "Validation accuracy")[: 4 if evaluated else 2]
     rows = tuple(_epoch_cells(epoch)[: len(columns)] for epoch in _first_and_last(epochs))
     return Section(
         title=f"Epochs ({configuration.trial.label})",
         table=Table(columns=columns, rows=rows),
-        lines=(_final_accuracy(epochs[-1]),) if judged else (),
+        lines=(_final_accuracy(epochs[-1]),) if evaluated else (),
     )
 
 

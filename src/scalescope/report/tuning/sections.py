@@ -11,6 +11,7 @@ from scalescope.report.numbers import (
     MISSING,
     counted,
     data_size,
+    detectable,
     detection_limit,
     is_useful,
     percent,
@@ -164,13 +165,13 @@ def _tried(tuning: Tuning) -> Section:
         key=lambda row: (row["lever"] not in speeds, _ORDER[row["verdict"]], speeds.get(row["lever"], 0.0))
     )
     scaling = (_SCALING,) if tuning.scaling else ()
-    detectable = () if tuning.one_launch_each else (_DETECTABLE,)
+    limit = () if tuning.one_launch_each else (_DETECTABLE,)
     columns = (
         "lever",
         "verdict",
         _SPEED,
         *scaling,
-        *detectable,
+        *limit,
         "memory",
         "GPU busy",
         "loss change",
@@ -183,8 +184,8 @@ def _tried(tuning: Tuning) -> Section:
             columns=columns,
             rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
             left=frozenset(("lever", "verdict", "remark")),
-            optional=("memory", "GPU busy", "loss change", *detectable),
-            expert=frozenset(detectable),
+            optional=("memory", "GPU busy", "loss change", *limit),
+            expert=frozenset(limit),
         ),
         details=detection_limit(single.smallest_seen for single in tuning.singles),
     )
@@ -204,7 +205,7 @@ def _cells(
         "verdict": comparison.verdict if len(comparison.candidate.launches) > 1 else MISSING,
         _SPEED: _times(comparison),
         _SCALING: _estimate(tuning.scaling[text]) if text in tuning.scaling else MISSING,
-        _DETECTABLE: MISSING if comparison.smallest_seen is None else percent(comparison.smallest_seen),
+        _DETECTABLE: detectable(comparison.smallest_seen),
         "memory": MISSING if memory is None else data_size(memory),
         "GPU busy": MISSING if busy is None else percent(busy),
         "loss change": MISSING if comparison.loss_change is None else signed_percent(comparison.loss_change),
