@@ -102,7 +102,7 @@ def test_all_reduce_gets_the_rate_of_the_link(
     flags = ("--world-size=2", f"--link={link}", "-b", size, "-e", size, "-n", "6", "-w", "1")
     run = run_first(*_COMM, *flags)
     assert 0.90 < _best_share(run, rate) < 1.0
-    assert f"Note: link shaped to {link}." in run.stdout
+    assert f"Note: network emulated at {link}." in run.stdout
     assert run.results[0]["settings"]["link"] == link
     assert len(namespaces) == 3  # one for each rank, and the bridge's
     _assert_gone(run_first, namespaces)
@@ -136,7 +136,7 @@ def test_nothing_is_left_when_the_command_is_killed(start: Start) -> None:
 def test_training_on_a_shaped_link_says_so(run_first: RunsHere, namespaces: set[str | None]) -> None:
     run = run_first("train", *TINY, "--world-size=2", "--link=1gbit")
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "Warning          : link shaped to 1gbit" in run.stdout
+    assert "Warning          : network emulated at 1gbit" in run.stdout
     (result,) = run.results
     assert (result["status"], result["settings"]["link"]) == ("ok", "1gbit")
     _assert_gone(run_first, namespaces)

@@ -93,7 +93,7 @@ def test_a_wrong_element_fails_the_trial() -> None:
 def test_the_gate_decides_the_exit_code(least: float, code: int) -> None:
     report = comm(ask(), launcher(), RecordingWatcher(), least_busbw=least)
     assert report.exit_code == code
-    assert report.sections[-1].lines[0].startswith("Gate missed" if code else "Gate: every collective")
+    assert report.sections[-1].lines[0].startswith("Gate failed" if code else "Gate passed")
 
 
 def test_a_failure_comes_before_the_gate() -> None:

@@ -101,9 +101,9 @@ def test_an_unstable_run_ends_6_only_when_strict() -> None:
     calm = train(ask("train", repeats=5, output_dir="a"), noisy, RecordingWatcher())
     strict = train(ask("train", repeats=5, output_dir="b", strict=True), noisy, RecordingWatcher())
     assert (calm.exit_code, strict.exit_code) == (0, 6)
-    assert any("unstable: launches differ by" in line for line in calm.sections[0].lines)
+    assert any("noisy: launches differ by" in line for line in calm.sections[0].lines)
     (training,) = summary_of(calm.path)["results"]["training"]
-    assert training["warnings"][0].startswith("unstable: launches differ by")
+    assert training["warnings"][0].startswith("noisy: launches differ by")
 
 
 @pytest.mark.parametrize("study", [train, scale, standard_run])

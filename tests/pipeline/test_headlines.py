@@ -9,6 +9,7 @@ import pytest
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
+from scalescope.report.performance import NOTHING
 from scalescope.results.result import RankRecord
 from scalescope.studies.explain import explain
 from scalescope.studies.request import Request
@@ -68,7 +69,7 @@ def test_the_headline_is_the_first_line_of_the_report(study: Any) -> None:
 def test_the_headline_is_one_sentence(study: Any) -> None:
     headline = study(FakeLauncher(MODEL)).headline
     assert headline.endswith(".") and headline.isprintable()
-    assert headline != "Nothing was measured that could be explained."
+    assert headline != NOTHING
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_the_headline_is_one_sentence(study: Any) -> None:
         (run_comm, "all_reduce"),
         (run_memory, "batch"),
         (run_main_job, "2 ranks deliver 1.00× at batch 50"),
-        (run_tune, "precision bf16 is 2.00×"),
+        (run_tune, "precision bf16 is faster: 2.00×"),
     ],
 )
 def test_the_headline_says_what_was_found(study: Any, said: str) -> None:
@@ -96,7 +97,7 @@ def test_a_stored_run_is_explained_by_the_same_headline(study: Any) -> None:
 def test_a_run_of_which_nothing_came_says_so(study: Any) -> None:
     failing = FakeLauncher(MODEL, outcomes=lambda trial, launch: Outcome(status="failed", reason="broken"))
     report = study(failing)
-    assert report.headline == "Nothing was measured that could be explained."
+    assert report.headline == NOTHING
     assert report.exit_code != 0
 
 
@@ -132,7 +133,7 @@ def test_collectives_on_several_numbers_of_ranks_are_not_mixed() -> None:
 def test_pairs_alone_are_told_as_well() -> None:
     headline = measured_between([3], pairs="true")
     assert headline.startswith("Ranks 0 and 1 exchange ")
-    assert headline.endswith(" each way.")
+    assert headline.endswith(" in each direction.")
 
 
 def test_a_dry_run_has_no_headline() -> None:

@@ -60,8 +60,8 @@ def test_the_truth_is_recovered() -> None:
     assert 2 <= len(searched) <= 3
     first = report.sections[0].lines[0]
     assert first == (
-        "A sample costs 977 KiB, 977 KiB of it activations, on top of 76.8 MiB; "
-        f"batch {LARGEST} fits 954 MiB, {job['smallest_batch_that_fails']} does not (tried)."
+        "Each sample takes 977 KiB (977 KiB of it activations) on top of 76.8 MiB; "
+        f"batch {LARGEST} fits in 954 MiB, {job['smallest_batch_that_fails']} does not (tried)."
     )
     assert not any(section.title == "Failed" for section in report.sections)
 
@@ -92,7 +92,7 @@ def test_a_host_is_not_filled() -> None:
     job = job_of(report.path)
     assert job["largest_batch_is"] == "calculated"
     assert job["largest_batch"] == (TWO_CORES.memory_bytes - 80_500_000) // 1_000_000
-    assert "(calculated, not tried: --memory-limit tries)" in report.sections[0].lines[0]
+    assert "(calculated; to try it: --memory-limit)" in report.sections[0].lines[0]
     assert report.next_step is not None and "--memory-limit" in report.next_step
 
 
@@ -104,7 +104,7 @@ def test_a_limit_on_the_cpu_is_searched() -> None:
 def test_where_even_one_sample_does_not_fit_the_answer_is_that() -> None:
     report = memory(request(memory_limit="50000000"), FakeLauncher(MODEL), RecordingWatcher())
     assert report.exit_code == 0
-    assert "no batch fits" in report.sections[0].lines[0]
+    assert "not even batch 1 fits" in report.sections[0].lines[0]
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (None, "none_fits")
 
@@ -113,7 +113,7 @@ def test_smaller_batches_than_one_that_fails_are_not_judged() -> None:
     asked = request(memory_limit="50000000", batch_size=64, search="no")
     report = memory(asked, FakeLauncher(MODEL), RecordingWatcher())
     line = report.sections[0].lines[0]
-    assert line.endswith("; batch 64 does not fit 47.7 MiB; smaller ones were not tried.")
+    assert line.endswith("; batch 64 does not fit in 47.7 MiB; smaller batches were not tried.")
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (None, "unknown")
 
@@ -127,7 +127,7 @@ def test_strategies_are_searched_each_by_itself() -> None:
         ("single", LARGEST),
         ("ddp", LARGEST),
     ]
-    assert report.sections[0].lines[1].startswith("ddp, 2 ranks: A sample costs")
+    assert report.sections[0].lines[1].startswith("ddp, 2 ranks: Each sample takes")
 
 
 def test_an_interrupted_search_goes_on_where_it_was() -> None:
@@ -227,15 +227,15 @@ def test_what_is_forecast_counts_in_the_estimate() -> None:
 @pytest.mark.parametrize(
     ("machine", "asked", "hint"),
     [
-        (TWO_CORES, {}, "--memory-limit tries"),
-        (TWO_CORES, {"search": "no"}, "--memory-limit without --no-search tries"),
-        (GPU, {"search": "no"}, "without --no-search tries"),
-        (TWO_CORES, {"search": "no", "memory_limit": "200000000"}, "without --no-search tries"),
+        (TWO_CORES, {}, "--memory-limit"),
+        (TWO_CORES, {"search": "no"}, "leave out --no-search and add --memory-limit"),
+        (GPU, {"search": "no"}, "leave out --no-search"),
+        (TWO_CORES, {"search": "no", "memory_limit": "200000000"}, "leave out --no-search"),
     ],
 )
 def test_hints_are_of_use(machine: Any, asked: dict[str, Any], hint: str) -> None:
     report = memory(request(**asked), FakeLauncher(MODEL, machine), RecordingWatcher())
-    assert f"(calculated, not tried: {hint})" in report.sections[0].lines[0]
+    assert f"(calculated; to try it: {hint})" in report.sections[0].lines[0]
     assert report.next_step is not None
     assert ("--memory-limit 4GiB" in report.next_step) == ("--memory-limit" in hint)
 
@@ -257,7 +257,7 @@ def test_a_data_set_smaller_than_the_batch_ends_the_search() -> None:
 
     watcher = RecordingWatcher()
     report = memory(request(memory_limit="500000000"), FakeLauncher(MODEL, outcomes=few), watcher)
-    assert "all 100 samples that the data has for a rank fit 477 MiB (tried)" in report.sections[0].lines[0]
+    assert "all 100 samples per rank of the data set fit in 477 MiB (tried)" in report.sections[0].lines[0]
     assert sum(trial.settings["purpose"] == "search" for trial, _ in watcher.launched) == 1
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (100, "all_samples")

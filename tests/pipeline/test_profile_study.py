@@ -71,7 +71,7 @@ def test_recorded_steps_are_no_timings() -> None:
 def test_the_trace_is_shown_and_explained_later() -> None:
     launcher = FakeLauncher(MODEL, outcomes=recorded)
     report = train(ask("train", world_size=2), launcher, RecordingWatcher(), profiling=Profiling())
-    title = "Trace · ddp, 2 ranks, batch 256"
+    title = "Trace · ddp, 2 ranks, batch 256 · ms per step"
     assert title in [section.title for section in report.sections]
     assert title in [section.title for section in explain(Path("run"))]
     assert title in Path("run/performance_report.txt").read_text()
@@ -87,7 +87,7 @@ def test_a_dry_run_counts_the_recorded_launch() -> None:
     (section,) = train(request, FakeLauncher(MODEL), RecordingWatcher(), profiling=Profiling()).sections
     assert section.table is not None
     assert [row[1] for row in section.table.rows] == ["training", "a trace"]
-    assert section.lines[0].startswith("1 trial × 5 launches = 5, and 1 trial once, ")
+    assert section.lines[0].startswith("1 trial × 5 launches = 5 launches, and 1 trial once, ")
 
 
 def test_a_trace_without_communication_is_an_invalid_launch_and_no_profile() -> None:

@@ -145,7 +145,7 @@ def test_world_sizes_without_one_are_labelled_relative() -> None:
     assert rows[1]["serial_fraction"] is None
     titles = [section.title for section in report.sections if section.title]
     assert titles[0].endswith(" · relative to 2 ranks")
-    assert " of 2 (weak scaling)" in report.sections[0].lines[0]
+    assert " of an ideal 2× (weak scaling)" in report.sections[0].lines[0]
     assert not any(trial.world_size == 1 for trial in plan_of(world_size=[2, 4]).trials)
 
 
@@ -207,7 +207,7 @@ def test_varied_settings_are_columns_of_the_scaling_table_and_words_of_the_verdi
         ("2", "fp32"),
     ]
     assert "at batch 50, precision " in verdict.lines[0]
-    assert "is reached" not in verdict.lines[0]  # by which of the two jobs?
+    assert "efficiency" not in verdict.lines[0]  # by which of the two jobs?
 
 
 def test_one_job_has_no_columns_but_the_usual() -> None:

@@ -33,7 +33,7 @@ def test_the_main_job_shows_the_machine_and_then_how_it_scales() -> None:
     assert report.exit_code == 0
     (machine,) = watcher.sections
     assert machine.title == "Machine"
-    assert machine.lines[0].startswith("Host       : fake processor, 2 cores, 16 GiB")
+    assert machine.lines[0].startswith("Host       : fake processor, 2 cores, 16.0 GiB")
     assert "2 ranks deliver" in report.sections[0].lines[0]
     rows = summary_of(report.path)["results"]["scaling"]
     assert [row["world_size"] for row in rows] == [1, 2]
@@ -48,8 +48,8 @@ def test_the_main_job_says_what_memory_training_takes() -> None:
     held = [(trial, n) for trial, n in watcher.launched if trial.settings["benchmark"] == "memory"]
     assert sorted(trial.rank_batch_size for trial, _ in held) == [2, 8]
     assert {(trial.world_size, n) for trial, n in held} == {(1, 0)}  # once, however many repeats
-    assert "A sample costs 977 KiB" in report.sections[-1].lines[0]
-    assert "calculated, not tried: scalescope memory --memory-limit tries" in report.sections[-1].lines[0]
+    assert "Each sample takes 977 KiB" in report.sections[-1].lines[0]
+    assert "calculated; to try it: scalescope memory --memory-limit" in report.sections[-1].lines[0]
 
 
 def test_own_models_are_looked_at_with_the_batches_that_were_asked_for() -> None:
@@ -73,7 +73,7 @@ def test_memory_that_cannot_be_measured_is_a_remark(bad_input: bool) -> None:
     assert report.exit_code == 0
     assert not any(section.title == "Failed" for section in report.sections)
     assert report.sections[-1].lines == (
-        "What a sample costs is unknown; the largest batch that fits is unknown.",
+        "The memory per sample is unknown; the largest batch that fits is unknown.",
         "Whether batch 2 fits is unknown: failed: Expected more than 1 value",
         "Whether batch 8 fits is unknown: failed: Expected more than 1 value",
     )
@@ -148,7 +148,7 @@ def test_the_machine_is_said_to_have_gpus_and_ranks_to_share_them() -> None:
     report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL, machine), watcher)
     lines = watcher.sections[0].lines
     assert "GPUs       : 2" in lines
-    assert "  cuda:1  : H1, 80 GiB" in lines
+    assert "  cuda:1  : H1, 80.0 GiB" in lines
     assert "Ranks      : up to 2, one GPU each" in lines
     assert summary_of(report.path)["config"]["device"] == "H0"
 

@@ -55,7 +55,11 @@ def test_the_summary_says_what_was_run() -> None:
 def test_a_summary_section_for_every_configuration() -> None:
     report = train(ask("train", world_size=[1, 2]), FakeLauncher(MODEL), RecordingWatcher())
     titles = [section.title for section in report.sections]
-    assert titles == ["=== DDP Scaling Benchmark ==="] * 2 + ["Side by side"]
+    assert titles == [
+        "=== Training Benchmark (single) ===",
+        "=== DDP Scaling Benchmark ===",
+        "Side by side",
+    ]
     assert report.sections[0].lines[0] == "World size       : 1"
     assert report.sections[1].lines[0] == "World size       : 2"
 
@@ -126,7 +130,7 @@ def test_a_dry_run_launches_and_writes_nothing() -> None:
     (section,) = report.sections
     assert section.table is not None
     assert len(section.table.rows) == 2
-    assert section.lines[0].startswith("2 trials × 5 launches = 10, ")
+    assert section.lines[0].startswith("2 trials × 5 launches = 10 launches, ")
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

@@ -35,7 +35,7 @@ from .test_tune_study import (
 )
 
 TRIED = ["precision bf16", "jit True", "comm_hook fp16", "comm_hook bf16", "fused_optimizer True"]
-NOT_PROVEN = "but nothing is proven: ranks of torchrun or srun make one launch of each"
+NOT_PROVEN = "but this is not a verdict: under torchrun or srun there is a single launch of each"
 CORES = "threads of ranks that run already keep their cores; tune without torchrun or srun tries it"
 
 
@@ -111,7 +111,7 @@ def test_the_sentence_says_so_and_how_to_know() -> None:
         "Under torchrun or srun every lever is launched once, so there is no interval and no verdict."
     ]
     assert watcher.verdicts == []
-    assert sentence(report).startswith("precision bf16 looked fastest (1.4")
+    assert sentence(report).startswith("precision bf16 was fastest (1.4")
     assert NOT_PROVEN in sentence(report)
     assert "scalescope tune on one machine without torchrun or srun" in sentence(report)
     assert tuning_of(report)["verdict"] == report.headline == sentence(report)
@@ -126,19 +126,19 @@ def test_the_sentence_says_so_and_how_to_know() -> None:
 
 def test_the_table_has_ratios_and_the_words_for_one_launch() -> None:
     report = tuned(HELPING)
-    assert (report.sections[1].title or "").endswith("one launch each: no intervals")
+    assert (report.sections[1].title or "").endswith("one launch each, so no intervals")
     found = rows(report)
     assert next(iter(found)) == "precision bf16"
     assert list(found)[-1] == "fused_optimizer True"
     for row in found.values():
         assert (row["verdict"], row["remark"]) == ("—", "one launch: no verdict")
-        assert row["speed"].endswith("×")
-        assert "smallest seen" not in row
+        assert row["speedup"].endswith("×")
+        assert "detectable change" not in row
 
 
 def test_nothing_that_looks_faster_is_said_as_such() -> None:
     report = tuned({(FUSED,): 1.5}, "fused_optimizer")
-    assert sentence(report).startswith(f"No lever looked faster, {NOT_PROVEN}")
+    assert sentence(report).startswith(f"No lever was faster, {NOT_PROVEN}")
     assert report.next_step is None
 
 
@@ -177,7 +177,7 @@ def test_a_dry_run_says_that_it_would_be_one_launch() -> None:
     assert list(Path().iterdir()) == []
     planned, left_out = report.sections
     assert planned.table is not None and planned.table.rows == (("precision bf16", "rounding"),)
-    assert planned.lines[0].startswith("One launch each, which is no verdict, roughly")
+    assert planned.lines[0].startswith("One launch each, so no verdict, about")
     assert f"pin_cores no: {CORES}" in left_out.lines
 
 
@@ -204,7 +204,7 @@ def test_a_budget_that_ends_early_is_said_and_resumed_without_repeats(
     monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=clock.monotonic))
     report = tuned(HELPING, outcomes=clock.launch, budget="35s")
     assert len(load_run("run").results) == 3
-    assert sentence(report).endswith("The search ended early; --resume goes on.")
+    assert sentence(report).endswith("The search ended early; continue with --resume.")
     assert [row["remark"] for row in rows(report).values()][-3:] == ["not measured"] * 3
     rest = tuned(HELPING, outcomes=clock.launch, budget="1h", resume=True)
     assert tuning_of(rest)["finished"] is True
@@ -223,7 +223,7 @@ def test_a_lever_that_fails_or_spoils_the_loss_says_so_and_is_not_named() -> Non
     found = rows(report)
     assert (found["jit True"]["verdict"], found["jit True"]["remark"]) == ("failed", "failed: it broke")
     assert found["precision bf16"]["remark"] == "one launch: no verdict; the loss differs"
-    assert sentence(report).startswith("comm_hook fp16 looked fastest (1.1")
+    assert sentence(report).startswith("comm_hook fp16 was fastest (1.1")
 
 
 def test_a_baseline_that_fails_is_no_answer() -> None:
@@ -233,7 +233,7 @@ def test_a_baseline_that_fails_is_no_answer() -> None:
 
     report = tuned(HELPING, "precision", outcomes=fail)
     assert report.exit_code == 4
-    assert sentence(report) == "What it is now could not be measured: failed: it broke"
+    assert sentence(report) == "The baseline could not be measured: failed: it broke"
 
 
 def test_other_jobs_are_held_against_one_rank_in_one_launch_of_each() -> None:
@@ -242,10 +242,12 @@ def test_other_jobs_are_held_against_one_rank_in_one_launch_of_each() -> None:
     assert len(ids) == len(set(ids)) == 4  # both jobs on two ranks and on one
     assert set(tuning_of(report)["scaling"]) == {"now", "batch_size 512"}
     assert all(one["ci95"] is None for one in tuning_of(report)["scaling"].values())
-    assert report.sections[0].lines[1] == "2 ranks now deliver 2.00× of one (one launch of each)."
-    assert sentence(report).startswith("No lever looked faster")
+    assert (
+        report.sections[0].lines[1] == "2 ranks now deliver 2.00× the speed of one rank (one launch of each)."
+    )
+    assert sentence(report).startswith("No lever was faster")
     (row,) = rows(report).values()
-    assert row["remark"] == "one launch: no verdict; another job: compared by sample"
+    assert row["remark"] == "one launch: no verdict; changes the job: compared per sample"
 
 
 @pytest.mark.parametrize(

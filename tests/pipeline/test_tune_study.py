@@ -77,8 +77,8 @@ def test_it_finds_the_true_best() -> None:
     assert found["recommended"] is True
     low, high = found["confirmed"]["ci95_speedup"]
     assert low < 1 / 0.7 < high
-    assert sentence(report).startswith("precision bf16 is 1.4")
-    assert sentence(report).endswith("as fast as it is now.")
+    assert sentence(report).startswith("precision bf16 is faster: 1.4")
+    assert sentence(report).endswith("the current speed.")
     assert report.next_step == "scalescope train run/tuned.yaml"
 
 
@@ -108,13 +108,15 @@ def test_what_helps_together_is_combined_and_what_interferes_is_left_out() -> No
     }
     low, high = found["confirmed"]["ci95_speedup"]
     assert low < 1 / (0.7 * 0.8) < high
-    together = next(section for section in report.sections if (section.title or "").startswith("Together"))
+    together = next(
+        section for section in report.sections if (section.title or "").startswith("Combinations")
+    )
     assert together.table is not None and len(together.table.rows) == 1 + len(attempts)
 
 
 def test_nothing_is_recommended_where_nothing_helps() -> None:
     report = tuned({(FUSED,): 1.5}, combine=True)
-    assert sentence(report) == "No lever is known to help."
+    assert sentence(report) == "No lever was found to be faster."
     assert report.next_step is None
     assert report.exit_code == 0
     assert tuning_of(report)["winner"] == []
@@ -148,10 +150,10 @@ def test_another_job_is_shown_and_never_recommended() -> None:
     report = tuned({(("accumulation_steps", 4),): 0.5}, "accumulation_steps")
     (first, _) = [one for one in tuning_of(report)["tried"] if one["verdict"] == "faster"]
     assert first["changes"] == "the job"
-    assert sentence(report) == "No lever is known to help."
+    assert sentence(report) == "No lever was found to be faster."
     table = report.sections[1].table
     assert table is not None
-    assert all(row[-1].endswith("another job: compared by sample") for row in table.rows)
+    assert all(row[-1].endswith("changes the job: compared per sample") for row in table.rows)
 
 
 def test_other_jobs_are_compared_by_how_they_scale() -> None:
@@ -171,9 +173,9 @@ def test_other_jobs_are_compared_by_how_they_scale() -> None:
     expected["batch_size 384"] = true(384)
     assert scaling == pytest.approx(expected, rel=0.02)
     now, best = report.sections[0].lines[1:]
-    assert now.startswith("2 ranks now deliver 0.44×") and now.endswith("of one (slower than one).")
-    assert best.startswith("Of the other jobs tried, batch_size 384 scales best: 1.61×")
-    assert best.endswith("That is the work itself changed, not this job made faster.")
+    assert now.startswith("2 ranks now deliver 0.44×") and now.endswith("(slower than one rank).")
+    assert best.startswith("Of the changed jobs, batch_size 384 scales best: 1.61×")
+    assert best.endswith("it does not make this job faster.")
 
 
 class Clock:
@@ -237,7 +239,7 @@ def test_a_search_that_its_budget_ended_is_resumed_to_the_same_answer(
     )
     assert len(load_run("part").results) == budget_s // 10
     assert tuning_of(part)["finished"] is False
-    assert sentence(part).endswith("The search ended early; --resume goes on.")
+    assert sentence(part).endswith("The search ended early; continue with --resume.")
     assert part.next_step is None or "tuned.yaml" not in part.next_step
     assert not Path("part/tuned.yaml").exists()
     assert part.exit_code == 0
@@ -281,7 +283,9 @@ def spoilt(loss: float, *pairs: tuple[str, object]) -> Outcomes:
 def test_a_combination_that_spoils_the_loss_is_left_out() -> None:
     report = tuned(HELPING, combine=True, outcomes=spoilt(5.0, BF16, JIT))
     assert tuning_of(report)["winner"] == ["precision bf16"]
-    together = next(section for section in report.sections if (section.title or "").startswith("Together"))
+    together = next(
+        section for section in report.sections if (section.title or "").startswith("Combinations")
+    )
     assert together.table is not None
     assert [row[-1] for row in together.table.rows if row[0] == "with jit True"] == [
         "left out: the loss differs"
@@ -356,7 +360,7 @@ def test_a_baseline_that_fails_is_no_answer() -> None:
 
     report = tuned(HELPING, "precision", "jit", outcomes=fail)
     assert report.exit_code == 4
-    assert sentence(report) == "What it is now could not be measured: failed: it broke"
+    assert sentence(report) == "The baseline could not be measured: failed: it broke"
     assert report.next_step is None
 
 
@@ -414,7 +418,7 @@ def test_a_dry_run_shows_the_trials_and_launches_nothing() -> None:
         ("comm_hook fp16", "rounding"),
         ("comm_hook bf16", "rounding"),
     )
-    assert section.lines[0].startswith("Up to 5 launches each, roughly")
+    assert section.lines[0].startswith("Up to 5 launches each, about")
     assert left_out.title == "Not tried"
     assert any(line.startswith("precision tf32: ") for line in left_out.lines)
 

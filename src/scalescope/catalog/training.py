@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from scalescope.catalog import cards
 from scalescope.catalog.setting import Lever, PerDevice, setting
@@ -14,6 +14,12 @@ class Training:
     """The job itself: what is trained, on what, how it is spread, by which optimizer."""
 
     selects = ("workloads", "data", "strategies", "levers")
+    measures = "training"  # in the table of planned trials
+    measures_by_purpose: ClassVar[Mapping[str | None, str]] = {}
+    launch_figure: ClassVar[str | None] = "step time"  # shown while a run fills up
+    oom_is_result = False
+    optional_purposes: ClassVar[tuple[str, ...]] = ()  # launches whose failure does not fail the run
+    lists_failures_as_training = True  # in results.json
 
     workload: str = setting("mlp", "Model to train; FILE.py:FUNCTION or MODULE:FUNCTION selects your own.")
     data: str = setting("synthetic", "Training data.", neutral="synthetic")
@@ -49,6 +55,16 @@ class Training:
         lever=Lever(tries=(True,), changes="rounding"),
     )
     lr: float = setting(0.01, "Learning rate; it does not affect speed.", low=0, high=1e6)
+
+    @staticmethod
+    def warmup_iterations(settings: Mapping[str, Any]) -> int | None:
+        """Steps before the measured ones, for results.json; None where a launch is not timed."""
+        return None
+
+    @staticmethod
+    def measured_iterations(settings: Mapping[str, Any]) -> int | None:
+        """Steps that a launch measures; None where the data or the window decides."""
+        return None
 
     @staticmethod
     def check_job(values: Mapping[str, Any]) -> None:

@@ -211,6 +211,10 @@ class Trial:
         """Whether a launch makes training steps, timed or not, so that there is a strategy and a batch."""
         return "strategy" in self.settings
 
+    @property
+    def benchmark_card(self) -> Any:
+        return card("benchmarks", self.benchmark)
+
     def is_on(self, name: str) -> bool:
         """Whether a switch of the trial's cards is on; one that its cards do not have is off."""
         return bool(self.settings.get(name, False))

@@ -1,24 +1,25 @@
-"""The short look at the machine before the main job: ranks against GPUs, device ordinals, backend."""
+"""The short description of the machine before the main job: ranks against GPUs, device ordinals, backend."""
 
 from collections.abc import Iterable
 
 from scalescope.experiment.emulation import precisions_text
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.report.numbers import data_size
 from scalescope.report.section import Section
 
 
 def machine_section(machine: Machine, ranks: int) -> Section:
     """What the ranks will run on."""
     lines = [
-        f"Host       : {machine.cpu_model}, {machine.cores} cores, {_gib(machine.memory_bytes)}, "
+        f"Host       : {machine.cpu_model}, {machine.cores} cores, {_memory(machine.memory_bytes)}, "
         f"{machine.system} {machine.architecture}",
         f"torch      : {machine.torch_version}, CUDA {machine.cuda_version or 'none'}, "
         f"NCCL {machine.nccl_version or 'none'}, driver {machine.driver_version or 'none'}",
         f"Backends   : {', '.join(machine.backends) or 'none'}",
         f"GPUs       : {len(machine.gpus)}",
     ]
-    lines += [f"  cuda:{gpu.index}  : {gpu.name}, {_gib(gpu.memory_bytes)}" for gpu in machine.gpus]
+    lines += [f"  cuda:{gpu.index}  : {gpu.name}, {_memory(gpu.memory_bytes)}" for gpu in machine.gpus]
     lines.append(f"Ranks      : {_fit(machine, ranks)}")
     return Section(title="Machine", lines=tuple(lines))
 
@@ -46,5 +47,5 @@ def _fit(machine: Machine, ranks: int) -> str:
     return f"up to {ranks} on the CPU, {enough}"
 
 
-def _gib(size: int | None) -> str:
-    return "unknown memory" if size is None else f"{size / 2**30:.0f} GiB"
+def _memory(size: int | None) -> str:
+    return "unknown memory" if size is None else data_size(size)

@@ -1,6 +1,7 @@
-"""Numbers as people read them: sensible digits, units, intervals."""
+"""Numbers as people read them: sensible digits, units, intervals. Every table and sentence uses these."""
 
 import math
+from collections.abc import Iterable
 
 from scalescope.analysis.statistics import Estimate
 
@@ -19,7 +20,30 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    return significant(seconds * 1e3)
+    """`12.9`, `−0.35`: for columns whose heading has the unit."""
+    return f"−{significant(-seconds * 1e3)}" if seconds < 0 else significant(seconds * 1e3)
+
+
+def in_ms(seconds: float, decimals: int | None = None) -> str:
+    """`12.9 ms`, or with a fixed number of decimals `12.90 ms`."""
+    return f"{milliseconds(seconds) if decimals is None else f'{seconds * 1e3:.{decimals}f}'} ms"
+
+
+def range_ms(low_s: float, high_s: float, decimals: int | None = None) -> str:
+    """`12.8 to 12.9 ms`: an interval."""
+    return f"{in_ms(low_s, decimals).removesuffix(' ms')} to {in_ms(high_s, decimals)}"
+
+
+def in_s(seconds: float) -> str:
+    """`0.129 s`: the length of a measurement."""
+    return f"{significant(seconds)} s"
+
+
+def in_us_or_ms(seconds: float | None) -> str:
+    """`85.0 µs`, `12.9 ms`: the time of one collective; `unknown` for None."""
+    if seconds is None:
+        return "unknown"
+    return f"{significant(seconds * 1e6)} µs" if seconds < 0.01 else in_ms(seconds)
 
 
 def data_size(size: float) -> str:
@@ -39,19 +63,42 @@ def data_rate(bytes_per_s: float) -> str:
     return f"{significant(bytes_per_s)} B/s"
 
 
+def gigabytes_per_s(bytes_per_s: float) -> str:
+    """`1.25`: for columns whose heading has the unit."""
+    return significant(bytes_per_s / 1e9)
+
+
+def flop_rate(flops_per_s: float) -> str:
+    """`989 TFLOP/s`, `52.0 GFLOP/s`: three digits and a unit of 1000."""
+    for scale, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
+        if flops_per_s >= scale:
+            return f"{significant(flops_per_s / scale)} {unit}"
+    return f"{significant(flops_per_s / 1e6)} MFLOP/s"
+
+
 def percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
+    return f"{round(share * 100, 0) + 0.0:.0f} %"  # never -0 %
+
+
+def short_percent(share: float) -> str:
+    """`2.5 %`, `3 %`: a decimal only where it is not zero."""
+    return f"{f'{share * 100:.1f}'.removesuffix('.0')} %"
+
+
+def signed_percent(share: float, decimals: int = 1) -> str:
+    """`+3.2 %`, `-8.1 %`: a change."""
+    return f"{share * 100:+.{decimals}f} %"
 
 
 def is_useful(estimate: Estimate) -> bool:
-    """Whether an interval says anything: two launches can give one from 0 to 15,000 %."""
+    """Whether an interval is narrow enough to be of use: two launches can give one from 0 to 15,000 %."""
     if estimate.low is None or estimate.high is None:
         return False
     return estimate.high <= 3 * estimate.low
 
 
 def told_interval(estimate: Estimate) -> tuple[float | None, float | None]:
-    """The interval where it says anything: one from 0 to 15,000 % would only hide the rest of a figure."""
+    """The interval where it is of use: one from 0 to 15,000 % would only hide the rest of a figure."""
     return (estimate.low, estimate.high) if is_useful(estimate) else (None, None)
 
 
@@ -62,6 +109,23 @@ def percent_with_interval(estimate: Estimate) -> str:
     if not is_useful(estimate):
         return f"{percent(estimate.value)} [wide]"
     return f"{percent(estimate.value)} [{estimate.low * 100:.0f}, {estimate.high * 100:.0f}]"
+
+
+def detection_limit(smallest_effects: Iterable[float | None]) -> tuple[str, ...]:
+    """How small a difference each of several comparisons could detect; nothing where none is known."""
+    known = [effect for effect in smallest_effects if effect is not None]
+    if not known:
+        return ()
+    least, most = detectable(min(known)), detectable(max(known))
+    limit = least if least == most else f"{least} (where launches vary most: {most})"
+    return (f"Differences below {limit} cannot be detected reliably with this many launches.",)
+
+
+def detectable(effect: float | None) -> str:
+    """The smallest difference that a comparison could detect, in a cell."""
+    if effect is None:
+        return MISSING
+    return "over 100 %" if effect > 1.0 else short_percent(effect)
 
 
 def counted(number: int, thing: str) -> str:

@@ -1,5 +1,7 @@
 """The performance report: a run explained in plain words, for a screen or a file."""
 
+import dataclasses
+
 from scalescope.analysis.memory.groups import memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.comm import sections as communication
@@ -15,15 +17,15 @@ from scalescope.report.training.sections import training_sentence
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING, read_json
 
-NOTHING = "Nothing was measured that could be explained."
+NOTHING = "There are no finished measurements to explain."
 
 
-def headline(told: Run | AnalyzedRun) -> str:
-    """The report's first line: what this run says, in one sentence."""
-    analyzed = _story(told)
-    found = _said_by_tuning(analyzed.run) or _said_by_training(analyzed)
-    if found is not None:
-        return found
+def headline(run: Run | AnalyzedRun) -> str:
+    """The report's first line: the verdict of the run, in one sentence."""
+    analyzed = _analyzed(run)
+    sentence = _tuning_verdict(analyzed.run) or _training_verdict(analyzed)
+    if sentence is not None:
+        return sentence
     if analyzed.collectives:
         return communication.verdict(analyzed.collectives)
     if (pairs := communication.pairs_verdict(analyzed.run)) is not None:
@@ -31,37 +33,41 @@ def headline(told: Run | AnalyzedRun) -> str:
     return next(iter(verdicts(memory_groups(analyzed.run))), NOTHING)
 
 
-def _story(run: Run | AnalyzedRun) -> AnalyzedRun:
+def _analyzed(run: Run | AnalyzedRun) -> AnalyzedRun:
     """A run with what analysis makes of it, each thing computed once."""
     return run if isinstance(run, AnalyzedRun) else AnalyzedRun(run)
 
 
-def _said_by_tuning(run: Run) -> str | None:
+def _tuning_verdict(run: Run) -> str | None:
     tuning = read_json(run.path / TUNING)
-    found = tuning.get("verdict") if isinstance(tuning, dict) else None
-    return found if isinstance(found, str) else None
+    sentence = tuning.get("verdict") if isinstance(tuning, dict) else None
+    return sentence if isinstance(sentence, str) else None
 
 
-def _said_by_training(analyzed: AnalyzedRun) -> str | None:
+def _training_verdict(analyzed: AnalyzedRun) -> str | None:
     if analyzed.scales:
         return verdict(analyzed.rows)
-    full = [one for one in analyzed.measured if one.trial.settings["ablation"] == "none"]
-    return training_sentence(max(full, key=lambda one: one.samples_per_s.value)) if full else None
+    full = [configuration for configuration in analyzed.measured if not configuration.trial.is_ablation]
+    return (
+        training_sentence(max(full, key=lambda configuration: configuration.samples_per_s.value))
+        if full
+        else None
+    )
 
 
-def performance_sections(told: Run | AnalyzedRun) -> tuple[Section, ...]:
+def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
     """The verdict, where the speed goes, why, and what to do first."""
-    analyzed = _story(told)
+    analyzed = _analyzed(source)
     run = analyzed.run
     first = Section(lines=(headline(analyzed),))
     if not analyzed.scales:
         lines = (
-            "There is no scaling to explain: finished training on several numbers of ranks would show it "
+            "There is no scaling to explain: that requires finished training on several world sizes "
             "(scalescope scale).",
         )
-        briefs = (*communication.communication_brief(run), *memory_brief(run))
-        found = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
-        return (first, *profile_sections(run), *briefs, *found, Section(lines=lines))
+        briefs = _without(first.lines, (*communication.communication_brief(run), *memory_brief(run)))
+        findings = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
+        return (first, *profile_sections(run), *briefs, *findings, Section(lines=lines))
     diagnosis = analyzed.diagnosis
     evidence = tuple(
         line
@@ -75,6 +81,14 @@ def performance_sections(told: Run | AnalyzedRun) -> tuple[Section, ...]:
         *findings_section(diagnosis, every=True, loses=analyzed.loses),
         *profile_sections(run),
         *((Section(title="Evidence", lines=evidence),) if evidence else ()),
+    )
+
+
+def _without(shown: tuple[str, ...], sections: tuple[Section, ...]) -> tuple[Section, ...]:
+    """The sections less the lines that are shown already."""
+    return tuple(
+        dataclasses.replace(section, lines=tuple(line for line in section.lines if line not in shown))
+        for section in sections
     )
 
 

@@ -23,20 +23,21 @@ from scalescope.results.run import Run
 def results_json(run: Run) -> dict[str, Any]:
     """Everything results.json holds; parts that were not measured are empty."""
     measured = configurations(run.results)
-    full = [one for one in measured if one.trial.settings["ablation"] == "none"]
-    train = [dict(one.settings) for one in run.results if one.settings["benchmark"] == "train"]
-    settings = train[0] if train else dict(run.results[0].settings) if run.results else {}
+    full = [configuration for configuration in measured if not configuration.trial.is_ablation]
+    main = _main_trial(run)
     rows = scaling_rows(measured) if run.record.verb != "train" else ()
     return {
         "schema_version": SCHEMA_VERSION,
         "name": run.record.name or run.path.name,
         "verb": run.record.verb,
-        "world_size": max((result.settings["world_size"] for result in run.results), default=None),
+        "world_size": max((result.trial.world_size for result in run.results), default=None),
         "timestamp": min((result.started_at for result in run.results), default=None),
         "config": {
-            "warmup_iters": settings.get("warmup_steps", settings.get("warmup")),
-            "benchmark_iters": _benchmark_iters(settings),
-            "window_s": settings.get("window"),
+            "warmup_iters": None if main is None else main.benchmark_card.warmup_iterations(main.settings),
+            "benchmark_iters": None
+            if main is None
+            else main.benchmark_card.measured_iterations(main.settings),
+            "window_s": None if main is None else main.window_s,
             "device": _device_name(run),
         },
         "results": {
@@ -51,18 +52,16 @@ def results_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _benchmark_iters(settings: dict[str, Any]) -> int | None:
-    if "steps_per_epoch" not in settings:
-        return settings.get("iters")
-    if not isinstance(settings["steps_per_epoch"], int):  # the data or the window decides
-        return None
-    return int(settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"])
+def _main_trial(run: Run) -> Trial | None:
+    """The first timed training, or else the first trial of any benchmark."""
+    trials = [result.trial for result in run.results]
+    return next((trial for trial in trials if trial.is_training), trials[0] if trials else None)
 
 
 def _device_name(run: Run) -> str | None:
     machine = run.environment.get("machine", {})
     gpus = machine.get("gpus") or []
-    used = {result.settings["device"] for result in run.results}
+    used = {result.trial.device for result in run.results}
     if "cuda" in used and gpus:
         return str(gpus[0]["name"])
     model = machine.get("cpu_model")
@@ -70,11 +69,11 @@ def _device_name(run: Run) -> str | None:
 
 
 def _training(configuration: Configuration) -> dict[str, Any]:
-    settings = configuration.trial.settings
+    trial = configuration.trial
     step, rate = configuration.step_time_s, configuration.samples_per_s
     return {
-        "trial_id": configuration.trial.trial_id,
-        **_description(configuration.trial),
+        "trial_id": trial.trial_id,
+        **_description(trial),
         "launches": len(configuration.launches),
         "step_time_s": {"median": configuration.median_step_s, "mean": step.value, "ci95": _interval(step)},
         "samples_per_s": rate.value,
@@ -83,21 +82,21 @@ def _training(configuration: Configuration) -> dict[str, Any]:
         "model_flops_per_s": configuration.model_flops_per_s,
         "mfu": configuration.mfu,
         "telemetry": dataclasses.asdict(configuration.telemetry),
-        "scaling_measurement": not settings["oversubscribe"],
+        "scaling_measurement": not trial.oversubscribe,
         "warnings": warnings_of(configuration),
-        "settings": dict(settings),
+        "settings": dict(trial.settings),
         "status": "ok",
     }
 
 
 def _text_and_epochs(configuration: Configuration) -> dict[str, Any]:
     """What only texts, and only runs of several epochs or with an evaluation, have."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if configuration.tokens_per_s is not None:
-        found["tokens_per_s"] = configuration.tokens_per_s
+        fields["tokens_per_s"] = configuration.tokens_per_s
     if has_epochs(configuration.epochs):
-        found["epochs"] = [_epoch(epoch) for epoch in configuration.epochs]
-    return found
+        fields["epochs"] = [_epoch(epoch) for epoch in configuration.epochs]
+    return fields
 
 
 def _epoch(epoch: Epoch) -> dict[str, Any]:
@@ -106,17 +105,16 @@ def _epoch(epoch: Epoch) -> dict[str, Any]:
 
 
 def _description(trial: Trial) -> dict[str, Any]:
-    settings = trial.settings
     return {
-        "workload": settings["workload"],
-        "strategy": settings["strategy"],
+        "workload": trial.workload,
+        "strategy": trial.strategy,
         "world_size": trial.world_size,
         "batch_size": trial.micro_batch_size,
         "accumulation_steps": trial.accumulation_steps,
         "global_batch_size": trial.samples_per_step,
         "mode": trial.mode,
         "device": trial.device,
-        "precision": settings["precision"],
+        "precision": trial.precision,
     }
 
 
@@ -124,7 +122,7 @@ def _failures(run: Run) -> list[dict[str, Any]]:
     return [
         _failure(result)
         for result in run.results
-        if result.status != "ok" and result.settings["benchmark"] in ("train", "profile")
+        if result.status != "ok" and result.trial.benchmark_card.lists_failures_as_training
     ]
 
 
@@ -149,7 +147,7 @@ def _scaling(row: ScalingRow) -> dict[str, Any]:
         "world_size": row.ranks,
         "batch_size": row.batch,
         "mode": row.trial.mode,
-        "strategy": row.trial.settings["strategy"],
+        "strategy": row.trial.strategy,
         "baseline_world_size": row.baseline_ranks,
         "speedup": row.speedup.value,
         "ci95_speedup": _interval(row.speedup),

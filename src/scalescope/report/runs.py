@@ -8,7 +8,7 @@ from scalescope.report.numbers import counted
 from scalescope.report.section import Section, Table
 from scalescope.results.run_folder import EXPERIMENT, RESULTS, TRIALS, find_runs, read_json
 
-_COLUMNS = ("run", "verb", "name", "ranks", "device", "trials", "begun")
+_COLUMNS = ("run", "command", "name", "ranks", "device", "trials", "started")
 
 
 def runs_section(root: Path) -> Section:
@@ -23,7 +23,7 @@ def _row(path: Path) -> tuple[str, ...]:
     summary: Any = read_json(path / RESULTS)
     try:
         training = summary["results"]["training"]
-        counts = Counter(_status(one) for one in training)
+        counts = Counter(_status(trial) for trial in training)
         device = summary["config"]["device"]
     except (KeyError, IndexError, TypeError):
         return _row_without_summary(path)
@@ -39,10 +39,10 @@ def _row(path: Path) -> tuple[str, ...]:
     )
 
 
-def _status(one: dict[str, Any]) -> str:
-    """How a trial ended; a signal that stopped it says nothing about it."""
-    status = str(one["status"])
-    return "stopped" if str(one.get("reason")).startswith("interrupted by") else status
+def _status(trial: dict[str, Any]) -> str:
+    """How a trial ended; one that a signal stopped did not fail by itself."""
+    status = str(trial["status"])
+    return "stopped" if str(trial.get("reason")).startswith("interrupted by") else status
 
 
 def _row_without_summary(path: Path) -> tuple[str, ...]:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """Cells as text. Columns are right-aligned unless named in `left`; those in `optional` may be left
-    out, one after another as named, where the page is too narrow for all."""
+    out, one after another as named, where the page is too narrow for all; a terminal shows those in
+    `expert` on request (-v)."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: frozenset[str] = frozenset()
     optional: tuple[str, ...] = ()
+    expert: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

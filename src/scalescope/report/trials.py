@@ -1,4 +1,4 @@
-"""Sections about trials as such: what would be run, what failed."""
+"""Sections about trials: what would be run, what failed."""
 
 from collections.abc import Iterable
 
@@ -10,8 +10,6 @@ from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
-_PURPOSES = {"train": "training", "comm": "collectives", "memory": "memory", "profile": "a trace"}
-
 
 def plan_section(
     trials: tuple[Trial, ...],
@@ -21,21 +19,23 @@ def plan_section(
     formats: tuple[str, ...] = (),
 ) -> Section:
     """What --dry-run shows; trials of `once` need no repeats; `formats` are lines about the devices."""
-    main = trials[0].settings["benchmark"] if trials else None
-    varied = varied_settings([trial for trial in (*trials, *once) if trial.settings["benchmark"] == main])
+    main = trials[0].benchmark if trials else None
+    varied = varied_settings([trial for trial in (*trials, *once) if trial.benchmark == main])
     columns = ("trial", *varied, "measures", "id")
     rows = tuple(
         (trial.label, *(shown_value(trial, name) for name in varied), _purpose(trial), trial.trial_id)
         for trial in (*trials, *once)
     )
-    count = f"{counted(len(trials), 'trial')} × {counted(repeats, 'launch')} = {len(trials) * repeats}"
+    launches = counted(len(trials) * repeats, "launch")
+    count = f"{counted(len(trials), 'trial')} × {counted(repeats, 'launch')} = {launches}"
     if once:
         count += f", and {counted(len(once), 'trial')} once"
     return Section(
         title="Trials",
-        table=Table(columns=columns, rows=rows, left=frozenset(columns)),
+        table=Table(columns=columns, rows=rows, left=frozenset(columns), optional=("id",)),
         lines=(
-            f"{count}, roughly {duration(seconds)} (counted from operations, not measured). Nothing was run.",
+            f"{count}, about {duration(seconds)} (estimated from operation counts, not measured). "
+            "Nothing was run.",
             *formats,
         ),
     )
@@ -46,9 +46,8 @@ def _purpose(trial: Trial) -> str:
     left_out = [text for name, text in without.items() if has_ablation(trial, name)]
     if left_out:
         return f"training without {' and '.join(left_out)}"
-    if trial.settings.get("purpose") == "search":
-        return "whether the batch fits"
-    return _PURPOSES[str(trial.settings["benchmark"])]
+    benchmark = trial.benchmark_card
+    return str(benchmark.measures_by_purpose.get(trial.purpose, benchmark.measures))
 
 
 def failure_section(run: Run) -> tuple[Section, ...]:
@@ -70,10 +69,11 @@ def _first_failures(results: Iterable[Result]) -> Iterable[tuple[Result, int]]:
 
 
 def is_answer(result: Result) -> bool:
-    """Whether running out of memory is what was to be found out, or a remark nobody asked for is missing."""
-    if result.settings["benchmark"] != "memory":
-        return False
-    return result.status == "oom" or result.settings["purpose"] in ("brief", "search")
+    """Whether this failure is expected: a batch that does not fit, or an optional launch."""
+    benchmark = result.trial.benchmark_card
+    if result.status == "oom" and benchmark.oom_is_result:
+        return True
+    return result.trial.purpose in benchmark.optional_purposes
 
 
 def _failure_line(result: Result, count: int) -> str:

@@ -1,4 +1,4 @@
-"""Which settings tell trials apart, beyond those that every table shows."""
+"""Which settings differ between trials, beyond those that every table shows."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,34 +25,34 @@ def varied_settings(trials: Sequence[Trial]) -> tuple[str, ...]:
 
 
 def disambiguate(labels: Sequence[str], trials: Sequence[Trial], devices: Sequence[str]) -> tuple[str, ...]:
-    """The labels, each with what tells it from others of the same words."""
-    places: dict[str, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
-    found = list(labels)
-    for label, same in places.items():
+    """The labels, each with the settings that differ from others with the same label."""
+    indices: dict[str, list[int]] = {}
+    for index, label in enumerate(labels):
+        indices.setdefault(label, []).append(index)
+    unique = list(labels)
+    for label, same in indices.items():
         if len(same) > 1:
-            several = len({devices[place] for place in same}) > 1
-            for place, words in zip(same, _differences([trials[place] for place in same]), strict=True):
-                found[place] = ", ".join([label, *words, *([devices[place]] if several else [])])
-    return tuple(found)
+            several = len({devices[index] for index in same}) > 1
+            for index, words in zip(same, _differences([trials[index] for index in same]), strict=True):
+                unique[index] = ", ".join([label, *words, *([devices[index]] if several else [])])
+    return tuple(unique)
 
 
 def _differences(trials: Sequence[Trial]) -> list[list[str]]:
     """For each trial the settings by which it differs from what most of them have."""
-    found: list[list[str]] = [[] for _ in trials]
+    differences: list[list[str]] = [[] for _ in trials]
     for name in varied_settings(trials):
         values = [shown_value(trial, name) for trial in trials]
         usual, count = Counter(values).most_common(1)[0]
-        for words, value in zip(found, values, strict=True):
+        for words, value in zip(differences, values, strict=True):
             if (count == 1 or value != usual) and len(words) < _MOST_NAMES:
                 words.append(f"{name} {value}")
-    return found
+    return differences
 
 
 def _values(trials: Sequence[Trial], name: str) -> set[str]:
-    found = {repr(trial.settings[name]) for trial in trials if name in trial.settings}
-    return found - {"'single'"} if name == "strategy" else found
+    values = {repr(trial.settings[name]) for trial in trials if name in trial.settings}
+    return values - {"'single'"} if name == "strategy" else values
 
 
 def shown_value(trial: Trial, name: str) -> str:

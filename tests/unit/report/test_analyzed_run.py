@@ -77,7 +77,7 @@ def test_ablations_are_not_shown_as_configurations() -> None:
 def test_a_shaped_link_is_said_once() -> None:
     (configuration,) = report_input(make_run(make_trials(), 1)).measured
     shaped = dataclasses.replace(configuration, trial=configuration.trial.replace(link="1gbit"))
-    assert notes_of([shaped, shaped]) == ("link shaped to 1gbit",)
+    assert notes_of([shaped, shaped]) == ("network emulated at 1gbit",)
 
 
 def test_the_command_is_the_first_line_of_the_request(tmp_path: Path) -> None:

@@ -7,10 +7,17 @@ import pytest
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.numbers import (
     counted,
+    detectable,
+    detection_limit,
     duration,
+    in_ms,
+    in_us_or_ms,
     milliseconds,
     percent,
     percent_with_interval,
+    range_ms,
+    short_percent,
+    signed_percent,
     significant,
 )
 
@@ -79,3 +86,33 @@ def test_counted(number: int, thing: str, text: str) -> None:
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (in_ms(0.0129), "12.9 ms"),
+        (in_ms(0.0129, 2), "12.90 ms"),
+        (in_ms(-0.00035), "−0.35 ms"),
+        (range_ms(0.01286, 0.01294, 2), "12.86 to 12.94 ms"),
+        (in_us_or_ms(85e-6), "85.0 µs"),
+        (in_us_or_ms(0.0129), "12.9 ms"),
+        (in_us_or_ms(None), "unknown"),
+        (percent(-0.002), "0 %"),
+        (short_percent(0.03), "3 %"),
+        (short_percent(0.025), "2.5 %"),
+        (signed_percent(0.05), "+5.0 %"),
+        (detectable(None), "—"),
+        (detectable(13.0), "over 100 %"),
+    ],
+)
+def test_times_and_shares(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_the_detection_limit_names_the_smallest_and_the_largest() -> None:
+    assert detection_limit([None]) == ()
+    (line,) = detection_limit([0.02, None, 0.055])
+    assert "2 %" in line and "5.5 %" in line
+    (line,) = detection_limit([0.02])
+    assert line.startswith("Differences below 2 % cannot")

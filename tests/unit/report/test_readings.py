@@ -73,9 +73,9 @@ def test_where_there_was_nothing_to_look_at_nothing_is_said() -> None:
 
 
 def test_a_processor_is_told_of_by_ranks_and_host() -> None:
-    assert cpu_reading(_FULL) == "1.3 cores busy a rank, 25 % of the host busy"
+    assert cpu_reading(_FULL) == "1.3 cores busy per rank, 25 % of the host busy"
     assert cpu_reading(TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0)) == (
-        "0.0 cores busy a rank, 0 % of the host busy"
+        "0.0 cores busy per rank, 0 % of the host busy"
     )
 
 
@@ -97,7 +97,7 @@ def test_the_summary_has_a_line_for_each_that_was_seen(render: Render) -> None:
     }
     seen = _shown(render, make_run(trials, launches=1, telemetry=telemetry))
     assert seen["GPU"] == "50 % busy"
-    assert seen["CPU"] == "1.0 cores busy a rank, 90 % of the host busy"
+    assert seen["CPU"] == "1.0 cores busy per rank, 90 % of the host busy"
     unseen = _shown(render, make_run(trials, launches=1))
-    assert "Reading" in unseen
+    assert "Compute rate" in unseen
     assert not {"GPU", "CPU"} & set(unseen)

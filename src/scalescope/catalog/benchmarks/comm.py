@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from scalescope.catalog import cards
 from scalescope.catalog.setting import PerDevice, setting
@@ -29,6 +29,12 @@ class Comm:
 
     heading = "Communication"
     selects = ()
+    measures = "collectives"
+    measures_by_purpose: ClassVar[Mapping[str | None, str]] = {}
+    launch_figure: ClassVar[str | None] = "bus bandwidth"
+    oom_is_result = False
+    optional_purposes: ClassVar[tuple[str, ...]] = ()
+    lists_failures_as_training = False
 
     collective: str = setting(
         ALL, "Collectives to measure, separated by commas; all measures every one.", sweep=False
@@ -99,6 +105,16 @@ class Comm:
         """How many sizes a launch measures, over all collectives."""
         chosen = [cards.card("collectives", name) for name in self.collectives()]
         return sum(len(self.sizes()) if card.has_data else 1 for card in chosen)
+
+    @staticmethod
+    def warmup_iterations(settings: Mapping[str, Any]) -> int | None:
+        """Iterations before the measured ones."""
+        return settings.get("warmup")
+
+    @staticmethod
+    def measured_iterations(settings: Mapping[str, Any]) -> int | None:
+        """Iterations at each size; None where the time decides."""
+        return settings.get("iters")
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:

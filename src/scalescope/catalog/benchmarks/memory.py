@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from scalescope.catalog.setting import setting
 from scalescope.catalog.training import Training
@@ -16,6 +16,12 @@ class Memory(Training):
     """Memory of a training step: what lasts, what a batch adds, and where the peak is."""
 
     heading = "Memory"
+    measures = "memory"
+    measures_by_purpose: ClassVar[Mapping[str | None, str]] = {"search": "whether the batch fits"}
+    launch_figure: ClassVar[str | None] = "peak memory"
+    oom_is_result = True
+    optional_purposes: ClassVar[tuple[str, ...]] = ("brief", "search")
+    lists_failures_as_training = False
 
     memory_limit: int | None = setting(
         None,

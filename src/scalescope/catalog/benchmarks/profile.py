@@ -1,6 +1,7 @@
 """Card of the profiled training: the same steps, recorded instead of timed."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.setting import setting
@@ -14,6 +15,8 @@ class Profile(Train):
     """A few training steps of chosen ranks, recorded as a trace."""
 
     heading = "Profile"
+    measures = "a trace"
+    launch_figure: ClassVar[str | None] = None
 
     profile_steps: int = setting(3, "Steps to record.", low=1, high=100, internal=True)
     profile_ranks: str = setting(ALL_RANKS, "Ranks to record, by number.", sweep=False, internal=True)

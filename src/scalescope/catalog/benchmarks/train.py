@@ -87,6 +87,18 @@ class Train(Training):
         return self.epochs * self.steps_per_epoch if isinstance(self.steps_per_epoch, int) else 0
 
     @staticmethod
+    def warmup_iterations(settings: Mapping[str, Any]) -> int | None:
+        """Steps before the measured ones."""
+        return settings.get("warmup_steps")
+
+    @staticmethod
+    def measured_iterations(settings: Mapping[str, Any]) -> int | None:
+        """Steps that a launch measures; None where the data or the window decides."""
+        if not isinstance(settings.get("steps_per_epoch"), int):
+            return None
+        return int(settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"])
+
+    @staticmethod
     def settle(values: dict[str, Any]) -> None:
         """Epochs have a length: where several are asked for, or accuracies at their end, it is not a time.
 

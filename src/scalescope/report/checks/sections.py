@@ -10,12 +10,12 @@ from scalescope.report.section import Section, Table
 
 
 def check_sections(checks: tuple[Check, ...], matrix: list[str]) -> tuple[Section, ...]:
-    """A sentence first, then one line for each thing looked at, then the link matrix."""
+    """A sentence first, then one line for each check, then the link matrix."""
     rows = tuple((check.level, check.subject, check.text) for check in checks)
     advice = tuple(f"{check.level}: {check.subject}: {check.advice}." for check in checks if check.advice)
-    columns = ("", "what", "seen")
+    columns = ("level", "check", "result")
     return (
-        Section(lines=(_verdict(checks, "This machine looks ready."),)),
+        Section(lines=(_verdict(checks, "This machine is ready."),)),
         Section(table=Table(columns=columns, rows=rows, left=frozenset(columns)), lines=advice),
         Section(title="Links", lines=tuple(matrix)),
     )
@@ -25,27 +25,32 @@ def _verdict(checks: Sequence[Check], good: str) -> str:
     bad = [check for check in checks if check.level == "fail"]
     doubtful = [check for check in checks if check.level == "warn"]
     if bad:
-        return f"A run here would be meaningless: {bad[0].subject}: {bad[0].text}."
-    return f"A run here is possible; {len(doubtful)} thing(s) may spoil it." if doubtful else good
+        return f"A run here would not be meaningful: {bad[0].subject}: {bad[0].text}."
+    return f"A run here is possible; see {counted(len(doubtful), 'warning')} below." if doubtful else good
 
 
 def host_sections(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> tuple[Section, ...]:
-    """A sentence, a row for each host, then each doubt once with the hosts that raise it."""
-    said = _by_doubt(hosts, between)
+    """A sentence, a row for each host, then each warning once with the hosts that raise it."""
+    doubts = _by_doubt(hosts, between)
     columns = ("host", "ranks", "GPUs", "cores", "memory", "network", "torch", "state")
     table = Table(
         columns=columns,
-        rows=tuple(_row(one) for one in hosts),
+        rows=tuple(_row(host) for host in hosts),
         left=frozenset(columns) - {"cores", "memory"},
         optional=("network", "memory"),
     )
-    lines = [f"{one.level}: {where}{one.subject}: {one.text}. {_sentence(one.advice)}" for one, where in said]
-    details = [
-        f"{one.host}: {check.level}: {check.subject}: {check.text}" for one in hosts for check in one.checks
+    lines = [
+        f"{check.level}: {where}{check.subject}: {check.text}. {_sentence(check.advice)}"
+        for check, where in doubts
     ]
-    good = f"All {len(hosts)} hosts look ready, and they are alike."
+    details = [
+        f"{host.host}: {check.level}: {check.subject}: {check.text}"
+        for host in hosts
+        for check in host.checks
+    ]
+    good = f"All {len(hosts)} hosts are ready and alike."
     return (
-        Section(lines=(_verdict([one for one, _ in said], good),)),
+        Section(lines=(_verdict([check for check, _ in doubts], good),)),
         Section(table=table, lines=tuple(line.rstrip() for line in lines), details=tuple(details)),
     )
 
@@ -55,17 +60,17 @@ def _sentence(text: str) -> str:
 
 
 def _by_doubt(hosts: Sequence[HostChecks], between: tuple[Check, ...]) -> list[tuple[Check, str]]:
-    """Every doubt once, and before it which hosts raise it; what makes a run meaningless first."""
+    """Every warning once, with the hosts that raise it; failures first."""
     raised: dict[Check, list[str]] = {}
-    for one in hosts:
-        for check in one.doubts:
-            raised.setdefault(check, []).append(one.host)
-    found = [(check, "") for check in between]
-    found += [
+    for host in hosts:
+        for check in host.doubts:
+            raised.setdefault(check, []).append(host.host)
+    doubts = [(check, "") for check in between]
+    doubts += [
         (check, "all hosts: " if len(names) == len(hosts) else f"{', '.join(dict.fromkeys(names))}: ")
         for check, names in raised.items()
     ]
-    return sorted(found, key=lambda one: one[0].level != "fail")
+    return sorted(doubts, key=lambda doubt: doubt[0].level != "fail")
 
 
 def _row(host_checks: HostChecks) -> tuple[str, ...]:

@@ -65,8 +65,8 @@ def _block(rows: list[CollectiveRow]) -> str:
 def _shaped(row: CollectiveRow) -> list[str]:
     nodes = len(set(row.hosts))
     lines = [f"# nodes {nodes}"] if nodes > 1 or row.among != "all" else []
-    lines += [f"# link shaped to {row.link}"] if row.link else []
-    return lines + ([f"# one GPU split in {row.split_gpu}"] if row.split_gpu else [])
+    lines += [f"# network emulated at {row.link}"] if row.link else []
+    return lines + ([f"# one GPU split into {row.split_gpu} parts"] if row.split_gpu else [])
 
 
 def _line(any_row: CollectiveRow | None, out: CollectiveRow | None, inside: CollectiveRow | None) -> str:
@@ -88,10 +88,10 @@ def _half(row: CollectiveRow | None) -> str:
 
 def to_json(rows: Iterable[CollectiveRow]) -> dict[str, Any]:
     """nccl-tests' JSON layout, one file for all collectives."""
-    found: dict[tuple[str, str, int, int, str], dict[str, Any]] = {}
+    entries: dict[tuple[str, str, int, int, str], dict[str, Any]] = {}
     for row in rows:
         card = cards.card("collectives", row.collective)
-        entry = found.setdefault(
+        entry = entries.setdefault(
             (row.collective, row.dtype, row.ranks, row.size_bytes, row.trial_id),
             {
                 "collective": row.collective,
@@ -109,7 +109,7 @@ def to_json(rows: Iterable[CollectiveRow]) -> dict[str, Any]:
             "bus_bw": row.busbw_bytes_per_s / 1e9,
             "nwrong": row.wrong,
         }
-    return {"results": list(found.values())}
+    return {"results": list(entries.values())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,18 +128,20 @@ class ImportedRow:
 def parse(text: str, origin: str, collective: str | None = None) -> tuple[ImportedRow, ...]:
     """Read nccl-tests' JSON or its printed table."""
     read = _parse_json if text.lstrip().startswith("{") else _parse_table
-    found = read(text, origin, collective)
-    if not found:
-        raise BadInput(f"{origin}: holds neither nccl-tests' table nor its JSON")
-    for row in found:
+    rows = read(text, origin, collective)
+    if not rows:
+        raise BadInput(f"{origin}: contains neither a table nor JSON of nccl-tests")
+    for row in rows:
         cards.card("collectives", row.collective)
         if not (math.isfinite(row.time_s) and row.time_s > 0):
-            raise BadInput(f"{origin}: {row.collective} of {row.size_bytes} bytes cannot take {row.time_s} s")
-    return tuple(found)
+            raise BadInput(
+                f"{origin}: {row.collective} of {row.size_bytes} bytes has an invalid time: {row.time_s} s"
+            )
+    return tuple(rows)
 
 
 def _parse_table(text: str, origin: str, collective: str | None) -> list[ImportedRow]:
-    name, ranks, found = collective, 0, []
+    name, ranks, rows = collective, 0, []
     for number, line in enumerate(text.splitlines(), start=1):
         starting = _STARTING.search(line)
         if starting:
@@ -151,19 +153,19 @@ def _parse_table(text: str, origin: str, collective: str | None) -> list[Importe
         cells = line.split()
         if len(cells) >= 13 and cells[0].isdigit() and cells[2] in _NAMES:  # a time of day may follow
             try:
-                found += _halves(name or _guessed(cells, ranks, origin), ranks or None, cells)
+                rows += _halves(name or _guessed(cells, ranks, origin), ranks or None, cells)
             except ValueError as error:
                 raise BadInput(f"{origin}:{number}: not a line of nccl-tests: {error}") from None
-    return found
+    return rows
 
 
 def _guessed(cells: list[str], ranks: int, origin: str) -> str:
-    """Older printouts do not name the collective; only an all-reduce gives itself away by its factor."""
+    """Older printouts do not name the collective; only an all-reduce can be recognised, by its factor."""
     algorithm, bus = float(cells[6]), float(cells[7])
     factor = cards.card("collectives", "all_reduce").bus_factor(ranks) if ranks > 1 else None
     fits = factor is None or algorithm < 1.0 or abs(bus / algorithm - factor) < 0.05 * factor
     if cells[3] != "sum" or not fits:
-        raise BadInput(f"{origin}: does not say which collective it measured; add --collective NAME")
+        raise BadInput(f"{origin}: the collective is not named; add --collective NAME")
     return "all_reduce"
 
 
@@ -199,13 +201,13 @@ def _parse_json(text: str, origin: str, collective: str | None) -> list[Imported
                 ranks=int(entry["ranks"]) if "ranks" in entry else ranks,
                 dtype=_NAMES[entry["type"]],
                 size_bytes=int(entry["size"]),
-                in_place=place == "in_place",
+                in_place=variant == "in_place",
                 time_s=float(half["time"] if "time" in half else half["cpu_time"]) / 1e6,
                 wrong=int(half.get("nwrong") or 0),  # null where it was not checked
             )
             for entry in whole["results"]
-            for place in ("out_of_place", "in_place")
-            if (half := entry.get(place)) is not None
+            for variant in ("out_of_place", "in_place")
+            if (half := entry.get(variant)) is not None
         ]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(f"{origin}: not nccl-tests' JSON: {type(error).__name__} {error}") from None
@@ -214,14 +216,14 @@ def _parse_json(text: str, origin: str, collective: str | None) -> list[Imported
 def _program_of(whole: dict[str, Any], origin: str) -> str:
     """nccl-tests' JSON names the collective only in the command line it keeps."""
     if not whole.get("args"):
-        raise BadInput(f"{origin}: does not say which collective it measured; add --collective NAME")
+        raise BadInput(f"{origin}: the collective is not named; add --collective NAME")
     program = str(whole["args"][0]).rpartition("/")[2]
     name = re.sub(r"_perf(_mpi)?$", "", program)
     return _THEIR_COLLECTIVES.get(name, name)
 
 
 def _ranks_of(whole: dict[str, Any]) -> int | None:
-    """Its list of devices has one entry a process, each of so many threads with so many GPUs."""
+    """Its list of devices has one entry per process, each of so many threads with so many GPUs."""
     config = whole.get("config") or {}
     ranks = len(config.get("devices", ())) * int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
     return ranks or None

@@ -9,25 +9,26 @@ from scalescope.analysis.comm.expectation import expectation_of
 from scalescope.analysis.comm.nccl_log import nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, node_rates, pair_rows, slow_links
 from scalescope.catalog import cards
-from scalescope.experiment.trial import Trial
 from scalescope.report.comm.nccl_tests import table_text
-from scalescope.report.numbers import counted, data_rate, percent, significant
+from scalescope.report.numbers import counted, data_rate, data_size, in_us_or_ms, percent
 from scalescope.report.section import Section, Table
 from scalescope.report.training.sections import context
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 
+_NO_SLOW_PAIR = "No pair is slower than the others."
+_ONE_PAIR = "There is only one pair, so there is nothing to compare it with."
 _MOST_ROWS = 28  # of pairs: what eight ranks have
 
 
 def communication_sections(run: Run) -> tuple[Section, ...]:
-    """A sentence a trial, then the table its users know, then what NCCL chose and what the pairs say."""
+    """A sentence per trial, then the table of nccl-tests, then what NCCL chose and the pairs."""
     rows = _asked_first(run)
     shown = []
     if rows:
         shown.append(Section(lines=_sentences(rows, run)))
         shown.append(Section(lines=tuple(table_text(rows).splitlines()), details=_details(rows)))
-    shown += [_nccl_section(run, result) for result in run.of_status("ok") if _is_listener(result)]
+    shown += [_nccl_section(run, result) for result in run.of_status("ok") if _reads_nccl_log(result)]
     shown += [_pair_section(*trial) for trial in _pairs_by_trial(run)]
     return tuple(shown)
 
@@ -47,45 +48,53 @@ def communication_brief(run: Run) -> tuple[Section, ...]:
 
 
 def _sentences(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
-    """What every trial says by itself: other ranks or another link are another network."""
+    """The verdict of every trial: other ranks or another link are another network."""
     trials: dict[str, list[CollectiveRow]] = {}
     for row in rows:
         trials.setdefault(row.trial_id, []).append(row)
     lines: list[str] = []
     for trial in trials.values():
-        lines += [verdict(tuple(trial)), *_goodness(tuple(trial), run), *_made_for(trial[0].trial_id, run)]
+        lines += [
+            verdict(tuple(trial)),
+            *_against_expectation(tuple(trial), run),
+            *_notes_of(trial[0].trial_id, run),
+        ]
     return tuple(lines)
 
 
-def _made_for(trial_id: str, run: Run) -> list[str]:
-    settings = next(result.settings for result in run.results if result.trial_id == trial_id)
-    return [f"Note: {surrounding}." for surrounding in context(Trial(settings=settings))]
+def _notes_of(trial_id: str, run: Run) -> list[str]:
+    trial = next(result.trial for result in run.results if result.trial_id == trial_id)
+    return [f"Note: {surrounding}." for surrounding in context(trial)]
 
 
 def _pairs_by_trial(run: Run) -> list[tuple[tuple[PairRow, ...], list[str]]]:
     trials = dict.fromkeys(result.trial_id for result in run.results)
-    found = [(pair_rows(one for one in run.results if one.trial_id == trial), trial) for trial in trials]
-    return [(pairs, _made_for(trial, run)) for pairs, trial in found if pairs]
+    by_trial = [
+        (pair_rows(result for result in run.results if result.trial_id == trial), trial) for trial in trials
+    ]
+    return [(pairs, _notes_of(trial, run)) for pairs, trial in by_trial if pairs]
 
 
 def verdict(rows: tuple[CollectiveRow, ...]) -> str:
-    """The best bandwidth and the latency of the collective that training leans on most, over all ranks."""
+    """The best bandwidth and the latency of the collective that training uses most, over all ranks."""
     rows = tuple(row for row in rows if row.among == "all") or rows
     name = "all_reduce" if any(row.collective == "all_reduce" for row in rows) else rows[0].collective
-    own = [row for row in rows if row.collective == name]
-    best = max(own, key=lambda row: row.busbw_bytes_per_s)
-    small = min((row for row in own if row.ranks == best.ranks), key=lambda row: row.size_bytes)
-    ranks = f"{best.ranks} ranks{_place_of(best)}"
-    text = f"{name} over {ranks} takes {_micro(small.median_s)} at {_bytes(small.size_bytes)}"
+    of_name = [row for row in rows if row.collective == name]
+    best = max(of_name, key=lambda row: row.busbw_bytes_per_s)
+    small = min((row for row in of_name if row.ranks == best.ranks), key=lambda row: row.size_bytes)
+    ranks = f"{best.ranks} ranks{_nodes_text(best)}"
+    text = f"{name} over {ranks} takes {in_us_or_ms(small.median_s)} at {data_size(small.size_bytes)}"
     if best.size_bytes:
-        text += f" and reaches {data_rate(best.busbw_bytes_per_s)} bus bandwidth at {_bytes(best.size_bytes)}"
-    waits = [row for row in own if (row.wait_s or 0.0) > 0.2 * row.median_s and row.last_rank is not None]
-    if len(waits) > len(own) / 2:
+        text += (
+            f" and reaches {data_rate(best.busbw_bytes_per_s)} bus bandwidth at {data_size(best.size_bytes)}"
+        )
+    waits = [row for row in of_name if (row.wait_s or 0.0) > 0.2 * row.median_s and row.last_rank is not None]
+    if len(waits) > len(of_name) / 2:
         text += f"; ranks wait for rank {waits[-1].last_rank}"
     return text + "."
 
 
-def _place_of(row: CollectiveRow) -> str:
+def _nodes_text(row: CollectiveRow) -> str:
     """Where the ranks are, in a run of several nodes."""
     if row.reach == "inside a node":
         return f" of one node ({row.hosts[0]})" if row.among == "one node" else ""
@@ -93,7 +102,7 @@ def _place_of(row: CollectiveRow) -> str:
 
 
 def pairs_verdict(run: Run) -> str | None:
-    """The slowest and the usual pair of ranks; None where pairs were not measured."""
+    """The slowest and the median pair of ranks; None where pairs were not measured."""
     pairs = pair_rows(run.results)
     if not pairs:
         return None
@@ -101,20 +110,17 @@ def pairs_verdict(run: Run) -> str | None:
     rates = across or {(str(pair.low), str(pair.high)): pair.bytes_per_s for pair in pairs}
     (low, high), slowest = min(rates.items(), key=lambda rate: rate[1])
     if len(rates) == 1:
-        return (
-            f"{low} and {high} exchange {data_rate(slowest)} each way."
-            if across
-            else (f"Ranks {low} and {high} exchange {data_rate(slowest)} each way.")
-        )
+        names = f"{low} and {high}" if across else f"Ranks {low} and {high}"
+        return f"{names} exchange {data_rate(slowest)} in each direction."
     return (
-        f"Of {counted(len(rates), 'pair')} of {'nodes' if across else 'ranks'} the usual one carries "
-        f"{data_rate(statistics.median(rates.values()))} each way, the slowest ({low} and {high}) "
+        f"{counted(len(rates), 'pair')} of {'nodes' if across else 'ranks'}: median "
+        f"{data_rate(statistics.median(rates.values()))} in each direction, slowest ({low} and {high}) "
         f"{data_rate(slowest)}."
     )
 
 
-def _is_listener(result: Result) -> bool:
-    return bool(result.settings.get("purpose") == "listen")
+def _reads_nccl_log(result: Result) -> bool:
+    return result.trial.purpose == "listen"
 
 
 def _nccl_section(run: Run, result: Result) -> Section:
@@ -129,7 +135,7 @@ def _nccl_section(run: Run, result: Result) -> Section:
         (
             row
             for row in collective_rows(run.results)
-            if row.collective == "all_reduce" and row.ranks == result.settings["world_size"]
+            if row.collective == "all_reduce" and row.ranks == result.trial.world_size
         ),
         key=lambda row: row.busbw_bytes_per_s,
         default=None,
@@ -142,25 +148,25 @@ def _nccl_section(run: Run, result: Result) -> Section:
             f"{data_rate(wire)} on each GPU's links."
         )
     if choices.uses_sockets:
-        lines.append("NCCL talks through sockets: slower than NVLink, PCIe or InfiniBand by far.")
-    return Section(title=f"What NCCL chose on {result.settings['world_size']} ranks", lines=tuple(lines))
+        lines.append("NCCL uses sockets, which are much slower than NVLink, PCIe or InfiniBand.")
+    return Section(title=f"What NCCL chose on {result.trial.world_size} ranks", lines=tuple(lines))
 
 
-def _goodness(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
+def _against_expectation(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
     """Is the best all-reduce, or whatever there is, what this hardware should give?"""
-    own = [row for row in rows if row.collective == "all_reduce"] or list(rows)
-    best = max(own, key=lambda row: row.busbw_bytes_per_s)
+    compared = [row for row in rows if row.collective == "all_reduce"] or list(rows)
+    best = max(compared, key=lambda row: row.busbw_bytes_per_s)
     gpus = run.environment.get("machine", {}).get("gpus") or []
-    settings = next(result.settings for result in run.results if result.settings["benchmark"] == "comm")
-    on_gpu = settings["device"] == "cuda" and settings["split_gpu"] is None and gpus
+    trial = next(result.trial for result in run.results if result.trial_id == best.trial_id)
+    on_gpu = trial.on_gpu and trial.split_gpu is None and gpus
     known = on_gpu and best.reach == "inside a node"  # published figures are of one node
-    found = expectation_of(best, str(gpus[0]["name"]) if known else None, best.link)
-    if found is None:
+    expectation = expectation_of(best, str(gpus[0]["name"]) if known else None, best.link)
+    if expectation is None:
         if not known:
             return ()
-        return (f"Nobody has published figures of {best.ranks}×{gpus[0]['name']} that we know of.",)
-    size = _bytes(best.size_bytes)
-    return (f"That is {percent(found.share)} of {found.of_what} at {size} (source: {found.source}).",)
+        return (f"No published figures are known for {best.ranks}×{gpus[0]['name']}.",)
+    share, size = percent(expectation.share), data_size(best.size_bytes)
+    return (f"That is {share} of {expectation.of_what} at {size} (source: {expectation.source}).",)
 
 
 def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section, bool]:
@@ -169,30 +175,30 @@ def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section
     for row in rows:
         if cards.card("collectives", row.collective).has_data and row.among == "all":
             key = (row.collective, row.trial_id)
-            best[key] = max(best.get(key, row), row, key=lambda one: one.busbw_bytes_per_s)
+            best[key] = max(best.get(key, row), row, key=lambda candidate: candidate.busbw_bytes_per_s)
     missed = [row for row in best.values() if row.busbw_bytes_per_s < least]
     if not best:
-        return Section(lines=("Gate missed: no collective was measured that moves data.",)), True
+        return Section(lines=("Gate failed: no collective that moves data was measured.",)), True
     if not missed:
-        return Section(lines=(f"Gate: every collective reaches {data_rate(least)}.",)), False
+        return Section(lines=(f"Gate passed: every collective reaches {data_rate(least)}.",)), False
     names = ", ".join(
         f"{row.collective} on {row.ranks} ranks {data_rate(row.busbw_bytes_per_s)}" for row in missed
     )
-    return Section(lines=(f"Gate missed: below {data_rate(least)}: {names}.",)), True
+    return Section(lines=(f"Gate failed: below {data_rate(least)}: {names}.",)), True
 
 
 def next_after_communication(run: Run) -> str | None:
     """What to do after `comm`."""
     if not run.of_status("ok"):
         return None
-    return "scalescope scale shows what this network does to training."
+    return "scalescope scale shows how this network affects training."
 
 
 def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[str, Any]]]:
     """results.json → communication."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_collective: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(row.collective, []).append(
+        by_collective.setdefault(row.collective, []).append(
             {
                 "size_bytes": row.size_bytes,
                 "time_s": row.time_s,
@@ -217,7 +223,7 @@ def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[s
                 "reach": row.reach,
             }
         )
-    return found
+    return by_collective
 
 
 def pairs_json(run: Run) -> list[dict[str, Any]]:
@@ -235,7 +241,7 @@ def pairs_json(run: Run) -> list[dict[str, Any]]:
 
 
 def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
-    """curve.json: one curve for each collective, type and number of ranks, with fits beside it."""
+    """curve.json: one curve for each collective, type and number of ranks, with its fits."""
     grouped: dict[tuple[str, str], list[CollectiveRow]] = {}
     for row in rows:
         if row.size_bytes:
@@ -245,16 +251,16 @@ def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "curves": [
             {
-                "collective": own[0].collective,
-                "dtype": own[0].dtype,
-                "world_size": own[0].ranks,
-                "backend": own[0].backend,
-                "link": own[0].link,
-                "split_gpu": own[0].split_gpu,
-                "reach": own[0].reach,
-                **_curve([(row.size_bytes, row.median_s) for row in own]),
+                "collective": members[0].collective,
+                "dtype": members[0].dtype,
+                "world_size": members[0].ranks,
+                "backend": members[0].backend,
+                "link": members[0].link,
+                "split_gpu": members[0].split_gpu,
+                "reach": members[0].reach,
+                **_curve([(row.size_bytes, row.median_s) for row in members]),
             }
-            for own in grouped.values()
+            for members in grouped.values()
         ],
     }
 
@@ -266,9 +272,9 @@ def _curve(points: list[tuple[int, float]]) -> dict[str, Any]:
         "points": [[size, time_s] for size, time_s in curve.points],
         "fits": {
             name: None
-            if one is None
-            else {"coefficients": list(one.coefficients), "median_relative_error": one.median_error}
-            for name, one in fits.items()
+            if fitted is None
+            else {"coefficients": list(fitted.coefficients), "median_relative_error": fitted.median_error}
+            for name, fitted in fits.items()
         },
     }
 
@@ -277,19 +283,18 @@ def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
     """Every two ranks of one node; of several nodes every two nodes, and a line for what is inside each."""
     across = node_rates(pairs)
     if across:
-        columns = ("nodes", "each direction")
+        columns = ("nodes", "per direction")
         rates = [(f"{low} ↔ {high}", rate) for (low, high), rate in across.items()]
     else:
-        columns = ("ranks", "each direction")
+        columns = ("ranks", "per direction")
         rates = [(f"{pair.low} ↔ {pair.high}", pair.bytes_per_s) for pair in pairs]
     cut = len(rates) > _MOST_ROWS
-    shown = sorted(rates, key=lambda one: one[1])[:_MOST_ROWS] if cut else rates
+    shown = sorted(rates, key=lambda rate: rate[1])[:_MOST_ROWS] if cut else rates
     rows = tuple((name, data_rate(rate)) for name, rate in shown)
     lines = [f"The slowest {len(rows)} of {len(rates)} are shown; results.json has all."] if cut else []
-    alone = f"Two {columns[0]} make one pair: nothing to compare with."
-    lines += _slow_lines(pairs) or [alone if len(rates) == 1 else "No pair stands out."]
+    lines += _slow_lines(pairs) or [_NO_SLOW_PAIR if len(rates) > 1 else _ONE_PAIR]
     return Section(
-        title="Node by node, all ranks of both at once" if across else "Pairs, both directions at once",
+        title="Pairs of nodes, all ranks of both at once" if across else "Pairs, both directions at once",
         table=Table(columns=columns, rows=rows),
         lines=(*lines, *(_inside_lines(pairs) if across else ()), *notes),
     )
@@ -297,8 +302,7 @@ def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
 
 def _slow_lines(pairs: tuple[PairRow, ...]) -> list[str]:
     return [
-        f"Look at {link.name}: it carries {data_rate(link.bytes_per_s)} where others carry "
-        f"{data_rate(link.usual_bytes_per_s)}."
+        f"Slow: {link.name} at {data_rate(link.bytes_per_s)}, others at {data_rate(link.usual_bytes_per_s)}."
         for link in slow_links(pairs)
     ]
 
@@ -310,12 +314,12 @@ def _inside_lines(pairs: tuple[PairRow, ...]) -> list[str]:
         if pair.is_inside_a_node:
             nodes.setdefault(pair.nodes[0], []).append(pair)
     lines = []
-    for node, own in nodes.items():
-        slowest = min(own, key=lambda one: one.bytes_per_s)
-        usual = statistics.median(one.bytes_per_s for one in own)
-        line = f"Inside {node} two ranks exchange {data_rate(usual)} each way"
-        if len(own) > 1:
-            line += f", the slowest ({slowest.low} and {slowest.high}) {data_rate(slowest.bytes_per_s)}"
+    for node, members in nodes.items():
+        slowest = min(members, key=lambda pair: pair.bytes_per_s)
+        usual = statistics.median(pair.bytes_per_s for pair in members)
+        line = f"Inside {node}: median {data_rate(usual)} in each direction"
+        if len(members) > 1:
+            line += f", slowest ({slowest.low} and {slowest.high}) {data_rate(slowest.bytes_per_s)}"
         lines.append(line + ".")
     return lines
 
@@ -323,25 +327,12 @@ def _inside_lines(pairs: tuple[PairRow, ...]) -> list[str]:
 def _details(rows: tuple[CollectiveRow, ...]) -> tuple[str, ...]:
     lines = []
     for row in rows:
-        place = "in place" if row.in_place else "out of place"
+        variant = "in place" if row.in_place else "out of place"
         spread = "unknown" if row.variation is None else percent(row.variation)
         last = "" if row.last_rank is None else f", rank {row.last_rank} usually last"
         lines.append(
-            f"{row.collective} {_bytes(row.size_bytes)} {place}: median {_micro(row.median_s)}, "
-            f"p95 {_micro(row.quantile_s(0.95))}, p99 {_micro(row.quantile_s(0.99))}, CV {spread}, "
-            f"transfer {_micro(row.transfer_s)}, wait {_micro(row.wait_s)}{last}"
+            f"{row.collective} {data_size(row.size_bytes)} {variant}: median {in_us_or_ms(row.median_s)}, "
+            f"p95 {in_us_or_ms(row.quantile_s(0.95))}, p99 {in_us_or_ms(row.quantile_s(0.99))}, CV {spread}, "
+            f"transfer {in_us_or_ms(row.transfer_s)}, wait {in_us_or_ms(row.wait_s)}{last}"
         )
     return tuple(lines)
-
-
-def _micro(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    return f"{significant(seconds * 1e6)} µs" if seconds < 0.01 else f"{significant(seconds * 1e3)} ms"
-
-
-def _bytes(size: int) -> str:
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size >= 1 << power:
-            return f"{significant(size / (1 << power))} {unit}"
-    return f"{size} B"

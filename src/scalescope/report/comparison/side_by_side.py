@@ -11,7 +11,7 @@ from scalescope.report.comparison.two_runs import SCHEMA_VERSION, differences_js
 from scalescope.report.numbers import (
     MISSING,
     counted,
-    milliseconds,
+    in_ms,
     percent,
     percent_with_interval,
     significant,
@@ -31,13 +31,15 @@ class SideBySide:
 
     @property
     def other_machines(self) -> bool:
-        return any(one.kind == "hardware" for difference in self.differences for one in difference)
+        return any(
+            difference.kind == "hardware" for differences in self.differences for difference in differences
+        )
 
 
 def side_by_side_sections(sides: SideBySide) -> tuple[Section, ...]:
     """The largest world size in a sentence, then all rows, then what differs."""
     machines = "The hardware differs" if sides.other_machines else "The hardware is the same"
-    no_verdict = f"{machines}; this only shows runs beside each other and gates nothing."
+    no_verdict = f"{machines}; runs are shown side by side, without a verdict."
     return (
         Section(lines=(_sentence(sides), no_verdict, *sides.notes)),
         _table(sides),
@@ -47,7 +49,7 @@ def side_by_side_sections(sides: SideBySide) -> tuple[Section, ...]:
 
 def _sentence(sides: SideBySide) -> str:
     """Efficiencies where most ranks work, at the largest batch, and what the last one's gap is made of."""
-    group = max(sides.groups, key=lambda one: (one.first.ranks, one.first.batch))
+    group = max(sides.groups, key=lambda group: (group.first.ranks, group.first.batch))
     first = group.first
     shares = ", ".join(
         f"{percent(member.row.efficiency.value)} in {sides.runs[member.run]}" for member in group.members
@@ -56,12 +58,12 @@ def _sentence(sides: SideBySide) -> str:
     if first.ranks == 1:
         rates = [f"{_rate(member)} in {sides.runs[member.run]}" for member in group.members]
         return f"{where}: samples/s {', '.join(rates)}."
-    worst = max(group.members, key=lambda one: one.behind or 0.0)
+    worst = max(group.members, key=lambda member: member.behind or 0.0)
     if worst.behind is None or worst.behind <= 0.0:
         return f"{where}: efficiency {shares}."
     gap = f"{sides.runs[worst.run]} delivers {worst.behind:.2f} ranks' worth less than {sides.runs[0]}"
     if worst.behind_by_exposed is None:
-        return f"{where}: efficiency {shares}; {gap}, of what is not known."
+        return f"{where}: efficiency {shares}; {gap}, cause unknown."
     return f"{where}: efficiency {shares}; {gap}, {worst.behind_by_exposed:.2f} of it exposed communication."
 
 
@@ -78,46 +80,49 @@ def _table(sides: SideBySide) -> Section:
             optional=tuple(varied),
         ),
         lines=(
-            "behind: ranks' worth of speed less than the first run, and how much of that is communication "
-            "that compute does not hide; the rest is another term of the waterfall (explain shows it).",
+            "ranks behind: how many ranks' worth of speed less than the first run; of it exposed comm: the "
+            "part caused by communication that compute does not hide (scalescope explain shows the rest).",
         ),
     )
 
 
-def _cells(sides: SideBySide, one: RunRow, varied: Sequence[str]) -> dict[str, str]:
-    row = one.row
+def _cells(sides: SideBySide, member: RunRow, varied: Sequence[str]) -> dict[str, str]:
+    row = member.row
     return {
         "ranks": f"{row.ranks}",
         "batch": f"{row.batch:,}",
-        "run": sides.runs[one.run],
+        "run": sides.runs[member.run],
         **{name: shown_value(row.trial, name) for name in varied},
-        "samples/s": _rate(one),
+        "samples/s": _rate(member),
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
-        "exposed comm": _exposed(one),
-        "behind": MISSING if one.behind is None else f"{one.behind:+.2f}",
-        "of it exposed": MISSING if one.behind_by_exposed is None else f"{one.behind_by_exposed:+.2f}",
+        "exposed comm": _exposed(member),
+        "ranks behind": MISSING if member.behind is None else f"{member.behind:+.2f}",
+        "of it exposed comm": MISSING
+        if member.behind_by_exposed is None
+        else f"{member.behind_by_exposed:+.2f}",
     }
 
 
-def _rate(one: RunRow) -> str:
-    return significant(one.row.configuration.samples_per_s.value, 4)
+def _rate(member: RunRow) -> str:
+    return significant(member.row.configuration.samples_per_s.value, 4)
 
 
-def _exposed(one: RunRow) -> str:
-    exposed = one.row.exposed_comm_s
-    if exposed is None or one.row.exposed_fraction is None:
-        return MISSING if one.row.ranks == 1 else "unknown"
+def _exposed(member: RunRow) -> str:
+    exposed = member.row.exposed_comm_s
+    if exposed is None or member.row.exposed_fraction is None:
+        return MISSING if member.row.ranks == 1 else "unknown"
     if exposed.value <= 0.0:
         return "~0 ms"
-    return f"{milliseconds(exposed.value)} ms ({percent(one.row.exposed_fraction)})"
+    return f"{in_ms(exposed.value)} ({percent(member.row.exposed_fraction)})"
 
 
 def _differing(sides: SideBySide) -> tuple[Section, ...]:
     lines = tuple(
-        f"{run}: {one.kind} {one.name}: {one.after}, in {sides.runs[0]} {one.before}"
-        for run, difference in zip(sides.runs, sides.differences, strict=True)
-        for one in difference
+        f"{run}: {difference.kind} {difference.name}: {difference.after} "
+        f"({difference.before} in {sides.runs[0]})"
+        for run, differences in zip(sides.runs, sides.differences, strict=True)
+        for difference in differences
     )
     return (Section(title="What differs", lines=lines),) if lines else ()
 
@@ -129,17 +134,17 @@ def side_by_side_json(sides: SideBySide) -> dict[str, Any]:
         "runs": list(sides.runs),
         "rows": [_row_json(sides, member) for group in sides.groups for member in group.members],
         "differences": [
-            {"run": run, "differs": differences_json(difference)}
-            for run, difference in zip(sides.runs, sides.differences, strict=True)
+            {"run": run, "differs": differences_json(differences)}
+            for run, differences in zip(sides.runs, sides.differences, strict=True)
         ],
         "notes": list(sides.notes),
     }
 
 
-def _row_json(sides: SideBySide, one: RunRow) -> dict[str, Any]:
-    row = one.row
+def _row_json(sides: SideBySide, member: RunRow) -> dict[str, Any]:
+    row = member.row
     return {
-        "run": sides.runs[one.run],
+        "run": sides.runs[member.run],
         "trial_id": row.trial.trial_id,
         "world_size": row.ranks,
         "batch_size": row.batch,
@@ -150,8 +155,8 @@ def _row_json(sides: SideBySide, one: RunRow) -> dict[str, Any]:
         "efficiency": row.efficiency.value,
         "ci95_efficiency": _interval(row.efficiency),
         "exposed_comm_s": None if row.exposed_comm_s is None else row.exposed_comm_s.value,
-        "behind_first_ranks": one.behind,
-        "behind_first_by_exposed_ranks": one.behind_by_exposed,
+        "behind_first_ranks": member.behind,
+        "behind_first_by_exposed_ranks": member.behind_by_exposed,
     }
 
 

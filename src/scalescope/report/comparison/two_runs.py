@@ -10,7 +10,19 @@ from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.runs import CollectivePair, ComparedConfig, RunComparison, Unmatched
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, is_useful, shortened, significant
+from scalescope.report.numbers import (
+    counted,
+    data_size,
+    detectable,
+    detection_limit,
+    gigabytes_per_s,
+    in_s,
+    is_useful,
+    short_percent,
+    shortened,
+    signed_percent,
+    significant,
+)
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings
 
@@ -18,6 +30,7 @@ SCHEMA_VERSION = "1.0"
 _MACHINE_CHANGED = 0.02
 _WINDOW_DIFFERS = 1.5  # times as long
 _SHOWN_ALONE = 5  # of each side; -v and the JSON have all
+_DETECTABLE = "detectable change"
 _IN_THE_LABEL = ("strategy", "benchmark")
 
 
@@ -41,45 +54,50 @@ def comparison_sections(compared: Compared) -> tuple[Section, ...]:
 
 
 def verdict(comparison: RunComparison) -> str:
-    """What became slower; else that nothing did, as far as can be told."""
-    total, least = len(comparison.judged), _share(comparison.threshold)
+    """What became slower; otherwise that nothing did, and what is inconclusive."""
+    total, least = len(comparison.judged), short_percent(comparison.threshold)
     failed = len(comparison.failed)
-    broken = f" {counted(failed, 'configuration')} that worked before failed." if failed else ""
+    broken = f" {counted(failed, 'configuration')} failed that worked before." if failed else ""
     if not total:
-        return broken.strip() or "Collectives are shown and not judged; no training was measured in both."
+        return (
+            broken.strip()
+            or "Collectives are shown without a verdict; no training was measured in both runs."
+        )
     faster = _faster(comparison)
     if comparison.regressions:
         slow = len(comparison.regressions)
-        most = _share(-min(regression.change for regression in comparison.regressions))
+        most = short_percent(-min(regression.change for regression in comparison.regressions))
         are = "is" if slow == 1 else "are"
-        said = (
+        text = (
             f"{slow} of {counted(total, 'configuration')} {are} slower by more than {least}, by up to {most}"
         )
-        return f"{said}{_unsure(comparison)}.{faster}{broken}"
+        return f"{text}{_unsure(comparison)}.{faster}{broken}"
     if len(comparison.with_verdict("inconclusive")) == total:
-        return f"Nothing can be told about {least}{_unsure(comparison)}.{broken}"
-    return f"Nothing got slower by more than {least}{_unsure(comparison)}.{faster}{broken}"
+        return f"No configuration can be compared to within {least}{_unsure(comparison)}.{broken}"
+    return f"No configuration is slower by more than {least}{_unsure(comparison)}.{faster}{broken}"
 
 
 def _unsure(comparison: RunComparison) -> str:
     """What the sentence does not cover."""
     total = len(comparison.judged)
     inconclusive = comparison.with_verdict("inconclusive")
-    few = sum(one.too_few for one in inconclusive)
+    few = sum(config.too_few for config in inconclusive)
     noisy = len(inconclusive) - few
-    said = f"; {noisy} of {total} {'is' if noisy == 1 else 'are'} too noisy to tell" if noisy else ""
+    text = f"; {noisy} of {total} {'is' if noisy == 1 else 'are'} inconclusive (too noisy)" if noisy else ""
     if few:
-        said += f"; {few} of {total} {'has' if few == 1 else 'have'} fewer than two launches a side"
-    return said
+        text += (
+            f"; {few} of {total} {'is' if few == 1 else 'are'} inconclusive (fewer than two launches per run)"
+        )
+    return text
 
 
 def _faster(comparison: RunComparison) -> str:
-    found = comparison.with_verdict("faster")
-    if not found:
+    configs = comparison.with_verdict("faster")
+    if not configs:
         return ""
-    most = _share(max(one.change for one in found))
-    are = "is" if len(found) == 1 else "are"
-    return f" {len(found)} of {len(comparison.judged)} {are} faster, by up to {most}."
+    most = short_percent(max(config.change for config in configs))
+    are = "is" if len(configs) == 1 else "are"
+    return f" {len(configs)} of {len(comparison.judged)} {are} faster, by up to {most}."
 
 
 def _doubts(comparison: RunComparison) -> tuple[str, ...]:
@@ -94,7 +112,7 @@ def _windows_differ(comparison: RunComparison) -> tuple[str, ...]:
         return ()
     before, after = (statistics.median(side) for side in zip(*differing, strict=True))
     return (
-        f"Launches measured for {significant(before)} s before and {significant(after)} s after "
+        f"Launches measured for {in_s(before)} before and {in_s(after)} after "
         f"({len(differing)} of {counted(len(comparison.judged), 'configuration')}).",
     )
 
@@ -105,28 +123,30 @@ def _is_longer(before_s: float, after_s: float) -> bool:
 
 def _machine_changed(comparison: RunComparison) -> tuple[str, ...]:
     """Whether the machine itself ran at another speed: then it may not be the code."""
-    changes = [one.machine_change for one in comparison.judged if one.machine_change is not None]
+    changes = [config.machine_change for config in comparison.judged if config.machine_change is not None]
     if not changes or abs(change := statistics.median(changes)) <= _MACHINE_CHANGED:
         return ()
+    direction = "faster" if change > 0 else "slower"
     return (
-        f"A bare matrix product ran {_share(abs(change))} {'faster' if change > 0 else 'slower'} in the new "
-        "run: the machine itself changed speed, and differences may be its own.",
+        f"A plain matrix multiplication ran {short_percent(abs(change))} {direction} in the new run: the "
+        "machine itself changed speed, which may explain differences.",
     )
 
 
 def _table(compared: Compared) -> Section:
     judged = compared.comparison.judged
-    name = names_of([one.trial for one in judged])
-    rows = tuple(_row(name(one.trial), one) for one in judged)
+    name = names_of([config.trial for config in judged])
+    rows = tuple(_row(name(config.trial), config) for config in judged)
     return Section(
         title=f"samples/s before ({compared.base}) and after ({compared.new}), 95 % intervals in brackets",
         table=Table(
-            columns=("configuration", "before", "after", "change", "verdict", "launches", "smallest seen"),
+            columns=("configuration", "before", "after", "change", "verdict", "launches", _DETECTABLE),
             rows=rows,
             left=frozenset(("configuration", "verdict")),
-            optional=("smallest seen", "launches"),
+            optional=(_DETECTABLE, "launches"),
+            expert=frozenset((_DETECTABLE,)),
         ),
-        details=("smallest seen: the difference that four of five such comparisons would find.",),
+        details=detection_limit(config.smallest_detectable for config in judged),
     )
 
 
@@ -139,7 +159,7 @@ def _row(name: str, judged: ComparedConfig) -> tuple[str, ...]:
         signed(judged.speedup),
         f"{judged.verdict} (regression)" if judged.regressed else judged.verdict,
         f"{before} + {after}",
-        MISSING if judged.smallest_detectable is None else _share(judged.smallest_detectable),
+        detectable(judged.smallest_detectable),
     )
 
 
@@ -148,7 +168,9 @@ def names_of(trials: Sequence[Trial]) -> Callable[[Trial], str]:
     varied = [name for name in varied_settings(trials) if name not in _IN_THE_LABEL]
 
     def name(trial: Trial) -> str:
-        others = [f"{one} {shown_value(trial, one)}" for one in varied if one in trial.settings]
+        others = [
+            f"{setting} {shown_value(trial, setting)}" for setting in varied if setting in trial.settings
+        ]
         return ", ".join((trial.label, *others))
 
     return name
@@ -156,7 +178,7 @@ def names_of(trials: Sequence[Trial]) -> Callable[[Trial], str]:
 
 def signed(ratio: Estimate) -> str:
     """`-8.1 % [-9.0, -7.2]` of a ratio."""
-    value = f"{(ratio.value - 1.0) * 100:+.1f} %"
+    value = signed_percent(ratio.value - 1.0)
     if ratio.low is None or ratio.high is None:
         return value
     if not is_useful(ratio):
@@ -164,19 +186,13 @@ def signed(ratio: Estimate) -> str:
     return f"{value} [{(ratio.low - 1.0) * 100:+.1f}, {(ratio.high - 1.0) * 100:+.1f}]"
 
 
-def _share(share: float) -> str:
-    """A share with as many digits as a threshold of a few percent needs."""
-    text = f"{share * 100:.1f}"
-    return f"{text.removesuffix('.0')} %"
-
-
 def _failures(comparison: RunComparison) -> tuple[Section, ...]:
-    lines = tuple(f"{one.trial.label}: {one.reason}" for one in comparison.failed)
+    lines = tuple(f"{failure.trial.label}: {failure.reason}" for failure in comparison.failed)
     return (Section(title="Worked before, failed now", lines=lines),) if lines else ()
 
 
 def _collectives(comparison: RunComparison) -> tuple[Section, ...]:
-    """Beside training in a line each; alone in full."""
+    """One line each next to training; a full table without training."""
     pairs = comparison.collectives
     if not pairs:
         return ()
@@ -191,18 +207,16 @@ def _collectives(comparison: RunComparison) -> tuple[Section, ...]:
     for name, members in groups.items():
         changes = sorted(pair.change for pair in members)
         spread = f"{changes[0] * 100:+.0f} to {changes[-1] * 100:+.0f} %"
-        middle = f"{statistics.median(changes) * 100:+.0f} %"
-        lines.append(
-            f"{name}: bus bandwidth {middle} ({spread} over {counted(len(changes), 'size')}), not judged"
-        )
-    return (Section(title="Collectives", lines=tuple(lines)),)
+        middle = signed_percent(statistics.median(changes), 0)
+        lines.append(f"{name}: bus bandwidth {middle} ({spread} over {counted(len(changes), 'size')})")
+    return (Section(title="Collectives (no verdict)", lines=tuple(lines)),)
 
 
 def _collective_table(pairs: Sequence[CollectivePair]) -> Section:
     rows = tuple(_collective_cells(pair) for pair in pairs)
     columns = ("collective", "type", "ranks", "size", "before GB/s", "after GB/s", "change")
     return Section(
-        title="Bus bandwidth at the median time; not judged",
+        title="Bus bandwidth at the median time (no verdict)",
         table=Table(columns=columns, rows=rows, left=frozenset(("collective", "type"))),
     )
 
@@ -215,9 +229,9 @@ def _collective_cells(pair: CollectivePair) -> tuple[str, ...]:
         row.dtype,
         f"{row.ranks}",
         data_size(row.size_bytes),
-        significant(median_busbw(pair.before) / 1e9),
-        significant(median_busbw(pair.after) / 1e9),
-        f"{pair.change * 100:+.1f} %",
+        gigabytes_per_s(median_busbw(pair.before)),
+        gigabytes_per_s(median_busbw(pair.after)),
+        signed_percent(pair.change),
     )
 
 
@@ -227,7 +241,7 @@ def median_busbw(row: CollectiveRow) -> float:
 
 
 def _differing(compared: Compared) -> tuple[Section, ...]:
-    """What is not the same around the two runs, and what found no partner."""
+    """What differs around the two runs, and configurations that only one of them has."""
     comparison = compared.comparison
     lines = [
         f"{difference.kind} {difference.name}: {difference.before} → {difference.after}"
@@ -236,13 +250,13 @@ def _differing(compared: Compared) -> tuple[Section, ...]:
     sides = (("before", comparison.only_before), ("after", comparison.only_after))
     details = []
     for side, alone in sides:
-        found = [f"only {side}: {_alone(one)}" for one in alone]
-        lines += found[:_SHOWN_ALONE]
-        details += found[_SHOWN_ALONE:]
-        if len(found) > _SHOWN_ALONE:
-            lines.append(f"only {side}: {len(found) - _SHOWN_ALONE} more; -v shows them")
+        unmatched = [f"only {side}: {_alone(config)}" for config in alone]
+        lines += unmatched[:_SHOWN_ALONE]
+        details += unmatched[_SHOWN_ALONE:]
+        if len(unmatched) > _SHOWN_ALONE:
+            lines.append(f"only {side}: {len(unmatched) - _SHOWN_ALONE} more; -v shows them")
     if not lines:
-        lines = ["Nothing that is recorded of machine, versions, variables and code differs."]
+        lines = ["No recorded difference in machine, versions, environment variables or code."]
     return (Section(title="What differs", lines=tuple(lines), details=tuple(details)),)
 
 
@@ -254,7 +268,7 @@ def nearest_words(alone: Unmatched) -> str:
     """How the nearest configuration of the other run differs, in brackets."""
     if not alone.nearest:
         return ""
-    words = [f"{name} {here} and not {there}" for name, here, there in alone.nearest]
+    words = [f"{name} {here} instead of {there}" for name, here, there in alone.nearest]
     return f" ({shortened('; '.join(words), 100)})"
 
 
@@ -268,11 +282,13 @@ def comparison_json(compared: Compared) -> dict[str, Any]:
         "threshold": comparison.threshold,
         "verdict": verdict(comparison),
         "gate_missed": comparison.gate_missed,
-        "trials": [_trial_json(one) for one in comparison.judged],
-        "failed": [{"trial_id": one.trial.trial_id, "reason": one.reason} for one in comparison.failed],
+        "trials": [_trial_json(config) for config in comparison.judged],
+        "failed": [
+            {"trial_id": failure.trial.trial_id, "reason": failure.reason} for failure in comparison.failed
+        ],
         "collectives": [_collective_json(collective) for collective in comparison.collectives],
-        "only_base": [_alone_json(one) for one in comparison.only_before],
-        "only_new": [_alone_json(one) for one in comparison.only_after],
+        "only_base": [_alone_json(config) for config in comparison.only_before],
+        "only_new": [_alone_json(config) for config in comparison.only_after],
         "differences": differences_json(compared.differences),
         "notes": [*compared.notes, *_doubts(comparison)],
     }

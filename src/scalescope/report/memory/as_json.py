@@ -14,7 +14,7 @@ from scalescope.results.run import Run
 def memory_json(run: Run) -> list[dict[str, Any]]:
     """Every trial as bytes, those that failed with their reason, then one entry for each kind of job.
 
-    `kind` tells them apart: `measure` was looked at closely, `search` only tried, `job` sums up.
+    Their `kind` is `measure` for a full measurement, `search` for a batch that was only tried, and `job`.
     """
     entries = [_row_json(row) for row in memory_rows(run.results)]
     return entries + [_group_json(group) for group in memory_groups(run)]
@@ -55,8 +55,14 @@ def _row_json(row: MemoryRow) -> dict[str, Any]:
 
 
 def _description(trial: Trial) -> dict[str, Any]:
-    names = ("workload", "strategy", "world_size", "device", "optimizer", "precision")
-    return {name: trial.settings.get(name) for name in names}
+    return {
+        "workload": trial.workload,
+        "strategy": trial.strategy,
+        "world_size": trial.world_size,
+        "device": trial.device,
+        "optimizer": trial.optimizer,
+        "precision": trial.precision,
+    }
 
 
 def _group_json(group: MemoryGroup) -> dict[str, Any]:

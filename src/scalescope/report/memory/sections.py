@@ -1,4 +1,4 @@
-"""The sections of `memory`: a sentence, measured bytes beside the forecast, savings, and their limits."""
+"""The sections of `memory`: a sentence, measured bytes next to the forecast, savings, and their limits."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from scalescope.analysis.memory.forecast import Saving
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.analysis.memory.rows import MemoryRow
 from scalescope.report.memory.verdict import name_of, verdicts
-from scalescope.report.numbers import MISSING, data_size, percent
+from scalescope.report.numbers import MISSING, data_size, percent, signed_percent
 from scalescope.report.section import Section, Table
 from scalescope.report.training.sections import context
 from scalescope.report.varied import shown_value, varied_settings
@@ -25,10 +25,10 @@ _UPPER_BOUNDS = ("fsdp",)
 
 
 def memory_sections(run: Run) -> tuple[Section, ...]:
-    """Verdict first, then the table, then what other ways to train would save, and what to doubt."""
+    """Verdict first, then the table, then what other ways to train would save, and limits of the figures."""
     groups = memory_groups(run)
     if not groups:
-        return (Section(lines=("Nothing was measured that could be shown.",)),)
+        return (Section(lines=("There are no finished measurements to show.",)),)
     savings = [_savings_section(group, len(groups) > 1) for group in groups]
     return (
         Section(lines=verdicts(groups)),
@@ -51,14 +51,14 @@ def _table_section(groups: tuple[MemoryGroup, ...]) -> Section:
     cells = [_cells(row, varied, others) for row in rows]
     first = rows[0].trial
     made = "".join(f" · {surrounding}" for surrounding in context(first))
-    title = f"memory of a rank · {first.settings['workload']} on {first.device}{made}"
+    title = f"memory per rank · {first.workload} on {first.device}{made}"
     return Section(
         title=title,
         table=Table(
             columns=tuple(cells[0]),
             rows=tuple(tuple(row.values()) for row in cells),
             left=frozenset(("strategy",)),
-            optional=("buffers", "temporary", *_OTHERS, "strategy", "ranks"),
+            optional=("buffers", "temporary", *_OTHERS, "strategy", "ranks", "difference"),
         ),
         details=tuple(line for row in rows for line in _details(row)),
     )
@@ -69,7 +69,7 @@ def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> 
     shown_peak = _size(row.peak) if row.status == "ok" else _ENDED.get(row.status, row.status)
     return {
         "batch": f"{row.batch:,}" + ("" if row.all_samples is None else f" ({row.all_samples:,} samples)"),
-        "strategy": str(row.trial.settings["strategy"]),
+        "strategy": row.trial.strategy,
         "ranks": f"{row.trial.world_size}",
         **{name: shown_value(row.trial, name) for name in varied},
         **{("params" if name == "parameters" else name): text for name, text in sizes.items()},
@@ -77,14 +77,14 @@ def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> 
         **{name: _size(row.measured(name)) for name in others},
         "peak": shown_peak,
         "forecast": _forecast(row),
-        "difference": MISSING if row.difference is None else f"{row.difference * 100:+.1f} %",
+        "difference": MISSING if row.difference is None else signed_percent(row.difference),
     }
 
 
 def _forecast(row: MemoryRow) -> str:
     if row.forecast is None:
         return MISSING
-    bound = "at most " if row.trial.settings["strategy"] in _UPPER_BOUNDS else ""
+    bound = "at most " if row.trial.strategy in _UPPER_BOUNDS else ""
     return bound + data_size(row.forecast.peak)
 
 
@@ -94,7 +94,7 @@ def _size(size: int | None) -> str:
 
 def _details(row: MemoryRow) -> list[str]:
     """What -v adds: what lived at the peak, the same of the forecast, and why something is missing."""
-    name = f"batch {row.batch:,}, {row.trial.settings['strategy']}"
+    name = f"batch {row.batch:,}, {row.trial.strategy}"
     lines = []
     parts = {part: row.at_peak(part) for part in ("activations", "gradients", "temporary")}
     if all(size is not None for size in parts.values()):
@@ -108,27 +108,27 @@ def _details(row: MemoryRow) -> list[str]:
     if row.no_forecast is not None:
         lines.append(f"{name}: no forecast: {row.no_forecast}")
     if (problem := row.counters.get("trace/problem")) is not None:
-        lines.append(f"{name}: no trace of the allocator: {problem}")
+        lines.append(f"{name}: no allocator trace: {problem}")
     return lines
 
 
 def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
-    found = group.savings
-    if found is None:
+    savings = group.savings
+    if savings is None:
         return None
-    whole = data_size(found.peak)
-    title = f"what would save memory at batch {found.batch:,} · forecast, each by itself, of {whole}"
+    whole = data_size(savings.peak)
+    title = f"ways to save memory at batch {savings.batch:,} · forecast, each on its own, peak {whole}"
     if several:
         title += f" · {name_of(group.trial, ()).removesuffix(': ')}"
-    rows = tuple((_change(change), *_saved(change, found.peak)) for change in found.changes)
-    stateless = not found.has_state and group.trial.settings["strategy"] != "zero1"
+    rows = tuple((_change(change), *_saved(change, savings.peak)) for change in savings.changes)
+    stateless = not savings.has_state and group.trial.strategy != "zero1"
     return Section(
         title=title,
-        table=Table(columns=("change", "saves", "of the peak"), rows=rows, left=frozenset(("change",))),
+        table=Table(columns=("change", "saves", "share of peak"), rows=rows, left=frozenset(("change",))),
         lines=("The optimizer keeps no state: ZeRO-1 saves nothing.",) if stateless else (),
         details=tuple(
             f"{_change(change)}: unknown: {change.reason}"
-            for change in found.changes
+            for change in savings.changes
             if change.saved_bytes is None
         ),
     )
@@ -149,26 +149,26 @@ def _saved(saving: Saving, whole: int) -> tuple[str, str]:
 
 
 def limits_of(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
-    """What the figures do not say."""
+    """What the figures do not include."""
     devices = {group.trial.device for group in groups}
     rows = [row for group in groups for row in group.rows if row.status == "ok"]
     lines = []
     if any(_adds_up_to_more(row) for row in rows):
         lines.append(
-            "Every column is at its own highest, and not everything lives at once: they add up to more than "
-            "the peak."
+            "Each column shows its own maximum. The maxima do not occur at the same time: they add up to "
+            "more than the peak."
         )
     if any(row.at_peak("temporary") is not None for row in rows):
-        lines.append("Temporary is what else the step had taken at the moment of the peak.")
+        lines.append("temporary: other memory that the step held at the peak.")
     if "cpu" in devices:
         lines.append(
-            "On the CPU the peak is resident memory: whole pages, with what libraries take, and with freed "
-            "memory that the allocator keeps. Differences of a few MiB say nothing."
+            "On the CPU the peak is resident memory: whole pages, including libraries and freed memory that "
+            "the allocator keeps. Differences of a few MiB are not significant."
         )
     if "cuda" in devices:
         lines.append(
-            "On a GPU the peak is what torch's allocator had handed out; the driver's context, NCCL's "
-            "buffers and gaps between blocks come on top."
+            "On a GPU the peak is memory allocated by torch; the CUDA context, NCCL's buffers and "
+            "fragmentation come on top."
         )
     return tuple(lines)
 

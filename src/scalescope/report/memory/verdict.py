@@ -1,4 +1,4 @@
-"""What `memory` says in sentences: what a sample costs, which batch fits, and what to do next."""
+"""The sentences of `memory`: what a sample takes, which batch fits, and what to do next."""
 
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.analysis.memory.rows import MemoryRow
@@ -7,23 +7,23 @@ from scalescope.report.numbers import counted, data_size
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
 
-_REMARKS = ("brief", "search")  # their failures are no failures of what was asked for
-
 
 def verdicts(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
-    """A sentence for each job, and one for each launch that was to tell more and did not."""
+    """A sentence for each job, and one for each optional launch that failed."""
     several = len(groups) > 1
     varied = varied_settings([group.trial for group in groups])
     lines = [name_of(group.trial, varied) * several + verdict(group) for group in groups]
     failed = [row for group in groups for row in group.ended_otherwise]
-    lines += [_failure(row) for row in failed if row.trial.settings["purpose"] in _REMARKS]
+    lines += [
+        _failure(row) for row in failed if row.trial.purpose in row.trial.benchmark_card.optional_purposes
+    ]
     return tuple(lines)
 
 
 def name_of(trial: Trial, varied: tuple[str, ...]) -> str:
-    """What tells a job from the others."""
+    """The name of a job among others."""
     others = [f", {name} {shown_value(trial, name)}" for name in varied if name != "strategy"]
-    return f"{trial.settings['strategy']}, {counted(trial.world_size, 'rank')}{''.join(others)}: "
+    return f"{trial.strategy}, {counted(trial.world_size, 'rank')}{''.join(others)}: "
 
 
 def _failure(row: MemoryRow) -> str:
@@ -31,7 +31,7 @@ def _failure(row: MemoryRow) -> str:
 
 
 def verdict(group: MemoryGroup) -> str:
-    """What a sample costs, on top of what, and how many of them fit."""
+    """What a sample takes, on top of what, and how many of them fit."""
     return f"{_cost(group)}; {_fit(group)}."
 
 
@@ -40,38 +40,40 @@ def _cost(group: MemoryGroup) -> str:
     if line is None or line.slope <= 0:
         row = group.largest_measured
         if row is None or row.peak is None:
-            return "What a sample costs is unknown"
-        return f"Batch {row.batch:,} takes {data_size(row.peak)} and no growth with the batch is seen"
+            return "The memory per sample is unknown"
+        return f"Batch {row.batch:,} takes {data_size(row.peak)}, with no measurable growth per sample"
     source = " (forecast)" if group.line_is_forecast else ""
     held = group.activations
     share = ""
     if not group.line_is_forecast and held is not None and 0 < held.slope <= line.slope:
-        share = f", {data_size(held.slope)} of it activations,"
-    return f"A sample costs {data_size(line.slope)}{share} on top of {data_size(max(0.0, line.base))}{source}"
+        share = f" ({data_size(held.slope)} of it activations)"
+    return (
+        f"Each sample takes {data_size(line.slope)}{share} on top of {data_size(max(0.0, line.base))}{source}"
+    )
 
 
 def _fit(group: MemoryGroup) -> str:
-    room = "" if group.capacity is None else f" {data_size(group.capacity)}"
+    room = "" if group.capacity is None else f" in {data_size(group.capacity)}"
     if group.is_tried:
         return _tried(group, room)
     batch = group.calculated_batch
     if batch is None:
         return "the largest batch that fits is unknown"
     if batch == 0:
-        return f"not even one sample fits{room} (calculated, not tried: {how_to_try(group)})"
-    return f"the largest batch that fits{room} is {batch:,} (calculated, not tried: {how_to_try(group)})"
+        return f"not even batch 1 fits{room} (calculated; {how_to_try(group)})"
+    return f"the largest batch that fits{room} is {batch:,} (calculated; {how_to_try(group)})"
 
 
 def _tried(group: MemoryGroup, room: str) -> str:
     fits, fails = group.bracket.fits, group.bracket.fails
     if group.bracket.is_all:
-        return f"all {fits:,} samples that the data has for a rank fit{room} (tried)"
+        return f"all {fits:,} samples per rank of the data set fit{room} (tried)"
     if fits == 0 and fails is None:
         return "the largest batch that fits is unknown"
     if fits == 0:
         if fails == 1:
-            return f"no batch fits{room}: 1 does not (tried)"
-        return f"batch {fails:,} does not fit{room}; smaller ones were not tried"
+            return f"not even batch 1 fits{room} (tried)"
+        return f"batch {fails:,} does not fit{room}; smaller batches were not tried"
     if fails is not None and fails - fits == 1:
         return f"the largest batch that fits{room} is {fits:,} (tried)"
     limit = "" if fails is None else f", {fails:,} does not"
@@ -80,15 +82,15 @@ def _tried(group: MemoryGroup, room: str) -> str:
 
 
 def how_to_try(group: MemoryGroup) -> str:
-    """What would have to be asked for so that batches are tried, or why they cannot be."""
+    """The options with which batches are tried, or why they cannot be."""
     if group.is_divided:
-        return f"a {group.trial.settings['strategy']} cuts its batch, --batch-size tries one"
+        return f"{group.trial.strategy} splits its batch; try one with --batch-size"
     limit = "" if group.is_bounded else " --memory-limit"
-    if group.trial.settings["purpose"] == "brief":
-        return f"scalescope memory{limit} tries"
-    if group.trial.settings["search"]:
-        return "--memory-limit tries"
-    return f"{limit.strip()} without --no-search tries".strip()
+    if group.trial.purpose == "brief":
+        return f"to try it: scalescope memory{limit}"
+    if group.trial.searches_batch:
+        return "to try it: --memory-limit"
+    return f"to try it: leave out --no-search{' and add --memory-limit' * bool(limit)}"
 
 
 def next_after_memory(run: Run) -> str | None:
@@ -96,10 +98,10 @@ def next_after_memory(run: Run) -> str | None:
     groups = memory_groups(run)
     open_ones = [group for group in groups if not group.is_tried and group.calculated_batch is not None]
     searchable = [open_one for open_one in open_ones if not open_one.is_divided]
-    if searchable and all(one.is_bounded for one in searchable):
+    if searchable and all(group.is_bounded for group in searchable):
         return "scalescope memory without --no-search finds the largest batch that fits."
     if searchable:
-        return "scalescope memory --memory-limit 4GiB tries which batch fits that much."
+        return "scalescope memory --memory-limit 4GiB finds the largest batch that fits in 4 GiB."
     if groups:
         return "scalescope train shows what a larger batch gains in speed."
     return None

@@ -42,7 +42,7 @@ def show(sections: Iterable[Section], target: Console, *, verbose: bool = False)
         if section.title:
             target.print(Text(printable(section.title), style="bold"))
         if section.table is not None:
-            target.print(_fitting(section.table, target))
+            target.print(_fitting(section.table, target, verbose))
         for line in lines:
             target.print(Text(printable(str(line))), soft_wrap=True)
 
@@ -56,14 +56,15 @@ def printable(text: str) -> str:
     )
 
 
-def _fitting(table: Table, target: Console) -> RichTable:
+def _fitting(table: Table, target: Console, verbose: bool) -> RichTable:
     """The table, with optional columns left out one after another until it fits, or else wrapped."""
     unlimited = target.options.update(width=_UNLIMITED)  # measured in the page itself, every table fits
+    hidden = set() if verbose else set(table.expert)
     for dropped in range(len(table.optional) + 1):
-        drawn = _draw(table, set(table.optional[:dropped]))
+        drawn = _draw(table, hidden | set(table.optional[:dropped]))
         if Measurement.get(target, unlimited, drawn).maximum <= target.width:
             return drawn
-    return _draw(table, set(table.optional), wrapped=True)
+    return _draw(table, hidden | set(table.optional), wrapped=True)
 
 
 def _draw(table: Table, left_out: set[str], *, wrapped: bool = False) -> RichTable:

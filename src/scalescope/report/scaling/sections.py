@@ -1,4 +1,4 @@
-"""The scaling table, its verdict and what Amdahl's law makes of it."""
+"""The scaling table, its verdict and what Amdahl's and Gustafson's laws predict."""
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import (
@@ -14,6 +14,7 @@ from scalescope.report.findings import findings_section
 from scalescope.report.numbers import (
     MISSING,
     counted,
+    in_ms,
     milliseconds,
     percent,
     percent_with_interval,
@@ -27,21 +28,21 @@ from scalescope.results.run import Run
 
 
 def scaling_sections(run: Run) -> tuple[Section, ...]:
-    """Verdict first, then the table, then what limits more ranks and what to doubt."""
+    """Verdict first, then the table, then what limits more ranks and what is uncertain."""
     rows = scaling_rows(configurations(run.results))
     if not rows:
-        return (Section(lines=("Nothing was measured that could be shown.",)),)
+        return (Section(lines=("There are no finished measurements to show.",)),)
     return (
         Section(lines=(verdict(rows),)),
         table_section(rows),
         *waterfall_sections(rows),
         *findings_section(diagnose(run)),
-        *_doubt_section(rows),
+        *_noise_section(rows),
     )
 
 
 def scaling_so_far(run: Run) -> str | None:
-    """The verdict in the middle of a run, with how much it stands on; None while nothing can be compared."""
+    """The verdict in the middle of a run, with its number of launches; None while nothing can be compared."""
     rows = scaling_rows(configurations(run.results))
     if all(row.is_baseline for row in rows):
         return None
@@ -49,6 +50,7 @@ def scaling_so_far(run: Run) -> str | None:
     return f"{verdict(rows).removesuffix('.')} ({counted(launches, 'launch')} each)."
 
 
+_SERIAL = "serial fraction"
 _DOUBTFUL = 0.5  # width of an interval as a share of its value
 
 
@@ -57,24 +59,19 @@ def next_after_scaling(run: Run) -> str | None:
     rows = scaling_rows(configurations(run.results))
     scaled = [row for row in rows if not row.is_baseline]
     if not rows:
-        return "--resume goes on; a larger --budget gets further."
+        return "continue with --resume; a larger --budget measures more."
     if not scaled:
-        return (
-            "other world sizes give something to compare with: --world-size 1,2 (--split-gpu 2 on one GPU)."
-        )
+        return "measure more world sizes to compare with: --world-size 1,2 (on one GPU add --split-gpu 2)."
     if any(row.efficiency.low is None for row in scaled):
-        return (
-            "several launches of each trial give every figure an interval (--repeats 5; under torchrun or "
-            "srun see --only-launch)."
-        )
+        return "add --repeats 5 for confidence intervals (under torchrun or srun see --only-launch)."
     if smallest_batch_reaching(rows, 0.8).batch is None:
         costly = [finding for finding in diagnose(run).findings if finding.share > 0.0 and finding.advice]
         if costly:
             return f"{costly[0].advice[0].label}: {costly[0].advice[0].command}"
         largest = max(row.batch for row in scaled)
         flag = "--batch-size" if scaled[0].trial.mode == "weak" else "--global-batch-size"
-        return f"more compute for the same gradients hides more of them: {flag} {largest * 2},{largest * 4}"
-    return "-v shows the interval of every figure and what makes it uncertain."
+        return f"a larger batch hides more of the gradient exchange: {flag} {largest * 2},{largest * 4}"
+    return "-v shows the interval of every figure and the causes of noise."
 
 
 def table_section(rows: tuple[ScalingRow, ...]) -> Section:
@@ -89,30 +86,29 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
         table=Table(
             columns=tuple(cells[0]),
             rows=tuple(tuple(row.values()) for row in cells),
-            left=frozenset(("mode", "reading")),
-            # The title, -v and results.json still tell what a narrow page leaves out.
-            optional=("mode", law, "serial", wrapped, "samples/s"),
+            left=frozenset(("mode", "rating")),
+            optional=("mode", law, _SERIAL, wrapped, "samples/s"),  # also in the title, -v and results.json
+            expert=frozenset(("mode", law, _SERIAL, wrapped)),
         ),
         details=_details(rows),
     )
 
 
 def _title(rows: tuple[ScalingRow, ...]) -> str:
-    first = max(rows, key=lambda row: row.ranks)  # one rank looks the same however the work is spread
-    settings = first.trial.settings
+    first = max(rows, key=lambda row: row.ranks)  # one rank is the same in both modes
     batch = "batch per rank" if first.trial.mode == "weak" else "global batch"
     bases = {row.baseline_ranks for row in rows}
     base = "" if bases == {1} else f" · relative to {counted(first.baseline_ranks, 'rank')}"
     if len(bases) > 1:
-        base = " · each batch relative to the fewest ranks measured"
-    shared = any(row.trial.settings["oversubscribe"] for row in rows)
-    marks = " · GPU shared by ranks: no scaling measurement" if shared else ""
+        base = " · each batch relative to its smallest world size"
+    shared = any(row.trial.oversubscribe for row in rows)
+    marks = " · ranks share a GPU: not a scaling measurement" if shared else ""
     brackets = ", 95 % intervals in brackets" if any(row.efficiency.has_interval for row in rows) else ""
     made = "".join(f" · {surrounding}" for surrounding in context(first.trial))
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (
-        f"{first.trial.mode} scaling · {settings['workload']} on {settings['device']} · {batch} · "
+        f"{first.trial.mode} scaling · {first.trial.workload} on {first.trial.device} · {batch} · "
         f"{launches} each{brackets}{base}{made}{marks}"
     )
 
@@ -120,34 +116,34 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
 def _cells(
     row: ScalingRow, next_sizes: tuple[int, ...], varied: tuple[str, ...], law: str, wrapped: str
 ) -> dict[str, str]:
-    one = row.configuration
+    configuration = row.configuration
     return {
-        "ranks": f"{row.ranks} (stand-in)" if row.trial.settings.get("stand_in") else f"{row.ranks}",
+        "ranks": f"{row.ranks} (stand-in)" if row.trial.stand_in else f"{row.ranks}",
         "batch": f"{row.batch:,}",
         **{name: shown_value(row.trial, name) for name in varied},
-        "step ms": milliseconds(one.step_time_s.value),
-        "samples/s": significant(one.samples_per_s.value, 4),
+        "step ms": milliseconds(configuration.step_time_s.value),
+        "samples/s": significant(configuration.samples_per_s.value, 4),
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
         wrapped: _against_wrapped(row),
         "exposed comm": _exposed(row),
-        "serial": _serial(row.serial_fraction),
+        _SERIAL: _serial(row.serial_fraction),
         law: _allowed(row, next_sizes),
         "mode": row.trial.mode,
-        "reading": row.reading,
+        "rating": row.reading,
     }
 
 
 def _wrapped_heading(rows: tuple[ScalingRow, ...]) -> str:
     """The other baseline is the strategy on one rank, which is not always DDP."""
-    strategies = {str(row.trial.settings["strategy"]) for row in rows} - {"single"}
-    return "vs DDP×1" if strategies <= {"ddp"} else "vs wrapped×1"
+    strategies = {row.trial.strategy for row in rows} - {"single"}
+    return "vs 1-rank DDP" if strategies <= {"ddp"} else "vs 1-rank wrapper"
 
 
 def _law_heading(row: ScalingRow, sizes: tuple[int, ...]) -> str:
     """Amdahl's law is about fixed work, Gustafson's about work that grows with the ranks."""
     law = "Amdahl" if row.trial.mode == "strong" else "Gustafson"
-    return f"{law} at {', '.join(map(str, sizes))}"
+    return f"{law} at {', '.join(map(str, sizes))} ranks"
 
 
 def _allowed(row: ScalingRow, sizes: tuple[int, ...]) -> str:
@@ -168,7 +164,7 @@ def _against_wrapped(row: ScalingRow) -> str:
     if row.efficiency_of_wrapped is not None:
         return percent(row.efficiency_of_wrapped.value)
     if row.wrapped is not None and row.is_baseline:
-        return f"{milliseconds(row.wrapped.step_time_s.value)} ms"
+        return in_ms(row.wrapped.step_time_s.value)
     return MISSING
 
 
@@ -179,7 +175,7 @@ def _exposed(row: ScalingRow) -> str:
     if exposed.value <= 0:
         return "~0 ms"
     mark = "" if _is_sure(exposed) else "~"
-    return f"{mark}{milliseconds(exposed.value)} ms ({percent(row.exposed_fraction)})"
+    return f"{mark}{in_ms(exposed.value)} ({percent(row.exposed_fraction)})"
 
 
 def _is_sure(estimate: Estimate) -> bool:
@@ -192,29 +188,30 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
     if not scaled:
         worlds = sorted({row.ranks for row in rows})
         if len(worlds) > 1:
-            return "Nothing can be compared yet: no batch was measured on two world sizes."
-        return f"Only {counted(worlds[0], 'rank')} measured: there is no scaling to see."
+            return "Nothing to compare yet: no batch was measured on two world sizes."
+        return f"Only {counted(worlds[0], 'rank')} was measured, so there is no scaling to report."
     most = max(row.ranks for row in scaled)
     base = min(row.baseline_ranks for row in scaled if row.ranks == most)
     at_most = [row for row in scaled if row.ranks == most and row.baseline_ranks == base]
     best = max(at_most, key=lambda row: row.efficiency.value)
     worst = min(at_most, key=lambda row: row.efficiency.value)
-    ideal = f"of {most / base:g}"
     varied = varied_settings([row.trial for row in rows])
     text = f"{most} ranks deliver {_delivery(worst, varied)}"
     if worst is not best:
         text += f" and {_delivery(best, varied)}"
-    text += f" {ideal} ({best.trial.mode} scaling)"
-    if best.trial.settings["oversubscribe"]:
-        return f"{text}: the ranks share a GPU, so this is no scaling measurement."
-    doubt = "; launches differ too much to be sure" if _is_doubtful(worst) or _is_doubtful(best) else ""
+    text += f" of an ideal {most / base:g}× ({best.trial.mode} scaling)"
+    if best.trial.oversubscribe:
+        return f"{text}. The ranks share a GPU, so this is not a scaling measurement."
+    doubt = (
+        "; uncertain, because launches differ too much" if _is_doubtful(worst) or _is_doubtful(best) else ""
+    )
     if varied:  # several jobs in one table: the smallest batch of which?
         return f"{text}{doubt}."
     return f"{text}; {_reach_text(rows)}{doubt}."
 
 
 def _is_doubtful(row: ScalingRow) -> bool:
-    """Whether the interval is so wide that another day would say something else."""
+    """Whether the interval is so wide that another run may rate it differently."""
     share = row.efficiency
     if share.low is None or share.high is None:
         return False
@@ -228,17 +225,18 @@ def _delivery(row: ScalingRow, varied: tuple[str, ...]) -> str:
 
 
 def _reach_text(rows: tuple[ScalingRow, ...]) -> str:
-    parts = [_reach_words(smallest_batch_reaching(rows, share)) for share in (0.8, 0.9)]
-    if parts[0] == parts[1]:
-        return f"80 % and 90 % are reached {parts[0]}"
-    return f"80 % is reached {parts[0]}, 90 % {parts[1]}"
+    good, excellent = (smallest_batch_reaching(rows, share) for share in (0.8, 0.9))
+    if good.batch is None and excellent.batch is None:
+        return "80 % and 90 % efficiency were not reached"
+    if good == excellent:
+        return f"80 % and 90 % efficiency from {_batch_text(good)} on"
+    ninety = "not reached" if excellent.batch is None else f"from {_batch_text(excellent)} on"
+    eighty = "not reached" if good.batch is None else f"from {_batch_text(good)} on"
+    return f"80 % efficiency {eighty}, 90 % {ninety}"
 
 
-def _reach_words(reach: Reach) -> str:
-    if reach.batch is None:
-        return "by no batch measured"
-    sure = "" if reach.certain else " (not certain)"
-    return f"from batch {reach.batch:,}{sure}"
+def _batch_text(reach: Reach) -> str:
+    return f"batch {reach.batch:,}{'' if reach.certain else ' (not certain)'}"
 
 
 def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
@@ -246,19 +244,27 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
     lines = []
     for row in rows:
         step = row.configuration.step_time_s
-        text = f"{_name(row)}: step {_ms(step)}, median {milliseconds(row.configuration.median_step_s)} ms"
+        text = f"{_name(row)}: step {_ms(step)}, median {in_ms(row.configuration.median_step_s)}"
         if row.exposed_comm_s is not None:
             text += f", exposed communication {_ms(row.exposed_comm_s)}"
         if row.efficiency_of_wrapped is not None:
-            text += f", against DDP on one rank {percent_with_interval(row.efficiency_of_wrapped)}"
+            text += (
+                f", efficiency against {_wrapper(row)} on one rank "
+                f"{percent_with_interval(row.efficiency_of_wrapped)}"
+            )
         if row.trial.mode == "weak" and row.amdahl_fraction is not None:
-            text += f", Amdahl's law (for fixed work) would call {_serial(row.amdahl_fraction)} serial"
+            text += f", serial fraction by Amdahl's law (fixed work) {_serial(row.amdahl_fraction)}"
         lines.append(text)
     lines.append(
-        "Exposed communication is the step minus the slowest rank's step with a hook that sends nothing: "
-        "what compute does not hide. T_multi − T_single would also hold wrapper, contention and stragglers."
+        "Exposed communication is the step time minus the slowest rank's step time with communication "
+        "disabled: the part that compute does not hide. T_multi − T_single also contains wrapper overhead, "
+        "contention and stragglers."
     )
     return tuple(lines)
+
+
+def _wrapper(row: ScalingRow) -> str:
+    return "DDP" if row.trial.strategy == "ddp" else row.trial.strategy
 
 
 def _name(row: ScalingRow) -> str:
@@ -267,12 +273,15 @@ def _name(row: ScalingRow) -> str:
 
 def _ms(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
-        return f"{milliseconds(estimate.value)} ms (no interval)"
-    return f"{milliseconds(estimate.value)} ms [{milliseconds(estimate.low)}, {milliseconds(estimate.high)}]"
+        return f"{in_ms(estimate.value)} (no interval)"
+    return f"{in_ms(estimate.value)} [{milliseconds(estimate.low)}, {milliseconds(estimate.high)}]"
 
 
-def _doubt_section(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
+def _noise_section(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
     unstable = sum(bool(row.configuration.instabilities()) for row in rows)
-    head = f"Unstable: {unstable} of {len(rows)} rows are noisier than a calm machine gives; -v says why."
+    head = (
+        f"{unstable} of {counted(len(rows), 'row')} {'is' if unstable == 1 else 'are'} noisy "
+        "(launches differ, or the speed changed during a launch); -v shows the causes."
+    )
     details = tuple(f"{_name(row)}: {warning}" for row in rows for warning in warnings_of(row.configuration))
     return (Section(lines=(head,) if unstable else (), details=details),)

@@ -1,13 +1,16 @@
-"""Traces in words: where a step went on every rank, what hides behind what, and which exchange does not."""
+"""Traces in words: the parts of a step on every rank, how much is hidden, and the most exposed exchange."""
 
 from typing import Any
 
 from scalescope.analysis.trace.profile import BucketTiming, TraceProfile, profiles
-from scalescope.analysis.trace.rank_trace import IDLE_CAUSES, TracedStep
-from scalescope.report.numbers import MISSING, data_size, milliseconds, percent
+from scalescope.analysis.trace.rank_trace import DATA, HOST, QUEUED, TracedStep
+from scalescope.report.numbers import MISSING, data_size, in_ms, milliseconds, percent
 from scalescope.report.section import Section, Table
 from scalescope.results.run import Run
 
+_IDLE = {DATA: "waiting for samples", QUEUED: "queued behind another stream"}
+_IDLE_GPU = {**_IDLE, HOST: "waiting for the host to launch kernels"}
+_IDLE_CPU = {**_IDLE, HOST: "between operations"}
 _MOST_KERNELS = 5
 _MOST_BUCKETS = 8
 _WORTH_NAMING_S = 1e-5
@@ -16,13 +19,13 @@ _LATE = 0.1  # of the transfer: waiting that is worth a name
 
 
 def profile_sections(run: Run) -> tuple[Section, ...]:
-    """One section for each trial that was recorded."""
+    """One section for each trial that was traced."""
     return tuple(_section(profile) for profile in profiles(run))
 
 
 def _section(profile: TraceProfile) -> Section:
     missing = [f"Rank {rank}: {reason}." for rank, reason in profile.unread.items()]
-    title = f"Trace · {profile.trial.label.removeprefix('profile, ')}"
+    title = f"Trace · {profile.trial.job_label} · ms per step"
     if not profile.ranks:
         return Section(title=title, lines=tuple(missing))
     return Section(
@@ -41,7 +44,7 @@ def _section(profile: TraceProfile) -> Section:
 
 
 def _parts(profile: TraceProfile) -> Table:
-    columns = ("rank", "step ms", "compute", "communication", "hidden", "exposed", "copies", "idle")
+    columns = ("rank", "step", "compute", "communication", "hidden", "exposed", "copies", "idle")
     rows = tuple(_row(profile, rank) for rank in sorted(profile.ranks))
     return Table(columns=columns, rows=rows)
 
@@ -63,29 +66,29 @@ def _row(profile: TraceProfile, rank: int) -> tuple[str, ...]:
 
 
 def _slowed(profile: TraceProfile) -> list[str]:
-    """Recording costs time: traced steps explain, timed ones count."""
+    """Tracing costs time: traced steps explain, untraced ones are the measurement."""
     if profile.untraced_step_s is None:
         return []
     return [
-        f"Recorded steps take {milliseconds(profile.traced_step_s)} ms, steps that nobody watches "
-        f"{milliseconds(profile.untraced_step_s)} ms: read shares here, times from the timed launches."
+        f"Traced steps take {in_ms(profile.traced_step_s)}, untraced ones {in_ms(profile.untraced_step_s)}: "
+        "use the shares of this table, and the times of untraced launches."
     ]
 
 
 def _hidden(profile: TraceProfile) -> list[str]:
-    """How much of communication hides behind compute, by the trace and by DDP itself."""
+    """How much of communication is hidden behind compute, by the trace and by DDP itself."""
     if profile.overlap is None:
         return []
-    said = f"{percent(profile.overlap)} of communication hides behind compute"
+    text = f"{percent(profile.overlap)} of communication is hidden behind compute"
     if profile.span_overlap is None or profile.ddp_overlap is None or profile.disagreement is None:
-        return [f"{said}."]
-    agree = "" if profile.disagreement <= _FAR_APART else ", which is far apart: trust neither without a look"
+        return [f"{text}."]
+    agree = "" if profile.disagreement <= _FAR_APART else "; the two differ widely, so check the trace"
     lines = [
-        f"{said}; from the first bucket's start to the last one's end backward still computes "
-        f"{percent(profile.span_overlap)} of the time, DDP's own counters say {percent(profile.ddp_overlap)}{agree}."
+        f"{text}; backward computes during {percent(profile.span_overlap)} of the time from the first "
+        f"bucket's start to the last bucket's end (DDP's counters: {percent(profile.ddp_overlap)}{agree})."
     ]
     if profile.span_overlap == 0.0:
-        lines.append("No exchange begins before backward has ended: nothing can be hidden.")
+        lines.append("No exchange starts before backward ends, so nothing is hidden.")
     return lines
 
 
@@ -97,10 +100,9 @@ def _exposed_buckets(profile: TraceProfile) -> list[str]:
     of_all = len(profile.buckets)
     which = "the only exchange" if of_all == 1 else f"exchange {worst.number} of {of_all}"
     size = "" if worst.size_bytes is None else f" ({data_size(worst.size_bytes)})"
-    return [
-        f"Most exposed is {which}{size}: {milliseconds(worst.exposed_s)} of its "
-        f"{milliseconds(worst.time_s)} ms hide behind nothing."
-    ]
+    part, whole = milliseconds(worst.exposed_s), milliseconds(worst.time_s)
+    times = f"{whole} ms, all of it exposed" if part == whole else f"{part} of {whole} ms exposed"
+    return [f"Most exposed is {which}{size}: {times}."]
 
 
 def _waiting(profile: TraceProfile) -> list[str]:
@@ -109,18 +111,19 @@ def _waiting(profile: TraceProfile) -> list[str]:
         return []  # one rank alone was recorded, or exchanges overlap or have a root
     waits = {rank: profile.waiting_s(rank) or 0.0 for rank in profile.ranks}
     longest, last = max(waits, key=waits.__getitem__), min(waits, key=waits.__getitem__)
-    said = f"Of a step's exchanges {milliseconds(profile.transfer_s)} ms are transfer"
+    text = f"Exchanges of a step transfer data for {in_ms(profile.transfer_s)}"
     if waits[longest] - waits[last] < _LATE * profile.transfer_s:
-        return [f"{said}; no rank waits for its peers much longer than the others."]
+        return [f"{text}; all ranks wait for their peers about equally long."]
     return [
-        f"{said}; rank {longest} waits {milliseconds(waits[longest])} ms more for a peer, rank {last} the "
-        "least: it comes last."
+        f"{text}; rank {longest} waits another {in_ms(waits[longest])} for its peers, rank {last} waits the "
+        "least, so it is the last to arrive."
     ]
 
 
 def _idle(profile: TraceProfile) -> list[str]:
     causes = {cause: time_s for cause, time_s in profile.idle_s.items() if time_s > _WORTH_NAMING_S}
-    words = [f"{milliseconds(time_s)} ms {IDLE_CAUSES[cause]}" for cause, time_s in causes.items()]
+    words_of = _IDLE_GPU if profile.trial.on_gpu else _IDLE_CPU
+    words = [f"{in_ms(time_s)} {words_of[cause]}" for cause, time_s in causes.items()]
     return [f"Idle: {', '.join(words)}."] if words else []
 
 
@@ -129,7 +132,7 @@ def _longest(profile: TraceProfile) -> list[str]:
     whole_s = sum(time_s for _, time_s, _ in profile.kernels)
     steps = len(next(iter(profile.ranks.values())).steps)
     return [
-        f"{percent(time_s / whole_s)} of compute: {name[:80]} ({count // steps} a step)"
+        f"{percent(time_s / whole_s)} of compute: {name[:80]} ({count // steps} per step)"
         for name, time_s, count in profile.kernels[:_MOST_KERNELS]
         if whole_s > 0.0
     ]
@@ -141,10 +144,10 @@ def _all_buckets(profile: TraceProfile) -> list[str]:
 
 def _bucket_line(bucket: BucketTiming) -> str:
     size = MISSING if bucket.size_bytes is None else data_size(bucket.size_bytes)
-    transfer = "" if bucket.transfer_s is None else f", transfer {milliseconds(bucket.transfer_s)} ms"
+    transfer = "" if bucket.transfer_s is None else f", transfer {in_ms(bucket.transfer_s)}"
     return (
-        f"exchange {bucket.number}: {bucket.name[:40]}, {size}, {milliseconds(bucket.time_s)} ms{transfer}, "
-        f"exposed {milliseconds(bucket.exposed_s)} ms"
+        f"exchange {bucket.number}: {bucket.name[:40]}, {size}, {in_ms(bucket.time_s)}{transfer}, "
+        f"exposed {in_ms(bucket.exposed_s)}"
     )
 
 
@@ -161,7 +164,7 @@ def _json(profile: TraceProfile) -> dict[str, Any]:
     return {
         "trial_id": profile.trial.trial_id,
         "world_size": profile.trial.world_size,
-        "strategy": profile.trial.settings["strategy"],
+        "strategy": profile.trial.strategy,
         "files": {str(rank): name for rank, name in profile.files.items()},
         "unread": {str(rank): reason for rank, reason in profile.unread.items()},
         "traced_step_s": profile.traced_step_s,

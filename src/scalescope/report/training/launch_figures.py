@@ -1,12 +1,12 @@
-"""What a launch says in a few words, for tables that fill up while a run goes on."""
+"""The main figures of a launch, for tables that fill up during a run."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.launches import summarise
-from scalescope.report.numbers import data_rate, data_size, milliseconds, significant
+from scalescope.report.numbers import data_rate, data_size, in_ms, significant
 from scalescope.results.result import Result
 
 
@@ -24,19 +24,31 @@ def figures_of(result: Result) -> LaunchFigures | None:
     """The figures of a launch that ended well; None for others."""
     if result.status != "ok" or not result.ranks:
         return None
-    benchmark = result.settings["benchmark"]
-    if benchmark == "train":
-        launch = summarise(result)
-        return LaunchFigures(
-            step_s=statistics.median(launch.step_times_s), samples_per_s=launch.samples_per_s
-        )
-    if benchmark == "comm":
-        rates = [row.busbw_bytes_per_s for row in collective_rows([result]) if row.size_bytes]
-        return LaunchFigures(busbw_bytes_per_s=max(rates, default=None))
-    if benchmark == "memory":
-        peaks = [record.counters.get("measured/peak") for record in result.ranks]
-        return LaunchFigures(peak_bytes=max((float(peak) for peak in peaks if peak), default=None))
-    return LaunchFigures()
+    read = _READERS.get(result.trial.benchmark_card.launch_figure)
+    return LaunchFigures() if read is None else read(result)
+
+
+def _step_time(result: Result) -> LaunchFigures:
+    launch = summarise(result)
+    return LaunchFigures(step_s=statistics.median(launch.step_times_s), samples_per_s=launch.samples_per_s)
+
+
+def _bus_bandwidth(result: Result) -> LaunchFigures:
+    rates = [row.busbw_bytes_per_s for row in collective_rows([result]) if row.size_bytes]
+    return LaunchFigures(busbw_bytes_per_s=max(rates, default=None))
+
+
+def _peak_memory(result: Result) -> LaunchFigures:
+    peaks = [record.counters.get("measured/peak") for record in result.ranks]
+    return LaunchFigures(peak_bytes=max((float(peak) for peak in peaks if peak), default=None))
+
+
+# How to read the figure that a benchmark's card names.
+_READERS: dict[str | None, Callable[[Result], LaunchFigures]] = {
+    "step time": _step_time,
+    "bus bandwidth": _bus_bandwidth,
+    "peak memory": _peak_memory,
+}
 
 
 def main_figure(launches: Sequence[LaunchFigures]) -> str | None:
@@ -45,7 +57,7 @@ def main_figure(launches: Sequence[LaunchFigures]) -> str | None:
     busbw = _median(launch.busbw_bytes_per_s for launch in launches)
     peak = _median(launch.peak_bytes for launch in launches)
     if step_s is not None:
-        return f"{milliseconds(step_s)} ms"
+        return in_ms(step_s)
     if busbw is not None:
         return data_rate(busbw)
     return None if peak is None else data_size(peak)

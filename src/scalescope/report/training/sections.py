@@ -5,9 +5,18 @@ import json
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
-from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial, identity
-from scalescope.report.numbers import MISSING, is_useful, milliseconds, percent, significant
+from scalescope.report.numbers import (
+    MISSING,
+    flop_rate,
+    in_ms,
+    in_s,
+    is_useful,
+    milliseconds,
+    percent,
+    range_ms,
+    significant,
+)
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
@@ -19,25 +28,27 @@ _MOST_EPOCHS = 20  # shown; results.json has them all
 def training_sections(run: Run) -> tuple[Section, ...]:
     """A summary for every configuration that was measured."""
     measured = configurations(run.results)
-    shown = [(summary_section(one), epoch_section(one)) for one in measured]
-    found = tuple(section for pair in shown for section in pair if section is not None)
-    return (*found, side_by_side(measured)) if len(measured) > 1 else found
+    shown = [(summary_section(configuration), epoch_section(configuration)) for configuration in measured]
+    sections = tuple(section for pair in shown for section in pair if section is not None)
+    return (*sections, side_by_side(measured)) if len(measured) > 1 else sections
 
 
 def side_by_side(measured: tuple[Configuration, ...]) -> Section:
     """All configurations of a sweep in one table, by ranks, batch and what was varied."""
-    trials = [one.trial for one in measured]
+    trials = [configuration.trial for configuration in measured]
     varied = varied_settings(trials)
     columns = ("configuration", *varied, "step ms", "samples/s", "95 % interval")
     rows = tuple(
         (
-            one.trial.label,
-            *(shown_value(one.trial, name) for name in varied),
-            milliseconds(one.step_time_s.value),
-            significant(one.samples_per_s.value, 4),
-            _rate_interval(one),
+            configuration.trial.label,
+            *(shown_value(configuration.trial, name) for name in varied),
+            milliseconds(configuration.step_time_s.value),
+            significant(configuration.samples_per_s.value, 4),
+            _rate_interval(configuration),
         )
-        for one in sorted(measured, key=lambda one: _place(one.trial, varied))
+        for configuration in sorted(
+            measured, key=lambda configuration: _sort_key(configuration.trial, varied)
+        )
     )
     return Section(
         title="Side by side",
@@ -45,7 +56,7 @@ def side_by_side(measured: tuple[Configuration, ...]) -> Section:
     )
 
 
-def _place(trial: Trial, varied: tuple[str, ...]) -> tuple[object, ...]:
+def _sort_key(trial: Trial, varied: tuple[str, ...]) -> tuple[object, ...]:
     return trial.world_size, trial.rank_batch_size, *(shown_value(trial, name) for name in varied)
 
 
@@ -60,53 +71,60 @@ def next_after_training(run: Run) -> str | None:
     """What to do after `train`."""
     if not run.of_status("ok"):
         return None
-    timed = [result for result in run.results if result.settings["benchmark"] == "train"]
+    timed = [result for result in run.results if result.trial.is_training]
     more = "" if len(timed) > 1 else "; --repeats 5 gives an interval"
     return f"scalescope scale shows how this changes with the number of ranks{more}."
 
 
 def training_sentence(configuration: Configuration) -> str:
     """The fastest configuration in a sentence."""
-    step = configuration.step_time_s
+    trial = configuration.trial
     return (
-        f"{configuration.trial.settings['workload']} ({configuration.trial.label}) trains {_throughput(configuration)} on {configuration.device}, "
-        f"{milliseconds(step.value)} ms a step."
+        f"{trial.workload} ({trial.label}) trains {_throughput(configuration)} on {configuration.device}, "
+        f"{in_ms(configuration.step_time_s.value)} per step."
     )
 
 
 def summary_section(configuration: Configuration) -> Section:
-    """The benchmark's summary, in the words and columns its users know."""
-    settings = configuration.trial.settings
+    """The benchmark's summary, in the lines its users know."""
     step = configuration.step_time_s
-    shown = {name: value for name, value in identity(settings).items() if value is not None}
-    own = configuration.launches[0].own_optimizer
-    if own is not None:
-        shown = {**shown, "optimizer": f"{own} of the workload"}
+    stored = identity(configuration.trial.settings)
+    shown = {name: value for name, value in stored.items() if value is not None}
+    workload_optimizer = configuration.launches[0].own_optimizer
+    if workload_optimizer is not None:
+        shown = {**shown, "optimizer": f"{workload_optimizer} of the workload"}
         shown.pop("lr")
-    total = configuration.measured_steps + settings["warmup_steps"]
+    warmup = configuration.trial.warmup_steps
+    total = configuration.measured_steps + warmup
     facts = [
         ("World size", f"{configuration.trial.world_size}"),
         ("Device", configuration.device),
         ("Config", json.dumps(shown)),
-        ("Warmup steps", f"{settings['warmup_steps']}"),
+        ("Warmup steps", f"{warmup}"),
         ("Measured steps", f"{configuration.measured_steps} / {total}"),
-        ("Measured window", f"{significant(configuration.window_s)} s per launch"),
-        ("Avg step time", f"{step.value * 1e3:.2f} ms"),
+        ("Measured window", f"{in_s(configuration.window_s)} per launch"),
+        ("Avg step time", in_ms(step.value, 2)),
         ("Throughput", _throughput(configuration)),
         ("Measured samples", f"{sum(launch.samples for launch in configuration.launches):,}"),
-        ("Median step time", f"{configuration.median_step_s * 1e3:.2f} ms"),
+        ("Median step time", in_ms(configuration.median_step_s, 2)),
         ("95 % interval", _interval(configuration)),
-        ("Reading", compute_reading(configuration)),
+        ("Compute rate", compute_reading(configuration)),
         *[("GPU", text) for text in (gpu_reading(configuration.telemetry),) if text],
         *[("CPU", text) for text in (cpu_reading(configuration.telemetry),) if text],
     ]
     lines = [f"{label:<{_LABEL_WIDTH}}: {text}" for label, text in facts]
     lines += [f"{'Warning':<{_LABEL_WIDTH}}: {doubt}" for doubt in warnings_of(configuration)]
-    return Section(title="=== DDP Scaling Benchmark ===", lines=tuple(lines))
+    return Section(title=_banner(configuration.trial), lines=tuple(lines))
+
+
+def _banner(trial: Trial) -> str:
+    if trial.strategy == "ddp":
+        return "=== DDP Scaling Benchmark ==="
+    return f"=== Training Benchmark ({trial.strategy}) ==="
 
 
 def _throughput(configuration: Configuration) -> str:
-    unit = cards.card("workloads", configuration.trial.settings["workload"]).unit
+    unit = configuration.trial.workload_card.unit
     samples = f"{configuration.samples_per_s.value:,.0f} {unit}/s"
     return (
         samples
@@ -116,17 +134,17 @@ def _throughput(configuration: Configuration) -> str:
 
 
 def epoch_section(configuration: Configuration) -> Section | None:
-    """How the training went, epoch by epoch, and where it ended; nothing where one epoch says nothing."""
+    """Time and accuracy of every epoch; None for a single epoch without an evaluation."""
     epochs = configuration.epochs
     if not has_epochs(epochs):
         return None
-    judged = epochs[-1].validation_accuracy is not None
-    columns = ("Epoch", "Time (s)", "Train accuracy", "Validation accuracy")[: 4 if judged else 2]
+    evaluated = epochs[-1].validation_accuracy is not None
+    columns = ("Epoch", "Time (s)", "Train accuracy", "Validation accuracy")[: 4 if evaluated else 2]
     rows = tuple(_epoch_cells(epoch)[: len(columns)] for epoch in _first_and_last(epochs))
     return Section(
         title=f"Epochs ({configuration.trial.label})",
         table=Table(columns=columns, rows=rows),
-        lines=(_final_accuracy(epochs[-1]),) if judged else (),
+        lines=(_final_accuracy(epochs[-1]),) if evaluated else (),
     )
 
 
@@ -152,74 +170,70 @@ def _epoch_cells(epoch: Epoch | None) -> tuple[str, ...]:
 
 
 def context(trial: Trial) -> list[str]:
-    """What was made for this trial: a result from a shaped link or a split GPU must say so."""
-    found = []
-    if trial.settings.get("link"):
-        found.append(f"link shaped to {trial.settings['link']}")
-    if trial.settings.get("split_gpu"):
-        found.append(f"one GPU split in {trial.settings['split_gpu']}: memory bandwidth and power are shared")
-    if trial.settings.get("stand_in"):
-        found.append("ranks stand in: each sleeps for the compute time one was measured to need alone")
-    return found
+    """What was emulated for this trial: an emulated network, a split GPU or stand-in ranks."""
+    lines = []
+    if trial.link:
+        lines.append(f"network emulated at {trial.link}")
+    if trial.split_gpu:
+        lines.append(f"one GPU split into {trial.split_gpu} parts that share memory bandwidth and power")
+    if trial.stand_in:
+        lines.append("stand-in ranks: each sleeps for the compute time measured on one rank")
+    return lines
 
 
 def warnings_of(configuration: Configuration) -> list[str]:
     """What a reader must know before believing this configuration."""
-    found = [f"unstable: {cause}" for cause in configuration.instabilities()] + configuration.remarks()
-    found[:0] = context(configuration.trial)
-    if configuration.trial.settings["oversubscribe"]:
-        found.insert(0, "ranks share a GPU: this is no scaling measurement")
-    return found
+    warnings = [f"noisy: {cause}" for cause in configuration.instabilities()] + configuration.remarks()
+    warnings[:0] = context(configuration.trial)
+    if configuration.trial.oversubscribe:
+        warnings.insert(0, "ranks share a GPU: this is not a scaling measurement")
+    return warnings
 
 
 def _interval(configuration: Configuration) -> str:
     step = configuration.step_time_s
     if step.low is None or step.high is None:
-        return "no interval: one launch"
+        return "none (one launch)"
     if not is_useful(step):
-        return (
-            f"too wide to say anything: {len(configuration.launches)} launches are too few or too different"
-        )
-    return f"{step.low * 1e3:.2f} to {step.high * 1e3:.2f} ms (average step, over {len(configuration.launches)} launches)"
+        return f"too wide to be useful: {len(configuration.launches)} launches are too few or differ too much"
+    launches = len(configuration.launches)
+    return f"{range_ms(step.low, step.high, 2)} (average step, over {launches} launches)"
 
 
 def compute_reading(configuration: Configuration) -> str:
-    """How much of the device one rank uses, held against a bare matrix product on the same device."""
+    """The compute rate of one rank, compared with a plain matrix multiplication on the same device."""
     rate, ceiling, mfu = configuration.model_flops_per_s, configuration.matmul_flops_per_s, configuration.mfu
     if rate is None:
         return "unknown: the operations of this workload could not be counted"
-    shown = f"{_flops(rate)} a rank"
+    shown = f"{flop_rate(rate)} per rank"
     if ceiling is None or mfu is None:
         return shown
-    return f"{shown}, {percent(mfu)} of a bare matrix product ({_flops(ceiling)})"
+    return f"{shown}, {percent(mfu)} of a plain matrix multiplication ({flop_rate(ceiling)})"
 
 
-def gpu_reading(seen: TelemetrySummary) -> str | None:
-    """What the GPUs did in the window; None where there was none to look at."""
-    if not seen.knows_gpu:
-        return None if seen.problem is None else f"unknown: {seen.problem}"
-    facts = [] if seen.gpu_utilization is None else [f"{percent(seen.gpu_utilization)} busy"]
-    if seen.power_w is not None:
-        limit = "" if seen.power_limit_w is None else f" of {seen.power_limit_w:.0f}"
-        facts.append(f"{seen.power_w:.0f}{limit} W")
-    if seen.sm_clock_hz is not None:
-        limit = "" if seen.sm_clock_limit_hz is None else f" of {seen.sm_clock_limit_hz / 1e6:,.0f}"
-        facts.append(f"{seen.sm_clock_hz / 1e6:,.0f}{limit} MHz")
-    if seen.temperature_c is not None:
-        facts.append(f"{seen.temperature_c:.0f} °C")
-    return ", ".join([*facts, *(f"slowed by {name}" for name in seen.slowdowns)])
+def gpu_reading(telemetry: TelemetrySummary) -> str | None:
+    """What the GPUs did in the window; None where there was none."""
+    if not telemetry.knows_gpu:
+        return None if telemetry.problem is None else f"unknown: {telemetry.problem}"
+    facts = [] if telemetry.gpu_utilization is None else [f"{percent(telemetry.gpu_utilization)} busy"]
+    if telemetry.power_w is not None:
+        limit = "" if telemetry.power_limit_w is None else f" of {telemetry.power_limit_w:.0f}"
+        facts.append(f"{telemetry.power_w:.0f}{limit} W")
+    if telemetry.sm_clock_hz is not None:
+        limit = "" if telemetry.sm_clock_limit_hz is None else f" of {telemetry.sm_clock_limit_hz / 1e6:,.0f}"
+        facts.append(f"{telemetry.sm_clock_hz / 1e6:,.0f}{limit} MHz")
+    if telemetry.temperature_c is not None:
+        facts.append(f"{telemetry.temperature_c:.0f} °C")
+    return ", ".join([*facts, *(f"slowed by {name}" for name in telemetry.slowdowns)])
 
 
-def cpu_reading(seen: TelemetrySummary) -> str | None:
-    """What the processor did in the window; None where the system does not say."""
-    if seen.host_utilization is None:
+def cpu_reading(telemetry: TelemetrySummary) -> str | None:
+    """What the processor did in the window; None where the system does not report it."""
+    if telemetry.host_utilization is None:
         return None
-    host = f"{percent(seen.host_utilization)} of the host busy"
-    return host if seen.rank_busy_cores is None else f"{seen.rank_busy_cores:.1f} cores busy a rank, {host}"
-
-
-def _flops(rate: float) -> str:
-    for size, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
-        if rate >= size:
-            return f"{significant(rate / size)} {unit}"
-    return f"{significant(rate / 1e6)} MFLOP/s"
+    host = f"{percent(telemetry.host_utilization)} of the host busy"
+    return (
+        host
+        if telemetry.rank_busy_cores is None
+        else f"{telemetry.rank_busy_cores:.1f} cores busy per rank, {host}"
+    )

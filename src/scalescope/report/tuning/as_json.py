@@ -37,8 +37,11 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
             for attempt in tuning.attempts
         ],
         "scaling": {
-            name or "now": {"speedup": one.value, "ci95": [one.low, one.high] if one.has_interval else None}
-            for name, one in tuning.scaling.items()
+            name or "now": {
+                "speedup": speedup.value,
+                "ci95": [speedup.low, speedup.high] if speedup.has_interval else None,
+            }
+            for name, speedup in tuning.scaling.items()
         },
         "winner": sorted(tuning.winner),
         "recommended": tuning.recommended,

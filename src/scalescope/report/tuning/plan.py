@@ -17,12 +17,12 @@ def plan_of_tuning(
 ) -> Section:
     """What --dry-run shows: (lever, what it changes) of all that would be tried."""
     limit = "" if budget_s is None else f", {duration(budget_s)} at most"
-    often = f"Up to {launches} launches each" if launches > 1 else "One launch each, which is no verdict"
+    often = f"Up to {launches} launches each" if launches > 1 else "One launch each, so no verdict"
     columns = ("lever", "changes")
     return Section(
-        title=f"Would be tried against {baseline.label}",
+        title=f"Levers to compare with {baseline.label}",
         table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
-        lines=(f"{often}, roughly {duration(seconds)} for all of them{limit}. Nothing was run.", *formats),
+        lines=(f"{often}, about {duration(seconds)} in all{limit}. Nothing was run.", *formats),
     )
 
 

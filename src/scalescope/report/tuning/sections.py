@@ -1,4 +1,4 @@
-"""What `tune` found: the sentence, what was tried, what adds up, and the line that runs it."""
+"""The result of `tune`: the sentence, what was tried, what adds up, and the line that runs it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,17 @@ from scalescope.analysis.tuning.lever_comparison import LeverComparison
 from scalescope.analysis.tuning.search import Attempt
 from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import MISSING, counted, data_size, is_useful, percent, shortened
+from scalescope.report.numbers import (
+    MISSING,
+    counted,
+    data_size,
+    detectable,
+    detection_limit,
+    is_useful,
+    percent,
+    shortened,
+    signed_percent,
+)
 from scalescope.report.section import Section, Table
 from scalescope.report.tuning.plan import left_out_section
 
@@ -17,7 +27,7 @@ NOW = ""  # the baseline's name among jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """All that a tuning run can say."""
+    """The results of a tuning run."""
 
     levers: tuple[tuple[str, str, str], ...]  # (setting and value, trial id, what it changes)
     inapplicable: tuple[tuple[str, str], ...]
@@ -32,7 +42,7 @@ class Tuning:
     final: LeverComparison | None
     threshold: float
     finished: bool
-    one_launch_each: bool = False  # by ranks that stay the same processes: nothing can be proven
+    one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
 
     @property
     def recommended(self) -> bool:
@@ -40,65 +50,69 @@ class Tuning:
         return self.final is not None and self.final.verdict == "faster" and not self.final.loss_differs
 
 
-_SCALING = "all ranks ÷ one"
+_SPEED = "speedup"
+_SCALING = "speedup over 1 rank"
+_DETECTABLE = "detectable change"
 _ORDER = {"faster": 0, "no difference": 1, "inconclusive": 2, "slower": 3, "failed": 4, MISSING: 5}
 
 
 def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     """Verdict first, then the table of everything tried, then the combinations and what does not apply."""
-    found = [Section(lines=(verdict(tuning), *_of_other_jobs(tuning))), _tried(tuning)]
+    sections = [Section(lines=(verdict(tuning), *_of_other_jobs(tuning))), _tried(tuning)]
     if tuning.attempts:
-        found.append(_combined(tuning))
-    return (*found, *left_out_section(tuning.inapplicable))
+        sections.append(_combined(tuning))
+    return (*sections, *left_out_section(tuning.inapplicable))
 
 
 def verdict(tuning: Tuning) -> str:
-    """One sentence: what to change and what it gives, or that nothing is known to help."""
-    ended = "" if tuning.finished else " The search ended early; --resume goes on."
+    """One sentence: what to change and what it gives, or that no lever was found to be faster."""
+    ended = "" if tuning.finished else " The search ended early; continue with --resume."
     if tuning.final is not None and tuning.recommended:
-        return f"{_names(tuning.winner)} is {_times(tuning.final)} as fast as it is now.{ended}"
+        return f"{_names(tuning.winner)} is faster: {_times(tuning.final)} the current speed.{ended}"
     if tuning.final is not None and tuning.final.verdict == "faster":
-        change = f"{tuning.final.loss_change or 0.0:+.0%}"
+        change = signed_percent(tuning.final.loss_change or 0.0, 0)
         return (
-            f"{_names(tuning.winner)} is {_times(tuning.final)} as fast, but its loss differs ({change}): "
+            f"{_names(tuning.winner)} is faster ({_times(tuning.final)}), but its loss differs ({change}): "
             f"not recommended.{ended}"
         )
     if tuning.final is not None:
         return (
-            f"{_names(tuning.winner)} looked fastest, but new launches did not confirm it "
+            f"{_names(tuning.winner)} was fastest in the search, but new launches did not confirm it "
             f"({_times(tuning.final)}).{ended}"
         )
     if tuning.winner:
-        state = "new launches of it failed" if tuning.finished else "that is not confirmed yet"
-        return f"{_names(tuning.winner)} looked fastest, but {state}.{ended}"
+        state = "new launches of it failed" if tuning.finished else "this is not confirmed yet"
+        return f"{_names(tuning.winner)} was fastest in the search, but {state}.{ended}"
     if tuning.baseline.trial_id in tuning.failed:
-        return f"What it is now could not be measured: {tuning.failed[tuning.baseline.trial_id]}"
+        return f"The baseline could not be measured: {tuning.failed[tuning.baseline.trial_id]}"
     if not tuning.singles:
         return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
     if tuning.one_launch_each:
         return f"{_of_single_launches(tuning)}{ended}"
     once = sum(len(single.candidate.launches) < 2 for single in tuning.singles)
     unsure = sum(single.verdict == "inconclusive" for single in tuning.singles) - once
-    doubt = f" {counted(unsure, 'try')} could not be judged: too noisy here." if unsure else ""
+    doubt = f" {counted(unsure, 'lever')} {_are(unsure)} inconclusive: too noisy." if unsure else ""
     if once:
-        doubt += (
-            f" {counted(once, 'try')} had one launch, which is no verdict: a larger --budget allows more."
-        )
-    return f"No lever is known to help.{doubt}{ended}"
+        doubt += f" {counted(once, 'lever')} had one launch and no verdict; a larger --budget allows more."
+    return f"No lever was found to be faster.{doubt}{ended}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _of_single_launches(tuning: Tuning) -> str:
-    """What looked fastest, that this proves nothing, and what would."""
-    best = looks_fastest(tuning)
-    looked = "No lever looked faster" if best is None else f"{best[0]} looked fastest ({best[1]:.2f}×)"
+    """What was fastest, that one launch is not a verdict, and how to get one."""
+    best = fastest_so_far(tuning)
+    fastest = "No lever was faster" if best is None else f"{best[0]} was fastest ({best[1]:.2f}×)"
     return (
-        f"{looked}, but nothing is proven: ranks of torchrun or srun make one launch of each, and one launch "
-        "is no verdict. To know, launch anew: scalescope tune on one machine without torchrun or srun, or "
-        "scalescope train --repeats 5 --launcher slurm with and without the lever."
+        f"{fastest}, but this is not a verdict: under torchrun or srun there is a single launch of each. "
+        "For a verdict run scalescope tune on one machine without torchrun or srun, or scalescope train "
+        "--repeats 5 --launcher slurm with and without the lever."
     )
 
 
-def looks_fastest(tuning: Tuning) -> tuple[str, float] | None:
+def fastest_so_far(tuning: Tuning) -> tuple[str, float] | None:
     """The lever with the highest speed that does the same job; None where none is above the baseline's."""
     same_job = {trial: text for text, trial, changes in tuning.levers if changes != "the job"}
     speeds = {
@@ -112,22 +126,22 @@ def looks_fastest(tuning: Tuning) -> tuple[str, float] | None:
 
 def _of_other_jobs(tuning: Tuning) -> list[str]:
     """How the job scales, and which other one scales best; nothing where none was asked for."""
-    others = {name: one for name, one in tuning.scaling.items() if name != NOW}
+    others = {name: speedup for name, speedup in tuning.scaling.items() if name != NOW}
     if NOW not in tuning.scaling or not others:
         return []
     ranks = tuning.baseline.world_size
     now = tuning.scaling[NOW]
-    negative = " (slower than one)" if now.high is not None and now.high < 1.0 else ""
+    negative = " (slower than one rank)" if now.high is not None and now.high < 1.0 else ""
     best = max(others, key=lambda name: others[name].value)
     once = " (one launch of each)" if tuning.one_launch_each else ""
-    said = [f"{ranks} ranks now deliver {_estimate(now)} of one{negative}{once}."]
+    lines = [f"{ranks} ranks now deliver {_estimate(now)} the speed of one rank{negative}{once}."]
     least, most = others[best].low, now.high
     if least is not None and most is not None and least > most:
-        said.append(
-            f"Of the other jobs tried, {best} scales best: {_estimate(others[best])} of one. "
-            "That is the work itself changed, not this job made faster."
+        lines.append(
+            f"Of the changed jobs, {best} scales best: {_estimate(others[best])} the speed of one rank. "
+            "It changes the work itself; it does not make this job faster."
         )
-    return said
+    return lines
 
 
 def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
@@ -137,7 +151,7 @@ def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
     if any(
         single.verdict == "inconclusive" and len(single.candidate.launches) > 1 for single in tuning.singles
     ):
-        return "--repeats 10 and more --steps-per-epoch see smaller differences."
+        return "--repeats 10 and more --steps-per-epoch detect smaller differences."
     return None
 
 
@@ -152,17 +166,29 @@ def _tried(tuning: Tuning) -> Section:
         key=lambda row: (row["lever"] not in speeds, _ORDER[row["verdict"]], speeds.get(row["lever"], 0.0))
     )
     scaling = (_SCALING,) if tuning.scaling else ()
-    seen = () if tuning.one_launch_each else ("smallest seen",)
-    columns = ("lever", "verdict", "speed", *scaling, *seen, "memory", "GPU busy", "loss", "remark")
-    shown = "one launch each: no intervals" if tuning.one_launch_each else "95 % intervals in brackets"
+    limit = () if tuning.one_launch_each else (_DETECTABLE,)
+    columns = (
+        "lever",
+        "verdict",
+        _SPEED,
+        *scaling,
+        *limit,
+        "memory",
+        "GPU busy",
+        "loss change",
+        "remark",
+    )
+    shown = "one launch each, so no intervals" if tuning.one_launch_each else "95 % intervals in brackets"
     return Section(
-        title=f"Tried against {tuning.baseline.label} · speed 1.00× is unchanged, {shown}",
+        title=f"Compared with {tuning.baseline.label} · 1.00× is the current speed, {shown}",
         table=Table(
             columns=columns,
             rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
             left=frozenset(("lever", "verdict", "remark")),
-            optional=("memory", "GPU busy", "loss", *seen),
+            optional=("memory", "GPU busy", "loss change", *limit),
+            expert=frozenset(limit),
         ),
+        details=detection_limit(single.smallest_detectable for single in tuning.singles),
     )
 
 
@@ -172,41 +198,39 @@ def _cells(
     """What is known of a lever, by column."""
     if comparison is None:
         tried = any(attempt.text == text and attempt.launches for attempt in tuning.attempts)
-        left = "starts slowly: only tried with others" if tried else "not measured: no time was left"
+        left = "slow to start: only tried in combinations" if tried else "not measured: out of time"
         reason = shortened(tuning.failed.get(trial_id, left if tuning.attempts else "not measured"))
         return {"verdict": "failed" if trial_id in tuning.failed else MISSING, "remark": reason}
     memory, busy = comparison.candidate.peak_memory_bytes, comparison.candidate.telemetry.gpu_utilization
     return {
         "verdict": comparison.verdict if len(comparison.candidate.launches) > 1 else MISSING,
-        "speed": _times(comparison),
+        _SPEED: _times(comparison),
         _SCALING: _estimate(tuning.scaling[text]) if text in tuning.scaling else MISSING,
-        "smallest seen": MISSING
-        if comparison.smallest_detectable is None
-        else percent(comparison.smallest_detectable),
+        _DETECTABLE: detectable(comparison.smallest_detectable),
         "memory": MISSING if memory is None else data_size(memory),
         "GPU busy": MISSING if busy is None else percent(busy),
-        "loss": MISSING if comparison.loss_change is None else f"{comparison.loss_change:+.1%}",
+        "loss change": MISSING if comparison.loss_change is None else signed_percent(comparison.loss_change),
         "remark": "; ".join(_remarks(tuning, trial_id, changes, comparison)),
     }
 
 
 def _remarks(tuning: Tuning, trial_id: str, changes: str, comparison: LeverComparison) -> list[str]:
     launches = len(comparison.candidate.launches)
-    found = [] if launches > 1 else ["one launch: no verdict"]
+    remarks = [] if launches > 1 else ["one launch: no verdict"]
     if changes == "the job":
-        found.append("another job: compared by sample")
+        remarks.append("changes the job: compared per sample")
     elif comparison.loss_differs:
-        found.append("the loss differs")
+        remarks.append("the loss differs")
     if trial_id in tuning.dropped:
-        found.append(f"dropped after {counted(launches, 'launch')}")
-    return found
+        remarks.append(f"dropped after {counted(launches, 'launch')}")
+    return remarks
 
 
 def _combined(tuning: Tuning) -> Section:
     rows = [_first_step(tuning), *map(_step, tuning.attempts)]
-    columns = ("combination", "against the step before", "pairs of launches", "")
-    table = Table(columns=columns, rows=tuple(rows), left=frozenset(("combination", "")))
-    return Section(title="Together: levers added one by one, then each taken out again", table=table)
+    columns = ("combination", "vs previous step", "launch pairs", "decision")
+    table = Table(columns=columns, rows=tuple(rows), left=frozenset(("combination", "decision")))
+    return Section(title="Combinations: levers added one by one, then each removed again", table=table)
 
 
 def _first_step(tuning: Tuning) -> tuple[str, ...]:
@@ -214,13 +238,13 @@ def _first_step(tuning: Tuning) -> tuple[str, ...]:
     trial = next(trial for text, trial, _ in tuning.levers if text == tuning.first)
     best = next(single for single in tuning.singles if single.candidate.trial.trial_id == trial)
     launches = len(best.candidate.launches)
-    return f"with {tuning.first}", f"{best.speedup.value:.2f}×", f"{launches}", "fastest alone"
+    return f"with {tuning.first}", f"{best.speedup.value:.2f}×", f"{launches}", "fastest single lever"
 
 
 def _step(attempt: Attempt) -> tuple[str, ...]:
     name = f"{'with' if attempt.adds else 'without'} {attempt.text}"
     if attempt.speedup is None:
-        return name, MISSING, "0", "no time left: left out" if attempt.adds else "no time left: kept"
+        return name, MISSING, "0", "out of time: left out" if attempt.adds else "out of time: kept"
     ratio = attempt.speedup if attempt.adds else 1.0 / attempt.speedup
     why = ": the loss differs" if attempt.loss_differs and not attempt.kept else ""
     return name, f"{ratio:.2f}×", f"{attempt.launches}", "kept" if attempt.kept else f"left out{why}"

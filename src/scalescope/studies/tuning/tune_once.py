@@ -16,7 +16,7 @@ from scalescope.diagnose.advice import as_flag
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.trial import Value
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import Tuning, looks_fastest
+from scalescope.report.tuning.sections import Tuning, fastest_so_far
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT, TUNING
@@ -132,7 +132,7 @@ class SingleLaunches:
 
     def next_step(self, run: Run) -> str | None:
         """The command that launches what looked fastest anew; none where nothing did."""
-        best = looks_fastest(self.read(run))
+        best = fastest_so_far(self.read(run))
         nodes = self.host.nodes
         on_a_node = self.host.machine.ranks_on_a_host(self.levers.baseline.world_size)
         if best is None:

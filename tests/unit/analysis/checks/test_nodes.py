@@ -25,7 +25,7 @@ def shown(hosts: tuple[HostChecks, ...]) -> tuple[str, list[str], tuple[str, ...
 
 def test_equal_hosts_have_a_row_each_and_nothing_to_say() -> None:
     verdict, rows, lines = shown(look({"n1": {}, "n2": {}}))
-    assert verdict == "All 2 hosts look ready, and they are alike."
+    assert verdict == "All 2 hosts are ready and alike."
     assert rows == [
         "n1 0,1 none 2 16.0 GiB unknown 2.13.0 ok",
         "n2 2,3 none 2 16.0 GiB unknown 2.13.0 ok",
@@ -49,7 +49,7 @@ def test_a_doubt_of_one_host_names_it_and_one_of_all_is_said_once() -> None:
 def test_what_makes_a_run_meaningless_comes_first() -> None:
     blocking = {"variables": {"CUDA_LAUNCH_BLOCKING": "1"}}
     verdict, rows, lines = shown(look({"n1": {"load_average": 9.0}, "n2": blocking}))
-    assert verdict.startswith("A run here would be meaningless: CUDA_LAUNCH_BLOCKING")
+    assert verdict.startswith("A run here would not be meaningful: CUDA_LAUNCH_BLOCKING")
     assert rows[1].endswith(" 1 fail")
     assert lines[0].startswith("fail: n2: CUDA_LAUNCH_BLOCKING")
 

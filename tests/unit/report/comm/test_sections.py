@@ -91,10 +91,10 @@ def test_the_gate_takes_the_best_of_every_collective_that_sends_something() -> N
     )
     section, missed = gate_section(rows, 1e9)
     assert not missed
-    assert section.lines == ("Gate: every collective reaches 1.00 GB/s.",)
+    assert section.lines == ("Gate passed: every collective reaches 1.00 GB/s.",)
     section, missed = gate_section(rows, 1.5e9)
     assert missed
-    assert section.lines == ("Gate missed: below 1.50 GB/s: all_reduce on 2 ranks 1.00 GB/s.",)
+    assert section.lines == ("Gate failed: below 1.50 GB/s: all_reduce on 2 ranks 1.00 GB/s.",)
 
 
 def test_curves_are_by_collective_type_and_ranks() -> None:
@@ -186,7 +186,7 @@ def test_a_gpu_is_compared_with_what_was_published() -> None:
     line = communication_sections(make_run(*samples, gpu="NVIDIA H200"))[0].lines[1]
     assert line.startswith("That is 0 % of 8×H200 at 1.00 MiB (source: ")
     line = communication_sections(make_run(*samples, gpu="NVIDIA L4"))[0].lines[1]
-    assert line == "Nobody has published figures of 8×NVIDIA L4 that we know of."
+    assert line == "No published figures are known for 8×NVIDIA L4."
 
 
 def pairs_of(rates: dict[str, float]) -> list[dict[str, list[float]]]:
@@ -203,14 +203,14 @@ ALIKE = {"0-1": 1e8, "0-2": 1e8, "0-3": 1e8, "1-2": 1e8, "1-3": 1e8, "2-3": 1e8}
 @pytest.mark.parametrize(
     ("slow", "line"),
     [
-        ({}, "No pair stands out."),
+        ({}, "No pair is slower than the others."),
         (
             {"0-2": 1e7, "1-2": 1e7, "2-3": 1e7},
-            "Look at rank 2's link: it carries 10.0 MB/s where others carry 100 MB/s.",
+            "Slow: rank 2's link at 10.0 MB/s, others at 100 MB/s.",
         ),
         (
             {"1-3": 1e7},
-            "Look at the link between ranks 1 and 3: it carries 10.0 MB/s where others carry 100 MB/s.",
+            "Slow: the link between ranks 1 and 3 at 10.0 MB/s, others at 100 MB/s.",
         ),
     ],
 )
@@ -233,11 +233,11 @@ def between_nodes(slow: dict[str, float]) -> Run:
 def test_on_several_nodes_the_bad_node_is_named() -> None:
     run = between_nodes({"0-2": 1e7, "1-2": 1e7, "2-3": 1e7})
     (section,) = communication_sections(run)
-    assert section.title == "Node by node, all ranks of both at once"
-    assert section.lines == ("Look at node n2's link: it carries 10.0 MB/s where others carry 100 MB/s.",)
+    assert section.title == "Pairs of nodes, all ranks of both at once"
+    assert section.lines == ("Slow: node n2's link at 10.0 MB/s, others at 100 MB/s.",)
     assert section.table is not None and section.table.rows[0] == ("n0 ↔ n1", "100 MB/s")
     assert pairs_verdict(run) == (
-        "Of 6 pairs of nodes the usual one carries 55.0 MB/s each way, the slowest (n0 and n2) 10.0 MB/s."
+        "6 pairs of nodes: median 55.0 MB/s in each direction, slowest (n0 and n2) 10.0 MB/s."
     )
     assert pairs_json(run)[0]["nodes"] == ["n0", "n1"]
 
@@ -263,7 +263,7 @@ def test_of_many_nodes_the_slowest_are_shown() -> None:
 def test_one_pair_has_nothing_to_be_compared_with() -> None:
     samples = {"pair/0-1/1000000": [0.01]}
     (section,) = communication_sections(make_run(samples, samples))
-    assert section.lines == ("Two ranks make one pair: nothing to compare with.",)
+    assert section.lines == ("There is only one pair, so there is nothing to compare it with.",)
 
 
 def test_what_nccl_chose_is_read_from_the_logs_of_the_untimed_launch(tmp_path: Path) -> None:
@@ -281,13 +281,13 @@ def test_what_nccl_chose_is_read_from_the_logs_of_the_untimed_launch(tmp_path: P
         "Network    : Socket",
         "Channels   : 2",
         "Algorithms : unknown",
-        "NCCL talks through sockets: slower than NVLink, PCIe or InfiniBand by far.",
+        "NCCL uses sockets, which are much slower than NVLink, PCIe or InfiniBand.",
     )
 
 
 def test_the_next_step_needs_a_result() -> None:
     assert next_after_communication(make_run({}, {})) == (
-        "scalescope scale shows what this network does to training."
+        "scalescope scale shows how this network affects training."
     )
     nothing = Run(path=Path("unused"), environment={}, results=(), warnings=())
     assert next_after_communication(nothing) is None

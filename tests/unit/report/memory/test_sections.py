@@ -44,11 +44,12 @@ RUN = run_of(*(made(batch, counters(batch), precision="fp32") for batch in (1, 2
 def test_the_first_line_is_the_verdict() -> None:
     (line,) = memory_sections(RUN)[0].lines
     assert line == (
-        "A sample costs 4.00 MiB, 1.00 MiB of it activations, on top of 20.0 MiB; the largest batch that "
-        "fits 1.00 GiB is 251 (calculated, not tried: --memory-limit tries)."
+        "Each sample takes 4.00 MiB (1.00 MiB of it activations) on top of 20.0 MiB; the largest batch that "
+        "fits in 1.00 GiB is 251 (calculated; to try it: --memory-limit)."
     )
     assert memory_brief(RUN)[0].lines == (line,)
-    assert next_after_memory(RUN) == "scalescope memory --memory-limit 4GiB tries which batch fits that much."
+    following = next_after_memory(RUN)
+    assert following is not None and following.startswith("scalescope memory --memory-limit 4GiB ")
 
 
 def test_measured_stands_beside_forecast() -> None:
@@ -82,13 +83,13 @@ def test_the_limits_of_resident_memory_are_stated() -> None:
 def test_out_of_memory_is_a_row_and_an_answer() -> None:
     run = run_of(made(1, counters(1)), made(2, status="oom"))
     sections = memory_sections(run)
-    assert sections[0].lines[0].endswith("the largest batch that fits 1.00 GiB is 1 (tried).")
+    assert sections[0].lines[0].endswith("the largest batch that fits in 1.00 GiB is 1 (tried).")
     assert sections[1].table is not None
     assert "out of memory" in sections[1].table.rows[1]
 
 
 def test_nothing_measured_is_said() -> None:
-    assert memory_sections(run_of())[0].lines == ("Nothing was measured that could be shown.",)
+    assert memory_sections(run_of())[0].lines == ("There are no finished measurements to show.",)
     assert memory_brief(run_of()) == ()
 
 
@@ -117,12 +118,12 @@ def test_a_rank_that_measured_nothing_makes_the_result_invalid() -> None:
 
 
 def test_columns_that_add_up_to_more_than_the_peak_are_explained_and_others_not() -> None:
-    more = "add up to more than the peak"
+    more = "they add up to more than the peak"
     assert not any(more in line for line in memory_sections(RUN)[-1].lines)
     on_gpu = {**counters(4), "measured/peak": 21 * MIB, "trace/temporary": MIB, "measured/library": 65 * MIB}
     sections = memory_sections(run_of(made(4, on_gpu, device="cuda")))
     assert any(more in line for line in sections[-1].lines)
-    assert any(line.startswith("Temporary is what else") for line in sections[-1].lines)
+    assert any(line.startswith("temporary: ") for line in sections[-1].lines)
     assert sections[1].table is not None
     assert (
         dict(zip(sections[1].table.columns, sections[1].table.rows[0], strict=True))["library"] == "65.0 MiB"
@@ -139,11 +140,11 @@ def test_the_forecast_of_fsdp_is_an_upper_bound() -> None:
 def test_savings_stand_at_the_batch_they_were_forecast_for() -> None:
     large = {**counters(4), "forecast/other_ways_batch": 900}
     section = memory_sections(run_of(made(4, large, precision="fp32")))[2]
-    assert section.title == "what would save memory at batch 900 · forecast, each by itself, of 24.0 MiB"
+    assert section.title == "ways to save memory at batch 900 · forecast, each on its own, peak 24.0 MiB"
 
 
 def test_a_batch_that_the_data_could_not_fill_says_so() -> None:
     run = run_of(made(1, counters(1)), made(64, {**counters(4), "data/samples": 40}))
     sections = memory_sections(run)
     assert sections[1].table is not None and sections[1].table.rows[1][0] == "64 (40 samples)"
-    assert sections[0].lines[0].endswith("all 40 samples that the data has for a rank fit 1.00 GiB (tried).")
+    assert sections[0].lines[0].endswith("all 40 samples per rank of the data set fit in 1.00 GiB (tried).")

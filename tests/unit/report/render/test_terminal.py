@@ -66,13 +66,21 @@ def test_tables_never_exceed_the_width(
 def test_a_wide_page_shows_all_columns_whole(render: Render) -> None:
     (section,) = scaling_tables()
     assert section.table is not None
-    text = render([section], width=140)
+    text = render([section], width=160, verbose=True)
     assert "…" not in text
     for name in section.table.columns:
         assert name in text
     for row in section.table.rows:
         for cell in row:
             assert cell in text
+
+
+def test_columns_for_experts_are_shown_on_request(render: Render) -> None:
+    (section,) = scaling_tables()
+    assert section.table is not None and section.table.expert < set(section.table.columns)
+    text = render([section], width=160)
+    for name in section.table.columns:
+        assert (name in text) is (name not in section.table.expert)
 
 
 def test_a_usual_terminal_drops_optional_columns_and_cuts_nothing(render: Render) -> None:

@@ -56,7 +56,7 @@ def tuning(**changes: Any) -> Tuning:
 
 
 NOTHING: dict[str, Any] = {"winner": frozenset(), "final": None}
-EARLY = " The search ended early; --resume goes on."
+EARLY = " The search ended early; continue with --resume."
 ODD = dataclasses.replace(FAST, loss_differs=True, loss_change=4.0)
 ONCE = dataclasses.replace(
     NOISY, candidate=dataclasses.replace(NOISY.candidate, launches=NOISY.candidate.launches[:1])
@@ -66,34 +66,37 @@ ONCE = dataclasses.replace(
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({}, "fast 1 is 2.00× [1.98, 2.02] as fast as it is now."),
-        ({"winner": frozenset(("b", "a"))}, "a + b is 2.00× [1.98, 2.02] as fast as it is now."),
+        ({}, "fast 1 is faster: 2.00× [1.98, 2.02] the current speed."),
+        ({"winner": frozenset(("b", "a"))}, "a + b is faster: 2.00× [1.98, 2.02] the current speed."),
         (
             {"final": SAME},
-            "fast 1 looked fastest, but new launches did not confirm it (1.00× [0.99, 1.01]).",
+            "fast 1 was fastest in the search, but new launches did not confirm it (1.00× [0.99, 1.01]).",
         ),
-        ({"final": None}, "fast 1 looked fastest, but new launches of it failed."),
+        ({"final": None}, "fast 1 was fastest in the search, but new launches of it failed."),
         (
             {"final": ODD},
-            "fast 1 is 2.00× [1.98, 2.02] as fast, but its loss differs (+400%): not recommended.",
+            "fast 1 is faster (2.00× [1.98, 2.02]), but its loss differs (+400 %): not recommended.",
         ),
         (
             {**NOTHING, "singles": (ONCE, NOISY)},
-            "No lever is known to help. 1 try could not be judged: too noisy here. "
-            "1 try had one launch, which is no verdict: a larger --budget allows more.",
+            "No lever was found to be faster. 1 lever is inconclusive: too noisy. "
+            "1 lever had one launch and no verdict; a larger --budget allows more.",
         ),
-        ({"final": None, "finished": False}, f"fast 1 looked fastest, but that is not confirmed yet.{EARLY}"),
-        (NOTHING, "No lever is known to help. 1 try could not be judged: too noisy here."),
+        (
+            {"final": None, "finished": False},
+            f"fast 1 was fastest in the search, but this is not confirmed yet.{EARLY}",
+        ),
+        (NOTHING, "No lever was found to be faster. 1 lever is inconclusive: too noisy."),
         (
             {**NOTHING, "singles": (NOISY, NOISY)},
-            "No lever is known to help. 2 tries could not be judged: too noisy here.",
+            "No lever was found to be faster. 2 levers are inconclusive: too noisy.",
         ),
-        ({**NOTHING, "singles": (SAME,)}, "No lever is known to help."),
+        ({**NOTHING, "singles": (SAME,)}, "No lever was found to be faster."),
         ({**NOTHING, "singles": ()}, "Nothing could be compared."),
         ({**NOTHING, "singles": (), "finished": False}, f"Nothing could be compared yet.{EARLY}"),
         (
             {**NOTHING, "singles": (), "failed": {BASELINE.trial_id: "failed: lost"}},
-            "What it is now could not be measured: failed: lost",
+            "The baseline could not be measured: failed: lost",
         ),
     ],
 )
@@ -106,10 +109,10 @@ def test_the_sentence(changes: dict[str, Any], sentence: str) -> None:
     ("changes", "line"),
     [
         ({}, "scalescope train run/tuned.yaml"),
-        ({"final": SAME}, "--repeats 10 and more --steps-per-epoch see smaller differences."),
+        ({"final": SAME}, "--repeats 10 and more --steps-per-epoch detect smaller differences."),
         (
             {"final": None, "finished": False},
-            "--repeats 10 and more --steps-per-epoch see smaller differences.",
+            "--repeats 10 and more --steps-per-epoch detect smaller differences.",
         ),
         ({**NOTHING, "singles": (SAME, SLOW)}, None),
     ],
@@ -124,11 +127,11 @@ def test_the_table_has_a_row_for_everything_the_best_first() -> None:
     assert table.columns == (
         "lever",
         "verdict",
-        "speed",
-        "smallest seen",
+        "speedup",
+        "detectable change",
         "memory",
         "GPU busy",
-        "loss",
+        "loss change",
         "remark",
     )
     assert [row[:2] for row in table.rows] == [
@@ -152,10 +155,10 @@ def test_remarks_say_what_is_no_free_speedup() -> None:
     levers = (("fast 1", TRIALS["fast 1"].trial_id, "the job"),)
     table = tuning_sections(tuning(levers=levers, singles=(other,)))[1].table
     assert table is not None
-    assert table.rows[0][-2:] == ("+5.0%", "another job: compared by sample")
+    assert table.rows[0][-2:] == ("+5.0 %", "changes the job: compared per sample")
     table = tuning_sections(tuning(singles=(other,)))[1].table
     assert table is not None
-    assert table.rows[0][-2:] == ("+5.0%", "the loss differs")
+    assert table.rows[0][-2:] == ("+5.0 %", "the loss differs")
 
 
 def test_how_other_jobs_scale_has_a_column_and_a_sentence() -> None:
@@ -163,12 +166,12 @@ def test_how_other_jobs_scale_has_a_column_and_a_sentence() -> None:
     baseline = BASELINE.replace(world_size=4)
     first, tried, *_ = tuning_sections(tuning(scaling=scaling, baseline=baseline))
     assert first.lines[1:] == (
-        "4 ranks now deliver 0.44× [0.40, 0.50] of one (slower than one).",
-        "Of the other jobs tried, fast 1 scales best: 3.10× [3.00, 3.20] of one. "
-        "That is the work itself changed, not this job made faster.",
+        "4 ranks now deliver 0.44× [0.40, 0.50] the speed of one rank (slower than one rank).",
+        "Of the changed jobs, fast 1 scales best: 3.10× [3.00, 3.20] the speed of one rank. "
+        "It changes the work itself; it does not make this job faster.",
     )
     assert tried.table is not None
-    place = tried.table.columns.index("all ranks ÷ one")
+    place = tried.table.columns.index("speedup over 1 rank")
     assert [row[place] for row in tried.table.rows[:2]] == ["3.10× [3.00, 3.20]", "—"]
 
 
@@ -182,9 +185,9 @@ def test_combinations_and_what_does_not_apply_have_sections_of_their_own() -> No
     together, left_out = tuning_sections(tuning(attempts=attempts))[2:]
     assert together.table is not None
     assert together.table.rows == (
-        ("with fast 1", "2.00×", "5", "fastest alone"),
+        ("with fast 1", "2.00×", "5", "fastest single lever"),
         ("with b", "1.25×", "2", "kept"),
-        ("with d", "—", "0", "no time left: left out"),
+        ("with d", "—", "0", "out of time: left out"),
         ("without a", "0.80×", "1", "kept"),  # how much slower it is without
         ("without c", "1.25×", "3", "left out"),
     )
@@ -206,7 +209,7 @@ def test_what_was_only_tried_with_others_says_so() -> None:
     attempts = (Attempt(text="unmade 6", adds=True, speedup=1.3, kept=True, launches=1),)
     table = tuning_sections(tuning(attempts=attempts))[1].table
     assert table is not None
-    assert table.rows[-1][-1] == "starts slowly: only tried with others"
+    assert table.rows[-1][-1] == "slow to start: only tried in combinations"
 
 
 def test_the_plain_data_says_the_same() -> None:
