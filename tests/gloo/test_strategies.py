@@ -117,7 +117,7 @@ _EQUAL += [
     Case(strategy="pipeline", rest=7),  # one, which is too few for 1f1b
 ]
 _DIFFERENT = [
-    Case(strategy=strategy, settings={"ablation": "noop_comm"}) for strategy in ("ddp", "scratch_ddp")
+    Case(strategy=strategy, settings={"without_communication": True}) for strategy in ("ddp", "scratch_ddp")
 ]
 _ROUNDED = Case(strategy="fsdp", settings={"fsdp_param_dtype": "bf16"}, dtype="fp32")
 _TOGETHER = (*_EQUAL, *_DIFFERENT, _ROUNDED)

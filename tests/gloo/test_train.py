@@ -157,7 +157,7 @@ def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None
     training = [result for result in run.results if result["settings"]["benchmark"] == "train"]
     exchanges = [result for result in run.results if result["settings"]["benchmark"] == "comm"]
     assert [exchange["settings"]["world_size"] for exchange in exchanges] == [2]
-    ablated = [result for result in training if result["settings"]["ablation"] == "noop_comm"]
+    ablated = [result for result in training if result["settings"]["without_communication"]]
     assert len(ablated) == 2  # one of each batch
     for result in ablated:
         assert result["status"] == "ok"

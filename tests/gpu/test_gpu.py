@@ -82,5 +82,4 @@ def test_scale_without_communication_is_measured_over_nccl(cli: Cli, tmp_path: P
     output = succeed(cli("scale", *SMALL, *sweep))
     assert "GPU shared by ranks: no scaling measurement" in output
     training = [result for result in results_of(tmp_path / "D") if result["settings"]["benchmark"] == "train"]
-    ablations = {result["settings"]["ablation"] for result in training}
-    assert ablations == {"none", "noop_comm"}
+    assert {result["settings"]["without_communication"] for result in training} == {False, True}

@@ -151,7 +151,7 @@ class TwoNodes(FakeLauncher):
 
 def placed(trial: Trial, launch: int) -> Outcome:
     """Ranks on the nodes that the trial asks for; between nodes everything takes ten times as long."""
-    hosts = {"one node": ["n1"] * 4, "one a node": ["n1", "n2"]}.get(
+    hosts = {"one_node": ["n1"] * 4, "one_per_node": ["n1", "n2"]}.get(
         str(trial.settings["among"]), ["n1"] * 4 + ["n2"] * 4
     )
     slower = 10.0 if len(set(hosts)) > 1 else 1.0

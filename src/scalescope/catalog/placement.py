@@ -71,7 +71,7 @@ class Placement:
     among: str = setting(
         "all",
         "Which ranks of several nodes take part: all in their order, those of one node, or one per node.",
-        choices=("all", "one node", "one a node"),
+        choices=("all", "one_node", "one_per_node"),
         neutral="all",
         internal=True,
     )

@@ -14,8 +14,9 @@ from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
+from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
-from scalescope.experiment.trial import Trial
+from scalescope.experiment.trial import ABLATIONS, Trial
 from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import Result
 from scalescope.results.run import Run
@@ -24,7 +25,7 @@ _WORTH = 0.03  # of the ranks: smaller losses are not worth a finding
 _LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which the finding states
 _FAR = 3.0
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
-_SHOWN_ANYWAY = ("world_size", "batch_size", "global_batch_size", "strategy", "ablation")
+_SHOWN_ANYWAY = ("world_size", "batch_size", "global_batch_size", "strategy", *ABLATIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +301,7 @@ def _choices(run: Run) -> dict[NetworkPath, NcclChoices]:
     return {
         _network_path(result.trial): nccl_choices(run, result)
         for result in run.of_status("ok")
-        if result.trial.purpose == "listen"
+        if result.trial.purpose == NCCL_LOG
     }
 
 

@@ -1,30 +1,28 @@
-"""Twins of a trial: the same job with one thing taken away, to see what that thing costs."""
+"""Ablations: the same job with one thing removed, to measure what that thing costs."""
 
-from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 
-PRELOADED = "preloaded"
-NO_COMM = "noop_comm"
+PRELOADED = "with_preloaded_input"
+NO_COMM = "without_communication"
 
 
 def single_rank_baseline(trial: Trial) -> Trial:
     """The same job on one rank without any wrapper."""
-    wrapper = settings_of(cards.card("strategies", str(trial.settings["strategy"])))
-    kept = {n: v for n, v in trial.settings.items() if n not in {one.name for one in wrapper}}
+    wrapper = settings_of(trial.strategy_card)
+    kept = {n: v for n, v in trial.settings.items() if n not in {setting.name for setting in wrapper}}
     return Trial(settings=kept).replace(strategy="single").on_one_rank()
 
 
 def at_per_rank_batch(trial: Trial) -> Trial:
     """The trial with one rank's part of a global batch; with a batch for each rank it has that already."""
-    total = trial.settings.get("global_batch_size")
-    return trial if total is None else trial.replace(global_batch_size=int(total) // trial.replicas)
+    total = trial.global_batch_size
+    return trial if total is None else trial.replace(global_batch_size=total // trial.replicas)
 
 
 def without_communication(trial: Trial) -> Trial | None:
     """The same ranks sending nothing; None where the strategy cannot do without."""
-    strategy = cards.card("strategies", str(trial.settings["strategy"]))
-    if trial.world_size == 1 or NO_COMM not in strategy.ablations:
+    if trial.world_size == 1 or NO_COMM not in trial.strategy_card.ablations:
         return None
     if trial.settings.get("find_unused_parameters"):  # DDP itself exchanges in every step then
         return None
@@ -45,7 +43,7 @@ def has_loader(trial: Trial) -> bool:
 
 
 def _ablated(trial: Trial, what: str) -> Trial:
-    return trial.replace(ablation="+".join(sorted(trial.ablations | {what})))
+    return trial.replace(**{what: True})
 
 
 def has_ablation(trial: Trial, what: str) -> bool:

@@ -62,12 +62,12 @@ def _precisions(nodes: Mapping[str, Machine]) -> Precisions:
 
 def _different_gpus(nodes: Mapping[str, Machine]) -> list[Gpu]:
     """All GPUs, each once: two containers that call themselves nodes may have the same one."""
-    found = {
+    gpus = {
         (gpu.uuid if "-" in gpu.uuid else (name, gpu.uuid)): gpu  # old versions of torch tell no uuid
         for name, node in nodes.items()
         for gpu in node.gpus
     }
-    return list(found.values())
+    return list(gpus.values())
 
 
 def differences(nodes: Mapping[str, Machine]) -> list[NodeDifference]:
@@ -77,13 +77,13 @@ def differences(nodes: Mapping[str, Machine]) -> list[NodeDifference]:
 
 def differing_nodes(nodes: Mapping[str, Machine]) -> set[str]:
     """The nodes that differ from the most in something; all where there is no most."""
-    found: set[str] = set()
+    differing: set[str] = set()
     for facts in _facts(nodes).values():
         groups = sorted(_by_fact(facts).values(), key=len)
         if len(groups) > 1:
             most = groups[-1] if len(groups[-1]) > len(groups[-2]) else []
-            found |= set(facts) - set(most)
-    return found
+            differing |= set(facts) - set(most)
+    return differing
 
 
 def _facts(nodes: Mapping[str, Machine]) -> dict[str, dict[str, str]]:
@@ -110,10 +110,10 @@ def unlike(facts_by_name: Mapping[str, Mapping[str, str]]) -> list[NodeDifferenc
 
 def _by_fact(facts: Mapping[str, str]) -> dict[str, list[str]]:
     """The hosts that have the same value."""
-    found: dict[str, list[str]] = {}
+    hosts_by_value: dict[str, list[str]] = {}
     for host, fact in facts.items():
-        found.setdefault(fact, []).append(host)
-    return found
+        hosts_by_value.setdefault(fact, []).append(host)
+    return hosts_by_value
 
 
 def gpu_names(machine: Machine) -> str:

@@ -65,7 +65,7 @@ def _none_must_be_said(benchmark: str, name: str) -> bool:
     """Whether leaving the key out would bring back a default other than None."""
     if name == "batch_size":  # None here means that the global batch was given
         return False
-    return any(one.default is not None for one in cards.all_settings(benchmark)[name])
+    return any(setting.default is not None for setting in cards.all_settings(benchmark)[name])
 
 
 def _env_section(combinations: tuple[Value, ...]) -> dict[str, Any]:

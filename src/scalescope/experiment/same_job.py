@@ -3,7 +3,8 @@
 import json
 from collections.abc import Set
 
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.identity import identity
+from scalescope.experiment.trial import Trial
 
 BATCH = frozenset(("batch_size", "global_batch_size"))
 LENGTH = frozenset(("epochs", "steps_per_epoch"))  # how long a launch measures

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scalescope.catalog.cards import all_settings, card
+from scalescope.catalog.cards import card
 from scalescope.catalog.setting import Setting, Unset, settings_of
 from scalescope.catalog.traits import MemoryLayout
+from scalescope.experiment.identity import identity
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
-_ABLATIONS = {"noop_comm": "no communication", "preloaded": "preloaded input"}  # as labels name them
+# Settings that remove one thing from a job, and how labels name them.
+ABLATIONS = {"without_communication": "no communication", "with_preloaded_input": "preloaded input"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +272,7 @@ class Trial:
     @property
     def ablations(self) -> frozenset[str]:
         """What is taken away from the job, to measure what it costs."""
-        return frozenset(str(self.settings.get("ablation", "none")).split("+")) - {"none"}
+        return frozenset(name for name in ABLATIONS if self.is_on(name))
 
     @property
     def is_ablation(self) -> bool:
@@ -289,7 +291,7 @@ class Trial:
             return f"{self._ranks_label}{where}, {self.dtype}"
         shared = " in all" if self.replicas < self.world_size else ""
         job = f"{self.job_label_without_batch}, batch {self.rank_batch_size}{shared}"
-        return ", ".join((job, *(text for name, text in _ABLATIONS.items() if name in self.ablations)))
+        return ", ".join((job, *(text for name, text in ABLATIONS.items() if name in self.ablations)))
 
     @property
     def job_label_without_batch(self) -> str:
@@ -308,19 +310,3 @@ class Trial:
     def replace(self, **changes: Value) -> "Trial":
         """The same trial with some settings changed."""
         return Trial(settings=dict(sorted({**self.settings, **changes}.items())))
-
-
-def identity(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """The settings that tell trials apart.
-
-    A setting added later is at its neutral value in every older run, so leaving neutral values out
-    keeps old identities as they were.
-    """
-    known = all_settings(str(settings["benchmark"]))
-    return {
-        name: value for name, value in settings.items() if name not in known or _tells(known[name], value)
-    }
-
-
-def _tells(versions: tuple[Setting, ...], value: Value) -> bool:
-    return versions[0].identity and versions[0].neutral != value

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scalescope.experiment.ablations import has_ablation
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import counted, duration
 from scalescope.report.section import Section, Table
@@ -42,7 +42,7 @@ def plan_section(
 
 
 def _purpose(trial: Trial) -> str:
-    without = {"noop_comm": "communication", "preloaded": "waiting for samples"}
+    without = {NO_COMM: "communication", PRELOADED: "waiting for samples"}
     left_out = [text for name, text in without.items() if has_ablation(trial, name)]
     if left_out:
         return f"training without {' and '.join(left_out)}"

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from scalescope.experiment.trial import Trial
+from scalescope.experiment.trial import ABLATIONS, Trial
 from scalescope.report.numbers import MISSING
 
 _MOST_NAMES = 3  # of settings in a label
@@ -12,7 +12,7 @@ _ALWAYS_SHOWN = (
     "batch_size",
     "global_batch_size",
     "oversubscribe",
-    "ablation",
+    *ABLATIONS,
     "stand_in",
     "purpose",
 )

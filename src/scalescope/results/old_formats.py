@@ -8,14 +8,36 @@ from scalescope.experiment.nodes import NodeDifference
 from scalescope.results.result import RankRecord
 
 BUCKET_BYTES = "bucket_bytes"
+_ABLATIONS = {"noop_comm": "without_communication", "preloaded": "with_preloaded_input"}
+_VALUES = {
+    ("purpose", "listen"): "nccl_log",
+    ("among", "one node"): "one_node",
+    ("among", "one a node"): "one_per_node",
+}
 
 
 def upgraded_result(raw: dict[str, Any]) -> dict[str, Any]:
     """A line of trials.jsonl of schema 1 as one of schema 2."""
     result = {**raw, "schema_version": "2.0"}
+    settings = raw.get("settings")
+    if isinstance(settings, dict):
+        result["settings"] = upgraded_settings(settings)
     if raw.get("status") == "failed" and str(raw.get("reason")).startswith("interrupted by "):
         result["status"] = "interrupted"
     return result
+
+
+def upgraded_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial's settings under today's names and values; its id stays what it was."""
+    upgraded = {
+        name: _VALUES.get((name, value), value) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
+    ablation = upgraded.pop("ablation", None)
+    if isinstance(ablation, str):
+        removed = ablation.split("+")
+        upgraded |= {name: first in removed for first, name in _ABLATIONS.items()}
+    return dict(sorted(upgraded.items()))
 
 
 def request_of_comment(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -12,7 +12,9 @@ from scalescope.launch.fake import TWO_CORES
 from scalescope.results.result import RankRecord, Result
 
 
-def make_trial(*, ablation: str = "none", **settings: Any) -> Trial:
+def make_trial(
+    *, without_communication: bool = False, with_preloaded_input: bool = False, **settings: Any
+) -> Trial:
     """A trial with every default resolved, as a request would give it."""
     asked = {"batch_size": 10, "steps_per_epoch": 13, "warmup_steps": 3, "threads_per_rank": 1, **settings}
     if "global_batch_size" in settings:
@@ -20,7 +22,9 @@ def make_trial(*, ablation: str = "none", **settings: Any) -> Trial:
     flags = {name: (Given(str(value), f"--{name}"),) for name, value in asked.items()}
     experiment = build_experiment("scale", "train", {}, flags, {})
     (trial,) = expand(experiment, TWO_CORES).trials
-    return trial.replace(ablation=ablation)
+    return trial.replace(
+        without_communication=without_communication, with_preloaded_input=with_preloaded_input
+    )
 
 
 def make_result(

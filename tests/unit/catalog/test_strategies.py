@@ -102,7 +102,7 @@ def test_a_pipeline_is_one_replica_however_long() -> None:
 def test_zero1_has_the_settings_of_ddp_but_no_silent_twin() -> None:
     ddp, zero1 = cards.card("strategies", "ddp"), cards.card("strategies", "zero1")
     assert [setting.name for setting in settings_of(zero1)] == [setting.name for setting in settings_of(ddp)]
-    assert (ddp.ablations, zero1.ablations) == (("noop_comm",), ())
+    assert (ddp.ablations, zero1.ablations) == (("without_communication",), ())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from scalescope.results.result import Result
 from tests.unit.analysis.made_results import make_result, make_trial
 
 ONE_RANK, TWO_RANKS = (make_trial(world_size=ranks, strategy="ddp") for ranks in (1, 2))
-SILENT = make_trial(world_size=2, strategy="ddp", ablation="noop_comm")
+SILENT = make_trial(world_size=2, strategy="ddp", without_communication=True)
 
 
 class Clock:

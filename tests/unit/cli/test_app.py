@@ -124,7 +124,7 @@ BAD_COMMANDS = {
     "-x": "no such option -x (see scalescope --help)",
     "train --batchsize 3": "no such option --batchsize; did you mean --batch-size? (see scalescope train",
     "scale --worldsize=3": "no such option --worldsize; did you mean --world-size? (see scalescope scale",
-    "train --ablation noop_comm": "no such option --ablation",
+    "train --without-communication": "no such option --without-communication",
     "train a.yaml b.yaml": "got unexpected extra argument (b.yaml) (see scalescope train --help)",
     "train --batch-size": "Option '--batch-size' requires an argument",
     "train --env A": "--env A: expected NAME=VALUE",

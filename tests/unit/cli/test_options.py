@@ -97,7 +97,7 @@ def test_every_setting_is_one_flag() -> None:
     assert len(set(flags)) == len(flags)
     public = {name for name, versions in cards.all_settings("train").items() if not versions[0].internal}
     assert public | {setting.name for setting in settings_of(Measuring)} <= set(options)
-    assert "ablation" not in options
+    assert "without_communication" not in options
 
 
 @pytest.mark.parametrize(

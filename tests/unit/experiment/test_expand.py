@@ -311,7 +311,7 @@ def test_the_filled_request_says_every_default_but_nothing_internal() -> None:
     assert filled["bucket_cap_mb"] == (BUCKET.default_for("cpu"),)
     assert filled["threads_per_rank"] == (1,)
     assert filled["strategy"] == ("auto",)
-    assert not {"ablation", "benchmark"} & set(filled)
+    assert not {"without_communication", "benchmark"} & set(filled)
 
 
 def test_the_filled_request_leaves_out_defaults_that_differ_between_trials() -> None:

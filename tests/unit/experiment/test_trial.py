@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.experiment.expand import expand
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.identity import identity
+from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
 
 from .asking import ask
 
 # Written out in full, so that a changed default does not reach it.
 FIXED: dict[str, Any] = {
-    "ablation": "none",
     "backend": "gloo",
     "batch_size": 32,
     "benchmark": "train",
@@ -43,11 +43,25 @@ FIXED: dict[str, Any] = {
     "strategy": "ddp",
     "threads_per_rank": 1,
     "warmup_steps": 5,
+    "with_preloaded_input": False,
+    "without_communication": False,
     "workload": "mlp",
     "world_size": 2,
 }
-NEUTRAL = {"ablation": "none", "env": None, "global_batch_size": None, "oversubscribe": False}
-OTHER = {"ablation": "noop_comm", "env": {"A": "1"}, "global_batch_size": 64, "oversubscribe": True}
+NEUTRAL = {
+    "with_preloaded_input": False,
+    "without_communication": False,
+    "env": None,
+    "global_batch_size": None,
+    "oversubscribe": False,
+}
+OTHER = {
+    "with_preloaded_input": True,
+    "without_communication": True,
+    "env": {"A": "1"},
+    "global_batch_size": 64,
+    "oversubscribe": True,
+}
 
 
 def test_the_identity_of_a_fixed_trial_never_changes() -> None:
@@ -163,13 +177,34 @@ def test_a_setting_that_every_run_recorded_must_be_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ablation", "ending"),
+    ("ablations", "ending", "trial_id"),
     [
-        ("none", ""),
-        ("noop_comm", ", no communication"),
-        ("preloaded", ", preloaded input"),
-        ("noop_comm+preloaded", ", no communication, preloaded input"),
+        ((), "", "946eaa595a25"),
+        (("without_communication",), ", no communication", "afb8051ae365"),
+        (("with_preloaded_input",), ", preloaded input", "384267b2d163"),
+        (
+            ("without_communication", "with_preloaded_input"),
+            ", no communication, preloaded input",
+            "9dffd4db8956",
+        ),
     ],
 )
-def test_a_label_names_what_is_taken_away(ablation: str, ending: str) -> None:
-    assert Trial(settings={**FIXED, "ablation": ablation}).label == f"ddp, 2 ranks, batch 32{ending}"
+def test_an_ablation_is_named_and_keeps_the_id_of_the_first_version(
+    ablations: tuple[str, ...], ending: str, trial_id: str
+) -> None:
+    trial = Trial(settings={**FIXED, **dict.fromkeys(ablations, True)})
+    assert trial.label == f"ddp, 2 ranks, batch 32{ending}"
+    assert trial.trial_id == trial_id
+
+
+@pytest.mark.parametrize(
+    ("setting", "trial_id"),
+    [
+        ({"purpose": "nccl_log"}, "bc81d1e43459"),
+        ({"among": "one_node"}, "9c49c3df5753"),
+        ({"among": "one_per_node"}, "2dbef9b4f3ae"),
+    ],
+)
+def test_renamed_values_keep_the_id_of_the_first_version(setting: dict[str, str], trial_id: str) -> None:
+    placed = {"benchmark": "comm", "world_size": 4, "dtype": "float32", "device": "cuda", "backend": "nccl"}
+    assert Trial(settings={**placed, **setting}).trial_id == trial_id

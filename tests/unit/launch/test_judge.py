@@ -11,8 +11,10 @@ from scalescope.launch.launcher import judge, record_from
 from scalescope.results.result import RankRecord
 
 
-def _trial(ablation: str = "none") -> Trial:
-    return Trial(settings={"benchmark": "train", "ablation": ablation, "warmup_steps": 3})
+def _trial(without_communication: bool = False) -> Trial:
+    return Trial(
+        settings={"benchmark": "train", "without_communication": without_communication, "warmup_steps": 3}
+    )
 
 
 def _records(*counters: dict[str, Any]) -> list[RankRecord]:
@@ -48,12 +50,12 @@ def test_different_parameters_are_invalid() -> None:
 
 def test_without_communication_parameters_may_differ_but_losses_must_be_finite() -> None:
     apart = _records({"parameter_checksum": "a"}, {"parameter_checksum": "b"})
-    assert judge(_trial("noop_comm"), apart).status == "ok"
-    assert judge(_trial("noop_comm"), _records({"first_bad_loss_step": 1})).status == "invalid"
+    assert judge(_trial(without_communication=True), apart).status == "ok"
+    assert judge(_trial(without_communication=True), _records({"first_bad_loss_step": 1})).status == "invalid"
 
 
-def _recorded(world_size: int = 2, ablation: str = "none") -> Trial:
-    return Trial(settings={"benchmark": "profile", "ablation": ablation, "world_size": world_size})
+def _recorded(world_size: int = 2, **ablations: bool) -> Trial:
+    return Trial(settings={"benchmark": "profile", **ablations, "world_size": world_size})
 
 
 def test_a_trace_must_show_the_communication_that_there_must_be() -> None:
@@ -72,8 +74,8 @@ def test_traces_that_show_communication_are_ok() -> None:
 def test_one_rank_and_ranks_that_send_nothing_have_no_communication_to_show() -> None:
     silent = {"communication_events": 0}
     assert judge(_recorded(world_size=1), _records(silent)).status == "ok"
-    assert judge(_recorded(ablation="noop_comm"), _records(silent, silent)).status == "ok"
-    assert judge(_recorded(ablation="preloaded"), _records(silent, silent)).status == "invalid"
+    assert judge(_recorded(without_communication=True), _records(silent, silent)).status == "ok"
+    assert judge(_recorded(with_preloaded_input=True), _records(silent, silent)).status == "invalid"
 
 
 def test_a_trace_of_a_gpu_must_show_kernels() -> None:
@@ -87,7 +89,7 @@ def test_a_trace_of_a_gpu_must_show_kernels() -> None:
 def test_one_rank_and_ranks_that_send_nothing_have_kernels_to_show() -> None:
     blind = {"communication_events": 0, "device_events": 0}
     assert judge(_recorded(world_size=1), _records(blind)).status == "invalid"
-    assert judge(_recorded(ablation="noop_comm"), _records(blind, blind)).status == "invalid"
+    assert judge(_recorded(without_communication=True), _records(blind, blind)).status == "invalid"
 
 
 def test_a_rank_that_recorded_nothing_owes_no_trace() -> None:

@@ -25,8 +25,8 @@ def test_what_every_table_shows_is_left_out() -> None:
         "batch_size": None,
         "global_batch_size": 64,
         "oversubscribe": True,
-        "ablation": "noop_comm",
-        "purpose": "listen",
+        "without_communication": True,
+        "purpose": "nccl_log",
     }
     assert varied_settings(trials(dict.fromkeys(shown, 0), shown)) == ()
 

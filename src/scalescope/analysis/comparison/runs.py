@@ -13,8 +13,9 @@ from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.analysis.verdicts import SLOWER, Verdict, holm, p_value, smallest_effect, verdict_of
+from scalescope.experiment.identity import identity
 from scalescope.experiment.same_job import LENGTH, job_key
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
 # What `auto` makes of a machine: another machine may have it otherwise and still do the same job.

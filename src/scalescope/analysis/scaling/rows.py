@@ -12,10 +12,10 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
 from scalescope.experiment.same_job import BATCH, job_key
-from scalescope.experiment.trial import Trial
+from scalescope.experiment.trial import ABLATIONS, Trial
 
 # Settings that spread one job over ranks.
-_SPREAD = frozenset(("world_size", "strategy", "ablation", "oversubscribe", "stand_in"))
+_SPREAD = frozenset(("world_size", "strategy", *ABLATIONS, "oversubscribe", "stand_in"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

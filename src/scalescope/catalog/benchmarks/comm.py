@@ -20,7 +20,7 @@ DTYPE_BYTES = {
 }
 ALL = "all"
 
-NCCL_LOG = "listen"  # an untimed launch in which NCCL logs what it chooses
+NCCL_LOG = "nccl_log"  # an untimed launch in which NCCL logs what it chooses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,12 +69,12 @@ class Train(Training):
     delay_ms: float = setting(
         0.0, "Time added to every step, to test whether it is found.", low=0, neutral=0.0, internal=True
     )
-    ablation: str = setting(
-        "none",
-        "What is left out, to measure what it costs.",
-        choices=("none", "noop_comm", "preloaded", "noop_comm+preloaded"),
-        neutral="none",
-        internal=True,
+    # Ablations: the same job with one thing removed, to measure what that thing costs.
+    without_communication: bool = setting(
+        False, "Send no gradients, to measure what sending them costs.", neutral=False, internal=True
+    )
+    with_preloaded_input: bool = setting(
+        False, "Use batches that are on the device already.", neutral=False, internal=True
     )
 
     @property

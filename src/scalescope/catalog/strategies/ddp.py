@@ -12,7 +12,7 @@ from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 class Ddp(StrategyTraits):
     """PyTorch's DistributedDataParallel: every rank a replica, gradients averaged in buckets."""
 
-    ablations: ClassVar[tuple[str, ...]] = ("noop_comm",)
+    ablations: ClassVar[tuple[str, ...]] = ("without_communication",)
     all_reduces_gradients = True
 
     bucket_cap_mb: float | None = setting(

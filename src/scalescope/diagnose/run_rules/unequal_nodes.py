@@ -15,7 +15,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     differences = node_differences_of(run.environment)
     if not differences:
         return None
-    blamed = [facts for facts in cases if facts.culprit_host in _odd_ones(run)]
+    blamed = [facts for facts in cases if facts.culprit_host in _differing_nodes(run)]
     worst = max(blamed, key=lambda facts: facts.lost(STRAGGLERS) or 0.0, default=None)
     lost = 0.0 if worst is None else worst.lost(STRAGGLERS) or 0.0
     return Finding(
@@ -34,7 +34,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     )
 
 
-def _odd_ones(run: Run) -> set[str]:
+def _differing_nodes(run: Run) -> set[str]:
     """The nodes that differ from most."""
     nodes = run.environment.get("nodes") or {}
     return differing_nodes({name: Machine.from_json(node) for name, node in nodes.items()})

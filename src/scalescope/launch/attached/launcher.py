@@ -81,9 +81,9 @@ def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subpro
 def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
     """The ranks that take part, in the order they have in the trial; `nodes` has the ranks of each."""
     among, count = trial.ranks_among, trial.world_size
-    if among == "one node":
+    if among == "one_node":
         return list(next(ranks for ranks in nodes if len(ranks) >= count)[:count])
-    if among == "one a node":
+    if among == "one_per_node":
         return [ranks[0] for ranks in nodes][:count]
     return sorted(rank for ranks in nodes for rank in ranks)[:count]
 

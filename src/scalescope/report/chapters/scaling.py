@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
+from scalescope.experiment.trial import ABLATIONS
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.numbers import counted, percent, told_interval
@@ -17,7 +18,7 @@ _MOST = 6  # runs, the newest first
 _MOST_ROWS = 400
 _MOST_SERIES = 10
 _MOST_NAMES = 3  # settings in a line's name
-_ON_THE_AXES = ("world_size", "batch_size", "global_batch_size", "threads_per_rank", "ablation")
+_ON_THE_AXES = ("world_size", "batch_size", "global_batch_size", "threads_per_rank", *ABLATIONS)
 Value = Callable[[ScalingRow], Estimate]
 
 

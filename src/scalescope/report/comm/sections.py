@@ -9,6 +9,7 @@ from scalescope.analysis.comm.expectation import expectation_of
 from scalescope.analysis.comm.nccl_log import nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, node_rates, pair_rows, slow_links
 from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.report.comm.nccl_tests import table_text
 from scalescope.report.numbers import counted, data_rate, data_size, in_us_or_ms, percent
 from scalescope.report.section import Section, Table
@@ -35,7 +36,7 @@ def communication_sections(run: Run) -> tuple[Section, ...]:
 
 def _asked_first(run: Run) -> tuple[CollectiveRow, ...]:
     """What was asked for, then the same inside a node, then between nodes."""
-    order = ("all", "one node", "one a node")
+    order = ("all", "one_node", "one_per_node")
     return tuple(sorted(collective_rows(run.results), key=lambda row: order.index(row.among)))
 
 
@@ -97,7 +98,7 @@ def verdict(rows: tuple[CollectiveRow, ...]) -> str:
 def _nodes_text(row: CollectiveRow) -> str:
     """Where the ranks are, in a run of several nodes."""
     if row.reach == "inside a node":
-        return f" of one node ({row.hosts[0]})" if row.among == "one node" else ""
+        return f" of one node ({row.hosts[0]})" if row.among == "one_node" else ""
     return f" on {len(set(row.hosts))} nodes" + (", one each," if row.reach == "between nodes" else "")
 
 
@@ -120,7 +121,7 @@ def pairs_verdict(run: Run) -> str | None:
 
 
 def _reads_nccl_log(result: Result) -> bool:
-    return result.trial.purpose == "listen"
+    return result.trial.purpose == NCCL_LOG
 
 
 def _nccl_section(run: Run, result: Result) -> Section:

@@ -8,7 +8,7 @@ from typing import Any
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.experiment.trial import identity
+from scalescope.experiment.identity import identity
 from scalescope.report.analyzed_run import ReportInput, dataset_of
 from scalescope.report.numbers import MISSING, milliseconds, percent_with_interval, significant
 from scalescope.report.render.markdown import table_text

@@ -5,7 +5,8 @@ import json
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
-from scalescope.experiment.trial import Trial, identity
+from scalescope.experiment.identity import identity
+from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import (
     MISSING,
     flop_rate,

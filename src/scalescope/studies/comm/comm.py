@@ -81,7 +81,7 @@ def _inside_and_between_nodes(trials: tuple[Trial, ...], machine: Machine, nodes
     separated = [
         trial.replace(among=among, world_size=size)
         for trial in mixed
-        for among, size in (("one node", ranks), ("one a node", nodes))
+        for among, size in (("one_node", ranks), ("one_per_node", nodes))
     ]
     return tuple({trial.trial_id: trial for trial in separated}.values())
 

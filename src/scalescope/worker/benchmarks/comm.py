@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from scalescope.catalog import cards
-from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, Comm
+from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, NCCL_LOG, Comm
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Phase, Stage
 from scalescope.worker.comm.operation import Operation, Shape
@@ -54,7 +54,7 @@ def measure(
         measurements=measurements,
     )
     position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_ITERATION_S)
-    if options.purpose == "listen":
+    if options.purpose == NCCL_LOG:
         _log_nccl_choices(run)
     elif options.pairs:
         _measure_pairs(run)

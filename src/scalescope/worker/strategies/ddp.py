@@ -12,7 +12,6 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
-from scalescope.experiment.ablations import NO_COMM
 from scalescope.worker.training.ddp_logging import DdpWatch, bucket_samples
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
@@ -23,11 +22,10 @@ def wrap(
     workload: Workload,
     options: Ddp,
     device: torch.device,
-    ablation: str,
+    without_communication: bool,
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step whose backward averages gradients over the default process group."""
-    without_communication = ablation == NO_COMM
     if without_communication:  # buffers would still be broadcast, and ranks would wait for them
         options = dataclasses.replace(options, broadcast_buffers=False)
     wrapped = wrapped_in_ddp(workload.model, options, device)

@@ -30,7 +30,7 @@ def wrap(
     workload: Workload,
     options: Fsdp,
     device: torch.device,
-    ablation: str,
+    without_communication: bool,
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step that gathers the parameters of a block only while the block computes."""

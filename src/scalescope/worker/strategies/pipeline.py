@@ -27,7 +27,7 @@ def wrap(
     workload: Workload,
     options: Pipeline,
     device: torch.device,
-    ablation: str,
+    without_communication: bool,
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step whose forward runs a whole schedule, backward included."""

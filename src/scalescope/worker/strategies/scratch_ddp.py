@@ -28,7 +28,6 @@ from torch import nn
 from torch.autograd import Variable
 
 from scalescope.catalog.strategies.scratch_ddp import ScratchDdp
-from scalescope.experiment.ablations import NO_COMM
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _MIB = 2**20
@@ -38,12 +37,12 @@ def wrap(
     workload: Workload,
     options: ScratchDdp,
     device: torch.device,
-    ablation: str,
+    without_communication: bool,
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step whose backward ends with the mean gradient of all ranks in every parameter."""
     cap_bytes = None if options.bucket_cap_mb is None else options.bucket_cap_mb * _MIB
-    averager = Averager(workload.model, cap_bytes, sends=ablation != NO_COMM)
+    averager = Averager(workload.model, cap_bytes, sends=not without_communication)
     optimizer = make_optimizer(workload.model.parameters())
     # Gradients are cleared in place: set to None, they would come back as tensors outside the buckets.
     return plain_step(workload, workload.model, optimizer, no_sync=averager.no_sync, keep_gradients=True)

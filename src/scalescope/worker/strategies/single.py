@@ -10,7 +10,7 @@ def wrap(
     workload: Workload,
     options: Single,
     device: torch.device,
-    ablation: str,
+    without_communication: bool,
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A plain training step; there is nothing to ablate."""

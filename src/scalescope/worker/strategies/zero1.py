@@ -14,7 +14,7 @@ def wrap(
     workload: Workload,
     options: Zero1,
     device: torch.device,
-    ablation: str,
+    without_communication: bool,
     make_optimizer: OptimizerFactory,
 ) -> Step:
     """A training step that averages gradients like DDP and updates only this rank's parameters."""

@@ -73,7 +73,7 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
         workload,
         trial.options(trial.strategy_card),
         device,
-        NO_COMM if has_ablation(trial, NO_COMM) else "none",
+        has_ablation(trial, NO_COMM),
         workload.make_optimizer or optimizer_factory(trial.options(Training)),
     )
     return with_levers(trial, step, device)

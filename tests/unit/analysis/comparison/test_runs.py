@@ -79,7 +79,7 @@ def test_a_claim_must_survive_the_number_of_configurations() -> None:
 
 
 def test_what_only_explains_is_not_compared() -> None:
-    silent = make_trial(batch_size=10, world_size=2, ablation="noop_comm")
+    silent = make_trial(batch_size=10, world_size=2, without_communication=True)
     both = launches(TRIAL, CALM) + launches(silent, CALM)
     assert [one.trial.trial_id for one in compare_runs(both, both, 0.03).judged] == [TRIAL.trial_id]
 

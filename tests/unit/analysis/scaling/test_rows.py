@@ -28,8 +28,8 @@ def plain(**settings: Any) -> Trial:
     return make_trial(world_size=1, **settings)
 
 
-def ddp(ranks: int, *, ablation: str = "none", **settings: Any) -> Trial:
-    return make_trial(world_size=ranks, strategy="ddp", ablation=ablation, **settings)
+def ddp(ranks: int, **settings: Any) -> Trial:
+    return make_trial(world_size=ranks, strategy="ddp", **settings)
 
 
 def rows_of(*pairs: tuple[Trial, float]) -> tuple[ScalingRow, ...]:
@@ -152,7 +152,7 @@ def test_two_bucket_sizes_without_a_plain_run_keep_to_their_own_kind() -> None:
 
 def test_exposed_communication_is_the_step_minus_the_silent_step() -> None:
     full = make_configuration(ddp(4), *FOUR)
-    silent = make_configuration(ddp(4, ablation="noop_comm"), *ONE)
+    silent = make_configuration(ddp(4, without_communication=True), *ONE)
     (row,) = scaling_rows([full, silent])
     interval = stats.ttest_ind(FOUR, ONE, equal_var=False).confidence_interval(0.95)
     assert row.exposed_comm_s is not None
@@ -164,13 +164,13 @@ def test_exposed_communication_is_the_step_minus_the_silent_step() -> None:
 
 
 def test_exposed_communication_is_unknown_without_the_silent_run_of_the_same_ranks() -> None:
-    _, row = rows_of((ddp(2), 0.010), (ddp(4), 0.012), (ddp(2, ablation="noop_comm"), 0.009))
+    _, row = rows_of((ddp(2), 0.010), (ddp(4), 0.012), (ddp(2, without_communication=True), 0.009))
     assert row.exposed_comm_s is None
     assert row.exposed_fraction is None
 
 
 def test_runs_without_communication_are_no_rows() -> None:
-    assert rows_of((ddp(2, ablation="noop_comm"), 0.010)) == ()
+    assert rows_of((ddp(2, without_communication=True), 0.010)) == ()
     assert scaling_rows([]) == ()
 
 

@@ -21,10 +21,10 @@ NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may d
     [
         ("all", 3, [0, 1, 2]),
         ("all", 8, list(range(8))),
-        ("one node", 3, [0, 2, 4]),  # rank 0's node, where it has enough
-        ("one node", 4, [1, 3, 5, 7]),
-        ("one a node", 3, [0, 1, 6]),
-        ("one a node", 2, [0, 1]),
+        ("one_node", 3, [0, 2, 4]),  # rank 0's node, where it has enough
+        ("one_node", 4, [1, 3, 5, 7]),
+        ("one_per_node", 3, [0, 1, 6]),
+        ("one_per_node", 2, [0, 1]),
     ],
 )
 def test_members(among: str, ranks: int, members: list[int]) -> None:

@@ -106,7 +106,7 @@ def test_curves_are_by_collective_type_and_ranks() -> None:
         make_row(0, 1e-3, collective="barrier"),
     )
     found = curves_json(rows)
-    assert found["schema_version"] == "1.0"
+    assert found["schema_version"] == "2.0"
     first, *others = found["curves"]
     assert [(one["collective"], one["dtype"], one["world_size"]) for one in found["curves"]] == [
         ("all_reduce", "float32", 2),
@@ -274,7 +274,7 @@ def test_what_nccl_chose_is_read_from_the_logs_of_the_untimed_launch(tmp_path: P
     )
     (tmp_path / "logs" / "abc-0-1.log").write_text("h:2:2 [0] NCCL INFO 2 coll channels, 2 p2p channels\n")
     (tmp_path / "logs" / "other-0-0.log").write_text("h:1:1 [0] NCCL INFO 99 coll channels\n")
-    (section,) = communication_sections(make_run({}, {}, path=tmp_path, purpose="listen"))
+    (section,) = communication_sections(make_run({}, {}, path=tmp_path, purpose="nccl_log"))
     assert section.title == "What NCCL chose on 2 ranks"
     assert section.lines == (
         "Transport  : NET/Socket",

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from scalescope.experiment.experiment import build_experiment
 from scalescope.report.results_json import results_json
 from scalescope.report.training.sections import training_sections
 from scalescope.results.run import Run
@@ -22,8 +21,7 @@ def run_with(samples: dict[str, list[float]], **settings: Any) -> Run:
 
 
 def training_entry(run: Run) -> dict[str, Any]:
-    experiment = build_experiment("train", "train", {}, {}, {})
-    (found,) = results_json(run, experiment)["results"]["training"]
+    (found,) = results_json(run)["results"]["training"]
     return dict(found)
 
 

@@ -62,7 +62,7 @@ def test_pairs_are_those_of_the_most_ranks() -> None:
 def test_only_nccl_is_listened_to() -> None:
     assert nccl_logs(exchanges(plan(world_size="2"))) == ()
     (heard,) = nccl_logs(exchanges(on_gpus(world_size="2")))
-    assert (heard.settings["purpose"], heard.settings["dtype"]) == ("listen", "float32")
+    assert (heard.settings["purpose"], heard.settings["dtype"]) == ("nccl_log", "float32")
     assert heard.settings["env"]["NCCL_DEBUG"] == "INFO"
 
 
@@ -81,5 +81,5 @@ def test_the_most_ranks_are_listened_to_where_the_launcher_can_set_variables() -
     asked = on_gpus(world_size="1,2,4")
     silent, heard = network_of(asked, with_nccl_log=False), network_of(asked, with_nccl_log=True)
     assert len(heard) == len(silent) + 1
-    assert [one.world_size for one in heard if one.settings["purpose"] == "listen"] == [4]
-    assert not any(one.settings["purpose"] == "listen" for one in silent)
+    assert [one.world_size for one in heard if one.settings["purpose"] == "nccl_log"] == [4]
+    assert not any(one.settings["purpose"] == "nccl_log" for one in silent)

@@ -238,8 +238,8 @@ def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
         found("precison")
     with pytest.raises(BadInput, match="no setting 'comm_hook'"):  # one rank has no DDP
         found("comm_hook")
-    with pytest.raises(BadInput, match="no setting 'ablation'"):
-        found("ablation=noop_comm")
+    with pytest.raises(BadInput, match="no setting 'without_communication'"):
+        found("without_communication=true")
 
 
 def test_a_setting_without_values_worth_trying_needs_one() -> None:
