@@ -121,12 +121,12 @@ def main() -> None:
         sharp = [
             comparison
             for comparison in delayed
-            if comparison.smallest_seen is not None and comparison.smallest_seen <= 0.05
+            if comparison.smallest_detectable is not None and comparison.smallest_detectable <= 0.05
         ]
         verdicts = Counter(comparison.verdict for comparison in delayed)
         print(f"{asked.delay:.0%} delay, {asked.delays} runs: {dict(verdicts)}")
         detected = sum(comparison.verdict == "slower" for comparison in sharp)
-        effects = sorted(comparison.smallest_seen or 0.0 for comparison in delayed)
+        effects = sorted(comparison.smallest_detectable or 0.0 for comparison in delayed)
         print(f"smallest detectable effect: {', '.join(f'{effect:.1%}' for effect in effects)}")
         print(f"able to detect 5 %: {len(sharp)}, of these slower: {detected}")
     finally:

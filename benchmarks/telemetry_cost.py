@@ -74,7 +74,7 @@ def main() -> None:
     launcher = LocalLauncher()
     try:
         with tempfile.TemporaryDirectory() as directory:
-            summary = measured(launcher, given.pairs, asked, directory).seen
+            summary = measured(launcher, given.pairs, asked, directory).telemetry
     finally:
         launcher.close()
     print(summary)

@@ -123,7 +123,7 @@ def test_a_run_without_its_machine_cannot_be_read() -> None:
 
 
 def _ends_all_ranks(trial: Trial, launch: int) -> Outcome | None:
-    if trial.world_size == 2 and not trial.is_ablation:
+    if trial.is_training and trial.world_size == 2 and not trial.is_ablation:
         raise RanksLost("rank 0's worker has ended")
     return None
 
