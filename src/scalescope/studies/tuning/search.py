@@ -27,7 +27,7 @@ from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import Tuning, next_after_tuning
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
-from scalescope.results.run_folder import TUNING
+from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.plan import Launch
 from scalescope.studies.tuning.levers import (
     Candidate,
@@ -37,7 +37,6 @@ from scalescope.studies.tuning.levers import (
     shown,
     with_values,
 )
-from scalescope.studies.tuning.tune import TUNED
 
 _SCALING_LAUNCHES = 3
 

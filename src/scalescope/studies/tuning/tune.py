@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from scalescope.results.run import Run
     from scalescope.studies.request import Request
 
-TUNED = "tuned.yaml"
-
 
 class Procedure(Protocol):
     """How levers are tried: in a search with repeated launches, or each once."""
