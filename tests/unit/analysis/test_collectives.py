@@ -37,10 +37,10 @@ def make_result(
                 host="here",
                 device="cpu",
                 placement=f"[Rank {rank}]",
-                samples=own,
+                samples=rank_samples,
                 counters={f"{KEY}/wrong": count},
             )
-            for rank, (own, count) in enumerate(zip(samples, counts, strict=True))
+            for rank, (rank_samples, count) in enumerate(zip(samples, counts, strict=True))
         ],
     )
 

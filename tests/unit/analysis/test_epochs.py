@@ -16,8 +16,11 @@ def result_with(times: list[list[float]], accuracies: list[float] | None = None,
     for rank, record in enumerate(made.ranks):
         samples = {**record.samples, "epoch_time_s": times[rank]}
         if accuracies is not None:
-            own = [value if rank == 0 else 0.0 for value in accuracies]
-            samples |= {"train_accuracy": [0.9] * len(own), "validation_accuracy": own}
+            rank_accuracies = [value if rank == 0 else 0.0 for value in accuracies]
+            samples |= {
+                "train_accuracy": [0.9] * len(rank_accuracies),
+                "validation_accuracy": rank_accuracies,
+            }
         ranks.append(dataclasses.replace(record, samples=samples))
     return dataclasses.replace(made, ranks=ranks)
 

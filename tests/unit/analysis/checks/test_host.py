@@ -82,25 +82,25 @@ def checks(
     return all_checks(machine, {**CALM, **system}, variables or {}, world_size)
 
 
-def about(subject: str, found: tuple[Check, ...]) -> list[Check]:
-    return [check for check in found if check.subject == subject]
+def about(subject: str, all_checks: tuple[Check, ...]) -> list[Check]:
+    return [check for check in all_checks if check.subject == subject]
 
 
 def test_a_calm_machine_is_ok_throughout() -> None:
-    found = checks(world_size=2)
-    assert {check.level for check in found} == {"ok"}
+    all_checks = checks(world_size=2)
+    assert {check.level for check in all_checks} == {"ok"}
     limits = ["governor", "load", "shared memory", "ulimit", "container", "CPU formats"]
-    assert [check.subject for check in found] == ["torch", "backends", "GPU", "host", *limits, "ranks"]
-    assert all(check.advice == "" for check in found)
-    (host,) = about("host", found)
+    assert [check.subject for check in all_checks] == ["torch", "backends", "GPU", "host", *limits, "ranks"]
+    assert all(check.advice == "" for check in all_checks)
+    (host,) = about("host", all_checks)
     assert host.text == "fake processor, 2 cores, 16 GiB, NUMA nodes 2"
 
 
 def test_what_is_not_ok_says_what_to_do() -> None:
-    found = checks(
+    all_checks = checks(
         variables={"CUDA_LAUNCH_BLOCKING": "1"}, governor="powersave", load_average=9.0, world_size=3
     )
-    bad = [check for check in found if check.level != "ok"]
+    bad = [check for check in all_checks if check.level != "ok"]
     assert len(bad) == 4
     assert all(check.advice for check in bad)
 
@@ -249,13 +249,13 @@ def test_a_containers_limit_is_shown() -> None:
 
 
 def test_interfaces_are_one_line() -> None:
-    found = checks(
+    all_checks = checks(
         interfaces=[
             {"name": "eth0", "state": "up", "speed_mbit": 10000},
             {"name": "lo", "state": "unknown", "speed_mbit": None},
         ]
     )
-    (network,) = about("network", found)
+    (network,) = about("network", all_checks)
     assert (network.level, network.text) == ("ok", "eth0 up 10000 Mbit/s, lo unknown")
 
 
@@ -315,12 +315,12 @@ def test_ranks_on_cores() -> None:
 
 
 def test_every_rank_is_shown_on_its_gpu() -> None:
-    found = checks(WITH_GPUS, world_size=2)
-    assert [check.text for check in found if check.subject.startswith("rank ")] == [
+    all_checks = checks(WITH_GPUS, world_size=2)
+    assert [check.text for check in all_checks if check.subject.startswith("rank ")] == [
         "cuda:0 NVIDIA H200",
         "cuda:1 NVIDIA H200",
     ]
-    assert about("ranks", found) == []
+    assert about("ranks", all_checks) == []
 
 
 def test_more_ranks_than_gpus_fail() -> None:

@@ -56,7 +56,7 @@ def test_what_makes_a_run_meaningless_comes_first() -> None:
 
 def test_hosts_that_differ_are_named_by_what_they_have() -> None:
     hosts = look({"n1": {}, "n2": {}, "n3": {}}, n3={"cores": 8, "torch_version": "2.9.0"})
-    texts = [one.text for one in checks_between(hosts)]
+    texts = [check.text for check in checks_between(hosts)]
     assert texts == ["torch: 2.13.0 on n1, n2; 2.9.0 on n3", "cores: 2 on n1, n2; 8 on n3"]
 
 

@@ -135,7 +135,7 @@ def placed(hosts: str, slow: int | None = None) -> Result:
         for rank in (low, high):
             samples[rank][f"pair/{low}-{high}/1000"] = [10.0 if slow in (low, high) else 1.0]
     result = make_result(*samples)
-    result.ranks[:] = [dataclasses.replace(one, host=hosts[one.rank]) for one in result.ranks]
+    result.ranks[:] = [dataclasses.replace(record, host=hosts[record.rank]) for record in result.ranks]
     return result
 
 

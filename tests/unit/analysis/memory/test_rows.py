@@ -35,7 +35,8 @@ def made(
         **changes,
     }
     records = [
-        RankRecord(rank=n, host="h", device="d", placement="p", counters=one) for n, one in enumerate(ranks)
+        RankRecord(rank=n, host="h", device="d", placement="p", counters=counters)
+        for n, counters in enumerate(ranks)
     ]
     return Result(
         trial_id=f"{batch}/{purpose}/{settings['strategy']}",
@@ -140,11 +141,11 @@ def test_small_batches_whose_peak_does_not_grow_leave_the_word_to_the_forecast()
 
 
 def test_jobs_are_kept_apart_and_a_pipeline_is_not_searched() -> None:
-    found = groups_of(
+    groups = groups_of(
         made(2, peak(20), device="cuda"),
         made(2, peak(20), device="cuda", strategy="pipeline", world_size=2),
     )
-    assert [group.is_searched for group in found] == [True, False]
+    assert [group.is_searched for group in groups] == [True, False]
 
 
 def test_nothing_measured_is_no_job() -> None:
@@ -208,6 +209,6 @@ def test_ranks_on_one_gpu_share_it() -> None:
 
 
 def test_a_host_offers_what_is_available_and_not_all_it_has() -> None:
-    found = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
-    (group,) = groups_of(made(1, *found, world_size=2, strategy="ddp"))
+    rank_counters = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
+    (group,) = groups_of(made(1, *rank_counters, world_size=2, strategy="ddp"))
     assert group.capacity == 350 * MIB  # the second rank found the first one's batch

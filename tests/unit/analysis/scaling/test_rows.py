@@ -73,9 +73,9 @@ def test_strong_scaling_counts_the_global_batch() -> None:
 
 
 def test_the_interval_is_welchs_on_the_logs_of_rates() -> None:
-    one = make_configuration(plain(), *ONE)
+    single = make_configuration(plain(), *ONE)
     four = make_configuration(ddp(4), *FOUR)
-    _, row = scaling_rows([one, four])
+    _, row = scaling_rows([single, four])
     logs_one = [math.log(10 / step) for step in ONE]
     logs_four = [math.log(40 / step) for step in FOUR]
     interval = stats.ttest_ind(logs_four, logs_one, equal_var=False).confidence_interval(0.95)
