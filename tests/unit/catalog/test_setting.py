@@ -43,10 +43,10 @@ def make(
     )
 
 
-def refusal(one: Setting, text: str) -> str:
+def refusal(setting: Setting, text: str) -> str:
     """The message that refuses `text`, which is always one line that begins with where it stood."""
     with pytest.raises(BadInput) as caught:
-        parse_value(one, text, "f.yaml:3: size")
+        parse_value(setting, text, "f.yaml:3: size")
     message = str(caught.value)
     assert message.startswith("f.yaml:3: size: ")
     assert message.isprintable()
@@ -304,14 +304,14 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 def test_sizes_have_bounds() -> None:
-    one = make("bytes", low=1, high=1 << 40)
-    assert parse_value(one, "1T", "-e") == 1 << 40
-    assert "must be at least 1, got 0" in refusal(one, "0")
-    assert "must be at most 1099511627776, got 2199023255552" in refusal(one, "2T")
+    setting = make("bytes", low=1, high=1 << 40)
+    assert parse_value(setting, "1T", "-e") == 1 << 40
+    assert "must be at least 1, got 0" in refusal(setting, "0")
+    assert "must be at most 1099511627776, got 2199023255552" in refusal(setting, "2T")
 
 
 def test_a_link_is_a_kind_of_setting() -> None:
-    one = make("link", optional=True)
-    assert parse_value(one, "1:1GBIT,0:2gbit", "--link") == "0:2gbit,1:1gbit"
-    assert parse_value(one, "none", "--link") is None
-    assert "expected a rate such as" in refusal(one, "fast")
+    setting = make("link", optional=True)
+    assert parse_value(setting, "1:1GBIT,0:2gbit", "--link") == "0:2gbit,1:1gbit"
+    assert parse_value(setting, "none", "--link") is None
+    assert "expected a rate such as" in refusal(setting, "fast")
