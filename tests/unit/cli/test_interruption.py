@@ -34,12 +34,12 @@ def test_a_signal_is_raised_where_the_main_thread_is(number: signal.Signals) -> 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_handlers_are_given_back(number: signal.Signals) -> None:
-    def own(number: int, frame: object) -> None: ...
+    def previous_handler(number: int, frame: object) -> None: ...
 
-    signal.signal(number, own)
+    signal.signal(number, previous_handler)
     with interruptible():
-        assert signal.getsignal(number) is not own
-    assert signal.getsignal(number) is own
+        assert signal.getsignal(number) is not previous_handler
+    assert signal.getsignal(number) is previous_handler
 
 
 @pytest.mark.parametrize("number", SIGNALS)
