@@ -16,7 +16,7 @@ from scalescope.launch.fake import TWO_CORES
 from .asking import ask, with_gpus
 
 (BATCH,) = cards.all_settings("train")["batch_size"]
-(BUCKET,) = (one for one in settings_of(Ddp) if one.name == "bucket_cap_mb")
+(BUCKET,) = (setting for setting in settings_of(Ddp) if setting.name == "bucket_cap_mb")
 BROKEN_GPU = dataclasses.replace(TWO_CORES, gpu_problem="the driver is too old")
 
 
@@ -49,9 +49,9 @@ def test_device_cpu_is_obeyed_where_there_are_gpus() -> None:
 
 def test_both_devices_get_their_own_defaults() -> None:
     trials = expand(ask(device="cpu,cuda"), with_gpus(1)).trials
-    found = {trial.device: trial.settings["batch_size"] for trial in trials}
-    assert found == {"cpu": BATCH.default_for("cpu"), "cuda": BATCH.default_for("cuda")}
-    assert found["cpu"] != found["cuda"]
+    batch_sizes = {trial.device: trial.settings["batch_size"] for trial in trials}
+    assert batch_sizes == {"cpu": BATCH.default_for("cpu"), "cuda": BATCH.default_for("cuda")}
+    assert batch_sizes["cpu"] != batch_sizes["cuda"]
 
 
 def test_no_gpu_is_said() -> None:

@@ -110,8 +110,8 @@ def test_the_order_of_settings_does_not_count(names: list[str]) -> None:
 
 def test_the_order_of_variables_does_not_count() -> None:
     trial = Trial(settings=FIXED)
-    one, other = {"A": "1", "B": "2"}, {"B": "2", "A": "1"}
-    assert trial.replace(env=one).trial_id == trial.replace(env=other).trial_id
+    in_order, other = {"A": "1", "B": "2"}, {"B": "2", "A": "1"}
+    assert trial.replace(env=in_order).trial_id == trial.replace(env=other).trial_id
 
 
 def test_an_id_is_fit_for_a_file_name() -> None:
