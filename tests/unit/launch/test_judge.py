@@ -79,11 +79,11 @@ def test_one_rank_and_ranks_that_send_nothing_have_no_communication_to_show() ->
 
 
 def test_a_trace_of_a_gpu_must_show_kernels() -> None:
-    seen, blind = ({"communication_events": 3, "device_events": count} for count in (5, 0))
-    outcome = judge(_recorded(), _records(seen, blind))
+    with_kernels, blind = ({"communication_events": 3, "device_events": count} for count in (5, 0))
+    outcome = judge(_recorded(), _records(with_kernels, blind))
     assert (outcome.status, outcome.rank) == ("invalid", 1)
     assert "no kernels" in str(outcome.reason)
-    assert judge(_recorded(), _records(seen, seen)).status == "ok"
+    assert judge(_recorded(), _records(with_kernels, with_kernels)).status == "ok"
 
 
 def test_one_rank_and_ranks_that_send_nothing_have_kernels_to_show() -> None:

@@ -17,10 +17,10 @@ from scalescope.launch.private_directory import private_directory, shared_direct
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that stands for /dev/shm."""
-    place = tmp_path / "shm"
-    place.mkdir()
-    monkeypatch.setattr(module, "_SHARED_MEMORY", str(place))
-    return place
+    directory = tmp_path / "shm"
+    directory.mkdir()
+    monkeypatch.setattr(module, "_SHARED_MEMORY", str(directory))
+    return directory
 
 
 def _leave(parent: Path) -> Path:

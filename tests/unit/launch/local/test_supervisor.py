@@ -130,12 +130,12 @@ def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
 def test_a_slow_warm_up_stretches_the_limit_for_silence(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [None])
     play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 5.0))
-    one = play.ranks[0]
+    rank = play.ranks[0]
     supervisor = play.supervisor()
-    one.stage = Stage.STEADY
-    assert supervisor._time_limit_s(one) == 100.0
+    rank.stage = Stage.STEADY
+    assert supervisor._time_limit_s(rank) == 100.0
     play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 0.1))
-    assert supervisor._time_limit_s(one) == 30.0
+    assert supervisor._time_limit_s(rank) == 30.0
 
 
 def test_ranks_that_outlast_sigkill_do_not_hold_the_launcher(tmp_path: Path) -> None:

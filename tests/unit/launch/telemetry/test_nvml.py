@@ -101,8 +101,8 @@ def test_readings_and_limits_are_in_si_units(driver: FakeDriver) -> None:
 
 
 def test_what_the_driver_wrote_down_is_in_si_units_by_the_wall_clock(driver: FakeDriver) -> None:
-    found = Nvml(["GPU-a"]).history("GPU-a")
-    assert found == {
+    history = Nvml(["GPU-a"]).history("GPU-a")
+    assert history == {
         "utilization": [(1_700_000_000.2, 0.73), (1_700_000_000.4, 0.0)],
         "power_w": [(1_700_000_000.02, 412.5), (1_700_000_000.04, 87.25)],
     }
