@@ -61,8 +61,8 @@ def test_a_gpu_whose_driver_keeps_no_samples_is_not_called_idle() -> None:
 
 def test_a_problem_is_told_where_no_gpu_was_seen() -> None:
     assert gpu_reading(TelemetrySummary(problem="NVML says no")) == "unknown: NVML says no"
-    seen = dataclasses.replace(_FULL, problem="NVML says no")
-    assert gpu_reading(seen) == gpu_reading(_FULL)  # another launch saw it
+    with_problem = dataclasses.replace(_FULL, problem="NVML says no")
+    assert gpu_reading(with_problem) == gpu_reading(_FULL)  # another launch saw it
 
 
 def test_where_there_was_nothing_to_look_at_nothing_is_said() -> None:
@@ -95,9 +95,9 @@ def test_the_summary_has_a_line_for_each_that_was_seen(render: Render) -> None:
         "gpus": {"a": {"utilization": [0.4, 0.6]}},
         "cpu": {"host_utilization": 0.9, "rank_busy_cores": [1.0, 1.0]},
     }
-    seen = _shown(render, make_run(trials, launches=1, telemetry=telemetry))
-    assert seen["GPU"] == "50 % busy"
-    assert seen["CPU"] == "1.0 cores busy per rank, 90 % of the host busy"
+    shown = _shown(render, make_run(trials, launches=1, telemetry=telemetry))
+    assert shown["GPU"] == "50 % busy"
+    assert shown["CPU"] == "1.0 cores busy per rank, 90 % of the host busy"
     unseen = _shown(render, make_run(trials, launches=1))
     assert "Compute rate" in unseen
     assert not {"GPU", "CPU"} & set(unseen)

@@ -111,9 +111,9 @@ def test_sizes_have_three_digits(size: float, text: str) -> None:
 
 def test_a_rank_that_measured_nothing_makes_the_result_invalid() -> None:
     trial = Trial(settings={"benchmark": "memory"})
-    said = [RankRecord(rank=0, host="h", device="d", placement="p", counters={"measured/peak": None})]
-    assert judge(trial, said).status == "ok"
-    silent = [*said, RankRecord(rank=1, host="h", device="d", placement="p")]
+    records = [RankRecord(rank=0, host="h", device="d", placement="p", counters={"measured/peak": None})]
+    assert judge(trial, records).status == "ok"
+    silent = [*records, RankRecord(rank=1, host="h", device="d", placement="p")]
     assert judge(trial, silent).reason == "rank 1 measured no memory"
 
 

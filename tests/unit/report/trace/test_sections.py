@@ -17,13 +17,13 @@ EARLY = steps_of(cpu_step([(50, 90)]))
 LATE = steps_of(cpu_step([(70, 90)]))
 
 
-def section_of(path: Path, *traces: list[Event] | None, **said: Any) -> Section:
-    (section,) = profile_sections(traced_run(path, TRIAL, dict(enumerate(traces)), **said))
+def section_of(path: Path, *traces: list[Event] | None, **result_options: Any) -> Section:
+    (section,) = profile_sections(traced_run(path, TRIAL, dict(enumerate(traces)), **result_options))
     return section
 
 
 def line_with(section: Section, part: str) -> str:
-    (line,) = (one for one in section.lines if part in one)
+    (line,) = (text for text in section.lines if part in text)
     return line
 
 
@@ -63,9 +63,9 @@ def test_without_ddps_counters_the_trace_speaks_alone(tmp_path: Path) -> None:
 
 
 def test_exchanges_that_begin_after_backward_can_hide_nothing(tmp_path: Path) -> None:
-    said = "No exchange starts before backward ends, so nothing is hidden."
-    assert said in section_of(tmp_path / "late", LATE, LATE, ddp=(0.02, 0.0)).lines
-    assert said not in section_of(tmp_path / "early", EARLY, EARLY, ddp=(0.02, 0.0)).lines
+    remark = "No exchange starts before backward ends, so nothing is hidden."
+    assert remark in section_of(tmp_path / "late", LATE, LATE, ddp=(0.02, 0.0)).lines
+    assert remark not in section_of(tmp_path / "early", EARLY, EARLY, ddp=(0.02, 0.0)).lines
 
 
 def test_the_most_exposed_exchange_is_named(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_training_that_sends_nothing_has_nothing_to_hide(tmp_path: Path) -> None
 
 
 def test_idle_time_is_told_by_its_cause(tmp_path: Path) -> None:
-    on_gpu = [one for number in range(3) for one in cuda_step(number)]
+    on_gpu = [recorded_event for number in range(3) for recorded_event in cuda_step(number)]
     trial = TRIAL.replace(device="cuda", backend="nccl")
     (section,) = profile_sections(traced_run(tmp_path, trial, {0: on_gpu, 1: on_gpu}))
     line = line_with(section, "Idle")
@@ -158,20 +158,20 @@ def test_a_run_without_traces_has_no_section(tmp_path: Path) -> None:
 
 
 def test_the_summary_holds_the_same_numbers(tmp_path: Path) -> None:
-    (found,) = profile_json(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}, ddp=(0.04, 0.01)))
-    assert json.loads(json.dumps(found)) == found
-    assert (found["world_size"], found["strategy"], found["unread"]) == (2, "ddp", {})
-    assert (found["overlap"], found["span_overlap"]) == pytest.approx((20 / 60, 0.25))
-    assert (found["ddp_overlap"], found["transfer_s"]) == pytest.approx((0.25, 0.020))
-    assert (found["traced_step_s"], found["untraced_step_s"]) == (pytest.approx(0.12), None)
-    assert [one["waiting_s"] for one in found["ranks"]] == pytest.approx([0.020, 0.0], abs=1e-12)
-    assert [len(one["steps"]) for one in found["ranks"]] == [2, 2]
-    assert found["ranks"][0]["steps"][0]["exposed_s"] == pytest.approx(0.020)
-    assert found["buckets"][0]["size_bytes"] == 4000
-    assert found["kernels"][0]["name"] == "aten::mm"
+    (entry,) = profile_json(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}, ddp=(0.04, 0.01)))
+    assert json.loads(json.dumps(entry)) == entry
+    assert (entry["world_size"], entry["strategy"], entry["unread"]) == (2, "ddp", {})
+    assert (entry["overlap"], entry["span_overlap"]) == pytest.approx((20 / 60, 0.25))
+    assert (entry["ddp_overlap"], entry["transfer_s"]) == pytest.approx((0.25, 0.020))
+    assert (entry["traced_step_s"], entry["untraced_step_s"]) == (pytest.approx(0.12), None)
+    assert [rank["waiting_s"] for rank in entry["ranks"]] == pytest.approx([0.020, 0.0], abs=1e-12)
+    assert [len(rank["steps"]) for rank in entry["ranks"]] == [2, 2]
+    assert entry["ranks"][0]["steps"][0]["exposed_s"] == pytest.approx(0.020)
+    assert entry["buckets"][0]["size_bytes"] == 4000
+    assert entry["kernels"][0]["name"] == "aten::mm"
 
 
 def test_the_summary_of_traces_that_lie_elsewhere_says_why(tmp_path: Path) -> None:
-    (found,) = profile_json(traced_run(tmp_path, TRIAL, {0: None, 1: None}))
-    assert set(found["unread"]) == set(found["files"]) == {"0", "1"}
-    assert (found["ranks"], found["buckets"], found["kernels"], found["overlap"]) == ([], [], [], None)
+    (entry,) = profile_json(traced_run(tmp_path, TRIAL, {0: None, 1: None}))
+    assert set(entry["unread"]) == set(entry["files"]) == {"0", "1"}
+    assert (entry["ranks"], entry["buckets"], entry["kernels"], entry["overlap"]) == ([], [], [], None)
