@@ -63,17 +63,17 @@ def test_other_hardware_or_versions_are_another_environment(change: dict[str, ob
 
 def test_the_environment_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = describe_environment(TWO_CORES, "1.2.3")
-    assert found["environment_id"] == environment_id(TWO_CORES)
-    assert found["scalescope_version"] == "1.2.3"
-    assert found["machine"]["cpu_model"] == "fake processor"
-    assert found["git"] is None
+    environment = describe_environment(TWO_CORES, "1.2.3")
+    assert environment["environment_id"] == environment_id(TWO_CORES)
+    assert environment["scalescope_version"] == "1.2.3"
+    assert environment["machine"]["cpu_model"] == "fake processor"
+    assert environment["git"] is None
 
 
 def git(directory: Path, *arguments: str) -> str:
-    own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
     done = subprocess.run(
-        ["git", *own, *arguments], cwd=directory, capture_output=True, text=True, check=True
+        ["git", *identity, *arguments], cwd=directory, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
 
