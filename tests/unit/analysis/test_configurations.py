@@ -1,4 +1,4 @@
-"""Configurations: launches of one trial together, and what speaks against believing them."""
+"""Configurations: launches of one trial together, and the reasons to distrust them."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
@@ -93,7 +93,7 @@ def test_launches_that_differ_by_more_than_three_percent_are_unstable() -> None:
     assert narrow.instabilities() == []
 
 
-def test_every_kind_of_instability_says_in_how_many_launches() -> None:
+def test_every_kind_of_instability_counts_its_launches() -> None:
     trial = make_trial()
     calm = [0.010, 0.0101, 0.0099, 0.0102, 0.0098] * 2
     (configuration,) = configurations(
@@ -135,7 +135,7 @@ FALLING = (0.01000, 0.01001, 0.01002, 0.01003, 0.01004)
 WAVERING = (0.01000, 0.01004, 0.01001, 0.01003, 0.01002)
 
 
-def test_drift_is_seen_over_two_minutes() -> None:
+def test_drift_is_detected_over_two_minutes() -> None:
     assert spread_over(120.0, *FALLING).instabilities() == ["speed drifts over the launches"]
     assert spread_over(120.0, *reversed(FALLING)).instabilities() == ["speed drifts over the launches"]
 

@@ -42,7 +42,7 @@ def test_older_results_have_none() -> None:
     assert epochs_of(make_result(make_trial(), [[0.1] * 10])) == ()
 
 
-def test_launches_are_told_by_their_medians() -> None:
+def test_launches_are_summarised_by_their_medians() -> None:
     results = [
         result_with([[time]], [accuracy], launch)
         for launch, (time, accuracy) in enumerate([(1.0, 0.5), (9.0, 0.7), (2.0, 0.6)])
@@ -52,7 +52,7 @@ def test_launches_are_told_by_their_medians() -> None:
     assert over_launches([]) == ()
 
 
-def test_one_epoch_without_an_evaluation_is_not_worth_telling() -> None:
+def test_one_epoch_without_an_evaluation_is_not_reported() -> None:
     assert not has_epochs(epochs_of(result_with([[1.0]])))
     assert has_epochs(epochs_of(result_with([[1.0, 1.0]])))
     assert has_epochs(epochs_of(result_with([[1.0]], [0.5])))

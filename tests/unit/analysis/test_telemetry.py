@@ -1,4 +1,4 @@
-"""Raw looks in a few figures; what nobody saw stays unknown."""
+"""Raw samples summarised in a few figures; what was not sampled stays unknown."""
 
 import dataclasses
 from pathlib import Path
@@ -41,7 +41,7 @@ _TWO_GPUS = {
 }
 
 
-def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_largest() -> None:
+def test_figures_are_means_over_samples_but_memory_and_temperature_are_the_largest() -> None:
     summary = telemetry_summary(_TWO_GPUS)
     assert summary == TelemetrySummary(
         gpu_utilization=pytest.approx(0.6),
@@ -67,7 +67,7 @@ def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_lar
         {"looks": 1, "interval_s": 0.2, "gpus": {}, "asking_gpus_s": 0.1, "cpu": {}},
     ],
 )
-def test_what_was_not_seen_is_unknown(telemetry: dict[str, Any]) -> None:
+def test_what_was_not_sampled_is_unknown(telemetry: dict[str, Any]) -> None:
     summary = telemetry_summary(telemetry)
     assert summary == TelemetrySummary()
     assert all(value is None for name, value in dataclasses.asdict(summary).items() if name != "slowdowns")
@@ -90,7 +90,7 @@ def test_a_gpu_whose_driver_keeps_no_samples_is_known_by_its_state() -> None:
     assert (summary.gpu_utilization, summary.power_w) == (None, None)
 
 
-def test_a_host_that_idles_is_known_to() -> None:
+def test_an_idle_host_is_known_to_be_idle() -> None:
     idle = {"host_utilization": 0.0, "rank_busy_cores": [0.0, 0.0]}
     summary = telemetry_summary({"cpu": idle, "gpus": {"a": {"utilization": [0.0]}}})
     assert summary == TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0, gpu_utilization=0.0)
@@ -147,7 +147,7 @@ def test_over_launches_that_saw_nothing_all_is_unknown() -> None:
     assert over_launches([]) == TelemetrySummary()
 
 
-def test_over_launches_slowdowns_add_up_and_the_first_problem_is_told() -> None:
+def test_over_launches_slowdowns_add_up_and_the_first_problem_is_kept() -> None:
     launches = [
         TelemetrySummary(slowdowns=("power cap",)),
         TelemetrySummary(slowdowns=("thermal (hardware)", "power cap"), problem="first"),
@@ -172,7 +172,7 @@ def _configuration(*telemetries: dict[str, Any], **settings: Any) -> Configurati
     return configuration
 
 
-def test_a_configuration_has_seen_what_its_launches_saw() -> None:
+def test_a_configuration_summarises_the_telemetry_of_its_launches() -> None:
     other = {"cpu": {"host_utilization": 0.8}}
     summary = _configuration(_TWO_GPUS, other, {}).telemetry
     assert summary.host_utilization == pytest.approx(0.6)

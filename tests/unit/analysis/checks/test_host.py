@@ -96,7 +96,7 @@ def test_a_calm_machine_is_ok_throughout() -> None:
     assert host.text == "fake processor, 2 cores, 16 GiB, NUMA nodes 2"
 
 
-def test_what_is_not_ok_says_what_to_do() -> None:
+def test_every_check_that_is_not_ok_has_advice() -> None:
     all_checks = checks(
         variables={"CUDA_LAUNCH_BLOCKING": "1"}, governor="powersave", load_average=9.0, world_size=3
     )
@@ -105,7 +105,7 @@ def test_what_is_not_ok_says_what_to_do() -> None:
     assert all(check.advice for check in bad)
 
 
-def test_number_formats_are_named_and_never_a_doubt() -> None:
+def test_number_formats_are_listed_and_never_a_warning() -> None:
     bf16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
     fp8 = PrecisionSupport(name="fp8", native=True)
     gpus = tuple(dataclasses.replace(gpu, compute_capability=(9, 0), precisions=(fp8,)) for gpu in GPUS)
@@ -175,12 +175,12 @@ def test_a_gpu_held_back_warns(changes: dict[str, str], text: str) -> None:
         {"mig.mode.current": "[N/A]"},
     ],
 )
-def test_what_is_idle_or_unknown_is_no_warning(changes: dict[str, str]) -> None:
+def test_an_idle_or_unknown_state_is_not_a_warning(changes: dict[str, str]) -> None:
     (gpu,) = about("GPU 0", checks(WITH_GPUS, gpus=[{**FACTS, **changes}]))
     assert gpu.level == "ok"
 
 
-def test_others_on_the_gpu_warn() -> None:
+def test_other_processes_on_the_gpu_warn() -> None:
     (process,) = about("GPU process", checks(WITH_GPUS, gpu_processes=["4711, python, 512 MiB"]))
     assert (process.level, process.text) == ("warn", "4711, python, 512 MiB")
 
@@ -234,7 +234,7 @@ def test_the_link_matrix_is_read_in_one_line(text: str, level: str, reading: str
         ("load", {"load_average": 1.5}, {"load_average": 1.6}, "load average 1.6 on 2 cores"),
     ],
 )
-def test_a_host_that_disturbs_warns(
+def test_a_host_that_disturbs_measurements_warns(
     subject: str, good: dict[str, Any], bad: dict[str, Any], text: str
 ) -> None:
     (fine,) = about(subject, checks(**good))

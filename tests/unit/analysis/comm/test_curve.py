@@ -1,4 +1,4 @@
-"""The collective curve: never falling, exact on power laws, silent outside what was measured."""
+"""The collective curve: never falling, exact on power laws, undefined outside the measured range."""
 
 import itertools
 import math

@@ -72,11 +72,11 @@ def test_between_published_sizes_the_curve_is_interpolated() -> None:
         (make_row(1 << 40, 1.0), "NVIDIA H200"),
     ],
 )
-def test_where_nothing_was_published_nothing_is_expected(row: CollectiveRow, gpu: str | None) -> None:
+def test_without_a_published_curve_nothing_is_expected(row: CollectiveRow, gpu: str | None) -> None:
     assert expectation_of(row, gpu, None) is None
 
 
-def test_a_barrier_sends_nothing_to_be_expected_of() -> None:
+def test_a_barrier_has_no_expectation() -> None:
     assert expectation_of(make_row(0, 1.0, ranks=2, collective="barrier"), None, "1gbit") is None
 
 

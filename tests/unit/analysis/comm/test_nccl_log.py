@@ -1,4 +1,4 @@
-"""NCCL's own words: what it chose is read from its INFO lines."""
+"""The NCCL log: what NCCL chose is read from its INFO lines."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_a_plugins_name_may_hold_a_blank() -> None:
     assert read_choices(["h:1:1 [0] NCCL INFO Using network AWS Libfabric"]).network == "AWS Libfabric"
 
 
-def test_what_others_print_is_left_alone() -> None:
+def test_lines_other_than_nccl_info_are_ignored() -> None:
     choices = read_choices(
         ["connected via ETH/0", "Using network Socket", "7 coll channels", "", "NCCL WARN via NET/Socket/0"]
     )

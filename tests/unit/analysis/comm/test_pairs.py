@@ -75,7 +75,7 @@ def test_what_is_half_as_fast_does_not_stand_out() -> None:
     assert slow_ends({**rates, (0, 2): 49.0, (1, 2): 49.0}) == (2,)
 
 
-def test_of_two_ranks_nobody_can_say_whose_link_it_is() -> None:
+def test_with_two_ranks_the_slow_link_has_no_owner() -> None:
     assert named({(0, 1): 1.0}) == []
 
 

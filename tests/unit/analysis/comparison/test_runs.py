@@ -1,4 +1,4 @@
-"""Two runs compared: what is matched, what is claimed, and what more launches could tell."""
+"""Two runs compared: what is matched, what is claimed, and what more launches could show."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -53,14 +53,14 @@ def test_verdicts_of_calm_launches(factor: float, verdict: str, regressed: bool)
     assert config.change == pytest.approx(1.0 / factor - 1.0)
 
 
-def test_noise_is_no_regression_and_no_proof_of_the_contrary() -> None:
+def test_noise_is_neither_a_regression_nor_its_absence() -> None:
     comparison = compared(NOISY, NOISY, 1.08)
     assert comparison.judged[0].verdict == "inconclusive"
     assert not comparison.gate_missed
 
 
 @pytest.mark.parametrize(("before", "after"), [(CALM, CALM[:1]), (CALM[:1], CALM)])
-def test_one_launch_a_side_decides_nothing(before: Sequence[float], after: Sequence[float]) -> None:
+def test_one_launch_per_side_is_inconclusive(before: Sequence[float], after: Sequence[float]) -> None:
     comparison = compared(before, after, 2.0)
     (config,) = comparison.judged
     assert (config.verdict, config.too_few, config.regressed) == ("inconclusive", True, False)
@@ -78,9 +78,9 @@ def test_a_claim_must_survive_the_number_of_configurations() -> None:
     assert config.verdict == "inconclusive"
 
 
-def test_what_only_explains_is_not_compared() -> None:
-    silent = make_trial(batch_size=10, world_size=2, without_communication=True)
-    both = launches(TRIAL, CALM) + launches(silent, CALM)
+def test_ablations_are_not_compared() -> None:
+    ablation = make_trial(batch_size=10, world_size=2, without_communication=True)
+    both = launches(TRIAL, CALM) + launches(ablation, CALM)
     assert [config.trial.trial_id for config in compare_runs(both, both, 0.03).judged] == [TRIAL.trial_id]
 
 
@@ -95,7 +95,7 @@ def test_a_setting_that_an_old_run_does_not_know_is_neutral() -> None:
     assert compare_runs(launches(old, CALM), launches(other, CALM), 0.03).has_nothing_in_common
 
 
-def test_what_found_no_partner_says_how_the_nearest_differs() -> None:
+def test_an_unmatched_configuration_names_the_differences_to_the_nearest() -> None:
     other = make_trial(batch_size=20)
     comparison = compare_runs(
         launches(TRIAL, CALM), launches(TRIAL, CALM) + launches(other, CALM), threshold=0.03
@@ -111,7 +111,7 @@ def test_settings_at_their_neutral_value_do_not_differ() -> None:
     assert setting_differences(TRIAL, TRIAL.replace(seed=3)) == (("seed", 0, 3),)
 
 
-def test_what_worked_before_and_fails_now_misses_the_gate() -> None:
+def test_a_configuration_that_fails_only_now_misses_the_gate() -> None:
     broken = [
         dataclasses.replace(launch, status="failed", reason="rank 0 died", ranks=[])
         for launch in launches(TRIAL, CALM)
@@ -136,7 +136,7 @@ def test_other_machines_may_have_other_threads() -> None:
     assert loose.only_before == loose.only_after == ()
 
 
-def test_what_could_be_either_of_two_is_not_matched() -> None:
+def test_an_ambiguous_match_is_not_made() -> None:
     two = launches(TRIAL.replace(threads_per_rank=8), CALM) + launches(
         TRIAL.replace(threads_per_rank=4), CALM
     )
@@ -219,7 +219,9 @@ def environment(**changes: Any) -> dict[str, Any]:
         ({"git": {"commit": "b" * 40}}, False),
     ],
 )
-def test_every_difference_is_said_and_only_hardware_refuses(changes: dict[str, Any], hardware: bool) -> None:
+def test_every_difference_is_listed_and_only_hardware_refuses(
+    changes: dict[str, Any], hardware: bool
+) -> None:
     before = environment(git={"commit": "a" * 40})
     after = environment(**{"git": {"commit": "a" * 40}, **changes})
     (difference,) = differences(before, after)
@@ -231,13 +233,13 @@ def test_the_same_environment_differs_in_nothing() -> None:
     assert differences(environment(), other) == ()
 
 
-def test_gpus_are_told_by_name_and_number() -> None:
+def test_gpus_are_shown_by_name_and_number() -> None:
     single, two = ({"gpus": [{"name": "H200"}] * count} for count in (1, 2))
     (difference,) = differences(environment(**single), environment(**two))
     assert (difference.before, difference.after) == ("1 × H200", "2 × H200")
 
 
-def test_a_machine_that_nobody_recorded_is_not_called_different() -> None:
+def test_an_unrecorded_machine_is_not_called_different() -> None:
     environment_differences = differences({}, environment())
     assert other_hardware(environment_differences) == ()
     assert {difference.before for difference in environment_differences if difference.kind == "hardware"} == {
@@ -250,7 +252,7 @@ def test_an_environment_of_nonsense_is_unknown(nonsense: dict[str, Any]) -> None
     assert other_hardware(differences(nonsense, environment())) == ()
 
 
-def test_changes_that_are_not_committed_are_said() -> None:
+def test_uncommitted_changes_are_shown() -> None:
     clean, dirty = ({"git": {"commit": "a" * 40, "changed": changed}} for changed in (False, True))
     (difference,) = differences(environment(**clean), environment(**dirty))
     assert (difference.before, difference.after) == ("a" * 12, f"{'a' * 12} with changes")
@@ -265,7 +267,7 @@ def test_the_same_job_is_matched_however_long_it_measured() -> None:
     assert not comparison.only_before and not comparison.only_after
 
 
-def test_what_fails_now_is_missed_however_long_it_measured() -> None:
+def test_a_new_failure_misses_the_gate_for_any_window() -> None:
     timed = make_trial(steps_per_epoch="auto", window=2.0)
     broken = [
         dataclasses.replace(result, status="failed", reason="killed") for result in launches(timed, CALM)

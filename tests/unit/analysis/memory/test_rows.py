@@ -75,7 +75,7 @@ def test_the_rank_that_takes_most_and_the_forecast_of_rank_zero_count() -> None:
     assert row.measured("temporary") is None
 
 
-def test_what_no_rank_could_say_is_unknown() -> None:
+def test_what_no_rank_measured_is_unknown() -> None:
     (row,) = memory_rows([made(4, {"measured/peak": None, "forecast/as_asked/problem": "E: no"})])
     assert row.peak is None and row.difference is None
     assert row.no_forecast == "E: no"
@@ -91,7 +91,7 @@ def test_failures_are_rows_and_bound_the_bracket() -> None:
     assert group.bracket.is_closed
 
 
-def test_a_batch_above_one_that_failed_is_not_said_to_fit() -> None:
+def test_a_batch_above_one_that_failed_does_not_count_as_fitting() -> None:
     (group,) = groups_of(made(1, peak(20)), made(9, status="oom"), made(10, peak(40)))
     assert (group.bracket.fits, group.bracket.fails) == (1, 9)
 
@@ -125,7 +125,7 @@ def test_a_gpu_offers_what_is_free_and_what_torch_has_already() -> None:
     assert limited.capacity == 532
 
 
-def test_small_batches_whose_peak_does_not_grow_leave_the_word_to_the_forecast() -> None:
+def test_the_forecast_is_used_if_the_peak_of_small_batches_does_not_grow() -> None:
     sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "temporary", "inputs"), 0)
     large = {
         f"forecast/at/{batch}/{name}": size

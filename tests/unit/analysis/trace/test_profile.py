@@ -1,4 +1,4 @@
-"""The traces of all ranks together: transfer against wait, and what DDP itself says."""
+"""The traces of all ranks together: transfer against waiting, and DDP's counters."""
 
 import gzip
 import json
@@ -71,7 +71,7 @@ def test_exchanges_that_overlap_on_one_rank_cannot_be_added_up_either(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["broadcast", "send", "recv", "reduce", "gather", "scatter"])
-def test_an_exchange_with_a_root_tells_nothing_of_transfer(tmp_path: Path, name: str) -> None:
+def test_an_exchange_with_a_root_has_an_unknown_transfer_time(tmp_path: Path, name: str) -> None:
     rooted = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
     profile = only_profile(traced_run(tmp_path, TRIAL, rooted))
     assert [(bucket.name, bucket.transfer_s) for bucket in profile.buckets] == [(name, None)]
@@ -79,12 +79,12 @@ def test_an_exchange_with_a_root_tells_nothing_of_transfer(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_reduce"])
-def test_an_exchange_of_equals_tells_transfer_from_wait(tmp_path: Path, name: str) -> None:
+def test_a_symmetric_exchange_separates_transfer_from_waiting(tmp_path: Path, name: str) -> None:
     equals = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
     assert only_profile(traced_run(tmp_path, TRIAL, equals)).transfer_s == pytest.approx(0.020)
 
 
-def test_exchanges_that_ranks_name_differently_are_not_compared(tmp_path: Path) -> None:
+def test_exchanges_with_different_names_on_ranks_are_not_compared(tmp_path: Path) -> None:
     traces = {0: EARLY, 1: renamed(LATE, "gloo:all_gather")}
     profile = only_profile(traced_run(tmp_path, TRIAL, traces))
     assert (profile.transfer_s, profile.waiting_s(0), profile.waiting_s(1)) == (None, None, None)
@@ -105,7 +105,7 @@ def test_exchanges_that_do_not_match_are_not_compared(tmp_path: Path, other: lis
     assert profile.overlap is not None
 
 
-def test_one_rank_alone_cannot_tell_transfer_from_wait(tmp_path: Path) -> None:
+def test_one_rank_alone_cannot_separate_transfer_from_waiting(tmp_path: Path) -> None:
     profile = only_profile(traced_run(tmp_path, TRIAL, {1: LATE}))
     assert list(profile.ranks) == [1]
     assert (profile.transfer_s, profile.waiting_s(1)) == (None, None)
@@ -120,8 +120,10 @@ def test_overlap_is_of_all_communication_and_by_ddps_definition_of_each_span(tmp
 
 
 def test_a_trace_without_communication_has_no_overlap(tmp_path: Path) -> None:
-    silent = steps_of(cpu_step(()))
-    profile = only_profile(traced_run(tmp_path, TRIAL, {0: silent, 1: silent}, ddp=(0.1, 0.05)))
+    without_exchange = steps_of(cpu_step(()))
+    profile = only_profile(
+        traced_run(tmp_path, TRIAL, {0: without_exchange, 1: without_exchange}, ddp=(0.1, 0.05))
+    )
     assert (profile.overlap, profile.span_overlap, profile.disagreement) == (None, None, None)
     assert (profile.buckets, profile.transfer_s, profile.waiting_s(0)) == ((), None, None)
 
@@ -134,7 +136,7 @@ def test_ddps_counters_are_held_against_the_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ddp", [None, (0.0, 0.0)])
-def test_where_ddp_says_nothing_there_is_no_disagreement(
+def test_without_ddps_counters_there_is_no_disagreement(
     tmp_path: Path, ddp: tuple[float, float] | None
 ) -> None:
     profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=ddp))
@@ -147,19 +149,19 @@ def test_the_sizes_of_ddps_buckets_are_read_back(tmp_path: Path) -> None:
     assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY})).bucket_bytes is None
 
 
-def test_recorded_steps_stand_beside_those_that_nobody_watched(tmp_path: Path) -> None:
+def test_traced_and_untraced_step_times_are_both_kept(tmp_path: Path) -> None:
     timed = [make_result(TRIAL, [[step] * 10] * 2, launch=n) for n, step in enumerate([0.04, 0.09])]
     profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, *timed))
     assert profile.untraced_step_s == pytest.approx(0.06)
     assert profile.traced_step_s == pytest.approx(0.12)  # without the first
 
 
-def test_another_configuration_is_not_what_nobody_watched(tmp_path: Path) -> None:
+def test_another_configuration_is_not_the_untraced_reference(tmp_path: Path) -> None:
     other = make_result(make_trial(world_size=2, batch_size=20), [[0.04] * 10] * 2)
     assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY}, other)).untraced_step_s is None
 
 
-def test_the_timed_twin_of_a_recorded_trial_is_the_trial_itself() -> None:
+def test_the_timed_counterpart_of_a_recorded_trial_is_the_trial_itself() -> None:
     assert timed_training_of(recorded(TRIAL)).trial_id == TRIAL.trial_id
     assert recorded(TRIAL).trial_id != TRIAL.trial_id
 
@@ -175,7 +177,7 @@ def test_idle_time_and_kernels_are_those_of_the_ranks(tmp_path: Path) -> None:
     assert len(profile.steps) == 4
 
 
-def test_a_trace_that_is_not_here_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_missing_trace_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: None}))
     name = trace_name(recorded(TRIAL).trial_id, 0, 1)
     assert list(profile.unread) == [1] and profile.unread[1].startswith(f"{name} does not exist")

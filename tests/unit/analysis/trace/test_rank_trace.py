@@ -114,7 +114,7 @@ def test_kernels_of_nccl_may_outlast_the_part_that_started_them() -> None:
         assert step.communication_s == pytest.approx(0.030)
 
 
-def test_without_transfers_or_backward_there_is_no_overlap_to_tell() -> None:
+def test_without_transfers_or_backward_the_overlap_is_unknown() -> None:
     assert only_step(cpu_step(())).span_overlap is None
     alone = empty_step(event("user_annotation", "gloo:all_reduce", (50, 60)))
     assert only_step(alone).span_overlap is None
@@ -142,7 +142,7 @@ def test_a_trace_without_steps_has_none(events: list[Event], on_gpu: bool) -> No
     assert (rank.on_gpu, rank.steps, rank.kernels) == (on_gpu, (), ())
 
 
-def test_steps_are_told_apart_by_what_each_sends() -> None:
+def test_steps_are_distinguished_by_what_each_sends() -> None:
     events = cpu_step() + moved(cpu_step([(50, 60)]), 100) + moved(cpu_step([(50, 60), (60, 90)]), 200)
     first, second = read_rank(events, on_gpu=False).steps
     assert (len(first.collectives), len(second.collectives)) == (1, 2)
@@ -191,7 +191,7 @@ def test_work_whose_launch_is_not_in_the_trace_was_started_when_it_ran() -> None
     assert read_rank(stray, on_gpu=True).steps == read_rank(CUDA, on_gpu=True).steps
 
 
-def test_what_the_host_says_of_nccl_is_no_transfer() -> None:
+def test_host_annotations_of_nccl_are_not_transfers() -> None:
     announced = empty_step(
         event("user_annotation", "nccl:all_reduce", (10, 20)),
         event("cpu_op", "c10d::allreduce_", (30, 40)),
@@ -258,7 +258,7 @@ def test_every_exchange_has_its_size_its_time_and_what_nothing_hides() -> None:
     assert (second.start_s, second.time_s, second.exposed_s) == pytest.approx((0.060, 0.020, 0.010))
 
 
-def test_nccl_kernels_say_what_they_carry() -> None:
+def test_nccl_kernels_have_a_size_and_times() -> None:
     for step in read_rank(CUDA, on_gpu=True).steps:
         (collective,) = step.collectives
         assert collective.name.startswith("ncclDevKernel_AllReduce")
