@@ -1,4 +1,4 @@
-"""Cards of data sets: where they look for files, and the one line that says what was not there."""
+"""Cards of data sets: where they look for files, and the one-line error for missing files."""
 
 import re
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_missing_folder_is_named(tmp_path: Path, data: str) -> None:
         ),
     ],
 )
-def test_reviews_are_found_whichever_way_they_lie(
+def test_reviews_are_found_in_either_folder_layout(
     tmp_path: Path, files: list[str], expected: list[str]
 ) -> None:
     touch(*(tmp_path / file for file in files))

@@ -1,4 +1,4 @@
-"""Values are read from text by the setting's own type, and refused in one line that says what would work."""
+"""Values are read from text by the setting's own type, and refused in one line that names what would work."""
 
 from dataclasses import dataclass
 
@@ -190,7 +190,7 @@ def test_a_long_value_is_shown_in_part() -> None:
         ("9" * 40, "must be at most 1000000, got 1e+40"),
     ],
 )
-def test_bounds_are_said_exactly(text: str, message: str) -> None:
+def test_bounds_are_shown_exactly(text: str, message: str) -> None:
     assert refusal(make("int", low=1, high=1_000_000), text) == f"f.yaml:3: size: {message}"
 
 
@@ -232,7 +232,7 @@ def test_a_boolean_is_not_held_against_numeric_bounds() -> None:
     assert check_value(make("bool", low=5), True, "here") is True
 
 
-def test_nearest_finds_the_closest_word_and_says_nothing_without_one() -> None:
+def test_nearest_finds_the_closest_word_or_returns_nothing() -> None:
     assert nearest("batchsize", ["batch_size", "global_batch_size"]) == "; did you mean batch_size?"
     assert nearest("zzz", ["batch_size"]) == ""
 
