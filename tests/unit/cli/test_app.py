@@ -209,7 +209,7 @@ def test_every_error_has_its_exit_code(
     assert ended.err.lstrip() == message  # a terminal's ^C is given a line of its own first
 
 
-def test_an_error_that_nobody_foresaw_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(context: object) -> None:
         raise ZeroDivisionError
 

@@ -158,7 +158,7 @@ def test_a_rank_of_a_job_submits_no_other(run: Run, monkeypatch: pytest.MonkeyPa
     assert "cannot be used inside one" in refusal(run, "train", *_JOB)
 
 
-def test_without_slurm_it_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_slurm_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     ended = run("train", *_JOB, "--device=cpu")
     assert ended.code == 3

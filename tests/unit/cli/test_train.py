@@ -34,7 +34,7 @@ def test_without_a_flag_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> 
         (("--nsys",), Profiling(nsys=True)),
     ],
 )
-def test_flags_say_what_to_record_and_the_run_remembers_words_that_say_the_same(
+def test_flags_choose_what_to_record_and_stored_flags_mean_the_same(
     monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], profiling: Profiling
 ) -> None:
     first = asked(monkeypatch, "--profile", *flags)
