@@ -120,7 +120,7 @@ def test_a_strategy_that_does_not_all_reduce_is_not_read_off_an_all_reduce() -> 
     assert facts.bucket_times_s is None
 
 
-# what a run holds beside training
+# what a run holds in addition to training
 
 
 def counting(**counters: float | int | str) -> Facts:
@@ -169,7 +169,7 @@ def test_pairs_belong_to_the_ranks_they_were_measured_on() -> None:
     assert facts.pairs == (PairRow(low=0, high=1, size_bytes=4096, time_s=0.5, nodes=("here", "here")),)
 
 
-def test_the_machine_says_how_many_cores_and_how_much_memory_there_is() -> None:
+def test_cores_and_memory_come_from_the_machine() -> None:
     trial = make_trial(strategy="ddp", world_size=2)
     machine = {"cores": 6, "gpus": [{"memory_bytes": 1 << 30}]}
     (facts,) = facts_from(
@@ -184,7 +184,7 @@ def test_one_rank_is_plain_training_with_the_same_batch() -> None:
     assert facts.one_rank == make_configuration(single_rank_baseline(trial), 0.02)
 
 
-def test_what_varies_is_told_among_trials_on_as_many_ranks() -> None:
+def test_varied_settings_are_those_of_trials_on_as_many_ranks() -> None:
     """Threads differ between two and four ranks by themselves, formats because they were asked for."""
     formats = ("fp32", "bf16")
     two = [

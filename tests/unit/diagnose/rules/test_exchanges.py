@@ -87,7 +87,7 @@ def test_waiting_far_longer_than_starting_takes_is_not_latency() -> None:
 
 
 def little_model(**changes: Any) -> Facts:
-    """40 kB of gradients beside 10 ms of compute."""
+    """40 kB of gradients for 10 ms of compute."""
     wanted = {"step_s": 0.014, "exposed_s": 0.004, "buckets": (40_000,), "latency_s": 4e-3, **changes}
     return exposed(**wanted)
 
@@ -119,12 +119,12 @@ def test_a_small_model_on_a_slow_network_is_not_to_blame() -> None:
 
 
 def little_work(**changes: Any) -> Facts:
-    """4 MB in 4 ms beside 10 ms of compute, as a usual network has it."""
+    """4 MB in 4 ms for 10 ms of compute, as on a usual network."""
     wanted = {"step_s": 0.014, "exposed_s": 0.004, **changes}
     return exposed(**wanted)
 
 
-def test_little_compute_beside_a_usual_network_needs_a_larger_batch() -> None:
+def test_little_compute_on_a_usual_network_needs_a_larger_batch() -> None:
     cause = finding(small_batch.rule(little_work()))
     assert evidence_of(cause) == {"compute": pytest.approx(0.01), "exchange": pytest.approx(0.0041, abs=5e-5)}
     assert levers(cause) == ["batch_size=32", "accumulation_steps"]
@@ -231,7 +231,7 @@ def test_gradients_that_are_as_short_as_compute_are_no_finding(changes: dict[str
     assert amp_gradients.rule(make_facts({EXPOSED: 0.04}, changes=changes)) is None
 
 
-def test_gradients_in_fp32_that_nobody_waits_for_are_no_finding() -> None:
+def test_gradients_in_fp32_without_exposed_communication_are_not_a_finding() -> None:
     assert amp_gradients.rule(make_facts({EXPOSED: 0.0}, changes={"precision": "bf16"})) is None
 
 

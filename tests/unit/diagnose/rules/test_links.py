@@ -70,7 +70,7 @@ def test_links_that_differ_less_than_twofold_are_equal() -> None:
     assert unequal_links.rule(linked({(1, 3): 6e8})) is None
 
 
-def test_without_pairs_it_abstains_and_says_what_would_tell() -> None:
+def test_without_pairs_it_abstains_with_the_command_to_run() -> None:
     abstained = abstention(unequal_links.rule(make_facts({EXPOSED: 0.05}, ranks=4)))
     assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu"
 
@@ -79,7 +79,7 @@ def test_two_ranks_have_one_link_that_cannot_be_unequal() -> None:
     assert unequal_links.rule(linked({(0, 1): 1e6}, ranks=2)) is None
 
 
-def test_links_are_no_matter_where_nobody_waits_for_them() -> None:
+def test_links_do_not_matter_if_no_communication_is_exposed() -> None:
     assert unequal_links.rule(linked({(1, 3): 1e8}, exposed_s=0.0)) is None
     assert unequal_links.rule(make_facts({EXPOSED: 0.0}, ranks=4)) is None
 
@@ -95,7 +95,7 @@ def over(nccl: NcclChoices | None, **changes: object) -> Facts:
     return make_facts({EXPOSED: 0.05}, changes={**ON_GPUS, **changes}, nccl=nccl)
 
 
-def test_sockets_are_found_in_nccl_s_own_words() -> None:
+def test_sockets_are_found_in_the_nccl_log() -> None:
     cause = finding(socket_fallback.rule(over(choices("NET/Socket"))))
     assert {evidence.name: evidence.value for evidence in cause.evidence} == {
         "transport": "NET/Socket",

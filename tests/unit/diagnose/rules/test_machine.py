@@ -71,12 +71,12 @@ def test_threads_that_have_cores_enough_slow_each_other_by_something_else(facts:
     assert cause.share == pytest.approx(0.1)
 
 
-def test_cores_that_nobody_counted_are_not_too_few() -> None:
+def test_an_unknown_number_of_cores_is_not_too_few() -> None:
     facts = dataclasses.replace(crowded(), cores=None)
     assert finding(contention.rule(facts)).rule == "ranks slow each other down"
 
 
-def test_ranks_that_were_told_to_share_a_gpu_are_a_matter_of_their_own() -> None:
+def test_ranks_that_share_a_gpu_on_request_are_not_contention() -> None:
     assert contention.rule(crowded(changes={**ON_GPUS, "oversubscribe": True})) is None
 
 
@@ -141,7 +141,7 @@ def test_memory_is_nearly_full_from_92_percent() -> None:
     assert memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.9 * GIB))) is None
 
 
-def test_memory_that_nobody_saw_is_not_full() -> None:
+def test_unknown_memory_is_not_full() -> None:
     full = on_gpu(TelemetrySummary(gpu_memory_bytes=GIB))
     assert memory_limit.rule(on_gpu()) is None
     assert memory_limit.rule(dataclasses.replace(full, gpu_memory_bytes=None)) is None
@@ -155,7 +155,7 @@ def test_a_gpu_that_was_slowed_down_is_named_with_the_reason_and_its_clock() -> 
     assert cause.claim == "The GPU was slowed down to 60% of its clock by: power cap, thermal (software)."
 
 
-def test_a_clock_that_nobody_saw_is_not_made_up() -> None:
+def test_an_unknown_clock_is_not_invented() -> None:
     cause = finding(throttling.rule(on_gpu(TelemetrySummary(slowdowns=("power cap",)))))
     assert cause.claim == "The GPU was slowed down by: power cap."
     assert throttling.rule(on_gpu()) is None

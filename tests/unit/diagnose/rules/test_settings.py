@@ -32,7 +32,7 @@ def test_a_static_graph_looks_once() -> None:
     assert unused_parameters.rule(make_facts()) is None
 
 
-def test_launches_that_differ_are_doubted() -> None:
+def test_launches_that_differ_are_a_finding() -> None:
     facts = make_facts()
     differing = make_configuration(facts.trial, 0.1, 0.12, 0.14)
     cause = finding(

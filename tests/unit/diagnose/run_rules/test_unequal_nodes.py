@@ -32,7 +32,7 @@ def behind(rank: int, *, persistent: bool = True) -> Straggler:
     return Straggler(rank=rank, time_s=0.02, persistent=persistent)
 
 
-def test_equal_nodes_say_nothing() -> None:
+def test_equal_nodes_give_no_finding() -> None:
     assert unequal_nodes.rule(run_on(), ()) is None
     old = Run(path=Path("run"), environment={}, results=(), warnings=())
     assert unequal_nodes.rule(old, ()) is None
@@ -63,7 +63,7 @@ def test_a_late_rank_on_a_node_like_most_is_not_for_the_difference() -> None:
     assert finding is not None and finding.share == 0.0
 
 
-def test_a_doubt_about_being_late_is_one_about_the_node() -> None:
+def test_an_uncertain_late_rank_makes_the_finding_uncertain() -> None:
     doubtful = Estimate(0.02, -0.01, 0.05)
     late = make_facts({STRAGGLERS: doubtful}, straggler=behind(1), hosts=("n1", "n2"))
     finding = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (late,))
@@ -71,7 +71,7 @@ def test_a_doubt_about_being_late_is_one_about_the_node() -> None:
 
 
 @pytest.mark.parametrize("hosts", [(), ("n1", "n2")])
-def test_nobody_is_named_without_knowing_where_the_late_rank_is(hosts: tuple[str, ...]) -> None:
+def test_no_node_is_named_if_the_host_of_the_late_rank_is_unknown(hosts: tuple[str, ...]) -> None:
     changing = make_facts({STRAGGLERS: 0.02}, straggler=behind(1, persistent=not hosts), hosts=hosts)
     finding = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (changing,))
     assert finding is not None and finding.share == 0.0
