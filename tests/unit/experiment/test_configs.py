@@ -1,4 +1,4 @@
-"""The experiment files in configs/: each says what it shows, and can be run as it is."""
+"""The experiment files in configs/: each describes what it shows, and can be run as it is."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def config(name: str) -> Path:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_config_expands_and_says_what_it_shows(path: Path, data_dir: Path) -> None:
+def test_a_config_expands_and_describes_what_it_shows(path: Path, data_dir: Path) -> None:
     assert trials_of(path, data_dir)
     assert path.read_text().startswith("# ")
 

@@ -14,7 +14,7 @@ from .asking import ask, flags
 
 
 def lines(**texts: str) -> Entries:
-    """What a file said, one key a line."""
+    """The entries of a file, one key per line."""
     return {
         name: tuple(Given(text, f"e.yaml:{line}: {name}") for text in values.split(","))
         for line, (name, values) in enumerate(texts.items(), start=1)
@@ -33,7 +33,7 @@ def test_a_flag_wins_over_the_file_and_the_file_over_the_verb() -> None:
     assert (built.verb, built.benchmark) == ("scale", "train")
 
 
-def test_what_nobody_says_is_the_default_of_the_card() -> None:
+def test_a_setting_that_is_not_given_has_the_default_of_the_card() -> None:
     built = build({}, {})
     assert built.settings == {}
     assert built.measuring == Measuring(
@@ -176,7 +176,7 @@ def test_a_name_of_unprintable_characters_is_refused(name: str) -> None:
     ("key", "hint"),
     [("worldsize", "world_size"), ("warm_up_steps", "warmup_steps"), ("stall_timout", "stall_timeout")],
 )
-def test_an_unknown_key_is_told_the_nearest_one(key: str, hint: str) -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_one(key: str, hint: str) -> None:
     with pytest.raises(BadInput, match=rf"^e\.yaml:1: unknown key {key}; did you mean {hint}\?$"):
         build(lines(**{key: "1"}), {})
 

@@ -67,7 +67,7 @@ def texts_of(setting: Setting) -> st.SearchStrategy[str]:
 
 
 def values_of(setting: Setting) -> st.SearchStrategy[list[str]]:
-    """One value or a sweep; None stands in sweeps only, where leaving the key out says something else."""
+    """One value or a sweep; None stands in sweeps only, where leaving the key out means something else."""
     most = 4 if setting.sweep else 1
     several = st.lists(texts_of(setting), min_size=1, max_size=most, unique_by=lambda text: text.lower())
     if setting.optional and setting.name != "batch_size":
@@ -179,7 +179,7 @@ def test_a_repeat_gets_a_folder_of_its_own() -> None:
     assert "output_dir" not in to_yaml(ask(output_dir="runs/here", epochs="2"))
 
 
-def test_the_file_is_plain_sorted_lines_that_say_how_to_use_it() -> None:
+def test_the_file_has_plain_sorted_lines_and_its_usage() -> None:
     limits = {name: option.default for name, option in OPTIONS.items() if name.endswith("_timeout")}
     text = to_yaml(ask(world_size="1,2", epochs="3", env__A="x,y", bucket_cap_mb="none", name="first"))
     assert text == (

@@ -36,7 +36,7 @@ def _of(trial: Trial, names: object) -> dict[str, object]:
     return {name: trial.settings[name] for name in names}  # type: ignore[attr-defined]
 
 
-def test_an_own_workload_starts_from_pytorchs_own_ddp(custom_workload: str) -> None:
+def test_a_custom_workload_starts_from_pytorchs_ddp(custom_workload: str) -> None:
     mine = _trial(workload=custom_workload, world_size="2")
     ours = _trial(world_size="2")
     assert _of(mine, _DDP_OF_PYTORCH) == _DDP_OF_PYTORCH
@@ -44,7 +44,7 @@ def test_an_own_workload_starts_from_pytorchs_own_ddp(custom_workload: str) -> N
     assert (mine.settings["data"], mine.settings["batch_size"]) == ("own", 32)
 
 
-def test_what_is_given_goes_before_what_a_workload_would_have(custom_workload: str) -> None:
+def test_given_settings_override_the_defaults_of_a_workload(custom_workload: str) -> None:
     given = {
         "bucket_cap_mb": "25",
         "static_graph": "true",
@@ -88,7 +88,7 @@ def test_data_that_a_workload_cannot_read_is_refused(workload: str, data: str) -
         _trial(workload=workload, data=data)
 
 
-def test_an_own_workload_is_fed_its_own(custom_workload: str) -> None:
+def test_a_custom_workload_uses_its_own_data(custom_workload: str) -> None:
     with pytest.raises(BadInput, match=r"cannot use data synthetic; it can use own$"):
         _trial(workload=custom_workload, data="synthetic")
 
@@ -182,7 +182,7 @@ def test_how_long_a_launch_measures_does_not_make_another_trial() -> None:
     assert short.trial_id == long.trial_id
 
 
-def test_without_a_word_a_launch_measures_for_a_time() -> None:
+def test_by_default_a_launch_measures_for_a_time() -> None:
     trial = _trial()
     assert _of(trial, ("steps_per_epoch", "window", "min_steps")) == {
         "steps_per_epoch": "auto",
