@@ -130,7 +130,7 @@ def test_a_directory_that_others_could_have_made_is_refused(memory: Path) -> Non
             pass
 
 
-def test_a_shared_directory_stays_while_somebody_holds_it(
+def test_a_shared_directory_stays_while_it_is_held(
     memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with shared_directory("77.0.0") as held:

@@ -51,10 +51,10 @@ def test_gpus_that_only_their_rank_sees_are_added() -> None:
     assert [gpu.uuid for gpu in nodes["a"].machine.gpus] == ["x", "y"]
 
 
-def test_nodes_of_one_name_are_told_apart() -> None:
+def test_nodes_with_the_same_name_are_distinguished() -> None:
     assert list(nodes_from_probes([_probe("a", "0"), _probe("a", "1")])) == ["a", "a (node 1)"]
 
 
-def test_a_node_that_nobody_looked_at_is_refused() -> None:
+def test_a_node_without_a_probe_is_refused() -> None:
     with pytest.raises(CannotRun, match="that node was not probed"):
         nodes_from_probes([_probe("a", "0", machine=None)])

@@ -68,7 +68,7 @@ def test_scripts_are_as_written_down(name: str, job: SlurmJob) -> None:
 
 @pytest.mark.parametrize("field", ["name", "partition", "account", "time"])
 @pytest.mark.parametrize("value", _HOSTILE)
-def test_hostile_words_are_refused(field: str, value: str) -> None:
+def test_unsafe_words_are_refused(field: str, value: str) -> None:
     with pytest.raises(BadInput):
         sbatch_script(dataclasses.replace(_CPU, **{field: value}))
 
