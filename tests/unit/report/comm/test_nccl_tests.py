@@ -182,7 +182,7 @@ def test_an_old_printout_does_not_name_its_collective() -> None:
     assert parse(old, "p.txt", "broadcast")[0].collective == "broadcast"
 
 
-def test_a_table_that_lists_no_ranks_says_so() -> None:
+def test_a_table_without_ranks_leaves_their_number_unknown() -> None:
     (line,) = (line for line in PRINTOUT.splitlines() if line.startswith("           8"))
     assert {row.ranks for row in parse(line, "p.txt")} == {None}
 

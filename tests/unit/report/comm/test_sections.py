@@ -1,4 +1,4 @@
-"""What `comm` says: the sentence, the gate, the curves, the pairs and what NCCL chose."""
+"""The output of `comm`: the sentence, the gate, the curves, the pairs and what NCCL chose."""
 
 import dataclasses
 from pathlib import Path
@@ -78,8 +78,8 @@ def test_the_verdict_names_the_rank_that_all_wait_for() -> None:
     assert verdict(tuple(late)).endswith("; ranks wait for rank 1.")
     calm = [make_row(1 << n, 3e-3) for n in (11, 12, 13)]
     assert "wait" not in verdict((*late, *calm))
-    nobody = [make_row(1 << n, 3e-3, transfers_s=(1e-3,)) for n in (10, 20)]
-    assert "wait" not in verdict(tuple(nobody))
+    no_waits = [make_row(1 << n, 3e-3, transfers_s=(1e-3,)) for n in (10, 20)]
+    assert "wait" not in verdict(tuple(no_waits))
 
 
 def test_the_gate_takes_the_best_of_every_collective_that_sends_something() -> None:
@@ -174,7 +174,7 @@ def test_the_first_screen_is_a_sentence_and_the_table() -> None:
     )
 
 
-def test_a_shaped_link_is_said_and_compared_with() -> None:
+def test_a_shaped_link_is_shown_and_used_as_the_reference() -> None:
     run = make_run({KEY: [10e-3]}, {KEY: [10e-3]}, link="1gbit")
     lines = communication_sections(run)[0].lines
     assert "That is 84 % of the link of 1gbit at 1.00 MiB (source: the emulated link)." in lines

@@ -1,4 +1,4 @@
-"""What `compare` says: the sentence, the table, what differs, and Markdown that nothing breaks out of."""
+"""The output of `compare`: the sentence, the table, the differences, and Markdown with everything escaped."""
 
 import json
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ def test_the_table_has_before_after_change_and_verdict(render: Render) -> None:
     assert "No recorded difference" in text
 
 
-def test_a_machine_that_changed_speed_is_said() -> None:
+def test_a_machine_that_changed_speed_is_reported() -> None:
     trial = TRIALS[0]
     runs = [
         [make_result(trial, [[s] * 10], launch=n, calibration=[(rate, rate)]) for n, s in enumerate(CALM)]
@@ -106,7 +106,7 @@ def test_a_machine_that_changed_speed_is_said() -> None:
     assert "matrix multiplication ran 20 % slower" in first.lines[1]
 
 
-def test_differences_and_lonely_configurations_are_listed(render: Render) -> None:
+def test_differences_and_unmatched_configurations_are_listed(render: Render) -> None:
     comparison = compare_runs(
         run_of(CALM, CALM, trials=TRIALS[:2]), run_of(CALM, CALM, trials=[TRIALS[0], TRIALS[3]]), 0.03
     )
@@ -165,7 +165,7 @@ def test_hostile_settings_are_escaped_in_the_whole_document() -> None:
     assert len(rows) == 2
 
 
-def test_windows_of_different_lengths_are_said() -> None:
+def test_windows_of_different_lengths_are_reported() -> None:
     runs = [
         [make_result(TRIALS[0], [[0.01] * steps], launch=number) for number in range(3)] for steps in (10, 40)
     ]

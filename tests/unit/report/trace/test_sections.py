@@ -1,4 +1,4 @@
-"""Traces in words: what is said of ranks, of overlap, of waiting, and of what could not be read."""
+"""Sections about traces: ranks, overlap, waiting, and traces that could not be read."""
 
 import json
 from pathlib import Path
@@ -53,12 +53,12 @@ def test_overlap_by_the_trace_and_by_ddp_stand_side_by_side(tmp_path: Path) -> N
     )
 
 
-def test_what_is_far_apart_is_said_to_be(tmp_path: Path) -> None:
+def test_a_wide_difference_from_ddps_counters_is_reported(tmp_path: Path) -> None:
     line = line_with(section_of(tmp_path, EARLY, EARLY, ddp=(0.04, 0.025)), "hidden behind compute")
     assert line.endswith("(DDP's counters: 62 %; the two differ widely, so check the trace).")
 
 
-def test_without_ddps_counters_the_trace_speaks_alone(tmp_path: Path) -> None:
+def test_without_ddps_counters_only_the_trace_is_reported(tmp_path: Path) -> None:
     assert "50 % of communication is hidden behind compute." in section_of(tmp_path, EARLY, EARLY).lines
 
 
@@ -95,14 +95,14 @@ def test_the_rank_that_comes_last_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_where_nobody_is_late_that_is_said(tmp_path: Path) -> None:
+def test_a_trace_without_a_late_rank_is_reported_as_such(tmp_path: Path) -> None:
     almost = steps_of(cpu_step([(51, 90)]))
     assert line_with(section_of(tmp_path, EARLY, almost), "transfer") == (
         "Exchanges of a step transfer data for 39.0 ms; all ranks wait for their peers about equally long."
     )
 
 
-def test_one_rank_only_says_nothing_of_waiting(tmp_path: Path) -> None:
+def test_a_single_rank_reports_no_waiting(tmp_path: Path) -> None:
     (section,) = profile_sections(traced_run(tmp_path, TRIAL, {1: LATE}))
     assert section.table is not None
     assert [row[0] for row in section.table.rows] == ["1"]
@@ -110,12 +110,12 @@ def test_one_rank_only_says_nothing_of_waiting(tmp_path: Path) -> None:
 
 
 def test_training_that_sends_nothing_has_nothing_to_hide(tmp_path: Path) -> None:
-    silent = steps_of(cpu_step(()))
-    (section,) = profile_sections(traced_run(tmp_path, make_trial(world_size=1), {0: silent}))
+    without_exchange = steps_of(cpu_step(()))
+    (section,) = profile_sections(traced_run(tmp_path, make_trial(world_size=1), {0: without_exchange}))
     assert section.lines == ("Idle: 25.0 ms between operations, 10.0 ms waiting for samples.",)
 
 
-def test_idle_time_is_told_by_its_cause(tmp_path: Path) -> None:
+def test_idle_time_is_shown_by_cause(tmp_path: Path) -> None:
     on_gpu = [recorded_event for number in range(3) for recorded_event in cuda_step(number)]
     trial = TRIAL.replace(device="cuda", backend="nccl")
     (section,) = profile_sections(traced_run(tmp_path, trial, {0: on_gpu, 1: on_gpu}))
@@ -133,20 +133,20 @@ def test_details_list_kernels_exchanges_and_files(tmp_path: Path) -> None:
     assert details[-1].count(".json.gz") == 2
 
 
-def test_a_size_that_nobody_knows_is_shown_as_missing(tmp_path: Path) -> None:
+def test_an_unknown_size_is_shown_as_missing(tmp_path: Path) -> None:
     unsized = [event("user_annotation", "gloo:send", (30, 90)), *cpu_step(())]
     section = section_of(tmp_path, steps_of(unsized), steps_of(unsized))
     assert line_with(section, "Most exposed").startswith("Most exposed is the only exchange: ")
     assert any(line.startswith("exchange 1: send, —, ") for line in section.details)
 
 
-def test_a_rank_that_cannot_be_read_is_named_beside_the_others(tmp_path: Path) -> None:
+def test_an_unreadable_rank_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     section = section_of(tmp_path, EARLY, None)
     assert section.table is not None and len(section.table.rows) == 1
     assert section.lines[-1].startswith("Rank 1: traces/")
 
 
-def test_where_no_rank_can_be_read_only_that_is_said(tmp_path: Path) -> None:
+def test_if_no_rank_can_be_read_only_that_is_reported(tmp_path: Path) -> None:
     section = section_of(tmp_path, None, [])
     assert section.table is None and section.details == ()
     assert [line.partition(":")[0] for line in section.lines] == ["Rank 0", "Rank 1"]
@@ -171,7 +171,7 @@ def test_the_summary_holds_the_same_numbers(tmp_path: Path) -> None:
     assert entry["kernels"][0]["name"] == "aten::mm"
 
 
-def test_the_summary_of_traces_that_lie_elsewhere_says_why(tmp_path: Path) -> None:
+def test_the_summary_of_missing_traces_gives_the_reason(tmp_path: Path) -> None:
     (entry,) = profile_json(traced_run(tmp_path, TRIAL, {0: None, 1: None}))
     assert set(entry["unread"]) == set(entry["files"]) == {"0", "1"}
     assert (entry["ranks"], entry["buckets"], entry["kernels"], entry["overlap"]) == ([], [], [], None)

@@ -1,4 +1,4 @@
-"""What `tune` says: its sentence, its tables, its plain data."""
+"""The output of `tune`: its sentence, its tables, its JSON."""
 
 import dataclasses
 import json
@@ -150,7 +150,7 @@ def test_the_table_has_a_row_for_everything_the_best_first() -> None:
     assert by_lever["same 2"][3].endswith("%")
 
 
-def test_remarks_say_what_is_no_free_speedup() -> None:
+def test_remarks_name_what_a_speedup_costs() -> None:
     other = dataclasses.replace(FAST, loss_change=0.05, loss_differs=True)
     levers = (("fast 1", TRIALS["fast 1"].trial_id, "the job"),)
     table = tuning_sections(tuning(levers=levers, singles=(other,)))[1].table
@@ -205,14 +205,14 @@ def test_one_launch_is_no_verdict() -> None:
     assert row[-1] == "one launch: no verdict"
 
 
-def test_what_was_only_tried_with_others_says_so() -> None:
+def test_a_lever_tried_only_in_combinations_is_marked() -> None:
     attempts = (Attempt(text="unmade 6", adds=True, speedup=1.3, kept=True, launches=1),)
     table = tuning_sections(tuning(attempts=attempts))[1].table
     assert table is not None
     assert table.rows[-1][-1] == "slow to start: only tried in combinations"
 
 
-def test_the_plain_data_says_the_same() -> None:
+def test_the_json_holds_the_same_facts() -> None:
     document = json.loads(json.dumps(tuning_json(tuning()), allow_nan=False))
     by_lever = {entry["lever"]: entry for entry in document["tried"]}
     assert set(by_lever) == set(TEXTS)
