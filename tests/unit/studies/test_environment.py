@@ -1,4 +1,4 @@
-"""When two machines are of one kind, and what is said when they are not."""
+"""When two machines are of one kind, and which differences are named if they are not."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is measured of the network beside training: how often, between whom, and on which backend."""
+"""Network measurements that accompany training: how often, between which ranks, and on which backend."""
 
 from scalescope.experiment.expand import expand
 from scalescope.experiment.machine import Machine
@@ -31,7 +31,7 @@ def test_an_exchange_ends_where_only_bytes_count() -> None:
     assert (exchange.settings["min_bytes"], exchange.settings["max_bytes"]) == (1 << 10, 1 << 26)
 
 
-def test_one_rank_has_nobody_to_exchange_with() -> None:
+def test_one_rank_needs_no_exchange() -> None:
     alone = plan(world_size="1")
     assert exchanges(alone) == pairs(alone) == network_of(alone, with_nccl_log=True) == ()
 
@@ -59,27 +59,27 @@ def test_pairs_are_those_of_the_most_ranks() -> None:
     assert [pair.world_size for pair in pairs(plan(world_size="1,2,3,4"))] == [4]
 
 
-def test_only_nccl_is_listened_to() -> None:
+def test_only_nccl_is_logged() -> None:
     assert nccl_logs(exchanges(plan(world_size="2"))) == ()
     (logged,) = nccl_logs(exchanges(on_gpus(world_size="2")))
     assert (logged.settings["purpose"], logged.settings["dtype"]) == ("nccl_log", "float32")
     assert logged.settings["env"]["NCCL_DEBUG"] == "INFO"
 
 
-def test_variables_that_were_set_are_kept_while_listening() -> None:
+def test_variables_that_were_set_are_kept_while_logging() -> None:
     (exchange,) = exchanges(on_gpus(world_size="2"))
     (logged,) = nccl_logs([exchange.replace(env={"NCCL_P2P_DISABLE": "1"})])
     assert {"NCCL_P2P_DISABLE", "NCCL_DEBUG"} <= set(logged.settings["env"])
 
 
-def test_equal_ranks_are_listened_to_once() -> None:
+def test_equal_numbers_of_ranks_are_logged_once() -> None:
     (exchange,) = exchanges(on_gpus(world_size="2"))
     assert len(nccl_logs([exchange, exchange.replace(dtype="float16")])) == 1
 
 
-def test_the_most_ranks_are_listened_to_where_the_launcher_can_set_variables() -> None:
+def test_the_most_ranks_are_logged_if_the_launcher_can_set_variables() -> None:
     asked = on_gpus(world_size="1,2,4")
-    silent, with_log = network_of(asked, with_nccl_log=False), network_of(asked, with_nccl_log=True)
-    assert len(with_log) == len(silent) + 1
+    without_log, with_log = network_of(asked, with_nccl_log=False), network_of(asked, with_nccl_log=True)
+    assert len(with_log) == len(without_log) + 1
     assert [trial.world_size for trial in with_log if trial.settings["purpose"] == "nccl_log"] == [4]
-    assert not any(trial.settings["purpose"] == "nccl_log" for trial in silent)
+    assert not any(trial.settings["purpose"] == "nccl_log" for trial in without_log)

@@ -15,7 +15,7 @@ from tests.unit.analysis.made_results import make_trial
 TRIAL = make_trial(world_size=2)
 
 
-def test_a_recorded_trial_stands_beside_every_timed_one() -> None:
+def test_every_timed_trial_has_a_recorded_one() -> None:
     trials = (TRIAL, make_trial(world_size=1))
     recorded_trials = Profiling(steps=7).trials(trials)
     assert [trial.world_size for trial in recorded_trials] == [2, 1]
@@ -124,7 +124,7 @@ def test_a_shell_reads_the_script_as_it_was_meant(tmp_path: Path) -> None:
     assert ended.stdout.splitlines() == words[2:]
 
 
-def test_where_nsys_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nsys_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert run_nsys(["nsys", "profile"]) == "nsys is not installed here; the command is in the file"
 
@@ -138,5 +138,5 @@ def test_where_nsys_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         ("exit 1", "nsys ended with 1: no output"),
     ],
 )
-def test_what_became_of_nsys_is_said_in_a_line(script: str, message: str) -> None:
+def test_the_outcome_of_nsys_is_reported_in_one_line(script: str, message: str) -> None:
     assert run_nsys(["sh", "-c", script]) == message

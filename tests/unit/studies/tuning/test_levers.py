@@ -55,7 +55,7 @@ def test_one_value_can_be_named() -> None:
     assert tried(levers_for("threads_per_rank=1", world_size="1")) == ["threads_per_rank 1"]
 
 
-def test_the_value_it_has_is_named_as_such() -> None:
+def test_the_current_value_is_listed_as_such() -> None:
     levers = levers_for("precision=fp32", "precision=bf16")
     assert tried(levers) == ["precision bf16"]
     assert reasons(levers) == {"precision fp32": "is what the baseline does"}
@@ -80,7 +80,7 @@ def test_a_value_asked_for_twice_is_tried_once() -> None:
         ("batch_size", {"global_batch_size": "64"}, "has no other value worth trying"),
     ],
 )
-def test_what_does_not_apply_says_why(asked: str, texts: dict[str, str], reason: str) -> None:
+def test_a_lever_that_does_not_apply_has_a_reason(asked: str, texts: dict[str, str], reason: str) -> None:
     levers = levers_for(asked, **texts)
     assert levers.candidates == ()
     assert reasons(levers) == {asked.partition("=")[0]: reason}
@@ -147,7 +147,7 @@ def test_a_gpu_and_a_loader_bring_the_copying_levers() -> None:
     assert len(tried(levers_for("attention", gpus=1, workload="transformer", precision="bf16"))) == 4
 
 
-def test_ones_own_model_may_have_anything(tmp_path: object) -> None:
+def test_a_memory_format_is_tried_for_a_custom_workload(tmp_path: object) -> None:
     custom_workload = "tests.unit.studies.test_levers:anything"
     assert tried(levers_for("memory_format", workload=custom_workload, data="own")) == [
         "memory_format channels_last"
@@ -257,6 +257,6 @@ def test_a_setting_without_values_worth_trying_needs_one() -> None:
         levers_for("precision=bf17")
 
 
-def test_a_sweep_is_no_place_to_start_from() -> None:
+def test_a_sweep_is_refused_as_the_baseline() -> None:
     with pytest.raises(BadInput, match="starts from one configuration, these settings make 2"):
         levers_for("precision", batch_size="4,8")
