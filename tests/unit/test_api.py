@@ -45,10 +45,10 @@ def test_every_launch_is_a_row(path: Path) -> None:
     assert len(rows) == len(run.run.results)
     assert {row["status"] for row in rows} == {"ok", "failed"}
     assert {row["env.A"] for row in rows if row["benchmark"] == "train"} == {"x"}
-    one = next(row for row in rows if row["strategy"] == "single")
-    assert one["mean_step_time_s"] == pytest.approx(0.020)
-    assert one["samples_per_s"] == pytest.approx(50 / 0.020)
-    assert (one["world_size"], one["batch_size"], one["measured_steps"]) == (1, 50, 5)
+    single = next(row for row in rows if row["strategy"] == "single")
+    assert single["mean_step_time_s"] == pytest.approx(0.020)
+    assert single["samples_per_s"] == pytest.approx(50 / 0.020)
+    assert (single["world_size"], single["batch_size"], single["measured_steps"]) == (1, 50, 5)
     failed = next(row for row in rows if row["status"] == "failed")
     assert (failed["reason"], failed["samples_per_s"]) == ("died", None)
 

@@ -22,7 +22,7 @@ def make_topology(root: Path, places: dict[int, tuple[int, int]]) -> str:
 SMT = {0: (0, 0), 1: (0, 1), 2: (1, 0), 3: (1, 1), 4: (0, 0), 5: (0, 1), 6: (1, 0), 7: (1, 1)}
 
 
-def test_siblings_stand_beside_each_other_and_sockets_together(tmp_path: Path) -> None:
+def test_siblings_are_adjacent_and_sockets_contiguous(tmp_path: Path) -> None:
     pattern = make_topology(tmp_path, SMT)
     assert cores.by_topology(set(SMT), pattern) == [0, 4, 1, 5, 2, 6, 3, 7]
 

@@ -1,4 +1,4 @@
-"""What the system says of itself is read from /sys and nvidia-smi, and what is missing stays missing."""
+"""Facts about the system are read from /sys and nvidia-smi; what is missing stays missing."""
 
 import os
 import sys
@@ -112,7 +112,7 @@ def test_interfaces_are_links_as_in_the_real_sys(root: Path) -> None:
     assert [interface["name"] for interface in inspect_system(root)["interfaces"]] == ["lo"]
 
 
-def test_what_nvidia_smi_says(root: Path) -> None:
+def test_the_output_of_nvidia_smi_is_read(root: Path) -> None:
     add_program(root, SMI.format(python=sys.executable))
     facts = inspect_system(root)
     (gpu,) = facts["gpus"]
@@ -124,7 +124,7 @@ def test_what_nvidia_smi_says(root: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [f"#!{sys.executable}\nraise SystemExit(9)\n", "not a program"])
-def test_an_nvidia_smi_that_fails_says_nothing(root: Path, text: str) -> None:
+def test_a_failing_nvidia_smi_gives_nothing(root: Path, text: str) -> None:
     add_program(root, text)
     facts = inspect_system(root)
     assert (facts["gpus"], facts["topology"], facts["gpu_processes"]) == ([], None, [])

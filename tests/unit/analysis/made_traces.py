@@ -33,12 +33,12 @@ def event(category: str, name: str, when: Moment, *, thread: int = TRAINING, **a
 
 
 def moved(events: Sequence[Event], by_ms: float) -> list[Event]:
-    """The same later."""
-    return [{**one, "ts": one["ts"] + by_ms * 1e3} for one in events]
+    """The same events, later by some milliseconds."""
+    return [{**moved_event, "ts": moved_event["ts"] + by_ms * 1e3} for moved_event in events]
 
 
 def sized(elements: int) -> dict[str, Any]:
-    """How gloo's events say how much they carry."""
+    """The arguments in which gloo's events hold their size."""
     return {"Input Dims": [[elements]], "Input type": ["float"]}
 
 
@@ -106,7 +106,7 @@ def write_trace(path: Path, events: Sequence[Event]) -> None:
 
 
 def recorded(trial: Trial) -> Trial:
-    """The launch beside a timed one in which its steps are recorded."""
+    """The trial that records the steps of a timed one."""
     return trial.replace(benchmark="profile", profile_steps=2, profile_ranks="all", profile_with="torch")
 
 
@@ -116,8 +116,8 @@ def profile_result(
     ddp: tuple[float, float] | None = None,
     counters: Mapping[str, float | int | str | None] | None = None,
 ) -> Result:
-    """A recorded launch; `ddp` is what DDP's counters say of communication and of what hides."""
-    told = {} if ddp is None else {"ddp_communication_s": [ddp[0]], "ddp_overlap_s": [ddp[1]]}
+    """A recorded launch; `ddp` holds DDP's counters of communication and overlap."""
+    ddp_samples = {} if ddp is None else {"ddp_communication_s": [ddp[0]], "ddp_overlap_s": [ddp[1]]}
     names = {rank: {"trace": trace_name(trial.trial_id, 0, rank)} for rank in traced}
     return Result(
         trial_id=trial.trial_id,
@@ -134,7 +134,7 @@ def profile_result(
                 host="here",
                 device="cpu",
                 placement=f"[Rank {rank}]",
-                samples={"recorded_step_time_s": [9.0, 0.11, 0.13], **told},
+                samples={"recorded_step_time_s": [9.0, 0.11, 0.13], **ddp_samples},
                 counters={**names.get(rank, {}), **(counters or {})},
             )
             for rank in range(trial.world_size)
@@ -143,12 +143,16 @@ def profile_result(
 
 
 def traced_run(
-    path: Path, trial: Trial, traces: Mapping[int, Sequence[Event] | None], *timed: Result, **said: Any
+    path: Path,
+    trial: Trial,
+    traces: Mapping[int, Sequence[Event] | None],
+    *timed: Result,
+    **result_options: Any,
 ) -> Run:
     """A run with the traces of some ranks; None is one that lies elsewhere."""
     profiled = recorded(trial)
     for rank, events in traces.items():
         if events is not None:
             write_trace(path / trace_name(profiled.trial_id, 0, rank), events)
-    result = profile_result(profiled, tuple(traces), **said)
+    result = profile_result(profiled, tuple(traces), **result_options)
     return Run(path=path, environment={}, results=(*timed, result), warnings=())

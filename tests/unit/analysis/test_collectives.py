@@ -37,10 +37,10 @@ def make_result(
                 host="here",
                 device="cpu",
                 placement=f"[Rank {rank}]",
-                samples=own,
+                samples=rank_samples,
                 counters={f"{KEY}/wrong": count},
             )
-            for rank, (own, count) in enumerate(zip(samples, counts, strict=True))
+            for rank, (rank_samples, count) in enumerate(zip(samples, counts, strict=True))
         ],
     )
 
@@ -100,7 +100,7 @@ def test_a_rank_is_last_only_if_it_is_so_in_most_iterations() -> None:
     assert only_row(make_result({KEY: [1.0, 2.0]}, {KEY: [2.0, 1.0]})).last_rank is None
 
 
-def test_of_one_record_nobody_can_say_who_was_last() -> None:
+def test_with_one_record_the_last_rank_is_unknown() -> None:
     assert only_row(make_result({KEY: [1.0, 1.0]}, world_size=8)).last_rank is None
 
 
@@ -135,7 +135,7 @@ def test_only_good_results_of_this_benchmark_and_no_pairs_make_rows() -> None:
     )
 
 
-def test_places_and_sizes_are_rows_of_their_own() -> None:
+def test_in_place_and_sizes_have_rows_of_their_own() -> None:
     samples = {"all_gather/in/64": [1.0], "all_gather/out/64": [2.0], "barrier/out/0": [3.0]}
     rows = collective_rows([make_result(samples, samples)])
     assert [(row.collective, row.in_place, row.size_bytes, row.time_s) for row in rows] == [

@@ -1,4 +1,4 @@
-"""Configurations: launches of one trial together, and what speaks against believing them."""
+"""Configurations: launches of one trial together, and the reasons to distrust them."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
@@ -35,25 +35,25 @@ def test_results_are_grouped_by_trial_in_order_of_appearance() -> None:
         make_result(second, [[0.02] * 5], launch=0),
         make_result(first, [[0.03] * 5], launch=1),
     ]
-    found = configurations(results)
-    assert [one.trial.trial_id for one in found] == [first.trial_id, second.trial_id]
-    assert [len(one.launches) for one in found] == [2, 1]
-    assert found[0].mean_steps_s == pytest.approx([0.01, 0.03])
+    grouped = configurations(results)
+    assert [configuration.trial.trial_id for configuration in grouped] == [first.trial_id, second.trial_id]
+    assert [len(configuration.launches) for configuration in grouped] == [2, 1]
+    assert grouped[0].mean_steps_s == pytest.approx([0.01, 0.03])
 
 
 @pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])
 def test_only_launches_that_are_ok_count(status: str) -> None:
     good = make_result(make_trial(), [[0.01] * 5], launch=0)
     bad = dataclasses.replace(good, launch=1, status=status)  # type: ignore[arg-type]
-    (found,) = configurations([good, bad])
-    assert len(found.launches) == 1
+    (configuration,) = configurations([good, bad])
+    assert len(configuration.launches) == 1
     assert configurations([bad]) == ()
 
 
 def test_step_time_and_throughput_come_from_the_same_logs() -> None:
-    one = make_configuration(make_trial(world_size=2), 0.010, 0.011, 0.012)
-    rate, step = one.samples_per_s, one.step_time_s
-    assert one.global_batch == 20
+    configuration = make_configuration(make_trial(world_size=2), 0.010, 0.011, 0.012)
+    rate, step = configuration.samples_per_s, configuration.step_time_s
+    assert configuration.global_batch == 20
     assert step.value == pytest.approx((0.010 * 0.011 * 0.012) ** (1 / 3))
     assert step.value * rate.value == pytest.approx(20)
     assert rate.low is not None and rate.high is not None
@@ -66,20 +66,20 @@ def test_the_step_time_is_the_mean_of_steps_where_batches_are_short() -> None:
     result = make_result(make_trial(batch_size=32), [[0.010] * 20], launch=0)
     (record,) = result.ranks
     short = dataclasses.replace(record, counters={**record.counters, "measured_samples": 400})
-    (one,) = configurations([dataclasses.replace(result, ranks=[short])])
-    assert one.step_time_s.value == pytest.approx(0.010)
-    assert one.samples_per_s.value == pytest.approx(400 / 0.2)
-    short_window, remark = one.remarks()
+    (configuration,) = configurations([dataclasses.replace(result, ranks=[short])])
+    assert configuration.step_time_s.value == pytest.approx(0.010)
+    assert configuration.samples_per_s.value == pytest.approx(400 / 0.2)
+    short_window, remark = configuration.remarks()
     assert short_window == "a launch measured for only 0.2 s (20 steps)"
     assert remark == "steps had 20 samples on average instead of 32: the data's batches are smaller"
 
 
 def test_one_launch_has_no_interval() -> None:
-    one = make_configuration(make_trial(), 0.010)
-    assert one.step_time_s.value == pytest.approx(0.010)
-    assert not one.step_time_s.has_interval
-    assert one.measured_steps == 10
-    assert one.median_step_s == 0.010
+    configuration = make_configuration(make_trial(), 0.010)
+    assert configuration.step_time_s.value == pytest.approx(0.010)
+    assert not configuration.step_time_s.has_interval
+    assert configuration.measured_steps == 10
+    assert configuration.median_step_s == 0.010
 
 
 def test_equal_launches_raise_no_doubts() -> None:
@@ -93,17 +93,17 @@ def test_launches_that_differ_by_more_than_three_percent_are_unstable() -> None:
     assert narrow.instabilities() == []
 
 
-def test_every_kind_of_instability_says_in_how_many_launches() -> None:
+def test_every_kind_of_instability_counts_its_launches() -> None:
     trial = make_trial()
     calm = [0.010, 0.0101, 0.0099, 0.0102, 0.0098] * 2
-    (one,) = configurations(
+    (configuration,) = configurations(
         [
             make_result(trial, [calm], launch=0, calibration=[(1e9, 1e9)]),
             make_result(trial, [[0.0098] * 5 + [0.0102] * 5], launch=1, calibration=[(1e9, 1.1e9)]),
             make_result(trial, [[*calm[:-1], 0.013]], launch=2, calibration=[(1e9, 0.9e9)]),
         ]
     )
-    assert one.instabilities() == [
+    assert configuration.instabilities() == [
         "the halves of the window differ by more than 2 % in 1 of 3 launches",
         "a bare matrix product changed speed by more than 2 % in 2 of 3 launches",
     ]
@@ -112,16 +112,16 @@ def test_every_kind_of_instability_says_in_how_many_launches() -> None:
 def test_outliers_are_a_remark_by_rank_and_no_instability() -> None:
     trial = make_trial(world_size=2)
     calm = [0.010, 0.0101, 0.0099, 0.0102, 0.0098] * 2
-    (one,) = configurations(
+    (configuration,) = configurations(
         [
             make_result(trial, [calm, [*calm[:-1], 5.0]], launch=0),
             make_result(trial, [[5.0, *calm[1:]], [*calm[:-1], 5.0]], launch=1),
         ]
     )
-    assert one.remarks() == [
+    assert configuration.remarks() == [
         "3 of 20 steps are far from the median (rank 0: 1, rank 1: 2); they are included"
     ]
-    assert not any("median" in cause for cause in one.instabilities())
+    assert not any("median" in cause for cause in configuration.instabilities())
     assert make_configuration(trial, 0.1, 0.1).remarks() == []
 
 
@@ -135,7 +135,7 @@ FALLING = (0.01000, 0.01001, 0.01002, 0.01003, 0.01004)
 WAVERING = (0.01000, 0.01004, 0.01001, 0.01003, 0.01002)
 
 
-def test_drift_is_seen_over_two_minutes() -> None:
+def test_drift_is_detected_over_two_minutes() -> None:
     assert spread_over(120.0, *FALLING).instabilities() == ["speed drifts over the launches"]
     assert spread_over(120.0, *reversed(FALLING)).instabilities() == ["speed drifts over the launches"]
 

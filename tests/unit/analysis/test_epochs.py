@@ -16,8 +16,11 @@ def result_with(times: list[list[float]], accuracies: list[float] | None = None,
     for rank, record in enumerate(made.ranks):
         samples = {**record.samples, "epoch_time_s": times[rank]}
         if accuracies is not None:
-            own = [value if rank == 0 else 0.0 for value in accuracies]
-            samples |= {"train_accuracy": [0.9] * len(own), "validation_accuracy": own}
+            rank_accuracies = [value if rank == 0 else 0.0 for value in accuracies]
+            samples |= {
+                "train_accuracy": [0.9] * len(rank_accuracies),
+                "validation_accuracy": rank_accuracies,
+            }
         ranks.append(dataclasses.replace(record, samples=samples))
     return dataclasses.replace(made, ranks=ranks)
 
@@ -39,7 +42,7 @@ def test_older_results_have_none() -> None:
     assert epochs_of(make_result(make_trial(), [[0.1] * 10])) == ()
 
 
-def test_launches_are_told_by_their_medians() -> None:
+def test_launches_are_summarised_by_their_medians() -> None:
     results = [
         result_with([[time]], [accuracy], launch)
         for launch, (time, accuracy) in enumerate([(1.0, 0.5), (9.0, 0.7), (2.0, 0.6)])
@@ -49,7 +52,7 @@ def test_launches_are_told_by_their_medians() -> None:
     assert over_launches([]) == ()
 
 
-def test_one_epoch_without_an_evaluation_is_not_worth_telling() -> None:
+def test_one_epoch_without_an_evaluation_is_not_reported() -> None:
     assert not has_epochs(epochs_of(result_with([[1.0]])))
     assert has_epochs(epochs_of(result_with([[1.0, 1.0]])))
     assert has_epochs(epochs_of(result_with([[1.0]], [0.5])))

@@ -67,7 +67,7 @@ def test_an_outlier_belongs_to_the_only_rank_that_has_it() -> None:
     assert summarise(make_result(make_trial(world_size=3), stalled)).outliers == ((2, 4),)
 
 
-def test_an_outlier_that_ranks_share_is_nobodys() -> None:
+def test_an_outlier_that_ranks_share_belongs_to_no_rank() -> None:
     stalled = [[*CALM[:4], 4.9, *CALM[5:]], [*CALM], [*CALM[:4], 5.0, *CALM[5:]]]
     assert summarise(make_result(make_trial(world_size=3), stalled)).outliers == ((None, 4),)
 
@@ -75,13 +75,13 @@ def test_an_outlier_that_ranks_share_is_nobodys() -> None:
 @pytest.mark.parametrize(
     ("after", "changed"), [(1.0e9, False), (1.019e9, False), (1.021e9, True), (0.979e9, True)]
 )
-def test_a_changed_calibration_is_seen_on_any_rank(after: float, changed: bool) -> None:
+def test_a_changed_calibration_is_detected_on_any_rank(after: float, changed: bool) -> None:
     rates = [(1.0e9, 1.0e9), (1.0e9, after)]
     result = make_result(make_trial(world_size=2), [CALM, CALM], calibration=rates)
     assert summarise(result).machine_changed is changed
 
 
-def test_without_calibration_nothing_is_said_about_the_machine() -> None:
+def test_without_calibration_the_machine_is_not_judged() -> None:
     launch = summarise(make_result(make_trial(), [CALM]))
     assert launch.machine_changed is None
     assert launch.matmul_flops_per_s is None

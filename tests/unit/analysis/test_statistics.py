@@ -56,43 +56,43 @@ def test_t_quantile_nears_the_normal_quantile() -> None:
 
 @pytest.mark.parametrize("logs", [draw(9, 2), draw(10, 5, 7.0, 0.02), draw(11, 30, -2.0, 0.5)])
 def test_mean_of_logs_is_the_exponential_of_the_t_interval(logs: list[float]) -> None:
-    found = mean_of_logs(logs)
+    estimate = mean_of_logs(logs)
     error = float(stats.sem(logs))
     low, high = stats.t.interval(0.95, len(logs) - 1, loc=math.fsum(logs) / len(logs), scale=error)
-    assert found.value == pytest.approx(float(stats.gmean([math.exp(log) for log in logs])))
-    assert found.low == pytest.approx(math.exp(low))
-    assert found.high == pytest.approx(math.exp(high))
+    assert estimate.value == pytest.approx(float(stats.gmean([math.exp(log) for log in logs])))
+    assert estimate.low == pytest.approx(math.exp(low))
+    assert estimate.high == pytest.approx(math.exp(high))
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_difference_of_means_is_welchs_interval(pair: Pair) -> None:
     left, right = pair
-    found = difference_of_means(left, right)
+    estimate = difference_of_means(left, right)
     expected = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
-    assert found.value == pytest.approx(sum(left) / len(left) - sum(right) / len(right))
-    assert found.low == pytest.approx(float(expected.low))
-    assert found.high == pytest.approx(float(expected.high))
+    assert estimate.value == pytest.approx(sum(left) / len(left) - sum(right) / len(right))
+    assert estimate.low == pytest.approx(float(expected.low))
+    assert estimate.high == pytest.approx(float(expected.high))
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_ratio_of_logs_is_welchs_interval_exponentiated(pair: Pair) -> None:
     left, right = pair
-    found = ratio_of_logs(left, right)
+    estimate = ratio_of_logs(left, right)
     expected = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
-    assert found.value == pytest.approx(math.exp(sum(left) / len(left) - sum(right) / len(right)))
-    assert found.low == pytest.approx(math.exp(float(expected.low)))
-    assert found.high == pytest.approx(math.exp(float(expected.high)))
+    assert estimate.value == pytest.approx(math.exp(sum(left) / len(left) - sum(right) / len(right)))
+    assert estimate.low == pytest.approx(math.exp(float(expected.low)))
+    assert estimate.high == pytest.approx(math.exp(float(expected.high)))
 
 
 def test_one_launch_has_a_value_and_no_interval() -> None:
     several = draw(12, 5)
-    for found in (
+    for estimate in (
         mean_of_logs([1.0]),
         difference_of_means([1.0], several),
         difference_of_means(several, [1.0]),
         ratio_of_logs([1.0], [2.0]),
     ):
-        assert not found.has_interval
+        assert not estimate.has_interval
     assert mean_of_logs([1.0]).value == pytest.approx(math.e)
     assert ratio_of_logs([1.0], [2.0]).value == pytest.approx(1 / math.e)
 
@@ -104,15 +104,15 @@ def test_equal_launches_have_an_interval_without_width() -> None:
 
 @pytest.mark.parametrize(("count", "trend"), [(3, 0.5), (5, 0.0), (40, -2.0)])
 def test_slope_agrees_with_linregress(count: int, trend: float) -> None:
-    times = [13.0 * one + noise for one, noise in enumerate(draw(13, count))]
+    times = [13.0 * index + noise for index, noise in enumerate(draw(13, count))]
     values = [trend * time + noise for time, noise in zip(times, draw(14, count), strict=True)]
-    found = slope(times, values)
+    fitted = slope(times, values)
     expected = stats.linregress(times, values)
     half = float(stats.t.ppf(0.975, count - 2)) * float(expected.stderr)
-    assert found is not None
-    assert found.value == pytest.approx(float(expected.slope))
-    assert found.low == pytest.approx(float(expected.slope) - half)
-    assert found.high == pytest.approx(float(expected.slope) + half)
+    assert fitted is not None
+    assert fitted.value == pytest.approx(float(expected.slope))
+    assert fitted.low == pytest.approx(float(expected.slope) - half)
+    assert fitted.high == pytest.approx(float(expected.slope) + half)
 
 
 def test_slope_is_undefined_for_two_points_or_a_single_time() -> None:
@@ -147,7 +147,7 @@ def test_intervals_of_five_launches_cover_the_truth(
     source = random.Random("coverage")
     covered = 0
     for _ in range(2000):
-        found, truth = estimate(source)
-        assert found.low is not None and found.high is not None
-        covered += found.low <= truth <= found.high
+        interval, truth = estimate(source)
+        assert interval.low is not None and interval.high is not None
+        covered += interval.low <= truth <= interval.high
     assert 0.93 <= covered / 2000 <= 0.97

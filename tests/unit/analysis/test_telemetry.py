@@ -1,4 +1,4 @@
-"""Raw looks in a few figures; what nobody saw stays unknown."""
+"""Raw samples summarised in a few figures; what was not sampled stays unknown."""
 
 import dataclasses
 from pathlib import Path
@@ -41,9 +41,9 @@ _TWO_GPUS = {
 }
 
 
-def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_largest() -> None:
-    seen = telemetry_summary(_TWO_GPUS)
-    assert seen == TelemetrySummary(
+def test_figures_are_means_over_samples_but_memory_and_temperature_are_the_largest() -> None:
+    summary = telemetry_summary(_TWO_GPUS)
+    assert summary == TelemetrySummary(
         gpu_utilization=pytest.approx(0.6),
         gpu_memory_bytes=3e9,
         power_w=300.0,
@@ -56,7 +56,7 @@ def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_lar
         slowdowns=("power cap",),
         problem=None,
     )
-    assert seen.knows_gpu
+    assert summary.knows_gpu
 
 
 @pytest.mark.parametrize(
@@ -67,34 +67,34 @@ def test_figures_are_means_over_all_looks_but_memory_and_temperature_are_the_lar
         {"looks": 1, "interval_s": 0.2, "gpus": {}, "asking_gpus_s": 0.1, "cpu": {}},
     ],
 )
-def test_what_was_not_seen_is_unknown(telemetry: dict[str, Any]) -> None:
-    seen = telemetry_summary(telemetry)
-    assert seen == TelemetrySummary()
-    assert all(value is None for name, value in dataclasses.asdict(seen).items() if name != "slowdowns")
-    assert not seen.knows_gpu
-    assert not seen.throttled
+def test_what_was_not_sampled_is_unknown(telemetry: dict[str, Any]) -> None:
+    summary = telemetry_summary(telemetry)
+    assert summary == TelemetrySummary()
+    assert all(value is None for name, value in dataclasses.asdict(summary).items() if name != "slowdowns")
+    assert not summary.knows_gpu
+    assert not summary.throttled
 
 
 def test_a_gpu_that_answers_in_part_is_known_in_part() -> None:
-    seen = telemetry_summary(
+    summary = telemetry_summary(
         {"gpus": {"a": {"power_w": [10.0]}, "b": {"power_w": [30.0], "power_limit_w": 70.0}}}
     )
-    assert seen == TelemetrySummary(power_w=20.0, power_limit_w=70.0)
+    assert summary == TelemetrySummary(power_w=20.0, power_limit_w=70.0)
 
 
 def test_a_gpu_whose_driver_keeps_no_samples_is_known_by_its_state() -> None:
     state = {"memory_used_bytes": [1e9], "sm_clock_hz": [1.2e9], "temperature_c": [50.0]}
-    seen = telemetry_summary({"gpus": {"a": state}})
-    assert seen == TelemetrySummary(gpu_memory_bytes=1e9, sm_clock_hz=1.2e9, temperature_c=50.0)
-    assert seen.knows_gpu
-    assert (seen.gpu_utilization, seen.power_w) == (None, None)
+    summary = telemetry_summary({"gpus": {"a": state}})
+    assert summary == TelemetrySummary(gpu_memory_bytes=1e9, sm_clock_hz=1.2e9, temperature_c=50.0)
+    assert summary.knows_gpu
+    assert (summary.gpu_utilization, summary.power_w) == (None, None)
 
 
-def test_a_host_that_idles_is_known_to() -> None:
+def test_an_idle_host_is_known_to_be_idle() -> None:
     idle = {"host_utilization": 0.0, "rank_busy_cores": [0.0, 0.0]}
-    seen = telemetry_summary({"cpu": idle, "gpus": {"a": {"utilization": [0.0]}}})
-    assert seen == TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0, gpu_utilization=0.0)
-    assert seen.knows_gpu
+    summary = telemetry_summary({"cpu": idle, "gpus": {"a": {"utilization": [0.0]}}})
+    assert summary == TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0, gpu_utilization=0.0)
+    assert summary.knows_gpu
 
 
 def test_a_reason_for_seeing_no_gpu_is_kept() -> None:
@@ -138,8 +138,8 @@ def test_over_launches_each_figure_is_the_mean_of_those_that_saw_it() -> None:
 def test_over_launches_memory_and_temperature_are_the_largest() -> None:
     first = TelemetrySummary(gpu_memory_bytes=5e9, temperature_c=40.0, sm_clock_hz=1.0e9)
     second = TelemetrySummary(gpu_memory_bytes=2e9, temperature_c=70.0, sm_clock_hz=2.0e9)
-    found = over_launches([first, second, TelemetrySummary()])
-    assert found == TelemetrySummary(gpu_memory_bytes=5e9, temperature_c=70.0, sm_clock_hz=1.5e9)
+    summary = over_launches([first, second, TelemetrySummary()])
+    assert summary == TelemetrySummary(gpu_memory_bytes=5e9, temperature_c=70.0, sm_clock_hz=1.5e9)
 
 
 def test_over_launches_that_saw_nothing_all_is_unknown() -> None:
@@ -147,15 +147,15 @@ def test_over_launches_that_saw_nothing_all_is_unknown() -> None:
     assert over_launches([]) == TelemetrySummary()
 
 
-def test_over_launches_slowdowns_add_up_and_the_first_problem_is_told() -> None:
+def test_over_launches_slowdowns_add_up_and_the_first_problem_is_kept() -> None:
     launches = [
         TelemetrySummary(slowdowns=("power cap",)),
         TelemetrySummary(slowdowns=("thermal (hardware)", "power cap"), problem="first"),
         TelemetrySummary(problem="second"),
     ]
-    found = over_launches(launches)
-    assert (found.slowdowns, found.problem) == (("power cap", "thermal (hardware)"), "first")
-    assert found.throttled
+    summary = over_launches(launches)
+    assert (summary.slowdowns, summary.problem) == (("power cap", "thermal (hardware)"), "first")
+    assert summary.throttled
 
 
 def _configuration(*telemetries: dict[str, Any], **settings: Any) -> Configuration:
@@ -163,26 +163,27 @@ def _configuration(*telemetries: dict[str, Any], **settings: Any) -> Configurati
     trial = make_trial(world_size=2, **settings)
     results = [
         dataclasses.replace(
-            make_result(trial, [[0.1] * 10] * 2, launch=launch, calibration=[(1e9, 1e9)] * 2), telemetry=one
+            make_result(trial, [[0.1] * 10] * 2, launch=launch, calibration=[(1e9, 1e9)] * 2),
+            telemetry=telemetry,
         )
-        for launch, one in enumerate(telemetries)
+        for launch, telemetry in enumerate(telemetries)
     ]
-    (found,) = configurations(results)
-    return found
+    (configuration,) = configurations(results)
+    return configuration
 
 
-def test_a_configuration_has_seen_what_its_launches_saw() -> None:
+def test_a_configuration_summarises_the_telemetry_of_its_launches() -> None:
     other = {"cpu": {"host_utilization": 0.8}}
-    seen = _configuration(_TWO_GPUS, other, {}).telemetry
-    assert seen.host_utilization == pytest.approx(0.6)
-    assert (seen.power_w, seen.rank_busy_cores) == (300.0, 1.75)
+    summary = _configuration(_TWO_GPUS, other, {}).telemetry
+    assert summary.host_utilization == pytest.approx(0.6)
+    assert (summary.power_w, summary.rank_busy_cores) == (300.0, 1.75)
 
 
 def test_launches_that_heat_slowed_down_are_called_unstable() -> None:
     hot = {"gpus": {"a": {"slowdowns": {"thermal (hardware)": 0.5}}}}
     capped = {"gpus": {"a": {"slowdowns": {"power cap": 1.0}}}}
-    told = "the GPU was throttled by heat or its power supply in 2 of 3 launches"
-    assert told in _configuration(hot, capped, hot).instabilities()
+    instability = "the GPU was throttled by heat or its power supply in 2 of 3 launches"
+    assert instability in _configuration(hot, capped, hot).instabilities()
     assert not [
         instability
         for instability in _configuration(capped, {}).instabilities()
@@ -191,10 +192,12 @@ def test_launches_that_heat_slowed_down_are_called_unstable() -> None:
 
 
 def test_model_operations_a_second_are_those_of_one_rank_and_mfu_their_share_of_a_matrix_product() -> None:
-    found = _configuration({}, input_dim=10, hidden_dim=20, num_layers=1, output_dim=5)
+    configuration = _configuration({}, input_dim=10, hidden_dim=20, num_layers=1, output_dim=5)
     operations = 6 * (10 * 20 + 20 * 5) - 2 * 10 * 20
-    assert found.model_flops_per_s == pytest.approx(operations * 10 / 0.1)  # ten samples a step and rank
-    assert found.mfu == pytest.approx(operations * 100 / 1e9)
+    assert configuration.model_flops_per_s == pytest.approx(
+        operations * 10 / 0.1
+    )  # ten samples a step and rank
+    assert configuration.mfu == pytest.approx(operations * 100 / 1e9)
 
 
 def test_operations_that_ranks_counted_stand_in_for_a_formula(tmp_path: Path) -> None:
@@ -215,6 +218,6 @@ def test_operations_that_ranks_counted_stand_in_for_a_formula(tmp_path: Path) ->
 
 
 def test_without_a_measured_matrix_product_there_is_no_mfu() -> None:
-    (found,) = configurations([make_result(make_trial(), [[0.1] * 10])])
-    assert found.model_flops_per_s is not None
-    assert found.mfu is None
+    (configuration,) = configurations([make_result(make_trial(), [[0.1] * 10])])
+    assert configuration.model_flops_per_s is not None
+    assert configuration.mfu is None

@@ -15,9 +15,9 @@ PACKAGE = Path(scalescope.catalog.__file__).parent.parent
 KINDS = ("benchmarks", "collectives", "data", "levers", "strategies", "workloads")
 EVERY_CARD = [(kind, name) for kind in KINDS for name in cards.names(kind)]
 EVERY_SETTING = [
-    one
+    setting
     for owner in (Placement, Measuring, *(cards.card_in(kind, name) for kind, name in EVERY_CARD))
-    for one in settings_of(owner)
+    for setting in settings_of(owner)
 ]
 
 
@@ -43,16 +43,16 @@ def test_names_are_the_files_in_order(kind: str) -> None:
 
 
 def test_no_kind_of_card_is_forgotten_here() -> None:
-    found = {path.name for path in (PACKAGE / "catalog").iterdir() if (path / "__init__.py").exists()}
-    assert found == set(KINDS)
+    folders = {path.name for path in (PACKAGE / "catalog").iterdir() if (path / "__init__.py").exists()}
+    assert folders == set(KINDS)
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY_CARD)
-def test_a_card_says_what_it_is(kind: str, name: str) -> None:
+def test_a_card_describes_itself(kind: str, name: str) -> None:
     card = cards.card_in(kind, name)
     assert card.__name__.lower() == name.replace("_", "")
     assert card.__doc__ is not None
-    assert not card.__doc__.startswith(f"{card.__name__}(")  # what a dataclass says without a docstring
+    assert not card.__doc__.startswith(f"{card.__name__}(")  # the docstring that a dataclass gets by default
 
 
 @pytest.mark.parametrize("setting", EVERY_SETTING, ids=_label)
@@ -77,7 +77,9 @@ def test_every_number_has_a_lower_bound(setting: Setting) -> None:
     assert (setting.low is not None) == (setting.kind in ("int", "float", "duration", "bytes"))
 
 
-@pytest.mark.parametrize("setting", [one for one in EVERY_SETTING if one.kind == "int"], ids=_label)
+@pytest.mark.parametrize(
+    "setting", [setting for setting in EVERY_SETTING if setting.kind == "int"], ids=_label
+)
 def test_every_whole_number_has_an_upper_bound(setting: Setting) -> None:
     assert setting.high is not None
 
@@ -107,10 +109,12 @@ def test_a_card_is_found_by_its_name_alone(name: str) -> None:
 
 
 def test_a_trial_is_made_of_placement_benchmark_selection_and_levers() -> None:
-    found = cards.cards_of_trial("train", {"workloads": "mlp", "strategies": "ddp"})
-    assert [card.__name__ for card in found][:4] == ["Placement", "Train", "Mlp", "Ddp"]
-    assert found[4:] == tuple(cards.card("levers", name) for name in cards.names("levers"))
-    assert {"Accumulation", "Copying", "Fusion", "MemoryFormat"} <= {card.__name__ for card in found[4:]}
+    trial_cards = cards.cards_of_trial("train", {"workloads": "mlp", "strategies": "ddp"})
+    assert [card.__name__ for card in trial_cards][:4] == ["Placement", "Train", "Mlp", "Ddp"]
+    assert trial_cards[4:] == tuple(cards.card("levers", name) for name in cards.names("levers"))
+    assert {"Accumulation", "Copying", "Fusion", "MemoryFormat"} <= {
+        card.__name__ for card in trial_cards[4:]
+    }
 
 
 def test_help_begins_with_training_and_names_every_card_once() -> None:

@@ -88,7 +88,7 @@ def test_bus_factors_are_nccl_tests_own(name: str, two: float, eight: float) -> 
     assert (card.bus_factor(2), card.bus_factor(8)) == (two, eight)
 
 
-def test_cards_of_collectives_say_what_the_table_prints() -> None:
+def test_cards_of_collectives_hold_what_the_table_prints() -> None:
     facts = {name: cards.card("collectives", name) for name in EVERY}
     assert {name for name, card in facts.items() if card.shares_array} == {
         "all_gather",

@@ -1,4 +1,4 @@
-"""Cards of data sets: where they look for files, and the one line that says what was not there."""
+"""Cards of data sets: where they look for files, and the one-line error for missing files."""
 
 import re
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_a_missing_folder_is_named(tmp_path: Path, data: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("files", "expected"),
     [
         (["imdb/train.csv", "imdb/test.csv"], ["imdb/train.csv", "imdb/test.csv"]),
         (["train.csv", "test.csv"], ["train.csv", "test.csv"]),
@@ -73,9 +73,11 @@ def test_a_missing_folder_is_named(tmp_path: Path, data: str) -> None:
         ),
     ],
 )
-def test_reviews_are_found_whichever_way_they_lie(tmp_path: Path, files: list[str], found: list[str]) -> None:
+def test_reviews_are_found_in_either_folder_layout(
+    tmp_path: Path, files: list[str], expected: list[str]
+) -> None:
     touch(*(tmp_path / file for file in files))
-    assert imdb.find_files(str(tmp_path)) == tuple(tmp_path / one for one in found)
+    assert imdb.find_files(str(tmp_path)) == tuple(tmp_path / name for name in expected)
 
 
 def test_missing_reviews_are_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Values are read from text by the setting's own type, and refused in one line that says what would work."""
+"""Values are read from text by the setting's own type, and refused in one line that names what would work."""
 
 from dataclasses import dataclass
 
@@ -43,10 +43,10 @@ def make(
     )
 
 
-def refusal(one: Setting, text: str) -> str:
+def refusal(setting: Setting, text: str) -> str:
     """The message that refuses `text`, which is always one line that begins with where it stood."""
     with pytest.raises(BadInput) as caught:
-        parse_value(one, text, "f.yaml:3: size")
+        parse_value(setting, text, "f.yaml:3: size")
     message = str(caught.value)
     assert message.startswith("f.yaml:3: size: ")
     assert message.isprintable()
@@ -190,7 +190,7 @@ def test_a_long_value_is_shown_in_part() -> None:
         ("9" * 40, "must be at most 1000000, got 1e+40"),
     ],
 )
-def test_bounds_are_said_exactly(text: str, message: str) -> None:
+def test_bounds_are_shown_exactly(text: str, message: str) -> None:
     assert refusal(make("int", low=1, high=1_000_000), text) == f"f.yaml:3: size: {message}"
 
 
@@ -232,7 +232,7 @@ def test_a_boolean_is_not_held_against_numeric_bounds() -> None:
     assert check_value(make("bool", low=5), True, "here") is True
 
 
-def test_nearest_finds_the_closest_word_and_says_nothing_without_one() -> None:
+def test_nearest_finds_the_closest_word_or_returns_nothing() -> None:
     assert nearest("batchsize", ["batch_size", "global_batch_size"]) == "; did you mean batch_size?"
     assert nearest("zzz", ["batch_size"]) == ""
 
@@ -304,14 +304,14 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 def test_sizes_have_bounds() -> None:
-    one = make("bytes", low=1, high=1 << 40)
-    assert parse_value(one, "1T", "-e") == 1 << 40
-    assert "must be at least 1, got 0" in refusal(one, "0")
-    assert "must be at most 1099511627776, got 2199023255552" in refusal(one, "2T")
+    setting = make("bytes", low=1, high=1 << 40)
+    assert parse_value(setting, "1T", "-e") == 1 << 40
+    assert "must be at least 1, got 0" in refusal(setting, "0")
+    assert "must be at most 1099511627776, got 2199023255552" in refusal(setting, "2T")
 
 
 def test_a_link_is_a_kind_of_setting() -> None:
-    one = make("link", optional=True)
-    assert parse_value(one, "1:1GBIT,0:2gbit", "--link") == "0:2gbit,1:1gbit"
-    assert parse_value(one, "none", "--link") is None
-    assert "expected a rate such as" in refusal(one, "fast")
+    setting = make("link", optional=True)
+    assert parse_value(setting, "1:1GBIT,0:2gbit", "--link") == "0:2gbit,1:1gbit"
+    assert parse_value(setting, "none", "--link") is None
+    assert "expected a rate such as" in refusal(setting, "fast")

@@ -1,4 +1,4 @@
-"""What the cards of strategies say of themselves and refuse."""
+"""The facts on the cards of strategies, and the settings they refuse."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -99,7 +99,7 @@ def test_a_pipeline_is_one_replica_however_long() -> None:
     assert (pipeline.least_ranks, pipeline.evaluates, pipeline.replicated) == (2, False, False)
 
 
-def test_zero1_has_the_settings_of_ddp_but_no_silent_twin() -> None:
+def test_zero1_has_the_settings_of_ddp_but_not_the_communication_ablation() -> None:
     ddp, zero1 = cards.card("strategies", "ddp"), cards.card("strategies", "zero1")
     assert [setting.name for setting in settings_of(zero1)] == [setting.name for setting in settings_of(ddp)]
     assert (ddp.ablations, zero1.ablations) == (("without_communication",), ())

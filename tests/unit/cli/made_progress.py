@@ -12,7 +12,7 @@ SILENT = make_trial(world_size=2, strategy="ddp", without_communication=True)
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0

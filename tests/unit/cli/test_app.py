@@ -154,13 +154,13 @@ BAD_COMMANDS = {
 
 @pytest.mark.parametrize(("command", "message"), BAD_COMMANDS.items(), ids=BAD_COMMANDS)
 def test_bad_input_is_one_line_with_a_hint(run: Run, command: str, message: str) -> None:
-    found = refusal(run, *shlex.split(command))
-    assert found.startswith(message), found
+    error = refusal(run, *shlex.split(command))
+    assert error.startswith(message), error
 
 
 def test_the_negative_form_of_a_switch_is_suggested_too(run: Run) -> None:
-    found = refusal(run, "train", "--no-static-grph")
-    assert "; did you mean --no-static-graph?" in found
+    error = refusal(run, "train", "--no-static-grph")
+    assert "; did you mean --no-static-graph?" in error
 
 
 def test_a_verb_far_from_all_gets_the_list(run: Run) -> None:
@@ -184,7 +184,7 @@ def test_completion_scripts_are_printed(run: Run, shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (ScalescopeError("x"), 1, "scalescope: x\n"),
         (BadInput("x"), 2, "scalescope: x\n"),
@@ -198,7 +198,7 @@ def test_completion_scripts_are_printed(run: Run, shell: str) -> None:
     ids=repr,
 )
 def test_every_error_has_its_exit_code(
-    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
     def fail(context: object) -> None:
         raise error
@@ -206,10 +206,10 @@ def test_every_error_has_its_exit_code(
     monkeypatch.setattr(app.app, "invoke", fail)
     ended = run("list")
     assert (ended.code, ended.out) == (code, "")
-    assert ended.err.lstrip() == said  # a terminal's ^C is given a line of its own first
+    assert ended.err.lstrip() == message  # a terminal's ^C is given a line of its own first
 
 
-def test_an_error_that_nobody_foresaw_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(context: object) -> None:
         raise ZeroDivisionError
 

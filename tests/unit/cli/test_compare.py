@@ -64,7 +64,7 @@ def test_side_by_side_gates_nothing(run: Run, tmp_path: Path, arguments: tuple[s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("fast",), "compare needs two runs: BASE and NEW"),
         ((), "missing argument"),
@@ -82,18 +82,18 @@ def test_side_by_side_gates_nothing(run: Run, tmp_path: Path, arguments: tuple[s
         (("fast", "slow", "--jsn", "x"), "no such option --jsn; did you mean --json?"),
     ],
 )
-def test_bad_input_is_one_line(run: Run, arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
     ended = run(*arguments)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.count("\n") == 1
-    assert ended.err.lower().startswith(f"scalescope: {said}".lower()), ended.err
+    assert ended.err.lower().startswith(f"scalescope: {message}".lower()), ended.err
 
 
 def test_other_hardware_ends_with_three_and_names_the_flag(run: Run, tmp_path: Path) -> None:
-    place = tmp_path / "slow" / "environment.json"
-    recorded = json.loads(place.read_text())
+    environment_file = tmp_path / "slow" / "environment.json"
+    recorded = json.loads(environment_file.read_text())
     recorded["machine"]["gpus"] = [{"name": "a GPU"}]
-    place.write_text(json.dumps(recorded))
+    environment_file.write_text(json.dumps(recorded))
     ended = run("fast", "slow")
     assert (ended.code, ended.out) == (3, "")
     assert "gpus: none and 1 × a GPU" in ended.err and "--any-hardware" in ended.err

@@ -1,4 +1,4 @@
-"""Signals while measuring: heard once, given back afterwards, and never heard where nohup silenced them."""
+"""Signals while measuring: handled once, handlers restored afterwards, and ignored under nohup."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 @pytest.fixture(autouse=True)
 def handlers_given_back() -> Iterator[None]:
-    """Whatever a test does, the signals of the test run stay what they were; here they are all heard."""
+    """Whatever a test does, the signals of the test run stay what they were; here they are all handled."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     yield
     for number, handler in before.items():
@@ -27,19 +27,19 @@ def handlers_given_back() -> Iterator[None]:
 def test_a_signal_is_raised_where_the_main_thread_is(number: signal.Signals) -> None:
     with pytest.raises(Interrupted) as caught, interruptible():
         os.kill(os.getpid(), number)
-        pytest.fail("the signal was not heard")
+        pytest.fail("the signal was not handled")
     assert caught.value.signum == number
     assert caught.value.exit_code == 128 + number
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_handlers_are_given_back(number: signal.Signals) -> None:
-    def own(number: int, frame: object) -> None: ...
+def test_handlers_are_restored(number: signal.Signals) -> None:
+    def previous_handler(number: int, frame: object) -> None: ...
 
-    signal.signal(number, own)
+    signal.signal(number, previous_handler)
     with interruptible():
-        assert signal.getsignal(number) is not own
-    assert signal.getsignal(number) is own
+        assert signal.getsignal(number) is not previous_handler
+    assert signal.getsignal(number) is previous_handler
 
 
 @pytest.mark.parametrize("number", SIGNALS)

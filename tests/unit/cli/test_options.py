@@ -110,11 +110,11 @@ def test_every_flag_is_accepted_by_the_request(name: str) -> None:
     assert name in built.settings or str(getattr(built.measuring, name)).startswith("5")
 
 
-def test_help_says_the_default_in_words() -> None:
+def test_help_describes_the_default() -> None:
     assert help_of("repeats").endswith("[default: 3]")  # the verb's own
     assert help_of("budget").endswith("[default: 90s]")
     assert help_of("threads_per_rank").endswith("[default: auto]")
-    assert help_of("global_batch_size").endswith("(strong scaling).")  # none: nothing to say
+    assert help_of("global_batch_size").endswith("(strong scaling).")  # none: not shown
     assert help_of("oversubscribe").endswith("[default: off]")
     assert help_of("static_graph").endswith("[default: on; off with your own workload]")  # a workload starts elsewhere
     (batch,) = cards.all_settings("train")["batch_size"]
@@ -123,7 +123,7 @@ def test_help_says_the_default_in_words() -> None:
     assert "; 32 on CPU, 256 on GPU with cnn; 32 with your own workload;" in help_of("batch_size")
 
 
-def test_help_says_what_a_flag_takes() -> None:
+def test_help_names_the_values_of_a_flag() -> None:
     text = " ".join(example.get_help(click.Context(example)).split())
     assert "--world-size, --nproc-per-node INT[,...]" in text
     assert "--backend gloo|nccl|auto[,...]" in text

@@ -22,7 +22,7 @@ def progress(clock: Clock) -> CampaignProgress:
 
 @pytest.fixture
 def launch(progress: CampaignProgress, clock: Clock) -> Callable[..., None]:
-    """Make a launch that takes as long as it says."""
+    """Make a launch with the given duration."""
 
     def make(trial: Trial, number: int = 0, seconds: float = 2.0, **changes: str) -> None:
         progress.launching(trial)
@@ -92,7 +92,7 @@ def test_a_further_part_of_the_plan_adds_to_it(
     ]
 
 
-def test_equal_labels_are_told_apart(progress: CampaignProgress) -> None:
+def test_equal_labels_are_distinguished(progress: CampaignProgress) -> None:
     progress.begin([(TWO_RANKS, 0), (TWO_RANKS.replace(bucket_cap_mb=5.0), 0)], (), None)
     labels = {row.label for row in progress.rows}
     assert "ddp, 2 ranks, batch 10, bucket_cap_mb 5.0" in labels

@@ -108,10 +108,12 @@ def test_what_a_file_cannot_ask_of_slurm(run: Run, verb: str, text: str, message
 def test_inside_a_step_a_file_asks_for_no_other_job(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from scalescope.cli import measuring
 
-    seen = []
-    monkeypatch.setattr(measuring, "_with_ranks", lambda request, *others: seen.append(request) or _NOTHING)
+    requests = []
+    monkeypatch.setattr(
+        measuring, "_with_ranks", lambda request, *others: requests.append(request) or _NOTHING
+    )
     run("train", _written(), "--only-launch=0")
-    assert [request.verb for request in seen] == ["train"]
+    assert [request.verb for request in requests] == ["train"]
 
 
 def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ def test_a_rank_of_a_job_submits_no_other(run: Run, monkeypatch: pytest.MonkeyPa
     assert "cannot be used inside one" in refusal(run, "train", *_JOB)
 
 
-def test_without_slurm_it_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_slurm_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     ended = run("train", *_JOB, "--device=cpu")
     assert ended.code == 3

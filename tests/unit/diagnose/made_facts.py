@@ -31,7 +31,7 @@ def make_facts(
     settings: Mapping[str, Any] | None = None,
     changes: Mapping[str, object] | None = None,
     baseline_ranks: int = 1,
-    seen: TelemetrySummary | None = None,
+    telemetry: TelemetrySummary | None = None,
     straggler: Straggler | None = None,
     **known: Any,
 ) -> Facts:
@@ -40,7 +40,7 @@ def make_facts(
     `settings` are asked for, `changes` are put in place after all checks: GPUs, for instance.
     """
     trial = make_trial(strategy="ddp", world_size=ranks, **(settings or {})).replace(**(changes or {}))
-    configuration = with_seen(make_configuration(trial, step_s), seen or TelemetrySummary())
+    configuration = with_telemetry(make_configuration(trial, step_s), telemetry or TelemetrySummary())
     terms = tuple(_term(name, time_s, ranks / step_s) for name, time_s in (times_s or {}).items())
     known_s = sum(term.time_s.value for term in terms if term.time_s is not None)
     speedup = ranks * (step_s - known_s) / step_s
@@ -94,9 +94,9 @@ def _waterfall(
     )
 
 
-def with_seen(configuration: Configuration, seen: TelemetrySummary) -> Configuration:
+def with_telemetry(configuration: Configuration, telemetry: TelemetrySummary) -> Configuration:
     """The same launches, during which GPUs and processors were seen to do this."""
-    launches = tuple(dataclasses.replace(launch, telemetry=seen) for launch in configuration.launches)
+    launches = tuple(dataclasses.replace(launch, telemetry=telemetry) for launch in configuration.launches)
     return dataclasses.replace(configuration, launches=launches)
 
 
@@ -116,27 +116,27 @@ def measured(trial: Trial, *step_times_s: float) -> list[Result]:
 
 def facts_from(*results: list[Result], environment: dict[str, Any] | None = None) -> tuple[Facts, ...]:
     """The facts of a run that holds these results."""
-    flat = tuple(one for some in results for one in some)
+    flat = tuple(result for some in results for result in some)
     return facts_of(Run(path=Path("run"), environment=environment or {}, results=flat, warnings=()))
 
 
-def finding(found: Finding | Abstention | None) -> Finding:
+def finding(outcome: Finding | Abstention | None) -> Finding:
     """What a rule found, where it must have found something."""
-    assert isinstance(found, Finding)
-    return found
+    assert isinstance(outcome, Finding)
+    return outcome
 
 
-def abstention(found: Finding | Abstention | None) -> Abstention:
+def abstention(outcome: Finding | Abstention | None) -> Abstention:
     """What a rule wants to know, where it must abstain."""
-    assert isinstance(found, Abstention)
-    return found
+    assert isinstance(outcome, Abstention)
+    return outcome
 
 
-def levers(found: Finding) -> list[str]:
+def levers(cause: Finding) -> list[str]:
     """What its advice moves, in order."""
-    return [one.command.rpartition("--levers ")[2] for one in found.advice]
+    return [advice.command.rpartition("--levers ")[2] for advice in cause.advice]
 
 
-def evidence_of(found: Finding) -> dict[str, float | str]:
+def evidence_of(cause: Finding) -> dict[str, float | str]:
     """What a finding stands on, by name."""
-    return {evidence.name: evidence.value for evidence in found.evidence}
+    return {evidence.name: evidence.value for evidence in cause.evidence}

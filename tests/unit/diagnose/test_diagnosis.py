@@ -31,24 +31,24 @@ def findings(*cases: Facts) -> dict[str, Finding]:
     return {finding.rule: finding for finding in diagnose_facts(cases).findings}
 
 
-def test_a_large_loss_that_may_be_none_is_found_and_doubted() -> None:
-    found = findings(exposed(-0.01))["communication-bound by bandwidth"]
-    assert found.lost == pytest.approx(0.4)
-    assert not found.certain
+def test_a_large_loss_that_may_be_zero_is_reported_as_uncertain() -> None:
+    finding = findings(exposed(-0.01))["communication-bound by bandwidth"]
+    assert finding.lost == pytest.approx(0.4)
+    assert not finding.certain
 
 
 def test_a_loss_that_is_sure_is_not_doubted() -> None:
     assert findings(exposed(0.01))["communication-bound by bandwidth"].certain
 
 
-def test_a_doubt_about_one_term_is_none_about_another() -> None:
+def test_uncertainty_of_one_term_does_not_affect_another() -> None:
     facts = make_facts({CONTENTION: 0.02, STRAGGLERS: Estimate(0.02, -0.01, 0.05)})
-    found = findings(facts)
-    assert found["ranks slow each other down"].certain
-    assert not found["random skew between ranks"].certain
+    by_rule = findings(facts)
+    assert by_rule["ranks slow each other down"].certain
+    assert not by_rule["random skew between ranks"].certain
 
 
-def test_the_terminal_says_what_is_not_certain_and_what_would_tell() -> None:
+def test_the_terminal_marks_findings_that_are_not_certain() -> None:
     (section,) = findings_section(diagnose_facts((exposed(-0.01),)))
     assert section.findings
     assert all("Not certain" in finding.text for finding in section.findings)
@@ -61,9 +61,9 @@ def test_the_terminal_does_not_doubt_what_is_sure() -> None:
 
 
 @pytest.mark.parametrize(("low_s", "certain"), [(-0.01, False), (0.01, True)])
-def test_the_summary_says_so_as_well(low_s: float, certain: bool) -> None:
-    told = {one["rule"]: one for one in findings_json(diagnose_facts((exposed(low_s),)))}
-    assert told["communication-bound by bandwidth"]["certain"] is certain
+def test_the_summary_marks_certainty_too(low_s: float, certain: bool) -> None:
+    by_rule = {finding["rule"]: finding for finding in findings_json(diagnose_facts((exposed(low_s),)))}
+    assert by_rule["communication-bound by bandwidth"]["certain"] is certain
 
 
 def test_a_doubt_about_waiting_is_one_about_the_link_that_is_blamed_for_it() -> None:
@@ -84,27 +84,29 @@ def test_a_finding_names_its_configuration_where_there_are_several() -> None:
 
 def test_a_rule_that_found_something_elsewhere_does_not_abstain() -> None:
     unmeasured = make_facts({EXPOSED: 0.02}, ranks=4, curve=make_curve())
-    silent = diagnose_facts((unmeasured,)).abstentions
-    assert "communication-bound by bandwidth" in {one.rule for one in silent}
+    abstentions = diagnose_facts((unmeasured,)).abstentions
+    assert "communication-bound by bandwidth" in {abstention.rule for abstention in abstentions}
     both = diagnose_facts((unmeasured, exposed(0.01))).abstentions
-    assert "communication-bound by bandwidth" not in {one.rule for one in both}
+    assert "communication-bound by bandwidth" not in {abstention.rule for abstention in both}
 
 
 @pytest.mark.parametrize("changes", [{}, ON_GPUS], ids=["cpu", "cuda"])
 def test_no_rule_fails_where_nothing_is_known(changes: dict[str, object]) -> None:
-    told = diagnose_facts((make_facts(changes=changes),))
-    assert not any("the rule failed" in abstention.missing for abstention in told.abstentions)
-    assert all(finding.share == 0.0 for finding in told.findings)
+    diagnosis = diagnose_facts((make_facts(changes=changes),))
+    assert not any("the rule failed" in abstention.missing for abstention in diagnosis.abstentions)
+    assert all(finding.share == 0.0 for finding in diagnosis.findings)
 
 
-def test_what_one_launch_says_is_said_to_be_that() -> None:
+def test_a_finding_from_a_single_launch_is_marked() -> None:
     facts = make_facts({STRAGGLERS: 0.02}, straggler=Straggler(rank=1, time_s=0.02, persistent=True))
-    found = findings(facts)["straggling rank"]
-    assert found.single and "in every launch" not in found.claim
+    finding = findings(facts)["straggling rank"]
+    assert finding.single and "in every launch" not in finding.claim
     (section,) = findings_section(diagnose_facts((facts,)))
     assert "single launch" in section.findings[0].text
-    told = Estimate(0.02, 0.01, 0.03)
-    several = make_facts({STRAGGLERS: told}, straggler=Straggler(rank=1, time_s=0.02, persistent=True))
+    stragglers_s = Estimate(0.02, 0.01, 0.03)
+    several = make_facts(
+        {STRAGGLERS: stragglers_s}, straggler=Straggler(rank=1, time_s=0.02, persistent=True)
+    )
     assert "in every launch" in findings(several)["straggling rank"].claim
 
 

@@ -93,20 +93,20 @@ def buckets_s(size: int, *, largest: int, bytes_per_s: float) -> tuple[float, ..
 
 
 def test_buckets_inside_the_curve_take_what_was_measured() -> None:
-    found = buckets_s(1 << 20, largest=1 << 28, bytes_per_s=1e9)
-    assert found == pytest.approx(((1 << 20) / 1e9,))
+    times_s = buckets_s(1 << 20, largest=1 << 28, bytes_per_s=1e9)
+    assert times_s == pytest.approx(((1 << 20) / 1e9,))
 
 
 def test_the_curve_reaches_a_little_beyond_its_last_point() -> None:
-    found = buckets_s(4 << 20, largest=1 << 20, bytes_per_s=1e9)
-    assert found == pytest.approx(((4 << 20) / 1e9,))
+    times_s = buckets_s(4 << 20, largest=1 << 20, bytes_per_s=1e9)
+    assert times_s == pytest.approx(((4 << 20) / 1e9,))
 
 
 def test_the_curve_reaches_far_beyond_its_last_point_only_where_that_took_long() -> None:
     last = 1 << 20
     assert buckets_s(64 * last, largest=last, bytes_per_s=last / 0.049) is None
-    found = buckets_s(64 * last, largest=last, bytes_per_s=last / 0.051)
-    assert found == pytest.approx((64 * 0.051,))
+    times_s = buckets_s(64 * last, largest=last, bytes_per_s=last / 0.051)
+    assert times_s == pytest.approx((64 * 0.051,))
 
 
 def test_what_is_smaller_than_the_curve_takes_as_long_as_its_first_point() -> None:
@@ -120,7 +120,7 @@ def test_a_strategy_that_does_not_all_reduce_is_not_read_off_an_all_reduce() -> 
     assert facts.bucket_times_s is None
 
 
-# what a run holds beside training
+# what a run holds in addition to training
 
 
 def counting(**counters: float | int | str) -> Facts:
@@ -140,8 +140,8 @@ def test_what_ranks_counted_is_read() -> None:
 
 def test_what_ranks_did_not_count_is_unknown() -> None:
     facts = counting()
-    found = (facts.gradient_bytes, facts.bucket_bytes, facts.buffer_bytes, facts.batch_times_s)
-    assert found == (None, None, None, None)
+    unknown = (facts.gradient_bytes, facts.bucket_bytes, facts.buffer_bytes, facts.batch_times_s)
+    assert unknown == (None, None, None, None)
 
 
 def test_the_rank_that_spends_most_on_a_batch_counts() -> None:
@@ -169,7 +169,7 @@ def test_pairs_belong_to_the_ranks_they_were_measured_on() -> None:
     assert facts.pairs == (PairRow(low=0, high=1, size_bytes=4096, time_s=0.5, nodes=("here", "here")),)
 
 
-def test_the_machine_says_how_many_cores_and_how_much_memory_there_is() -> None:
+def test_cores_and_memory_come_from_the_machine() -> None:
     trial = make_trial(strategy="ddp", world_size=2)
     machine = {"cores": 6, "gpus": [{"memory_bytes": 1 << 30}]}
     (facts,) = facts_from(
@@ -184,18 +184,24 @@ def test_one_rank_is_plain_training_with_the_same_batch() -> None:
     assert facts.one_rank == make_configuration(single_rank_baseline(trial), 0.02)
 
 
-def test_what_varies_is_told_among_trials_on_as_many_ranks() -> None:
+def test_varied_settings_are_those_of_trials_on_as_many_ranks() -> None:
     """Threads differ between two and four ranks by themselves, formats because they were asked for."""
     formats = ("fp32", "bf16")
-    two = [make_trial(strategy="ddp", world_size=2, threads_per_rank=2, precision=one) for one in formats]
-    four = [make_trial(strategy="ddp", world_size=4, threads_per_rank=1, precision=one) for one in formats]
-    found = facts_from(
-        *(measured(one, 0.1) for one in (*map(single_rank_baseline, (*two, *four)), *two, *four))
+    two = [
+        make_trial(strategy="ddp", world_size=2, threads_per_rank=2, precision=precision)
+        for precision in formats
+    ]
+    four = [
+        make_trial(strategy="ddp", world_size=4, threads_per_rank=1, precision=precision)
+        for precision in formats
+    ]
+    all_facts = facts_from(
+        *(measured(trial, 0.1) for trial in (*map(single_rank_baseline, (*two, *four)), *two, *four))
     )
-    assert [one.ranks for one in found] == [4, 4, 2, 2]
-    assert {one.varied for one in found} == {(("precision", "fp32"),), (("precision", "bf16"),)}
+    assert [facts.ranks for facts in all_facts] == [4, 4, 2, 2]
+    assert {facts.varied for facts in all_facts} == {(("precision", "fp32"),), (("precision", "bf16"),)}
 
 
 def test_ranks_without_one_to_hold_them_against_have_facts() -> None:
     both = [make_trial(strategy="ddp", world_size=ranks) for ranks in (2, 4)]
-    assert [one.ranks for one in facts_from(*(measured(one, 0.1) for one in both))] == [4]
+    assert [facts.ranks for facts in facts_from(*(measured(trial, 0.1) for trial in both))] == [4]

@@ -61,7 +61,7 @@ def test_exchanges_that_only_pay_for_their_start_do_not_make_a_network_slow() ->
     assert not is_slow_network(facts)
 
 
-def test_a_network_that_nobody_measured_is_not_slow() -> None:
+def test_an_unmeasured_network_is_not_slow() -> None:
     facts = make_facts()
     assert not is_slow_network(facts) and not is_slow_to_start(facts) and not is_latency(facts)
 
@@ -91,7 +91,7 @@ def test_without_a_curve_latency_is_what_such_ranks_usually_have() -> None:
 @pytest.mark.parametrize(
     ("changes", "path"), [({}, "gloo over loopback"), (ON_GPUS, "PCIe 3 ×16")], ids=["cpu", "cuda"]
 )
-def test_the_rate_is_told_as_a_share_of_a_path_everybody_knows(changes: dict[str, object], path: str) -> None:
+def test_the_rate_is_shown_as_a_share_of_a_well_known_path(changes: dict[str, object], path: str) -> None:
     usual = 1e9 if not changes else 12e9
     text = of_the_usual(exchanging(usual / 4, latency_s=0.0, changes=changes))
     assert text == f"25% of what {path} carries"

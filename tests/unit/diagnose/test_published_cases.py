@@ -23,8 +23,8 @@ def on_gpus(**settings: object) -> Trial:
 
 def result(trial: Trial, step_s: float, gradient_bytes: int, buckets: tuple[int, ...]) -> Result:
     made = make_result(trial, [[step_s] * 10 for _ in range(trial.world_size)])
-    told = {"gradient_bytes": gradient_bytes, "bucket_bytes": ",".join(map(str, buckets))}
-    ranks = [dataclasses.replace(rank, counters={**rank.counters, **told}) for rank in made.ranks]
+    counters = {"gradient_bytes": gradient_bytes, "bucket_bytes": ",".join(map(str, buckets))}
+    ranks = [dataclasses.replace(rank, counters={**rank.counters, **counters}) for rank in made.ranks]
     return dataclasses.replace(made, ranks=ranks)
 
 
@@ -47,30 +47,30 @@ def test_two_v100_over_pcie_are_bound_by_bandwidth_far_below_pcie_and_not_by_lat
     buckets = v100_buckets()
     assert [round(size / 1e6) for size in buckets] == [101, 67, 67]
     two = on_gpus(world_size=2, batch_size=256)
-    found = {
+    by_rule = {
         finding.rule: finding
         for finding in diagnosed(
             result(single_rank_baseline(two), V100_ONE_S, sum(buckets), buckets),
             result(two, V100_TWO_S, sum(buckets), buckets),
         ).findings
     }
-    bandwidth = found["communication-bound by bandwidth"]
+    bandwidth = by_rule["communication-bound by bandwidth"]
     assert "PCIe 3 ×16" in bandwidth.claim and "at most" in bandwidth.claim
     rate = next(item.value for item in bandwidth.evidence if item.name == "bus bandwidth")
     assert isinstance(rate, float) and 6e9 < rate < 8e9  # a little over half of 12 GB/s
-    assert "communication-bound by latency" not in found
-    assert "negative scaling" in found
+    assert "communication-bound by latency" not in by_rule
+    assert "negative scaling" in by_rule
 
 
 def test_ag_news_on_four_ranks_is_dominated_by_communication() -> None:
     """25 ms of compute and 45 ms of synchronisation for 8 samples a rank; one rank takes 32 ms for all 32."""
     four = on_gpus(world_size=4, global_batch_size=32)
     sent = (11_000_000, (11_000_000,))
-    found = diagnosed(
+    findings = diagnosed(
         result(single_rank_baseline(four), 0.0322, *sent),
         result(single_rank_baseline(at_per_rank_batch(four)), 0.025, *sent),
         result(four, 0.070, *sent),
     ).findings
-    assert found[0].rule.startswith("communication-bound")
-    negative = next(one for one in found if one.rule == "negative scaling")
+    assert findings[0].rule.startswith("communication-bound")
+    negative = next(finding for finding in findings if finding.rule == "negative scaling")
     assert "4 ranks are slower than one (0.46×)" in negative.claim

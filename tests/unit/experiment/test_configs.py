@@ -1,4 +1,4 @@
-"""The experiment files in configs/: each says what it shows, and can be run as it is."""
+"""The experiment files in configs/: each describes what it shows, and can be run as it is."""
 
 from pathlib import Path
 
@@ -36,18 +36,18 @@ def config(name: str) -> Path:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_config_expands_and_says_what_it_shows(path: Path, data_dir: Path) -> None:
+def test_a_config_expands_and_describes_what_it_shows(path: Path, data_dir: Path) -> None:
     assert trials_of(path, data_dir)
     assert path.read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("name", ["ag_news_{}", "ag_news_{}_optimized", "imdb_{}"])
 def test_four_ranks_do_the_same_job_as_one(name: str, data_dir: Path) -> None:
-    (one,) = trials_of(config(name.format("single")), data_dir)
+    (single,) = trials_of(config(name.format("single")), data_dir)
     (four,) = trials_of(config(name.format("ddp_4")), data_dir)
-    assert (one.world_size, four.world_size) == (1, 4)
-    assert one.samples_per_step == four.samples_per_step
-    differ = {key for key, value in one.settings.items() if four.settings[key] != value}
+    assert (single.world_size, four.world_size) == (1, 4)
+    assert single.samples_per_step == four.samples_per_step
+    differ = {key for key, value in single.settings.items() if four.settings[key] != value}
     assert differ == {"world_size", "strategy", "threads_per_rank"}
 
 

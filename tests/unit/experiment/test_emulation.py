@@ -1,4 +1,4 @@
-"""When a number format counts as emulated, and what is said of trials that use it."""
+"""When a number format counts as emulated, and the notes on trials that use it."""
 
 import dataclasses
 
@@ -80,7 +80,7 @@ def test_a_gpu_without_matrix_units_for_a_format() -> None:
     ]
 
 
-def test_the_processor_says_nothing_of_a_gpu() -> None:
+def test_the_cpu_does_not_decide_about_a_gpu() -> None:
     machine = dataclasses.replace(with_gpus(1), precisions=(EMULATED,))
     assert notes(machine, precision="bf16") == []
     assert len(notes(machine, precision="bf16", device="cpu")) == 1

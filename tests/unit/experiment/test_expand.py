@@ -16,7 +16,7 @@ from scalescope.launch.fake import TWO_CORES
 from .asking import ask, with_gpus
 
 (BATCH,) = cards.all_settings("train")["batch_size"]
-(BUCKET,) = (one for one in settings_of(Ddp) if one.name == "bucket_cap_mb")
+(BUCKET,) = (setting for setting in settings_of(Ddp) if setting.name == "bucket_cap_mb")
 BROKEN_GPU = dataclasses.replace(TWO_CORES, gpu_problem="the driver is too old")
 
 
@@ -49,17 +49,17 @@ def test_device_cpu_is_obeyed_where_there_are_gpus() -> None:
 
 def test_both_devices_get_their_own_defaults() -> None:
     trials = expand(ask(device="cpu,cuda"), with_gpus(1)).trials
-    found = {trial.device: trial.settings["batch_size"] for trial in trials}
-    assert found == {"cpu": BATCH.default_for("cpu"), "cuda": BATCH.default_for("cuda")}
-    assert found["cpu"] != found["cuda"]
+    batch_sizes = {trial.device: trial.settings["batch_size"] for trial in trials}
+    assert batch_sizes == {"cpu": BATCH.default_for("cpu"), "cuda": BATCH.default_for("cuda")}
+    assert batch_sizes["cpu"] != batch_sizes["cuda"]
 
 
-def test_no_gpu_is_said() -> None:
+def test_a_missing_gpu_is_reported() -> None:
     assert expand(ask(), TWO_CORES).notes == ("No GPU found: measuring on the CPU.",)
     assert expand(ask(device="cpu"), TWO_CORES).notes == ()
 
 
-def test_what_macos_cannot_do_is_said() -> None:
+def test_what_macos_cannot_do_is_reported() -> None:
     (note,) = expand(ask(device="cpu"), dataclasses.replace(TWO_CORES, system="Darwin")).notes
     assert note.startswith("macOS: ranks cannot be pinned")
 
@@ -164,7 +164,7 @@ def test_more_ranks_than_gpus_are_refused_with_the_count() -> None:
     assert caught.value.exit_code == 3
 
 
-def test_oversubscribing_is_obeyed_and_said() -> None:
+def test_oversubscribing_is_allowed_and_noted() -> None:
     expansion = expand(ask(world_size="4", oversubscribe="true"), with_gpus(2))
     assert [trial.world_size for trial in expansion.trials] == [4]
     assert expansion.notes == ("4 ranks share 2 GPU(s): this is not a scaling measurement.",)
@@ -175,11 +175,11 @@ def test_oversubscribing_in_half_of_the_trials_is_not_enough() -> None:
         expand(ask(world_size="4", oversubscribe="true,false"), with_gpus(2))
 
 
-def test_as_many_ranks_as_gpus_need_no_word() -> None:
+def test_as_many_ranks_as_gpus_need_no_note() -> None:
     assert expand(ask(world_size="1,2"), with_gpus(2)).notes == ()
 
 
-def test_more_ranks_than_cores_are_allowed_and_said() -> None:
+def test_more_ranks_than_cores_are_allowed_and_noted() -> None:
     (note,) = expand(ask(world_size="3", device="cpu"), TWO_CORES).notes
     assert note.startswith("3 ranks on 2 cores: ranks compete for cores")
     assert expand(ask(world_size="2", device="cpu"), TWO_CORES).notes == ()
@@ -255,7 +255,7 @@ def test_auto_in_a_list_of_threads_is_settled_too() -> None:
 @pytest.mark.parametrize(
     ("value", "threads"), [("3", 3), ("0", 1), ("2,1", 2), ("²", 2), ("", 2), ("9" * 5000, 2)]
 )
-def test_the_record_says_the_threads_that_the_variable_sets(value: str, threads: int) -> None:
+def test_the_record_holds_the_threads_that_the_variable_sets(value: str, threads: int) -> None:
     """A value that is no plain number leaves the share of the cores, which is 2 on one rank here."""
     experiment = ask().with_settings(env=({"OMP_NUM_THREADS": value},))
     (trial,) = expand(experiment, TWO_CORES).trials
@@ -304,7 +304,7 @@ def test_a_setting_that_some_trials_use_is_fine() -> None:
     assert ddp.settings["bucket_cap_mb"] == 10.0
 
 
-def test_the_filled_request_says_every_default_but_nothing_internal() -> None:
+def test_the_filled_request_holds_every_default_but_nothing_internal() -> None:
     filled = expand(ask(world_size="1,2"), TWO_CORES).experiment.settings
     assert filled["world_size"] == (1, 2)
     assert filled["batch_size"] == (BATCH.default_for("cpu"),)

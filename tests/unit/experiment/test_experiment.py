@@ -14,7 +14,7 @@ from .asking import ask, flags
 
 
 def lines(**texts: str) -> Entries:
-    """What a file said, one key a line."""
+    """The entries of a file, one key per line."""
     return {
         name: tuple(Given(text, f"e.yaml:{line}: {name}") for text in values.split(","))
         for line, (name, values) in enumerate(texts.items(), start=1)
@@ -33,7 +33,7 @@ def test_a_flag_wins_over_the_file_and_the_file_over_the_verb() -> None:
     assert (built.verb, built.benchmark) == ("scale", "train")
 
 
-def test_what_nobody_says_is_the_default_of_the_card() -> None:
+def test_a_setting_that_is_not_given_has_the_default_of_the_card() -> None:
     built = build({}, {})
     assert built.settings == {}
     assert built.measuring == Measuring(
@@ -87,10 +87,10 @@ def test_a_flag_that_selects_what_the_file_does_not_leaves_the_file_alone() -> N
     assert "forward_ms" in build(lines(forward_ms="5"), flags(workload="mlp")).settings
 
 
-@pytest.mark.parametrize("place", ["file", "flags"])
-def test_both_batches_in_one_place_are_refused(place: str) -> None:
+@pytest.mark.parametrize("given_in", ["file", "flags"])
+def test_both_batches_in_one_place_are_refused(given_in: str) -> None:
     both = {"batch_size": "32", "global_batch_size": "64"}
-    file, typed = (lines(**both), {}) if place == "file" else ({}, flags(**both))
+    file, typed = (lines(**both), {}) if given_in == "file" else ({}, flags(**both))
     with pytest.raises(
         BadInput, match=r"global.batch.size: give batch_size .*weak.* or global_batch_size .*strong"
     ):
@@ -176,7 +176,7 @@ def test_a_name_of_unprintable_characters_is_refused(name: str) -> None:
     ("key", "hint"),
     [("worldsize", "world_size"), ("warm_up_steps", "warmup_steps"), ("stall_timout", "stall_timeout")],
 )
-def test_an_unknown_key_is_told_the_nearest_one(key: str, hint: str) -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_one(key: str, hint: str) -> None:
     with pytest.raises(BadInput, match=rf"^e\.yaml:1: unknown key {key}; did you mean {hint}\?$"):
         build(lines(**{key: "1"}), {})
 
@@ -212,13 +212,13 @@ def test_a_window_and_a_number_of_steps_contradict_each_other(name: str) -> None
 
 
 def test_a_window_replaces_the_steps_of_a_file() -> None:
-    found = build(lines(steps_per_epoch="30", epochs="2", eval="true"), flags(window="2s"))
-    assert found.settings["window"] == (2.0,)
-    assert not {"steps_per_epoch", "epochs", "eval"} & set(found.settings)
+    experiment = build(lines(steps_per_epoch="30", epochs="2", eval="true"), flags(window="2s"))
+    assert experiment.settings["window"] == (2.0,)
+    assert not {"steps_per_epoch", "epochs", "eval"} & set(experiment.settings)
 
 
 def test_a_verb_may_have_defaults_of_its_own_for_settings() -> None:
     defaults = {"repeats": 3, "window": 10.0}
-    found = build_experiment("train", "train", {}, {}, defaults)
-    assert (found.measuring.repeats, found.settings["window"]) == (3, (10.0,))
+    experiment = build_experiment("train", "train", {}, {}, defaults)
+    assert (experiment.measuring.repeats, experiment.settings["window"]) == (3, (10.0,))
     assert build_experiment("train", "train", {}, flags(window="1s"), defaults).settings["window"] == (1.0,)

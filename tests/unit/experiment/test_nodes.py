@@ -36,8 +36,8 @@ def test_a_gpu_that_two_nodes_see_is_one() -> None:
 
 
 def test_ranks_dealt_out_unevenly_share_the_cores_of_the_node_with_most() -> None:
-    found = combined_machine({"a": _LARGE, "b": _LARGE}, {"a": 6, "b": 2})
-    assert (found.cores, found.ranks_per_node) == (8, 6)
+    machine = combined_machine({"a": _LARGE, "b": _LARGE}, {"a": 6, "b": 2})
+    assert (machine.cores, machine.ranks_per_node) == (8, 6)
 
 
 def test_equal_nodes_do_not_differ() -> None:
@@ -46,18 +46,18 @@ def test_equal_nodes_do_not_differ() -> None:
 
 
 def test_differences_name_the_nodes() -> None:
-    found = [one.text for one in differences({"a": TWO_CORES, "b": _LARGE, "c": TWO_CORES})]
-    assert f"torch: {TWO_CORES.torch_version} on a, c; 2.7.0 on b" in found
-    assert "GPUs: none on a, c; 1 x H200 on b" in found
-    assert "cores: 2 on a, c; 8 on b" in found
-    assert "driver: none on a, c; 570 on b" in found
+    texts = [difference.text for difference in differences({"a": TWO_CORES, "b": _LARGE, "c": TWO_CORES})]
+    assert f"torch: {TWO_CORES.torch_version} on a, c; 2.7.0 on b" in texts
+    assert "GPUs: none on a, c; 1 x H200 on b" in texts
+    assert "cores: 2 on a, c; 8 on b" in texts
+    assert "driver: none on a, c; 570 on b" in texts
 
 
 def test_the_environment_holds_every_node_and_what_differs() -> None:
     nodes = {"a": TWO_CORES, "b": _LARGE}
-    found = describe_environment(combined_machine(nodes, {"a": 1, "b": 1}), "1", nodes)
-    assert found["nodes"]["b"]["cores"] == 8
-    assert len(found["node_differences"]) == 4
+    environment = describe_environment(combined_machine(nodes, {"a": 1, "b": 1}), "1", nodes)
+    assert environment["nodes"]["b"]["cores"] == 8
+    assert len(environment["node_differences"]) == 4
     alone = describe_environment(TWO_CORES, "1")
     assert (list(alone["nodes"]), alone["node_differences"]) == ([TWO_CORES.host], [])
 

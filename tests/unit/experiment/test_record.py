@@ -28,7 +28,7 @@ NAMES = {
 }
 BATCHES = ("batch_size", "global_batch_size")
 WORDS_FOR_NONE = ("none", "null")
-OPTIONS = {one.name: one for one in settings_of(Measuring)}
+OPTIONS = {option.name: option for option in settings_of(Measuring)}
 BENCHMARKS = cards.names("benchmarks")
 
 
@@ -46,28 +46,28 @@ def texts_of(setting: Setting) -> st.SearchStrategy[str]:
     words = NAMES.get(setting.name, setting.choices)
     low, high = setting.low, 1e20 if setting.high is None else setting.high
     if setting.kind == "bool":
-        found: st.SearchStrategy[str] = st.sampled_from(("true", "false"))
+        texts: st.SearchStrategy[str] = st.sampled_from(("true", "false"))
     elif setting.name == "name":
-        found = st.from_regex(RUN_NAME, fullmatch=True).filter(
+        texts = st.from_regex(RUN_NAME, fullmatch=True).filter(
             lambda text: text.lower() not in WORDS_FOR_NONE
         )
     elif setting.kind == "str":
         assert words, f"{setting.name}: what may it be?"
-        found = st.sampled_from(words)
+        texts = st.sampled_from(words)
     elif setting.kind == "link":
         rates = st.builds("{}{}bit".format, st.integers(1, 999), st.sampled_from("mg"))
         each = st.lists(rates, min_size=2, max_size=4)
-        found = rates | each.map(lambda all_: ",".join(f"{n}:{rate}" for n, rate in enumerate(all_)))
+        texts = rates | each.map(lambda all_: ",".join(f"{n}:{rate}" for n, rate in enumerate(all_)))
     elif setting.kind in ("int", "bytes"):
         assert low is not None
-        found = st.integers(int(low), int(high)).map(str)
+        texts = st.integers(int(low), int(high)).map(str)
     else:
-        found = st.floats(low, high).map(repr)
-    return found
+        texts = st.floats(low, high).map(repr)
+    return texts
 
 
 def values_of(setting: Setting) -> st.SearchStrategy[list[str]]:
-    """One value or a sweep; None stands in sweeps only, where leaving the key out says something else."""
+    """One value or a sweep; None stands in sweeps only, where leaving the key out means something else."""
     most = 4 if setting.sweep else 1
     several = st.lists(texts_of(setting), min_size=1, max_size=most, unique_by=lambda text: text.lower())
     if setting.optional and setting.name != "batch_size":
@@ -101,10 +101,10 @@ def requests(draw: st.DrawFn) -> tuple[str, Entries]:
         texts.pop("window", None)
     for name, values in draw(VARIABLES).items():
         texts[f"env.{name}"] = values
-    for one in OPTIONS.values():
-        if one.name != "output_dir" and draw(st.booleans()):
-            none = [one.none_word] if one.optional and draw(st.booleans()) else []
-            texts[one.name] = none or [draw(texts_of(one))]
+    for option in OPTIONS.values():
+        if option.name != "output_dir" and draw(st.booleans()):
+            none = [option.none_word] if option.optional and draw(st.booleans()) else []
+            texts[option.name] = none or [draw(texts_of(option))]
     flags = {name: tuple(Given(text, f"--{name}") for text in values) for name, values in texts.items()}
     return benchmark, flags
 
@@ -138,10 +138,10 @@ def test_a_request_survives_its_file(
     asked = build_experiment("train", benchmark, {}, flags, {})
     text = to_yaml(asked)
     path = tmp_path_factory.getbasetemp() / "e.yaml"
-    found = reread(text, path, benchmark, repeats=7, budget=90.0, stall_timeout=1.0)
-    assert found.settings == asked.settings
-    assert found.measuring == asked.measuring
-    assert to_yaml(found) == text
+    reread_request = reread(text, path, benchmark, repeats=7, budget=90.0, stall_timeout=1.0)
+    assert reread_request.settings == asked.settings
+    assert reread_request.measuring == asked.measuring
+    assert to_yaml(reread_request) == text
     keys = [line.partition(":")[0] for line in text.splitlines()[1:]]
     assert keys == sorted(set(keys))  # every value on the line of its key
 
@@ -179,8 +179,8 @@ def test_a_repeat_gets_a_folder_of_its_own() -> None:
     assert "output_dir" not in to_yaml(ask(output_dir="runs/here", epochs="2"))
 
 
-def test_the_file_is_plain_sorted_lines_that_say_how_to_use_it() -> None:
-    limits = {name: one.default for name, one in OPTIONS.items() if name.endswith("_timeout")}
+def test_the_file_has_plain_sorted_lines_and_its_usage() -> None:
+    limits = {name: option.default for name, option in OPTIONS.items() if name.endswith("_timeout")}
     text = to_yaml(ask(world_size="1,2", epochs="3", env__A="x,y", bucket_cap_mb="none", name="first"))
     assert text == (
         "# scalescope train FILE repeats this run.\n"

@@ -21,8 +21,8 @@ _DDP_OF_PYTORCH = {
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> str:
-    """An own workload that can be named."""
+def custom_workload(tmp_path: Path) -> str:
+    """A user-written workload, as the command line names it."""
     (tmp_path / "mine.py").write_text("def build(): pass\n")
     return f"{tmp_path}/mine.py:build"
 
@@ -36,15 +36,15 @@ def _of(trial: Trial, names: object) -> dict[str, object]:
     return {name: trial.settings[name] for name in names}  # type: ignore[attr-defined]
 
 
-def test_an_own_workload_starts_from_pytorchs_own_ddp(own: str) -> None:
-    mine = _trial(workload=own, world_size="2")
+def test_a_custom_workload_starts_from_pytorchs_ddp(custom_workload: str) -> None:
+    mine = _trial(workload=custom_workload, world_size="2")
     ours = _trial(world_size="2")
     assert _of(mine, _DDP_OF_PYTORCH) == _DDP_OF_PYTORCH
     assert all(ours.settings[name] != value for name, value in _DDP_OF_PYTORCH.items())
     assert (mine.settings["data"], mine.settings["batch_size"]) == ("own", 32)
 
 
-def test_what_is_given_goes_before_what_a_workload_would_have(own: str) -> None:
+def test_given_settings_override_the_defaults_of_a_workload(custom_workload: str) -> None:
     given = {
         "bucket_cap_mb": "25",
         "static_graph": "true",
@@ -52,7 +52,7 @@ def test_what_is_given_goes_before_what_a_workload_would_have(own: str) -> None:
         "gradient_as_bucket_view": "true",
         "batch_size": "7",
     }
-    trial = _trial(workload=own, world_size="2", **given)
+    trial = _trial(workload=custom_workload, world_size="2", **given)
     assert _of(trial, given) == {
         "bucket_cap_mb": 25.0,
         "static_graph": True,
@@ -62,8 +62,8 @@ def test_what_is_given_goes_before_what_a_workload_would_have(own: str) -> None:
     }
 
 
-def test_each_workload_of_a_sweep_keeps_its_own_defaults(own: str) -> None:
-    trials = expand(ask(workload=f"mlp,cnn,{own}", world_size="2"), TWO_CORES).trials
+def test_each_workload_of_a_sweep_keeps_its_own_defaults(custom_workload: str) -> None:
+    trials = expand(ask(workload=f"mlp,cnn,{custom_workload}", world_size="2"), TWO_CORES).trials
     assert [trial.settings["static_graph"] for trial in trials] == [True, True, False]
     assert [trial.settings["batch_size"] for trial in trials] == [256, 32, 32]
 
@@ -88,9 +88,9 @@ def test_data_that_a_workload_cannot_read_is_refused(workload: str, data: str) -
         _trial(workload=workload, data=data)
 
 
-def test_an_own_workload_is_fed_its_own(own: str) -> None:
+def test_a_custom_workload_uses_its_own_data(custom_workload: str) -> None:
     with pytest.raises(BadInput, match=r"cannot use data synthetic; it can use own$"):
-        _trial(workload=own, data="synthetic")
+        _trial(workload=custom_workload, data="synthetic")
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ def test_one_rank_alone_computes() -> None:
     assert _trial(world_size="4", stand_in="true").on_one_rank().settings["stand_in"] is False
 
 
-def test_all_steps_of_an_epoch_are_counted_by_the_ranks(own: str) -> None:
-    trial = _trial(workload=own, steps_per_epoch="all", epochs="3")
+def test_all_steps_of_an_epoch_are_counted_by_the_ranks(custom_workload: str) -> None:
+    trial = _trial(workload=custom_workload, steps_per_epoch="all", epochs="3")
     assert trial.settings["steps_per_epoch"] is None
     assert trial.steps == 0
-    assert _trial(workload=own, steps_per_epoch="10", epochs="3").steps == 30
+    assert _trial(workload=custom_workload, steps_per_epoch="10", epochs="3").steps == 30
 
 
 def test_all_steps_of_data_without_an_end_are_refused() -> None:
@@ -182,7 +182,7 @@ def test_how_long_a_launch_measures_does_not_make_another_trial() -> None:
     assert short.trial_id == long.trial_id
 
 
-def test_without_a_word_a_launch_measures_for_a_time() -> None:
+def test_by_default_a_launch_measures_for_a_time() -> None:
     trial = _trial()
     assert _of(trial, ("steps_per_epoch", "window", "min_steps")) == {
         "steps_per_epoch": "auto",
@@ -196,6 +196,8 @@ def test_without_a_word_a_launch_measures_for_a_time() -> None:
     ("asked", "steps"),
     [({"steps_per_epoch": "20"}, 20), ({"epochs": "3"}, 40), ({"steps_per_epoch": "all"}, None)],
 )
-def test_a_number_of_steps_replaces_the_window(own: str, asked: dict[str, str], steps: int | None) -> None:
-    trial = _trial(workload=own, **asked)
+def test_a_number_of_steps_replaces_the_window(
+    custom_workload: str, asked: dict[str, str], steps: int | None
+) -> None:
+    trial = _trial(workload=custom_workload, **asked)
     assert _of(trial, ("steps_per_epoch", "window")) == {"steps_per_epoch": steps, "window": None}

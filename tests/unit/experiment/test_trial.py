@@ -1,4 +1,4 @@
-"""A trial's identity: what tells trials apart, and what must never change it."""
+"""A trial's identity: what distinguishes trials, and what must never change it."""
 
 import dataclasses
 import re
@@ -110,8 +110,8 @@ def test_the_order_of_settings_does_not_count(names: list[str]) -> None:
 
 def test_the_order_of_variables_does_not_count() -> None:
     trial = Trial(settings=FIXED)
-    one, other = {"A": "1", "B": "2"}, {"B": "2", "A": "1"}
-    assert trial.replace(env=one).trial_id == trial.replace(env=other).trial_id
+    in_order, other = {"A": "1", "B": "2"}, {"B": "2", "A": "1"}
+    assert trial.replace(env=in_order).trial_id == trial.replace(env=other).trial_id
 
 
 def test_an_id_is_fit_for_a_file_name() -> None:
@@ -126,7 +126,7 @@ def test_the_batch_of_a_rank() -> None:
     assert strong.replace(world_size=4).rank_batch_size == 16
 
 
-def test_a_trial_on_one_rank_shares_its_device_with_nobody() -> None:
+def test_a_trial_on_one_rank_does_not_share_its_device() -> None:
     alone = Trial(settings=FIXED).replace(world_size=4, oversubscribe=True).on_one_rank()
     assert alone == Trial(settings=FIXED).replace(world_size=1)
 

@@ -19,7 +19,7 @@ def read(folder: Path, content: str | bytes) -> Entries:
 
 
 def texts(entries: Entries) -> dict[str, list[str]]:
-    return {name: [one.text for one in values] for name, values in entries.items()}
+    return {name: [entry.text for entry in values] for name, values in entries.items()}
 
 
 def refusal(folder: Path, content: str | bytes) -> str:
@@ -35,10 +35,10 @@ def refusal(folder: Path, content: str | bytes) -> str:
 
 
 def test_scalars_and_lists_are_kept_as_text(tmp_path: Path) -> None:
-    found = read(
+    entries = read(
         tmp_path, "world_size: [1, 2]\nlr: 1e3\nname: no\nseed: 0777\nbudget: 1:30\nstrategy:\n- ddp\n"
     )
-    assert texts(found) == {
+    assert texts(entries) == {
         "world_size": ["1", "2"],
         "lr": ["1e3"],
         "name": ["no"],
@@ -49,9 +49,9 @@ def test_scalars_and_lists_are_kept_as_text(tmp_path: Path) -> None:
 
 
 def test_every_value_knows_its_file_line_and_key(tmp_path: Path) -> None:
-    found = read(tmp_path, "# a comment\nepochs: 3\nworld_size:\n  - 1\n  - 2\n")
-    assert [one.origin for one in found["epochs"]] == [f"{tmp_path}/e.yaml:2: epochs"]
-    assert [one.origin for one in found["world_size"]] == [
+    entries = read(tmp_path, "# a comment\nepochs: 3\nworld_size:\n  - 1\n  - 2\n")
+    assert [entry.origin for entry in entries["epochs"]] == [f"{tmp_path}/e.yaml:2: epochs"]
+    assert [entry.origin for entry in entries["world_size"]] == [
         f"{tmp_path}/e.yaml:4: world_size",
         f"{tmp_path}/e.yaml:5: world_size",
     ]
@@ -64,8 +64,8 @@ def test_groups_only_order_the_file(tmp_path: Path) -> None:
 
 
 def test_env_is_a_mapping_of_names(tmp_path: Path) -> None:
-    found = read(tmp_path, "env:\n  NCCL_ALGO: [Ring, Tree]\n  EMPTY: ''\n  model: x\n")
-    assert texts(found) == {"env.NCCL_ALGO": ["Ring", "Tree"], "env.EMPTY": [""], "env.model": ["x"]}
+    entries = read(tmp_path, "env:\n  NCCL_ALGO: [Ring, Tree]\n  EMPTY: ''\n  model: x\n")
+    assert texts(entries) == {"env.NCCL_ALGO": ["Ring", "Tree"], "env.EMPTY": [""], "env.model": ["x"]}
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_no_problem(tmp_path: Path) -> None:
@@ -268,14 +268,14 @@ def test_data_is_a_setting_where_it_has_a_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["data", "name"])
 def test_data_is_a_heading_where_lines_stand_below_it(tmp_path: Path, key: str) -> None:
-    found = read(tmp_path, f"data:\n  {key}: ag_news\n  num_workers: 2\n")
-    assert texts(found) == {"data": ["ag_news"], "num_workers": ["2"]}
-    assert found["data"][0].origin == f"{tmp_path}/e.yaml:2: data"
+    entries = read(tmp_path, f"data:\n  {key}: ag_news\n  num_workers: 2\n")
+    assert texts(entries) == {"data": ["ag_news"], "num_workers": ["2"]}
+    assert entries["data"][0].origin == f"{tmp_path}/e.yaml:2: data"
 
 
 def test_a_name_is_the_models_below_model_and_the_runs_elsewhere(tmp_path: Path) -> None:
-    found = read(tmp_path, "name: mine\nmodel:\n  name: mlp\nenv:\n  name: x\n")
-    assert texts(found) == {"name": ["mine"], "workload": ["mlp"], "env.name": ["x"]}
+    entries = read(tmp_path, "name: mine\nmodel:\n  name: mlp\nenv:\n  name: x\n")
+    assert texts(entries) == {"name": ["mine"], "workload": ["mlp"], "env.name": ["x"]}
 
 
 @pytest.mark.parametrize(

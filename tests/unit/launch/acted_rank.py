@@ -1,4 +1,4 @@
-"""A rank without torch: it takes its steps, says where it is, waits for its peers, and has its fault.
+"""A rank without torch: it takes its steps, reports its stage, waits for its peers, and has its fault.
 
 Run as `python -m tests.unit.launch.acted_rank RANK RANKS FOLDER`: it starts in a tenth of a second.
 """
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _wait_for_peers(peers: Heartbeats, ranks: int, arrived: Callable[[Beat], bool]) -> None:
-    """As in a collective: nobody leaves before all have come."""
+    """As in a collective: no rank leaves before all have arrived."""
     while not all(arrived(peers.read(rank)) for rank in range(ranks)):
         time.sleep(0.002)
 

@@ -72,18 +72,18 @@ def test_traces_that_show_communication_are_ok() -> None:
 
 
 def test_one_rank_and_ranks_that_send_nothing_have_no_communication_to_show() -> None:
-    silent = {"communication_events": 0}
-    assert judge(_recorded(world_size=1), _records(silent)).status == "ok"
-    assert judge(_recorded(without_communication=True), _records(silent, silent)).status == "ok"
-    assert judge(_recorded(with_preloaded_input=True), _records(silent, silent)).status == "invalid"
+    no_events = {"communication_events": 0}
+    assert judge(_recorded(world_size=1), _records(no_events)).status == "ok"
+    assert judge(_recorded(without_communication=True), _records(no_events, no_events)).status == "ok"
+    assert judge(_recorded(with_preloaded_input=True), _records(no_events, no_events)).status == "invalid"
 
 
 def test_a_trace_of_a_gpu_must_show_kernels() -> None:
-    seen, blind = ({"communication_events": 3, "device_events": count} for count in (5, 0))
-    outcome = judge(_recorded(), _records(seen, blind))
+    with_kernels, blind = ({"communication_events": 3, "device_events": count} for count in (5, 0))
+    outcome = judge(_recorded(), _records(with_kernels, blind))
     assert (outcome.status, outcome.rank) == ("invalid", 1)
     assert "no kernels" in str(outcome.reason)
-    assert judge(_recorded(), _records(seen, seen)).status == "ok"
+    assert judge(_recorded(), _records(with_kernels, with_kernels)).status == "ok"
 
 
 def test_one_rank_and_ranks_that_send_nothing_have_kernels_to_show() -> None:
@@ -96,7 +96,7 @@ def test_a_rank_that_recorded_nothing_owes_no_trace() -> None:
     assert judge(_recorded(), _records({}, {"communication_events": 3})).status == "ok"
 
 
-def test_a_rank_file_that_says_little_becomes_a_record_that_says_so() -> None:
+def test_missing_fields_of_a_rank_file_are_unknown_in_the_record() -> None:
     record = record_from({"rank": 1})
     assert (record.rank, record.host, record.samples, record.counters) == (1, "unknown", {}, {})
 

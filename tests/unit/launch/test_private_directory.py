@@ -17,10 +17,10 @@ from scalescope.launch.private_directory import private_directory, shared_direct
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that stands for /dev/shm."""
-    place = tmp_path / "shm"
-    place.mkdir()
-    monkeypatch.setattr(module, "_SHARED_MEMORY", str(place))
-    return place
+    directory = tmp_path / "shm"
+    directory.mkdir()
+    monkeypatch.setattr(module, "_SHARED_MEMORY", str(directory))
+    return directory
 
 
 def _leave(parent: Path) -> Path:
@@ -130,7 +130,7 @@ def test_a_directory_that_others_could_have_made_is_refused(memory: Path) -> Non
             pass
 
 
-def test_a_shared_directory_stays_while_somebody_holds_it(
+def test_a_shared_directory_stays_while_it_is_held(
     memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with shared_directory("77.0.0") as held:

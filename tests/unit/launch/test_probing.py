@@ -28,10 +28,10 @@ def _gpu(uuid: str) -> dict[str, Any]:
 
 
 def test_one_machine_for_each_node_in_the_order_of_ranks() -> None:
-    found = nodes_from_probes([_probe("b", "0"), _probe("b", "0", machine=None), _probe("a", "1")])
-    assert list(found) == ["b", "a"]
-    assert found["b"].machine.cores == 2
-    assert [one.ranks for one in found.values()] == [(0, 1), (2,)]
+    nodes = nodes_from_probes([_probe("b", "0"), _probe("b", "0", machine=None), _probe("a", "1")])
+    assert list(nodes) == ["b", "a"]
+    assert nodes["b"].machine.cores == 2
+    assert [node.ranks for node in nodes.values()] == [(0, 1), (2,)]
 
 
 def test_cores_dealt_out_to_tasks_are_added() -> None:
@@ -47,14 +47,14 @@ def test_no_more_cores_than_slurm_gave() -> None:
 def test_gpus_that_only_their_rank_sees_are_added() -> None:
     first = _probe("a", "0")
     first["machine"]["gpus"] = [_gpu("x")]
-    found = nodes_from_probes([first, _probe("a", "0", machine=None, gpu=_gpu("y"))])
-    assert [gpu.uuid for gpu in found["a"].machine.gpus] == ["x", "y"]
+    nodes = nodes_from_probes([first, _probe("a", "0", machine=None, gpu=_gpu("y"))])
+    assert [gpu.uuid for gpu in nodes["a"].machine.gpus] == ["x", "y"]
 
 
-def test_nodes_of_one_name_are_told_apart() -> None:
+def test_nodes_with_the_same_name_are_distinguished() -> None:
     assert list(nodes_from_probes([_probe("a", "0"), _probe("a", "1")])) == ["a", "a (node 1)"]
 
 
-def test_a_node_that_nobody_looked_at_is_refused() -> None:
+def test_a_node_without_a_probe_is_refused() -> None:
     with pytest.raises(CannotRun, match="that node was not probed"):
         nodes_from_probes([_probe("a", "0", machine=None)])

@@ -35,9 +35,11 @@ class NoWatcher:
 def make_trials(*, explained: bool = False, **settings: Any) -> tuple[Trial, ...]:
     """The trials of a request; lists are sweeps; `explained` adds baselines and ablations."""
     asked = {"steps_per_epoch": 13, "warmup_steps": 3, "input_dim": 512, "hidden_dim": 512, **settings}
-    given = {name: one for name, one in asked.items() if one is not None}
-    values = {name: one if isinstance(one, list) else [one] for name, one in given.items()}
-    flags = {name: tuple(Given(str(one), f"--{name}") for one in found) for name, found in values.items()}
+    given = {name: value for name, value in asked.items() if value is not None}
+    values = {name: value if isinstance(value, list) else [value] for name, value in given.items()}
+    flags = {
+        name: tuple(Given(str(value), f"--{name}") for value in listed) for name, listed in values.items()
+    }
     trials = expand(build_experiment("scale", "train", {}, flags, {}), TWO_CORES).trials
     return with_explanations(trials) if explained else trials
 

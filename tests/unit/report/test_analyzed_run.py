@@ -74,7 +74,7 @@ def test_ablations_are_not_shown_as_configurations() -> None:
     assert not any(configuration.trial.is_ablation for configuration in report_input(run).measured)
 
 
-def test_a_shaped_link_is_said_once() -> None:
+def test_a_shaped_link_is_noted_once() -> None:
     (configuration,) = report_input(make_run(make_trials(), 1)).measured
     shaped = dataclasses.replace(configuration, trial=configuration.trial.replace(link="1gbit"))
     assert notes_of([shaped, shaped]) == ("network emulated at 1gbit",)

@@ -71,7 +71,7 @@ def test_chapters_come_in_order_and_have_names_of_their_own() -> None:
     )
 
 
-def test_a_run_of_one_rank_has_nothing_to_say_about_scaling() -> None:
+def test_a_run_of_one_rank_has_no_scaling_section() -> None:
     assert scaling.chapter(report_input(make_run(make_trials(), 1))) is None
 
 
@@ -108,7 +108,7 @@ def test_no_data_set_overwrites_the_figures_of_another() -> None:
     ]  # fmt: skip
 
 
-def test_configurations_of_one_name_are_told_apart() -> None:
+def test_configurations_with_the_same_name_are_distinguished() -> None:
     run = make_run(make_trials(optimizer=["sgd", "adamw"], batch_size=16), 1)
     drawn = figure(steps.chapter(report_input(run)), "steps")
     assert [series.label for series in drawn.panels[0].series] == [

@@ -35,5 +35,5 @@ def test_different_devices_of_a_node_are_all_named() -> None:
     assert placement_lines(lines, ["node"] * 12) == ["[Ranks 0-11] node: 12 ranks, name=H100 / H200"]
 
 
-def test_ranks_that_could_not_say_where_they_are_do_no_harm() -> None:
+def test_ranks_without_a_known_placement_are_accepted() -> None:
     assert placement_lines(["unknown"] * 9, ["node"] * 9) == ["[Ranks unknown] node: 9 ranks, name=unknown"]

@@ -25,7 +25,7 @@ _FULL = TelemetrySummary(
 )
 
 
-def test_a_gpu_that_tells_all_is_told_of_in_full() -> None:
+def test_all_readings_of_a_gpu_are_shown() -> None:
     assert gpu_reading(_FULL) == (
         "97 % busy, 412 of 700 W, 1,830 of 1,980 MHz, 64 °C, slowed by power cap, "
         "slowed by thermal (hardware)"
@@ -43,7 +43,7 @@ def test_a_gpu_that_tells_all_is_told_of_in_full() -> None:
         ({"temperature_c": None}, "97 % busy, 412 of 700 W, 1,830 of 1,980 MHz"),
     ],
 )
-def test_what_a_gpu_does_not_tell_is_left_out(missing: dict[str, None], expected: str) -> None:
+def test_unknown_readings_of_a_gpu_are_left_out(missing: dict[str, None], expected: str) -> None:
     assert gpu_reading(dataclasses.replace(_FULL, slowdowns=(), **missing)) == expected
 
 
@@ -59,27 +59,27 @@ def test_a_gpu_whose_driver_keeps_no_samples_is_not_called_idle() -> None:
     )
 
 
-def test_a_problem_is_told_where_no_gpu_was_seen() -> None:
+def test_a_problem_is_shown_if_no_gpu_was_read() -> None:
     assert gpu_reading(TelemetrySummary(problem="NVML says no")) == "unknown: NVML says no"
-    seen = dataclasses.replace(_FULL, problem="NVML says no")
-    assert gpu_reading(seen) == gpu_reading(_FULL)  # another launch saw it
+    with_problem = dataclasses.replace(_FULL, problem="NVML says no")
+    assert gpu_reading(with_problem) == gpu_reading(_FULL)  # another launch saw it
 
 
-def test_where_there_was_nothing_to_look_at_nothing_is_said() -> None:
+def test_without_readings_nothing_is_shown() -> None:
     assert gpu_reading(TelemetrySummary()) is None
     assert cpu_reading(TelemetrySummary()) is None
     assert gpu_reading(TelemetrySummary(host_utilization=0.5)) is None
     assert cpu_reading(TelemetrySummary(gpu_utilization=0.5)) is None
 
 
-def test_a_processor_is_told_of_by_ranks_and_host() -> None:
+def test_cpu_use_is_shown_per_rank_and_for_the_host() -> None:
     assert cpu_reading(_FULL) == "1.3 cores busy per rank, 25 % of the host busy"
     assert cpu_reading(TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0)) == (
         "0.0 cores busy per rank, 0 % of the host busy"
     )
 
 
-def test_a_host_alone_is_told_of_without_its_ranks() -> None:
+def test_cpu_use_of_the_host_is_shown_without_that_of_ranks() -> None:
     assert cpu_reading(TelemetrySummary(host_utilization=0.254)) == "25 % of the host busy"
 
 
@@ -88,16 +88,16 @@ def _shown(render: Render, run: Run) -> dict[str, str]:
     return {label.strip(): text for label, _, text in (line.partition(": ") for line in lines) if text}
 
 
-def test_the_summary_has_a_line_for_each_that_was_seen(render: Render) -> None:
+def test_the_summary_has_a_line_for_each_reading(render: Render) -> None:
     trials = make_trials(world_size=2, batch_size=64)
     telemetry = {
         "looks": 2,
         "gpus": {"a": {"utilization": [0.4, 0.6]}},
         "cpu": {"host_utilization": 0.9, "rank_busy_cores": [1.0, 1.0]},
     }
-    seen = _shown(render, make_run(trials, launches=1, telemetry=telemetry))
-    assert seen["GPU"] == "50 % busy"
-    assert seen["CPU"] == "1.0 cores busy per rank, 90 % of the host busy"
+    shown = _shown(render, make_run(trials, launches=1, telemetry=telemetry))
+    assert shown["GPU"] == "50 % busy"
+    assert shown["CPU"] == "1.0 cores busy per rank, 90 % of the host busy"
     unseen = _shown(render, make_run(trials, launches=1))
     assert "Compute rate" in unseen
     assert not {"GPU", "CPU"} & set(unseen)

@@ -1,4 +1,4 @@
-"""Settings that tell trials apart get a column or a word; those every table shows, and equal ones, do not."""
+"""Settings that distinguish trials get a column or a label; those in every table, and equal ones, do not."""
 
 from scalescope.experiment.trial import Trial
 from scalescope.report.varied import disambiguate, shown_value, varied_settings
@@ -63,7 +63,7 @@ def test_what_is_missing_is_a_dash() -> None:
     assert shown_value(trial, "bucket_cap_mb") == "—"
 
 
-def test_equal_labels_are_told_apart_by_what_is_unusual() -> None:
+def test_equal_labels_are_distinguished_by_unusual_settings() -> None:
     trials = [
         Trial(settings={"lr": lr, "jit": jit}) for lr, jit in ((1, False), (1, False), (2, False), (1, True))
     ]
@@ -79,6 +79,6 @@ def test_different_labels_stay_as_they_are() -> None:
     assert disambiguate(["a", "b"], trials, ["cpu", "cpu"]) == ("a", "b")
 
 
-def test_the_same_trial_on_two_devices_is_told_apart_by_the_device() -> None:
+def test_the_same_trial_on_two_devices_is_distinguished_by_the_device() -> None:
     trials = [Trial(settings={"lr": 1})] * 2
     assert disambiguate(["a", "a"], trials, ["cpu", "H200"]) == ("a, cpu", "a, H200")

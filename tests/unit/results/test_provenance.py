@@ -61,19 +61,21 @@ def test_other_hardware_or_versions_are_another_environment(change: dict[str, ob
     assert environment_id(dataclasses.replace(TWO_CORES, **change)) != environment_id(TWO_CORES)  # type: ignore[arg-type]
 
 
-def test_the_environment_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_describes_the_machine_and_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    found = describe_environment(TWO_CORES, "1.2.3")
-    assert found["environment_id"] == environment_id(TWO_CORES)
-    assert found["scalescope_version"] == "1.2.3"
-    assert found["machine"]["cpu_model"] == "fake processor"
-    assert found["git"] is None
+    environment = describe_environment(TWO_CORES, "1.2.3")
+    assert environment["environment_id"] == environment_id(TWO_CORES)
+    assert environment["scalescope_version"] == "1.2.3"
+    assert environment["machine"]["cpu_model"] == "fake processor"
+    assert environment["git"] is None
 
 
 def git(directory: Path, *arguments: str) -> str:
-    own = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
     done = subprocess.run(
-        ["git", *own, *arguments], cwd=directory, capture_output=True, text=True, check=True
+        ["git", *identity, *arguments], cwd=directory, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
 
@@ -91,7 +93,7 @@ def test_the_state_of_the_code_is_recorded(tmp_path: Path) -> None:
     assert git_state(tmp_path) == {"commit": commit, "changed": True}
 
 
-def test_without_git_nothing_is_said_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_the_code_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(tmp_path, "init", "-q")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_state(tmp_path) is None

@@ -103,9 +103,9 @@ for write, path, what in too_much:
 def test_the_systems_own_short_write_leaves_old_files_intact(tmp_path: Path) -> None:
     lines, summary = tmp_path / "trials.jsonl", tmp_path / "results.json"
     process = start(AT_THE_LIMIT, str(lines), str(summary))
-    said, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert [line.partition(": ")[0] for line in said.splitlines()] == [str(lines), str(summary)]
+    assert [line.partition(": ")[0] for line in output.splitlines()] == [str(lines), str(summary)]
     assert json.loads(lines.read_text()) == {"a": "x" * 100}
     assert summary.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.json", "trials.jsonl"]

@@ -41,22 +41,24 @@ def problems(value: Any, schema: Any, whole: dict[str, Any], where: str = "recor
         }
     )
     assert not unknown, f"{where}: this check does not know {unknown}"
-    found = []
+    failures = []
     if "type" in schema and (not isinstance(value, TYPES[schema["type"]]) or isinstance(value, bool)):
         return [f"{where}: not a {schema['type']}"]
     if "enum" in schema and value not in schema["enum"]:
-        found.append(f"{where}: not one of {schema['enum']}")
-    if "anyOf" in schema and all(problems(value, one, whole, where) for one in schema["anyOf"]):
-        found.append(f"{where}: fits no alternative")
+        failures.append(f"{where}: not one of {schema['enum']}")
+    if "anyOf" in schema and all(
+        problems(value, alternative, whole, where) for alternative in schema["anyOf"]
+    ):
+        failures.append(f"{where}: fits no alternative")
     if isinstance(value, dict):
-        found += [f"{where}: lacks {name}" for name in schema.get("required", ()) if name not in value]
+        failures += [f"{where}: lacks {name}" for name in schema.get("required", ()) if name not in value]
         for name, member in value.items():
             inner = schema.get("properties", {}).get(name, schema.get("additionalProperties", True))
-            found += problems(member, inner, whole, f"{where}.{name}")
+            failures += problems(member, inner, whole, f"{where}.{name}")
     if isinstance(value, list) and "items" in schema:
         for number, member in enumerate(value):
-            found += problems(member, schema["items"], whole, f"{where}[{number}]")
-    return found
+            failures += problems(member, schema["items"], whole, f"{where}[{number}]")
+    return failures
 
 
 def check(record: dict[str, Any]) -> list[str]:

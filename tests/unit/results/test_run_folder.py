@@ -58,7 +58,7 @@ def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
     assert run.warnings == ()
 
 
-def test_a_second_writer_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_with_the_holder(tmp_path: Path) -> None:
     process = holder_of(tmp_path)
     try:
         with pytest.raises(CannotRun) as caught:

@@ -160,7 +160,7 @@ def test_of_a_repeated_launch_the_newest_record_counts(tmp_path: Path) -> None:
     assert load_run(tmp_path).of_status("failed") == ()
 
 
-def test_results_are_told_apart_by_status(tmp_path: Path) -> None:
+def test_results_are_separated_by_status(tmp_path: Path) -> None:
     write_lines(
         tmp_path, line_of(launch=0), line_of(launch=1, status="oom"), line_of(launch=2, status="hang")
     )

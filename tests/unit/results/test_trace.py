@@ -81,7 +81,7 @@ def _scribbled(whole: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [_cut_off, _scribbled])
-def test_a_damaged_file_is_said_to_be(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = written(tmp_path / "trace.json.gz", [{**WHOLE, "name": f"aten::{n * n}"} for n in range(500)])
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match="the file is damaged"):

@@ -1,4 +1,4 @@
-"""When two machines are of one kind, and what is said when they are not."""
+"""When two machines are of one kind, and which differences are named if they are not."""
 
 import dataclasses
 from typing import Any
@@ -34,7 +34,7 @@ def test_nodes_of_one_type_are_the_same(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "difference"),
     [
         ({"cores": 64}, "cores (2, now 64)"),
         ({"torch_version": "2.14.0"}, "torch_version (2.13.0, now 2.14.0)"),
@@ -49,5 +49,5 @@ def test_nodes_of_one_type_are_the_same(change: dict[str, Any]) -> None:
         ({"ranks_per_node": 4}, "ranks_per_node (None, now 4)"),
     ],
 )
-def test_what_differs_is_named(change: dict[str, Any], told: str) -> None:
-    assert unlike_fields(_NODE, dataclasses.replace(_NODE, **change)) == [told]
+def test_what_differs_is_named(change: dict[str, Any], difference: str) -> None:
+    assert unlike_fields(_NODE, dataclasses.replace(_NODE, **change)) == [difference]

@@ -33,7 +33,7 @@ def feed_of(data: Data, batch_size: int = 4, *, index: int = 0, count: int = 1, 
 
 
 def input_options(**changes: Any) -> InputOptions:
-    """How batches are made and copied: as the cards' defaults say, with some changed."""
+    """How batches are made and copied: the cards' defaults, with some changed."""
     names = {setting.name for setting in settings_of(Copying)}
     copying = {name: value for name, value in changes.items() if name in names}
     loader = {name: value for name, value in changes.items() if name not in names}

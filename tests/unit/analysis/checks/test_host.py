@@ -82,30 +82,30 @@ def checks(
     return all_checks(machine, {**CALM, **system}, variables or {}, world_size)
 
 
-def about(subject: str, found: tuple[Check, ...]) -> list[Check]:
-    return [check for check in found if check.subject == subject]
+def about(subject: str, all_checks: tuple[Check, ...]) -> list[Check]:
+    return [check for check in all_checks if check.subject == subject]
 
 
 def test_a_calm_machine_is_ok_throughout() -> None:
-    found = checks(world_size=2)
-    assert {check.level for check in found} == {"ok"}
+    all_checks = checks(world_size=2)
+    assert {check.level for check in all_checks} == {"ok"}
     limits = ["governor", "load", "shared memory", "ulimit", "container", "CPU formats"]
-    assert [check.subject for check in found] == ["torch", "backends", "GPU", "host", *limits, "ranks"]
-    assert all(check.advice == "" for check in found)
-    (host,) = about("host", found)
+    assert [check.subject for check in all_checks] == ["torch", "backends", "GPU", "host", *limits, "ranks"]
+    assert all(check.advice == "" for check in all_checks)
+    (host,) = about("host", all_checks)
     assert host.text == "fake processor, 2 cores, 16 GiB, NUMA nodes 2"
 
 
-def test_what_is_not_ok_says_what_to_do() -> None:
-    found = checks(
+def test_every_check_that_is_not_ok_has_advice() -> None:
+    all_checks = checks(
         variables={"CUDA_LAUNCH_BLOCKING": "1"}, governor="powersave", load_average=9.0, world_size=3
     )
-    bad = [check for check in found if check.level != "ok"]
+    bad = [check for check in all_checks if check.level != "ok"]
     assert len(bad) == 4
     assert all(check.advice for check in bad)
 
 
-def test_number_formats_are_named_and_never_a_doubt() -> None:
+def test_number_formats_are_listed_and_never_a_warning() -> None:
     bf16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
     fp8 = PrecisionSupport(name="fp8", native=True)
     gpus = tuple(dataclasses.replace(gpu, compute_capability=(9, 0), precisions=(fp8,)) for gpu in GPUS)
@@ -175,12 +175,12 @@ def test_a_gpu_held_back_warns(changes: dict[str, str], text: str) -> None:
         {"mig.mode.current": "[N/A]"},
     ],
 )
-def test_what_is_idle_or_unknown_is_no_warning(changes: dict[str, str]) -> None:
+def test_an_idle_or_unknown_state_is_not_a_warning(changes: dict[str, str]) -> None:
     (gpu,) = about("GPU 0", checks(WITH_GPUS, gpus=[{**FACTS, **changes}]))
     assert gpu.level == "ok"
 
 
-def test_others_on_the_gpu_warn() -> None:
+def test_other_processes_on_the_gpu_warn() -> None:
     (process,) = about("GPU process", checks(WITH_GPUS, gpu_processes=["4711, python, 512 MiB"]))
     assert (process.level, process.text) == ("warn", "4711, python, 512 MiB")
 
@@ -234,7 +234,7 @@ def test_the_link_matrix_is_read_in_one_line(text: str, level: str, reading: str
         ("load", {"load_average": 1.5}, {"load_average": 1.6}, "load average 1.6 on 2 cores"),
     ],
 )
-def test_a_host_that_disturbs_warns(
+def test_a_host_that_disturbs_measurements_warns(
     subject: str, good: dict[str, Any], bad: dict[str, Any], text: str
 ) -> None:
     (fine,) = about(subject, checks(**good))
@@ -249,13 +249,13 @@ def test_a_containers_limit_is_shown() -> None:
 
 
 def test_interfaces_are_one_line() -> None:
-    found = checks(
+    all_checks = checks(
         interfaces=[
             {"name": "eth0", "state": "up", "speed_mbit": 10000},
             {"name": "lo", "state": "unknown", "speed_mbit": None},
         ]
     )
-    (network,) = about("network", found)
+    (network,) = about("network", all_checks)
     assert (network.level, network.text) == ("ok", "eth0 up 10000 Mbit/s, lo unknown")
 
 
@@ -315,12 +315,12 @@ def test_ranks_on_cores() -> None:
 
 
 def test_every_rank_is_shown_on_its_gpu() -> None:
-    found = checks(WITH_GPUS, world_size=2)
-    assert [check.text for check in found if check.subject.startswith("rank ")] == [
+    all_checks = checks(WITH_GPUS, world_size=2)
+    assert [check.text for check in all_checks if check.subject.startswith("rank ")] == [
         "cuda:0 NVIDIA H200",
         "cuda:1 NVIDIA H200",
     ]
-    assert about("ranks", found) == []
+    assert about("ranks", all_checks) == []
 
 
 def test_more_ranks_than_gpus_fail() -> None:

@@ -11,7 +11,7 @@ from scalescope.report.checks.sections import host_sections
 def look(
     systems: dict[str, dict[str, Any]], ranks: int = 2, **machines: dict[str, Any]
 ) -> tuple[HostChecks, ...]:
-    """Hosts that say these things of themselves; `machines` has what is special about some."""
+    """Probes of hosts; `machines` holds what is special about some."""
     nodes = {host: dataclasses.replace(TWO_CORES, host=host, **machines.get(host, {})) for host in systems}
     numbers = {host: tuple(range(n * ranks, (n + 1) * ranks)) for n, host in enumerate(systems)}
     return checks_of_hosts(nodes, systems, numbers)
@@ -23,7 +23,7 @@ def shown(hosts: tuple[HostChecks, ...]) -> tuple[str, list[str], tuple[str, ...
     return verdict.lines[0], [" ".join(row) for row in table.table.rows], table.lines
 
 
-def test_equal_hosts_have_a_row_each_and_nothing_to_say() -> None:
+def test_equal_hosts_have_a_row_each_and_no_warnings() -> None:
     verdict, rows, lines = shown(look({"n1": {}, "n2": {}}))
     assert verdict == "All 2 hosts are ready and alike."
     assert rows == [
@@ -33,7 +33,7 @@ def test_equal_hosts_have_a_row_each_and_nothing_to_say() -> None:
     assert lines == ()
 
 
-def test_a_doubt_of_one_host_names_it_and_one_of_all_is_said_once() -> None:
+def test_a_warning_of_one_host_names_it_and_one_of_all_hosts_is_shown_once() -> None:
     loaded = {"load_average": 9.0}
     _, rows, lines = shown(look({"n1": {"governor": "powersave"}, "n2": {"governor": "powersave", **loaded}}))
     assert [row.rpartition("2.13.0 ")[2] for row in rows] == ["1 warning", "2 warnings"]
@@ -56,7 +56,7 @@ def test_what_makes_a_run_meaningless_comes_first() -> None:
 
 def test_hosts_that_differ_are_named_by_what_they_have() -> None:
     hosts = look({"n1": {}, "n2": {}, "n3": {}}, n3={"cores": 8, "torch_version": "2.9.0"})
-    texts = [one.text for one in checks_between(hosts)]
+    texts = [check.text for check in checks_between(hosts)]
     assert texts == ["torch: 2.13.0 on n1, n2; 2.9.0 on n3", "cores: 2 on n1, n2; 8 on n3"]
 
 
@@ -68,7 +68,7 @@ def test_variables_must_be_alike_but_for_the_gpus_a_rank_was_given() -> None:
     assert "NCCL_ALGO" in only.advice
 
 
-def test_a_name_that_stands_for_the_host_alone_is_a_doubt_where_there_are_others() -> None:
+def test_a_loopback_host_name_is_a_warning_with_several_hosts() -> None:
     alone = {"own_address": "127.0.1.1"}
     _, _, lines = shown(look({"n1": {**alone, "variables": {"GLOO_SOCKET_IFNAME": "ib0"}}, "n2": alone}))
     doubts = [line for line in lines if "host name" in line]
@@ -87,6 +87,6 @@ def test_the_network_is_the_ports_that_are_up_or_the_fastest_card() -> None:
     assert "eth1 25000 Mbit/s" in rows[1]
 
 
-def test_ranks_that_follow_each_other_are_told_as_a_range() -> None:
+def test_consecutive_ranks_are_shown_as_a_range() -> None:
     _, rows, _ = shown(look({"n1": {}, "n2": {}}, ranks=4))
     assert [row.split()[1] for row in rows] == ["0-3", "4-7"]

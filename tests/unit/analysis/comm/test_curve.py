@@ -1,4 +1,4 @@
-"""The collective curve: never falling, exact on power laws, silent outside what was measured."""
+"""The collective curve: never falling, exact on power laws, undefined outside the measured range."""
 
 import itertools
 import math
@@ -53,7 +53,7 @@ def test_nothing_sent_is_no_point() -> None:
 
 @pytest.mark.parametrize("size", [8, 9, 100, 4096, 5000, 1_000_000, 1 << 26])
 def test_interpolation_is_exact_on_power_laws(size: int) -> None:
-    curve = Curve.through([(one, power_law(one)) for one in [*SIZES[::3], SIZES[-1]]])
+    curve = Curve.through([(point_size, power_law(point_size)) for point_size in [*SIZES[::3], SIZES[-1]]])
     assert curve.time_s(size) == pytest.approx(power_law(size), rel=1e-9)
 
 
@@ -76,28 +76,28 @@ def test_a_curve_without_points_refuses_everything() -> None:
 
 
 def test_alpha_and_beta_are_recovered() -> None:
-    found = fit([(size, 5e-6 + 2e-10 * size) for size in SIZES], alpha_beta)
-    assert found is not None
-    assert found.coefficients == pytest.approx((5e-6, 2e-10), rel=1e-6)
-    assert found.median_error == pytest.approx(0, abs=1e-9)
+    fitted = fit([(size, 5e-6 + 2e-10 * size) for size in SIZES], alpha_beta)
+    assert fitted is not None
+    assert fitted.coefficients == pytest.approx((5e-6, 2e-10), rel=1e-6)
+    assert fitted.median_error == pytest.approx(0, abs=1e-9)
 
 
 def test_the_root_term_is_recovered() -> None:
     points = [(size, 5e-6 + 2e-10 * size + 3e-8 * math.sqrt(size)) for size in SIZES]
-    found = fit(points, with_root)
-    assert found is not None
-    assert found.coefficients == pytest.approx((5e-6, 2e-10, 3e-8), rel=1e-6)
-    assert found.median_error == pytest.approx(0, abs=1e-9)
+    fitted = fit(points, with_root)
+    assert fitted is not None
+    assert fitted.coefficients == pytest.approx((5e-6, 2e-10, 3e-8), rel=1e-6)
+    assert fitted.median_error == pytest.approx(0, abs=1e-9)
     without = fit(points, alpha_beta)
     assert without is not None and without.median_error > 0.01
 
 
 def test_the_error_of_a_fit_is_relative_and_the_median_over_points() -> None:
-    found = fit([(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0)], lambda size: (1.0,))
-    assert found is not None
-    (level,) = found.coefficients
+    fitted = fit([(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0)], lambda size: (1.0,))
+    assert fitted is not None
+    (level,) = fitted.coefficients
     assert level == pytest.approx((1 + 1 + 1 + 0.5) / (1 + 1 + 1 + 0.25))  # least squares of relative errors
-    assert found.median_error == pytest.approx(level - 1)
+    assert fitted.median_error == pytest.approx(level - 1)
 
 
 @pytest.mark.parametrize("points", [[], [(8, 1.0)], [(8, 1.0), (16, 2.0)], [(8, 1.0), (8, 1.1), (8, 0.9)]])
@@ -119,12 +119,11 @@ def test_a_point_off_the_curve_is_an_error_of_its_size() -> None:
 def test_published_tables_are_interpolated_within_six_percent() -> None:
     errors: list[float] = []
     for table in published_all_reduce():
-        own = leave_one_out_errors([(size, time_s) for size, time_s, _ in table.points])
-        print(
-            f"{table.system}: {len(own)} points left out in turn, median error {statistics.median(own):.1%}"
-        )
-        assert statistics.median(own) <= 0.06
-        errors += own
+        table_errors = leave_one_out_errors([(size, time_s) for size, time_s, _ in table.points])
+        median = statistics.median(table_errors)
+        print(f"{table.system}: {len(table_errors)} points left out in turn, median error {median:.1%}")
+        assert median <= 0.06
+        errors += table_errors
     print(f"all published tables: {len(errors)} points, median error {statistics.median(errors):.1%}")
     assert len(errors) >= 40
     assert statistics.median(errors) <= 0.06

@@ -22,42 +22,42 @@ def make_row(size: int, time_s: float, ranks: int = 8, collective: str = "all_re
 
 
 def test_a_shaped_link_is_held_against_its_rate() -> None:
-    found = expectation_of(make_row(100_000_000, 1.0, ranks=2), None, "1gbit")
-    assert found is not None
-    assert found.share == pytest.approx(100e6 / 125e6)
-    assert found.of_what == "the link of 1gbit"
-    assert found.source == "the emulated link"
+    expectation = expectation_of(make_row(100_000_000, 1.0, ranks=2), None, "1gbit")
+    assert expectation is not None
+    assert expectation.share == pytest.approx(100e6 / 125e6)
+    assert expectation.of_what == "the link of 1gbit"
+    assert expectation.source == "the emulated link"
 
 
 def test_the_slowest_link_decides() -> None:
-    found = expectation_of(make_row(10_000_000, 1.0, ranks=2), None, "0:1gbit,1:100mbit")
-    assert found is not None
-    assert found.share == pytest.approx(10e6 / 12.5e6)
+    expectation = expectation_of(make_row(10_000_000, 1.0, ranks=2), None, "0:1gbit,1:100mbit")
+    assert expectation is not None
+    assert expectation.share == pytest.approx(10e6 / 12.5e6)
 
 
 def test_the_link_that_was_set_comes_before_what_the_gpu_could_do() -> None:
-    found = expectation_of(make_row(1 << 20, 1.0), "NVIDIA H200", "1gbit")
-    assert found is not None and found.source == "the emulated link"
+    expectation = expectation_of(make_row(1 << 20, 1.0), "NVIDIA H200", "1gbit")
+    assert expectation is not None and expectation.source == "the emulated link"
 
 
 def test_a_gpu_is_held_against_the_published_curve_at_that_size() -> None:
     published = curve_for("NVIDIA H200", 8)
     assert published is not None
     size, time_s, _ = published.points[5]
-    found = expectation_of(make_row(size, 2 * time_s), "NVIDIA H200", None)
-    assert found is not None
-    assert found.share == pytest.approx(0.5)
-    assert found.of_what == "8×H200"
-    assert found.source == published.source
+    expectation = expectation_of(make_row(size, 2 * time_s), "NVIDIA H200", None)
+    assert expectation is not None
+    assert expectation.share == pytest.approx(0.5)
+    assert expectation.of_what == "8×H200"
+    assert expectation.source == published.source
 
 
 def test_between_published_sizes_the_curve_is_interpolated() -> None:
     published = curve_for("NVIDIA H200", 8)
     assert published is not None
     (low, fast, _), (high, slow, _) = published.points[-2:]
-    found = expectation_of(make_row((low + high) // 2, slow), "NVIDIA H200", None)
-    assert found is not None
-    assert fast / slow < found.share < 1
+    expectation = expectation_of(make_row((low + high) // 2, slow), "NVIDIA H200", None)
+    assert expectation is not None
+    assert fast / slow < expectation.share < 1
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_between_published_sizes_the_curve_is_interpolated() -> None:
         (make_row(1 << 40, 1.0), "NVIDIA H200"),
     ],
 )
-def test_where_nothing_was_published_nothing_is_expected(row: CollectiveRow, gpu: str | None) -> None:
+def test_without_a_published_curve_nothing_is_expected(row: CollectiveRow, gpu: str | None) -> None:
     assert expectation_of(row, gpu, None) is None
 
 
-def test_a_barrier_sends_nothing_to_be_expected_of() -> None:
+def test_a_barrier_has_no_expectation() -> None:
     assert expectation_of(make_row(0, 1.0, ranks=2, collective="barrier"), None, "1gbit") is None
 
 
@@ -91,8 +91,8 @@ def test_published_curves_have_sources_and_agree_with_their_own_bandwidth() -> N
 
 
 def test_a_system_is_found_by_gpu_ranks_and_nodes() -> None:
-    found = curve_for("NVIDIA H100 80GB HBM3", 16, nodes=2)
-    assert found is not None and found.nodes == 2
+    curve = curve_for("NVIDIA H100 80GB HBM3", 16, nodes=2)
+    assert curve is not None and curve.nodes == 2
     assert curve_for("NVIDIA H100 80GB HBM3", 16) is None
     assert curve_for("NVIDIA H200", 16, nodes=2) is None
 
@@ -109,8 +109,8 @@ def test_large_messages_are_held_against_what_is_usual_where_no_curve_is_publish
         last_rank=None,
         wrong=0,
     )
-    found = expectation_of(row, "NVIDIA H100 80GB HBM3", None)
-    assert found is not None
-    assert found.share == pytest.approx(0.5)
-    assert found.of_what == "what is usual on 8×NVIDIA H100 80GB HBM3"
+    expectation = expectation_of(row, "NVIDIA H100 80GB HBM3", None)
+    assert expectation is not None
+    assert expectation.share == pytest.approx(0.5)
+    assert expectation.of_what == "what is usual on 8×NVIDIA H100 80GB HBM3"
     assert expectation_of(row, "NVIDIA L4", None) is None

@@ -1,4 +1,4 @@
-"""NCCL's own words: what it chose is read from its INFO lines."""
+"""The NCCL log: what NCCL chose is read from its INFO lines."""
 
 import pytest
 
@@ -32,23 +32,23 @@ node1:11:11 [0] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 
 
 
 def test_an_nvswitch_machine() -> None:
-    found = read_choices(NVLINK.splitlines())
-    assert found.transports == ("P2P/CUMEM",)
-    assert found.network == "IB"
-    assert found.channels == 24
-    assert found.algorithms == ("AllReduce TREE/LL", "AllReduce NVLS/SIMPLE")
-    assert found.nvls is True
-    assert not found.uses_sockets
+    choices = read_choices(NVLINK.splitlines())
+    assert choices.transports == ("P2P/CUMEM",)
+    assert choices.network == "IB"
+    assert choices.channels == 24
+    assert choices.algorithms == ("AllReduce TREE/LL", "AllReduce NVLS/SIMPLE")
+    assert choices.nvls is True
+    assert not choices.uses_sockets
 
 
 def test_a_fall_back_to_sockets_has_evidence() -> None:
-    found = read_choices(SOCKETS.splitlines())
-    assert found.transports == ("NET/Socket",)
-    assert found.network == "Socket"
-    assert found.channels == 2
-    assert found.algorithms == ()
-    assert found.nvls is False
-    assert found.uses_sockets
+    choices = read_choices(SOCKETS.splitlines())
+    assert choices.transports == ("NET/Socket",)
+    assert choices.network == "Socket"
+    assert choices.channels == 2
+    assert choices.algorithms == ()
+    assert choices.nvls is False
+    assert choices.uses_sockets
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_fall_back_to_sockets_has_evidence() -> None:
     ],
 )
 def test_transports_are_named_without_the_number_of_the_card(words: str, transport: str) -> None:
-    found = read_choices([f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] {words}"])
-    assert found.transports == (transport,)
+    choices = read_choices([f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] {words}"])
+    assert choices.transports == (transport,)
 
 
 def test_the_lines_of_all_ranks_count_once_each_in_order() -> None:
@@ -80,9 +80,9 @@ def test_a_plugins_name_may_hold_a_blank() -> None:
     assert read_choices(["h:1:1 [0] NCCL INFO Using network AWS Libfabric"]).network == "AWS Libfabric"
 
 
-def test_what_others_print_is_left_alone() -> None:
-    found = read_choices(
+def test_lines_other_than_nccl_info_are_ignored() -> None:
+    choices = read_choices(
         ["connected via ETH/0", "Using network Socket", "7 coll channels", "", "NCCL WARN via NET/Socket/0"]
     )
-    assert (found.transports, found.network, found.channels) == ((), None, None)
-    assert (found.algorithms, found.nvls, found.uses_sockets) == ((), None, False)
+    assert (choices.transports, choices.network, choices.channels) == ((), None, None)
+    assert (choices.algorithms, choices.nvls, choices.uses_sockets) == ((), None, False)

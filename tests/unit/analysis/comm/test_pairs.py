@@ -75,7 +75,7 @@ def test_what_is_half_as_fast_does_not_stand_out() -> None:
     assert slow_ends({**rates, (0, 2): 49.0, (1, 2): 49.0}) == (2,)
 
 
-def test_of_two_ranks_nobody_can_say_whose_link_it_is() -> None:
+def test_with_two_ranks_the_slow_link_has_no_owner() -> None:
     assert named({(0, 1): 1.0}) == []
 
 
@@ -135,7 +135,7 @@ def placed(hosts: str, slow: int | None = None) -> Result:
         for rank in (low, high):
             samples[rank][f"pair/{low}-{high}/1000"] = [10.0 if slow in (low, high) else 1.0]
     result = make_result(*samples)
-    result.ranks[:] = [dataclasses.replace(one, host=hosts[one.rank]) for one in result.ranks]
+    result.ranks[:] = [dataclasses.replace(record, host=hosts[record.rank]) for record in result.ranks]
     return result
 
 

@@ -1,4 +1,4 @@
-"""Two runs compared: what is matched, what is claimed, and what more launches could tell."""
+"""Two runs compared: what is matched, what is claimed, and what more launches could show."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -46,24 +46,24 @@ def compared(before: Sequence[float], after: Sequence[float], factor: float = 1.
     ],
 )
 def test_verdicts_of_calm_launches(factor: float, verdict: str, regressed: bool) -> None:
-    found = compared(CALM, CALM, factor)
-    (one,) = found.judged
-    assert (one.verdict, one.regressed, found.gate_missed) == (verdict, regressed, regressed)
-    assert one.speedup.value == pytest.approx(1.0 / factor)
-    assert one.change == pytest.approx(1.0 / factor - 1.0)
+    comparison = compared(CALM, CALM, factor)
+    (config,) = comparison.judged
+    assert (config.verdict, config.regressed, comparison.gate_missed) == (verdict, regressed, regressed)
+    assert config.speedup.value == pytest.approx(1.0 / factor)
+    assert config.change == pytest.approx(1.0 / factor - 1.0)
 
 
-def test_noise_is_no_regression_and_no_proof_of_the_contrary() -> None:
-    found = compared(NOISY, NOISY, 1.08)
-    assert found.judged[0].verdict == "inconclusive"
-    assert not found.gate_missed
+def test_noise_is_neither_a_regression_nor_its_absence() -> None:
+    comparison = compared(NOISY, NOISY, 1.08)
+    assert comparison.judged[0].verdict == "inconclusive"
+    assert not comparison.gate_missed
 
 
 @pytest.mark.parametrize(("before", "after"), [(CALM, CALM[:1]), (CALM[:1], CALM)])
-def test_one_launch_a_side_decides_nothing(before: Sequence[float], after: Sequence[float]) -> None:
-    found = compared(before, after, 2.0)
-    (one,) = found.judged
-    assert (one.verdict, one.too_few, one.regressed) == ("inconclusive", True, False)
+def test_one_launch_per_side_is_inconclusive(before: Sequence[float], after: Sequence[float]) -> None:
+    comparison = compared(before, after, 2.0)
+    (config,) = comparison.judged
+    assert (config.verdict, config.too_few, config.regressed) == ("inconclusive", True, False)
 
 
 def test_a_claim_must_survive_the_number_of_configurations() -> None:
@@ -72,16 +72,16 @@ def test_a_claim_must_survive_the_number_of_configurations() -> None:
     others = [make_trial(batch_size=10, seed=number) for number in range(1, 40)]
     calm = [launch for trial in others for launch in launches(trial, CALM)]
     among = compare_runs(launches(TRIAL, CALM) + calm, launches(TRIAL, wide) + calm, 0.03)
-    (one,) = [one for one in among.judged if one.trial.trial_id == TRIAL.trial_id]
+    (config,) = [config for config in among.judged if config.trial.trial_id == TRIAL.trial_id]
     assert alone.judged[0].regressed
-    assert one.p_value == alone.judged[0].p_value
-    assert one.verdict == "inconclusive"
+    assert config.p_value == alone.judged[0].p_value
+    assert config.verdict == "inconclusive"
 
 
-def test_what_only_explains_is_not_compared() -> None:
-    silent = make_trial(batch_size=10, world_size=2, without_communication=True)
-    both = launches(TRIAL, CALM) + launches(silent, CALM)
-    assert [one.trial.trial_id for one in compare_runs(both, both, 0.03).judged] == [TRIAL.trial_id]
+def test_ablations_are_not_compared() -> None:
+    ablation = make_trial(batch_size=10, world_size=2, without_communication=True)
+    both = launches(TRIAL, CALM) + launches(ablation, CALM)
+    assert [config.trial.trial_id for config in compare_runs(both, both, 0.03).judged] == [TRIAL.trial_id]
 
 
 def test_a_setting_that_an_old_run_does_not_know_is_neutral() -> None:
@@ -89,17 +89,19 @@ def test_a_setting_that_an_old_run_does_not_know_is_neutral() -> None:
     known_now = TRIAL.settings["fused_optimizer"]
     assert known_now is False
     old = Trial(settings={n: v for n, v in TRIAL.settings.items() if n not in ("fused_optimizer", "eval")})
-    found = compare_runs(launches(old, CALM), launches(TRIAL, CALM), 0.03)
-    assert [one.verdict for one in found.judged] == ["no difference"]
+    comparison = compare_runs(launches(old, CALM), launches(TRIAL, CALM), 0.03)
+    assert [config.verdict for config in comparison.judged] == ["no difference"]
     other = TRIAL.replace(fused_optimizer=True)
     assert compare_runs(launches(old, CALM), launches(other, CALM), 0.03).has_nothing_in_common
 
 
-def test_what_found_no_partner_says_how_the_nearest_differs() -> None:
+def test_an_unmatched_configuration_names_the_differences_to_the_nearest() -> None:
     other = make_trial(batch_size=20)
-    found = compare_runs(launches(TRIAL, CALM), launches(TRIAL, CALM) + launches(other, CALM), threshold=0.03)
-    assert found.only_before == ()
-    (alone,) = found.only_after
+    comparison = compare_runs(
+        launches(TRIAL, CALM), launches(TRIAL, CALM) + launches(other, CALM), threshold=0.03
+    )
+    assert comparison.only_before == ()
+    (alone,) = comparison.only_after
     assert alone.nearest == (("batch_size", 20, 10),)
 
 
@@ -109,15 +111,17 @@ def test_settings_at_their_neutral_value_do_not_differ() -> None:
     assert setting_differences(TRIAL, TRIAL.replace(seed=3)) == (("seed", 0, 3),)
 
 
-def test_what_worked_before_and_fails_now_misses_the_gate() -> None:
+def test_a_configuration_that_fails_only_now_misses_the_gate() -> None:
     broken = [
         dataclasses.replace(launch, status="failed", reason="rank 0 died", ranks=[])
         for launch in launches(TRIAL, CALM)
     ]
-    found = compare_runs(launches(TRIAL, CALM), broken, 0.03)
-    assert [(one.trial.trial_id, one.reason) for one in found.failed] == [(TRIAL.trial_id, "rank 0 died")]
-    assert found.gate_missed and not found.has_nothing_in_common
-    assert found.only_before == ()
+    comparison = compare_runs(launches(TRIAL, CALM), broken, 0.03)
+    assert [(failure.trial.trial_id, failure.reason) for failure in comparison.failed] == [
+        (TRIAL.trial_id, "rank 0 died")
+    ]
+    assert comparison.gate_missed and not comparison.has_nothing_in_common
+    assert comparison.only_before == ()
     # One launch of several that failed is noise of another kind; what is left is judged.
     some = [broken[0], *launches(TRIAL, CALM)[1:]]
     assert compare_runs(launches(TRIAL, CALM), some, 0.03).failed == ()
@@ -128,16 +132,16 @@ def test_other_machines_may_have_other_threads() -> None:
     strict = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03)
     loose = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03, any_hardware=True)
     assert strict.has_nothing_in_common
-    assert [one.verdict for one in loose.judged] == ["no difference"]
+    assert [config.verdict for config in loose.judged] == ["no difference"]
     assert loose.only_before == loose.only_after == ()
 
 
-def test_what_could_be_either_of_two_is_not_matched() -> None:
+def test_an_ambiguous_match_is_not_made() -> None:
     two = launches(TRIAL.replace(threads_per_rank=8), CALM) + launches(
         TRIAL.replace(threads_per_rank=4), CALM
     )
-    found = compare_runs(launches(TRIAL, CALM), two, 0.03, any_hardware=True)
-    assert found.has_nothing_in_common
+    comparison = compare_runs(launches(TRIAL, CALM), two, 0.03, any_hardware=True)
+    assert comparison.has_nothing_in_common
 
 
 def communication(times_s: Sequence[float], size: int = 1 << 20) -> Result:
@@ -165,10 +169,10 @@ def communication(times_s: Sequence[float], size: int = 1 << 20) -> Result:
 
 def test_collectives_are_matched_by_size_and_shown_by_their_medians() -> None:
     before, after = communication([0.001, 0.001, 0.050]), communication([0.002, 0.002, 0.002])
-    found = compare_runs([before], [after], 0.03)
-    (pair,) = found.collectives
+    comparison = compare_runs([before], [after], 0.03)
+    (pair,) = comparison.collectives
     assert pair.change == pytest.approx(-0.5)
-    assert not found.gate_missed and not found.has_nothing_in_common
+    assert not comparison.gate_missed and not comparison.has_nothing_in_common
     assert compare_runs([before], [communication([0.001], size=1 << 21)], 0.03).has_nothing_in_common
 
 
@@ -215,11 +219,13 @@ def environment(**changes: Any) -> dict[str, Any]:
         ({"git": {"commit": "b" * 40}}, False),
     ],
 )
-def test_every_difference_is_said_and_only_hardware_refuses(changes: dict[str, Any], hardware: bool) -> None:
+def test_every_difference_is_listed_and_only_hardware_refuses(
+    changes: dict[str, Any], hardware: bool
+) -> None:
     before = environment(git={"commit": "a" * 40})
     after = environment(**{"git": {"commit": "a" * 40}, **changes})
-    (found,) = differences(before, after)
-    assert bool(other_hardware((found,))) is hardware
+    (difference,) = differences(before, after)
+    assert bool(other_hardware((difference,))) is hardware
 
 
 def test_the_same_environment_differs_in_nothing() -> None:
@@ -227,16 +233,18 @@ def test_the_same_environment_differs_in_nothing() -> None:
     assert differences(environment(), other) == ()
 
 
-def test_gpus_are_told_by_name_and_number() -> None:
-    one, two = ({"gpus": [{"name": "H200"}] * count} for count in (1, 2))
-    (found,) = differences(environment(**one), environment(**two))
-    assert (found.before, found.after) == ("1 × H200", "2 × H200")
+def test_gpus_are_shown_by_name_and_number() -> None:
+    single, two = ({"gpus": [{"name": "H200"}] * count} for count in (1, 2))
+    (difference,) = differences(environment(**single), environment(**two))
+    assert (difference.before, difference.after) == ("1 × H200", "2 × H200")
 
 
-def test_a_machine_that_nobody_recorded_is_not_called_different() -> None:
-    found = differences({}, environment())
-    assert other_hardware(found) == ()
-    assert {one.before for one in found if one.kind == "hardware"} == {"unknown"}
+def test_an_unrecorded_machine_is_not_called_different() -> None:
+    environment_differences = differences({}, environment())
+    assert other_hardware(environment_differences) == ()
+    assert {difference.before for difference in environment_differences if difference.kind == "hardware"} == {
+        "unknown"
+    }
 
 
 @pytest.mark.parametrize("nonsense", [{"machine": 3}, {"machine": {"gpus": "x"}, "git": [], "variables": 1}])
@@ -244,33 +252,33 @@ def test_an_environment_of_nonsense_is_unknown(nonsense: dict[str, Any]) -> None
     assert other_hardware(differences(nonsense, environment())) == ()
 
 
-def test_changes_that_are_not_committed_are_said() -> None:
+def test_uncommitted_changes_are_shown() -> None:
     clean, dirty = ({"git": {"commit": "a" * 40, "changed": changed}} for changed in (False, True))
-    (found,) = differences(environment(**clean), environment(**dirty))
-    assert (found.before, found.after) == ("a" * 12, f"{'a' * 12} with changes")
+    (difference,) = differences(environment(**clean), environment(**dirty))
+    assert (difference.before, difference.after) == ("a" * 12, f"{'a' * 12} with changes")
 
 
 def test_the_same_job_is_matched_however_long_it_measured() -> None:
     counted, timed = make_trial(), make_trial(steps_per_epoch="auto", window=2.0)
     assert counted.trial_id != timed.trial_id
-    found = compare_runs(launches(counted, CALM), launches(timed, CALM, 1.08), 0.03)
-    (judged,) = found.judged
+    comparison = compare_runs(launches(counted, CALM), launches(timed, CALM, 1.08), 0.03)
+    (judged,) = comparison.judged
     assert judged.regressed
-    assert not found.only_before and not found.only_after
+    assert not comparison.only_before and not comparison.only_after
 
 
-def test_what_fails_now_is_missed_however_long_it_measured() -> None:
+def test_a_new_failure_misses_the_gate_for_any_window() -> None:
     timed = make_trial(steps_per_epoch="auto", window=2.0)
     broken = [
         dataclasses.replace(result, status="failed", reason="killed") for result in launches(timed, CALM)
     ]
-    found = compare_runs(launches(make_trial(), CALM), broken, 0.03)
-    assert [failed.reason for failed in found.failed] == ["killed"]
+    comparison = compare_runs(launches(make_trial(), CALM), broken, 0.03)
+    assert [failed.reason for failed in comparison.failed] == ["killed"]
 
 
 def test_lengths_that_were_swept_are_not_mixed_up() -> None:
     lengths = [make_trial(steps_per_epoch=steps) for steps in (13, 23)]
     before = [result for trial in lengths for result in launches(trial, CALM)]
-    found = compare_runs(before, launches(make_trial(steps_per_epoch="auto"), CALM), 0.03)
-    assert found.judged == ()
-    assert (len(found.only_before), len(found.only_after)) == (2, 1)
+    comparison = compare_runs(before, launches(make_trial(steps_per_epoch="auto"), CALM), 0.03)
+    assert comparison.judged == ()
+    assert (len(comparison.only_before), len(comparison.only_after)) == (2, 1)

@@ -63,7 +63,7 @@ def test_any_prediction_ends_with_a_true_bracket(truth: int, predicted: int | No
     assert bracket.fails is None or truth < bracket.fails
 
 
-def test_where_nothing_fits_the_smallest_batch_says_so() -> None:
+def test_the_search_ends_if_the_smallest_batch_does_not_fit() -> None:
     assert next_batch(Bracket(fits=0, fails=1), None, 0) is None
     assert next_batch(Bracket(fits=0, fails=8), None, 0) == 4
 

@@ -62,9 +62,9 @@ def test_one_rank_is_read_back_with_the_libraries() -> None:
     ],
 )
 def test_arithmetic_by_strategy(asked: Trial, change: int) -> None:
-    found, reason = with_strategy(ALONE, asked, 100)
-    assert found is not None and reason is None
-    assert found.peak == ALONE.peak + change
+    forecast, reason = with_strategy(ALONE, asked, 100)
+    assert forecast is not None and reason is None
+    assert forecast.peak == ALONE.peak + change
 
 
 def test_an_unknown_strategy_has_a_reason() -> None:
@@ -74,9 +74,9 @@ def test_an_unknown_strategy_has_a_reason() -> None:
 
 
 def test_savings_one_by_one() -> None:
-    found = savings_of(COUNTERS, trial("single", 1))
-    assert found is not None and (found.batch, found.peak, found.has_state) == (64, ALONE.peak, True)
-    saved = {(change.name, change.ranks): change.saved_bytes for change in found.changes}
+    savings = savings_of(COUNTERS, trial("single", 1))
+    assert savings is not None and (savings.batch, savings.peak, savings.has_state) == (64, ALONE.peak, True)
+    saved = {(change.name, change.ranks): change.saved_bytes for change in savings.changes}
     assert saved["fsdp", 2] == 200 + 150 + 400 - 100
     assert saved["zero1", 8] == 700 - 100  # the buckets keep what a single rank had dropped by then
     assert saved["bf16", None] == 400
@@ -84,8 +84,8 @@ def test_savings_one_by_one() -> None:
 
 
 def test_what_is_in_use_already_saves_nothing_more() -> None:
-    found = savings_of(COUNTERS, trial("fsdp", precision="bf16"))
-    assert found is not None and {change.name for change in found.changes} == {"checkpointing"}
+    savings = savings_of(COUNTERS, trial("fsdp", precision="bf16"))
+    assert savings is not None and {change.name for change in savings.changes} == {"checkpointing"}
     assert savings_of({}, trial("single", 1)) is None
     assert savings_of(COUNTERS, trial("pipeline")) is None
 
@@ -101,9 +101,9 @@ def test_zero1_saves_ddp_its_share_of_the_state_and_nothing_where_there_is_none(
 
 def test_zero1_without_its_forecast_is_unknown() -> None:
     known = {name: size for name, size in COUNTERS.items() if "/kept/" not in name}
-    found = savings_of({**known, "forecast/kept/problem": "E: no"}, trial("single", 1))
-    assert found is not None
-    assert {(change.saved_bytes, change.reason) for change in found.changes if change.name == "zero1"} == {
+    savings = savings_of({**known, "forecast/kept/problem": "E: no"}, trial("single", 1))
+    assert savings is not None
+    assert {(change.saved_bytes, change.reason) for change in savings.changes if change.name == "zero1"} == {
         (None, "E: no")
     }
 

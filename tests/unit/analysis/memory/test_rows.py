@@ -35,7 +35,8 @@ def made(
         **changes,
     }
     records = [
-        RankRecord(rank=n, host="h", device="d", placement="p", counters=one) for n, one in enumerate(ranks)
+        RankRecord(rank=n, host="h", device="d", placement="p", counters=counters)
+        for n, counters in enumerate(ranks)
     ]
     return Result(
         trial_id=f"{batch}/{purpose}/{settings['strategy']}",
@@ -74,7 +75,7 @@ def test_the_rank_that_takes_most_and_the_forecast_of_rank_zero_count() -> None:
     assert row.measured("temporary") is None
 
 
-def test_what_no_rank_could_say_is_unknown() -> None:
+def test_what_no_rank_measured_is_unknown() -> None:
     (row,) = memory_rows([made(4, {"measured/peak": None, "forecast/as_asked/problem": "E: no"})])
     assert row.peak is None and row.difference is None
     assert row.no_forecast == "E: no"
@@ -90,7 +91,7 @@ def test_failures_are_rows_and_bound_the_bracket() -> None:
     assert group.bracket.is_closed
 
 
-def test_a_batch_above_one_that_failed_is_not_said_to_fit() -> None:
+def test_a_batch_above_one_that_failed_does_not_count_as_fitting() -> None:
     (group,) = groups_of(made(1, peak(20)), made(9, status="oom"), made(10, peak(40)))
     assert (group.bracket.fits, group.bracket.fails) == (1, 9)
 
@@ -124,7 +125,7 @@ def test_a_gpu_offers_what_is_free_and_what_torch_has_already() -> None:
     assert limited.capacity == 532
 
 
-def test_small_batches_whose_peak_does_not_grow_leave_the_word_to_the_forecast() -> None:
+def test_the_forecast_is_used_if_the_peak_of_small_batches_does_not_grow() -> None:
     sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "temporary", "inputs"), 0)
     large = {
         f"forecast/at/{batch}/{name}": size
@@ -140,11 +141,11 @@ def test_small_batches_whose_peak_does_not_grow_leave_the_word_to_the_forecast()
 
 
 def test_jobs_are_kept_apart_and_a_pipeline_is_not_searched() -> None:
-    found = groups_of(
+    groups = groups_of(
         made(2, peak(20), device="cuda"),
         made(2, peak(20), device="cuda", strategy="pipeline", world_size=2),
     )
-    assert [group.is_searched for group in found] == [True, False]
+    assert [group.is_searched for group in groups] == [True, False]
 
 
 def test_nothing_measured_is_no_job() -> None:
@@ -208,6 +209,6 @@ def test_ranks_on_one_gpu_share_it() -> None:
 
 
 def test_a_host_offers_what_is_available_and_not_all_it_has() -> None:
-    found = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
-    (group,) = groups_of(made(1, *found, world_size=2, strategy="ddp"))
+    rank_counters = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
+    (group,) = groups_of(made(1, *rank_counters, world_size=2, strategy="ddp"))
     assert group.capacity == 350 * MIB  # the second rank found the first one's batch

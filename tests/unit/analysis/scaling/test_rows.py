@@ -73,9 +73,9 @@ def test_strong_scaling_counts_the_global_batch() -> None:
 
 
 def test_the_interval_is_welchs_on_the_logs_of_rates() -> None:
-    one = make_configuration(plain(), *ONE)
+    single = make_configuration(plain(), *ONE)
     four = make_configuration(ddp(4), *FOUR)
-    _, row = scaling_rows([one, four])
+    _, row = scaling_rows([single, four])
     logs_one = [math.log(10 / step) for step in ONE]
     logs_four = [math.log(40 / step) for step in FOUR]
     interval = stats.ttest_ind(logs_four, logs_one, equal_var=False).confidence_interval(0.95)
@@ -150,10 +150,10 @@ def test_two_bucket_sizes_without_a_plain_run_keep_to_their_own_kind() -> None:
     assert [row.efficiency.value for row in rows] == pytest.approx([1.0, 1.0, 1.0, 1.0])
 
 
-def test_exposed_communication_is_the_step_minus_the_silent_step() -> None:
+def test_exposed_communication_is_the_step_minus_the_step_without_communication() -> None:
     full = make_configuration(ddp(4), *FOUR)
-    silent = make_configuration(ddp(4, without_communication=True), *ONE)
-    (row,) = scaling_rows([full, silent])
+    without_communication = make_configuration(ddp(4, without_communication=True), *ONE)
+    (row,) = scaling_rows([full, without_communication])
     interval = stats.ttest_ind(FOUR, ONE, equal_var=False).confidence_interval(0.95)
     assert row.exposed_comm_s is not None
     assert row.exposed_comm_s.value == pytest.approx(sum(FOUR) / 5 - sum(ONE) / 5)
@@ -163,7 +163,7 @@ def test_exposed_communication_is_the_step_minus_the_silent_step() -> None:
     assert row.exposed_fraction == pytest.approx(expected)
 
 
-def test_exposed_communication_is_unknown_without_the_silent_run_of_the_same_ranks() -> None:
+def test_exposed_communication_is_unknown_without_the_ablation_on_the_same_ranks() -> None:
     _, row = rows_of((ddp(2), 0.010), (ddp(4), 0.012), (ddp(2, without_communication=True), 0.009))
     assert row.exposed_comm_s is None
     assert row.exposed_fraction is None
@@ -227,7 +227,7 @@ def test_without_one_rank_no_law_has_a_serial_fraction() -> None:
     [(plain, ddp, 0.009), (partial(strong, "single", 1), partial(strong, "ddp"), 0.002)],
     ids=["weak", "strong"],
 )
-def test_more_than_linear_leaves_the_laws_nothing_to_say(
+def test_more_than_linear_speedup_predicts_no_allowed_speedup(
     baseline: Callable[[], Trial], scaled: Callable[[int], Trial], step: float
 ) -> None:
     _, row = rows_of((baseline(), 0.010), (scaled(4), step))

@@ -20,11 +20,11 @@ def covered(intervals: list[Interval]) -> set[int]:
 
 @given(INTERVALS)
 def test_merging_keeps_the_time_and_leaves_gaps_between(intervals: list[Interval]) -> None:
-    found = merged(intervals)
-    assert covered(found) == covered(intervals)
-    assert all(start < end for start, end in found)
-    assert all(left[1] < right[0] for left, right in itertools.pairwise(found))
-    assert merged(found) == found
+    disjoint = merged(intervals)
+    assert covered(disjoint) == covered(intervals)
+    assert all(start < end for start, end in disjoint)
+    assert all(left[1] < right[0] for left, right in itertools.pairwise(disjoint))
+    assert merged(disjoint) == disjoint
 
 
 @given(INTERVALS, INTERVALS)
@@ -50,10 +50,10 @@ def test_a_window_cuts_as_an_interval_does(intervals: list[Interval], window: In
 
 @given(INTERVALS.filter(bool))
 def test_a_hull_holds_everything_and_touches_both_ends(intervals: list[Interval]) -> None:
-    found = hull(intervals)
-    assert found is not None
-    assert found[0] in {start for start, _ in intervals} and found[1] in {end for _, end in intervals}
-    assert covered(intervals) <= covered([found])
+    outer = hull(intervals)
+    assert outer is not None
+    assert outer[0] in {start for start, _ in intervals} and outer[1] in {end for _, end in intervals}
+    assert covered(intervals) <= covered([outer])
 
 
 @pytest.mark.parametrize("function", [common, without])

@@ -1,4 +1,4 @@
-"""The traces of all ranks together: transfer against wait, and what DDP itself says."""
+"""The traces of all ranks together: transfer against waiting, and DDP's counters."""
 
 import gzip
 import json
@@ -21,24 +21,24 @@ LATE = steps_of(cpu_step([(70, 90)]))
 
 
 def only_profile(run: Run) -> TraceProfile:
-    (found,) = profiles(run)
-    return found
+    (profile,) = profiles(run)
+    return profile
 
 
 def test_what_the_early_rank_takes_longer_is_waiting(tmp_path: Path) -> None:
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}))
-    assert found.transfer_s == pytest.approx(0.020)
-    assert found.waiting_s(0) == pytest.approx(0.020)
-    assert found.waiting_s(1) == pytest.approx(0.0, abs=1e-12)
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}))
+    assert profile.transfer_s == pytest.approx(0.020)
+    assert profile.waiting_s(0) == pytest.approx(0.020)
+    assert profile.waiting_s(1) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_ranks_that_take_turns_in_being_late_all_wait(tmp_path: Path) -> None:
     early, late = cpu_step([(50, 90)]), cpu_step([(70, 90)])
     first = [*early, *moved(early, 100), *moved(late, 200)]
     second = [*early, *moved(late, 100), *moved(early, 200)]
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: first, 1: second}))
-    assert found.transfer_s == pytest.approx(0.020)
-    assert [found.waiting_s(0), found.waiting_s(1)] == pytest.approx([0.010, 0.010])
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: first, 1: second}))
+    assert profile.transfer_s == pytest.approx(0.020)
+    assert [profile.waiting_s(0), profile.waiting_s(1)] == pytest.approx([0.010, 0.010])
 
 
 def test_every_exchange_of_a_step_is_averaged_over_steps_and_ranks(tmp_path: Path) -> None:
@@ -57,37 +57,37 @@ def renamed(events: list[Event], name: str) -> list[Event]:
 
 def test_exchanges_that_overlap_cannot_be_added_up(tmp_path: Path) -> None:
     both = steps_of(cpu_step([(40, 60), (50, 90)]))
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: both, 1: both}))
-    assert [bucket.transfer_s for bucket in found.buckets] == pytest.approx([0.020, 0.040])
-    assert (found.transfer_s, found.waiting_s(0), found.waiting_s(1)) == (None, None, None)
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: both, 1: both}))
+    assert [bucket.transfer_s for bucket in profile.buckets] == pytest.approx([0.020, 0.040])
+    assert (profile.transfer_s, profile.waiting_s(0), profile.waiting_s(1)) == (None, None, None)
 
 
 def test_exchanges_that_overlap_on_one_rank_cannot_be_added_up_either(tmp_path: Path) -> None:
     in_turn, overlapping = (steps_of(cpu_step([(40, end), (60, 90)])) for end in (59, 61))
     alike = only_profile(traced_run(tmp_path / "alike", TRIAL, {0: in_turn, 1: in_turn}))
     assert alike.transfer_s == pytest.approx(0.049)
-    found = only_profile(traced_run(tmp_path / "one", TRIAL, {0: in_turn, 1: overlapping}))
-    assert (found.transfer_s, found.waiting_s(0)) == (None, None)
+    profile = only_profile(traced_run(tmp_path / "one", TRIAL, {0: in_turn, 1: overlapping}))
+    assert (profile.transfer_s, profile.waiting_s(0)) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["broadcast", "send", "recv", "reduce", "gather", "scatter"])
-def test_an_exchange_with_a_root_tells_nothing_of_transfer(tmp_path: Path, name: str) -> None:
+def test_an_exchange_with_a_root_has_an_unknown_transfer_time(tmp_path: Path, name: str) -> None:
     rooted = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
-    found = only_profile(traced_run(tmp_path, TRIAL, rooted))
-    assert [(bucket.name, bucket.transfer_s) for bucket in found.buckets] == [(name, None)]
-    assert (found.transfer_s, found.waiting_s(0)) == (None, None)
+    profile = only_profile(traced_run(tmp_path, TRIAL, rooted))
+    assert [(bucket.name, bucket.transfer_s) for bucket in profile.buckets] == [(name, None)]
+    assert (profile.transfer_s, profile.waiting_s(0)) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_reduce"])
-def test_an_exchange_of_equals_tells_transfer_from_wait(tmp_path: Path, name: str) -> None:
+def test_a_symmetric_exchange_separates_transfer_from_waiting(tmp_path: Path, name: str) -> None:
     equals = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
     assert only_profile(traced_run(tmp_path, TRIAL, equals)).transfer_s == pytest.approx(0.020)
 
 
-def test_exchanges_that_ranks_name_differently_are_not_compared(tmp_path: Path) -> None:
+def test_exchanges_with_different_names_on_ranks_are_not_compared(tmp_path: Path) -> None:
     traces = {0: EARLY, 1: renamed(LATE, "gloo:all_gather")}
-    found = only_profile(traced_run(tmp_path, TRIAL, traces))
-    assert (found.transfer_s, found.waiting_s(0), found.waiting_s(1)) == (None, None, None)
+    profile = only_profile(traced_run(tmp_path, TRIAL, traces))
+    assert (profile.transfer_s, profile.waiting_s(0), profile.waiting_s(1)) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -99,89 +99,91 @@ def test_exchanges_that_ranks_name_differently_are_not_compared(tmp_path: Path) 
     ids=["ranks", "steps"],
 )
 def test_exchanges_that_do_not_match_are_not_compared(tmp_path: Path, other: list[Event]) -> None:
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: other}))
-    assert found.buckets == ()
-    assert (found.transfer_s, found.waiting_s(0), found.waiting_s(1)) == (None, None, None)
-    assert found.overlap is not None
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: other}))
+    assert profile.buckets == ()
+    assert (profile.transfer_s, profile.waiting_s(0), profile.waiting_s(1)) == (None, None, None)
+    assert profile.overlap is not None
 
 
-def test_one_rank_alone_cannot_tell_transfer_from_wait(tmp_path: Path) -> None:
-    found = only_profile(traced_run(tmp_path, TRIAL, {1: LATE}))
-    assert list(found.ranks) == [1]
-    assert (found.transfer_s, found.waiting_s(1)) == (None, None)
-    assert [bucket.transfer_s for bucket in found.buckets] == [None]
+def test_one_rank_alone_cannot_separate_transfer_from_waiting(tmp_path: Path) -> None:
+    profile = only_profile(traced_run(tmp_path, TRIAL, {1: LATE}))
+    assert list(profile.ranks) == [1]
+    assert (profile.transfer_s, profile.waiting_s(1)) == (None, None)
+    assert [bucket.transfer_s for bucket in profile.buckets] == [None]
 
 
 def test_overlap_is_of_all_communication_and_by_ddps_definition_of_each_span(tmp_path: Path) -> None:
     traces = {0: steps_of(cpu_step([(40, 50), (60, 90)])), 1: steps_of(cpu_step([(75, 90)]))}
-    found = only_profile(traced_run(tmp_path, TRIAL, traces))
-    assert found.overlap == pytest.approx(20 / 55)
-    assert found.span_overlap == pytest.approx((30 / 50 + 0.0) / 2)
+    profile = only_profile(traced_run(tmp_path, TRIAL, traces))
+    assert profile.overlap == pytest.approx(20 / 55)
+    assert profile.span_overlap == pytest.approx((30 / 50 + 0.0) / 2)
 
 
 def test_a_trace_without_communication_has_no_overlap(tmp_path: Path) -> None:
-    silent = steps_of(cpu_step(()))
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: silent, 1: silent}, ddp=(0.1, 0.05)))
-    assert (found.overlap, found.span_overlap, found.disagreement) == (None, None, None)
-    assert (found.buckets, found.transfer_s, found.waiting_s(0)) == ((), None, None)
+    without_exchange = steps_of(cpu_step(()))
+    profile = only_profile(
+        traced_run(tmp_path, TRIAL, {0: without_exchange, 1: without_exchange}, ddp=(0.1, 0.05))
+    )
+    assert (profile.overlap, profile.span_overlap, profile.disagreement) == (None, None, None)
+    assert (profile.buckets, profile.transfer_s, profile.waiting_s(0)) == ((), None, None)
 
 
 def test_ddps_counters_are_held_against_the_trace(tmp_path: Path) -> None:
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=(0.040, 0.032)))
-    assert found.span_overlap == pytest.approx(0.5)
-    assert found.ddp_overlap == pytest.approx(0.8)
-    assert found.disagreement == pytest.approx(0.3)
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=(0.040, 0.032)))
+    assert profile.span_overlap == pytest.approx(0.5)
+    assert profile.ddp_overlap == pytest.approx(0.8)
+    assert profile.disagreement == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("ddp", [None, (0.0, 0.0)])
-def test_where_ddp_says_nothing_there_is_no_disagreement(
+def test_without_ddps_counters_there_is_no_disagreement(
     tmp_path: Path, ddp: tuple[float, float] | None
 ) -> None:
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=ddp))
-    assert (found.ddp_overlap, found.disagreement) == (None, None)
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=ddp))
+    assert (profile.ddp_overlap, profile.disagreement) == (None, None)
 
 
 def test_the_sizes_of_ddps_buckets_are_read_back(tmp_path: Path) -> None:
-    told = {"bucket_bytes": "4000,16"}
-    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY}, counters=told)).bucket_bytes == (4000, 16)
+    counters = {"bucket_bytes": "4000,16"}
+    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY}, counters=counters)).bucket_bytes == (4000, 16)
     assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY})).bucket_bytes is None
 
 
-def test_recorded_steps_stand_beside_those_that_nobody_watched(tmp_path: Path) -> None:
+def test_traced_and_untraced_step_times_are_both_kept(tmp_path: Path) -> None:
     timed = [make_result(TRIAL, [[step] * 10] * 2, launch=n) for n, step in enumerate([0.04, 0.09])]
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, *timed))
-    assert found.untraced_step_s == pytest.approx(0.06)
-    assert found.traced_step_s == pytest.approx(0.12)  # without the first
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, *timed))
+    assert profile.untraced_step_s == pytest.approx(0.06)
+    assert profile.traced_step_s == pytest.approx(0.12)  # without the first
 
 
-def test_another_configuration_is_not_what_nobody_watched(tmp_path: Path) -> None:
+def test_another_configuration_is_not_the_untraced_reference(tmp_path: Path) -> None:
     other = make_result(make_trial(world_size=2, batch_size=20), [[0.04] * 10] * 2)
     assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY}, other)).untraced_step_s is None
 
 
-def test_the_timed_twin_of_a_recorded_trial_is_the_trial_itself() -> None:
+def test_the_timed_counterpart_of_a_recorded_trial_is_the_trial_itself() -> None:
     assert timed_training_of(recorded(TRIAL)).trial_id == TRIAL.trial_id
     assert recorded(TRIAL).trial_id != TRIAL.trial_id
 
 
 def test_idle_time_and_kernels_are_those_of_the_ranks(tmp_path: Path) -> None:
-    on_gpu = [one for number in range(3) for one in cuda_step(number)]
-    found = only_profile(traced_run(tmp_path, ON_GPUS, {0: on_gpu, 1: on_gpu}))
-    assert found.idle_s == pytest.approx({"data": 0.002, "host": 0.005, "queued": 0.010})
-    name, time_s, count = found.kernels[0]
+    on_gpu = [recorded_event for number in range(3) for recorded_event in cuda_step(number)]
+    profile = only_profile(traced_run(tmp_path, ON_GPUS, {0: on_gpu, 1: on_gpu}))
+    assert profile.idle_s == pytest.approx({"data": 0.002, "host": 0.005, "queued": 0.010})
+    name, time_s, count = profile.kernels[0]
     assert (name, count) == ("backward_gemm", 2)
     assert time_s == pytest.approx(0.060)
-    assert found.mean(1, lambda step: step.compute_s) == pytest.approx(0.060)
-    assert len(found.steps) == 4
+    assert profile.mean(1, lambda step: step.compute_s) == pytest.approx(0.060)
+    assert len(profile.steps) == 4
 
 
-def test_a_trace_that_is_not_here_is_named_and_the_others_are_read(tmp_path: Path) -> None:
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: None}))
+def test_a_missing_trace_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: None}))
     name = trace_name(recorded(TRIAL).trial_id, 0, 1)
-    assert list(found.unread) == [1] and found.unread[1].startswith(f"{name} does not exist")
-    assert list(found.ranks) == [0]
-    assert found.files[1] == name
-    assert found.transfer_s is None
+    assert list(profile.unread) == [1] and profile.unread[1].startswith(f"{name} does not exist")
+    assert list(profile.ranks) == [0]
+    assert profile.files[1] == name
+    assert profile.transfer_s is None
 
 
 WHOLE = gzip.compress(json.dumps({"traceEvents": EARLY}).encode())
@@ -203,16 +205,16 @@ def test_a_trace_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, co
     run = traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY})
     name = trace_name(recorded(TRIAL).trial_id, 0, 1)
     (tmp_path / name).write_bytes(content)
-    found = only_profile(run)
-    assert list(found.ranks) == [0]
-    assert found.unread[1].startswith(f"{name} cannot be read: ")
+    profile = only_profile(run)
+    assert list(profile.ranks) == [0]
+    assert profile.unread[1].startswith(f"{name} cannot be read: ")
 
 
 def test_a_trace_without_a_whole_step_is_named(tmp_path: Path) -> None:
-    found = only_profile(traced_run(tmp_path, TRIAL, {0: steps_of(cpu_step(), 1), 1: []}))
-    assert (found.ranks, found.steps, found.buckets) == ({}, (), ())
-    assert all(reason.endswith(" contains no complete step") for reason in found.unread.values())
-    assert sorted(found.unread) == [0, 1]
+    profile = only_profile(traced_run(tmp_path, TRIAL, {0: steps_of(cpu_step(), 1), 1: []}))
+    assert (profile.ranks, profile.steps, profile.buckets) == ({}, (), ())
+    assert all(reason.endswith(" contains no complete step") for reason in profile.unread.values())
+    assert sorted(profile.unread) == [0, 1]
 
 
 def test_a_trace_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ..made_traces import (
     steps_of,
 )
 
-CUDA = [one for number in range(3) for one in cuda_step(number)]
+CUDA = [recorded_event for number in range(3) for recorded_event in cuda_step(number)]
 
 
 def only_step(events: list[Event]) -> TracedStep:
@@ -104,8 +104,8 @@ def test_transfers_outside_backward_alone_have_no_span() -> None:
 def test_gloo_closes_an_event_at_the_latest_with_the_part_it_begins_in(
     sent: tuple[float, float], ends: float
 ) -> None:
-    (one,) = only_step(cpu_step([sent])).collectives
-    assert one.time_s == pytest.approx((ends - sent[0]) / 1e3)
+    (collective,) = only_step(cpu_step([sent])).collectives
+    assert collective.time_s == pytest.approx((ends - sent[0]) / 1e3)
 
 
 def test_kernels_of_nccl_may_outlast_the_part_that_started_them() -> None:
@@ -114,7 +114,7 @@ def test_kernels_of_nccl_may_outlast_the_part_that_started_them() -> None:
         assert step.communication_s == pytest.approx(0.030)
 
 
-def test_without_transfers_or_backward_there_is_no_overlap_to_tell() -> None:
+def test_without_transfers_or_backward_the_overlap_is_unknown() -> None:
     assert only_step(cpu_step(())).span_overlap is None
     alone = empty_step(event("user_annotation", "gloo:all_reduce", (50, 60)))
     assert only_step(alone).span_overlap is None
@@ -142,7 +142,7 @@ def test_a_trace_without_steps_has_none(events: list[Event], on_gpu: bool) -> No
     assert (rank.on_gpu, rank.steps, rank.kernels) == (on_gpu, (), ())
 
 
-def test_steps_are_told_apart_by_what_each_sends() -> None:
+def test_steps_are_distinguished_by_what_each_sends() -> None:
     events = cpu_step() + moved(cpu_step([(50, 60)]), 100) + moved(cpu_step([(50, 60), (60, 90)]), 200)
     first, second = read_rank(events, on_gpu=False).steps
     assert (len(first.collectives), len(second.collectives)) == (1, 2)
@@ -176,19 +176,22 @@ def test_clearing_memory_is_compute() -> None:
 
 def test_a_launch_through_the_driver_counts_like_one_through_the_runtime() -> None:
     through_the_driver = [
-        {**one, "cat": "cuda_driver"} if one["cat"] == "cuda_runtime" else one for one in CUDA
+        {**recorded_event, "cat": "cuda_driver"}
+        if recorded_event["cat"] == "cuda_runtime"
+        else recorded_event
+        for recorded_event in CUDA
     ]
     assert read_rank(through_the_driver, on_gpu=True) == read_rank(CUDA, on_gpu=True)
 
 
 def test_work_whose_launch_is_not_in_the_trace_was_started_when_it_ran() -> None:
-    without_launches = [one for one in CUDA if one["cat"] != "cuda_runtime"]
+    without_launches = [recorded_event for recorded_event in CUDA if recorded_event["cat"] != "cuda_runtime"]
     assert [step.idle_s[QUEUED] for step in read_rank(without_launches, on_gpu=True).steps] == [0.0, 0.0]
     stray = [*CUDA, event("kernel", "stray", (1000, 1001))]
     assert read_rank(stray, on_gpu=True).steps == read_rank(CUDA, on_gpu=True).steps
 
 
-def test_what_the_host_says_of_nccl_is_no_transfer() -> None:
+def test_host_annotations_of_nccl_are_not_transfers() -> None:
     announced = empty_step(
         event("user_annotation", "nccl:all_reduce", (10, 20)),
         event("cpu_op", "c10d::allreduce_", (30, 40)),
@@ -255,12 +258,12 @@ def test_every_exchange_has_its_size_its_time_and_what_nothing_hides() -> None:
     assert (second.start_s, second.time_s, second.exposed_s) == pytest.approx((0.060, 0.020, 0.010))
 
 
-def test_nccl_kernels_say_what_they_carry() -> None:
+def test_nccl_kernels_have_a_size_and_times() -> None:
     for step in read_rank(CUDA, on_gpu=True).steps:
-        (one,) = step.collectives
-        assert one.name.startswith("ncclDevKernel_AllReduce")
-        assert one.size_bytes == 2000
-        assert (one.time_s, one.exposed_s) == pytest.approx((0.030, 0.018))
+        (collective,) = step.collectives
+        assert collective.name.startswith("ncclDevKernel_AllReduce")
+        assert collective.size_bytes == 2000
+        assert (collective.time_s, collective.exposed_s) == pytest.approx((0.030, 0.018))
 
 
 @pytest.mark.parametrize(
@@ -288,8 +291,8 @@ def test_nccl_kernels_say_what_they_carry() -> None:
 )
 def test_the_size_of_an_exchange_is_known_or_none(arguments: dict[str, Any], size: int | None) -> None:
     events = empty_step(event("user_annotation", "gloo:broadcast", (10, 20), **arguments))
-    (one,) = only_step(events).collectives
-    assert (one.name, one.size_bytes) == ("broadcast", size)
+    (collective,) = only_step(events).collectives
+    assert (collective.name, collective.size_bytes) == ("broadcast", size)
 
 
 def test_operations_are_counted_and_wrappers_are_none_of_them() -> None:
@@ -302,12 +305,12 @@ def test_operations_are_counted_and_wrappers_are_none_of_them() -> None:
 
 
 def test_operations_of_two_threads_are_not_inside_each_other() -> None:
-    beside = empty_step(
+    overlapping = empty_step(
         event("cpu_op", "forward", (0, 50)),
         event("cpu_op", "backward", (10, 40), thread=3),
         event("cpu_op", "inner", (20, 30), thread=3),
     )
-    times = {name: time_s for name, time_s, _ in read_rank(steps_of(beside, 2), on_gpu=False).kernels}
+    times = {name: time_s for name, time_s, _ in read_rank(steps_of(overlapping, 2), on_gpu=False).kernels}
     assert times == pytest.approx({"forward": 0.050, "backward": 0.020, "inner": 0.010})
 
 

@@ -16,14 +16,14 @@ from ..made_facts import abstention, evidence_of, facts_from, finding, make_fact
 
 
 def test_several_ranks_are_no_fair_baseline() -> None:
-    found = finding(unfair_baseline.rule(make_facts(ranks=4, baseline_ranks=2)))
-    assert evidence_of(found) == {"baseline": "2 ranks"}
-    assert found.share == 0.0
+    cause = finding(unfair_baseline.rule(make_facts(ranks=4, baseline_ranks=2)))
+    assert evidence_of(cause) == {"baseline": "2 ranks"}
+    assert cause.share == 0.0
 
 
 def test_one_rank_in_the_wrapper_is_no_fair_baseline() -> None:
-    found = finding(unfair_baseline.rule(make_facts()))
-    assert evidence_of(found) == {"baseline": "one rank in the wrapper"}
+    cause = finding(unfair_baseline.rule(make_facts()))
+    assert evidence_of(cause) == {"baseline": "one rank in the wrapper"}
 
 
 def test_plain_training_is_a_fair_baseline() -> None:
@@ -50,17 +50,17 @@ def on_ranks(batch: int, alone_s: float, together_s: float, **settings: Any) -> 
 
 def about(batch: int, *results: list[Result], **settings: Any) -> Facts:
     wanted = two(batch, **settings).trial_id
-    return next(one for one in facts_from(*results) if one.trial.trial_id == wanted)
+    return next(facts for facts in facts_from(*results) if facts.trial.trial_id == wanted)
 
 
 def test_a_job_that_gets_no_faster_though_ranks_do_more_is_named() -> None:
     facts = about(100, on_ranks(100, 0.10, 0.11), on_ranks(50, 0.08, 0.09))
-    found = finding(weak_as_strong.rule(facts))
-    assert evidence_of(found) == {
+    cause = finding(weak_as_strong.rule(facts))
+    assert evidence_of(cause) == {
         "weak": pytest.approx(1.82, abs=0.005),
         "strong": pytest.approx(1.11, abs=0.005),
     }
-    assert found.advice[0].command == (
+    assert cause.advice[0].command == (
         "scalescope scale run/experiment.yaml --world-size 1,2 --global-batch-size 100"
     )
 
@@ -69,17 +69,17 @@ def test_a_job_that_gets_as_much_faster_is_no_finding() -> None:
     assert weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.11), on_ranks(50, 0.05, 0.06))) is None
 
 
-def test_where_the_batch_was_never_shared_out_it_abstains_with_the_command_that_tells() -> None:
-    found = abstention(weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.11))))
-    assert found.missing == "how fast 2 ranks work on one rank's batch"
-    assert found.command.endswith("--world-size 1,2 --global-batch-size 100")
+def test_if_the_batch_was_never_shared_it_abstains_with_the_command_to_run() -> None:
+    abstained = abstention(weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.11))))
+    assert abstained.missing == "how fast 2 ranks work on one rank's batch"
+    assert abstained.command.endswith("--world-size 1,2 --global-batch-size 100")
 
 
-def test_weak_scaling_that_looks_bad_misleads_nobody() -> None:
+def test_weak_scaling_with_low_efficiency_is_not_a_finding() -> None:
     assert weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.13), on_ranks(50, 0.08, 0.09))) is None
 
 
-def test_strong_scaling_is_what_it_says() -> None:
+def test_strong_scaling_is_not_a_finding() -> None:
     trial = make_trial(strategy="ddp", world_size=2, global_batch_size=100)
     (facts,) = facts_from(measured(single_rank_baseline(trial), 0.1), measured(trial, 0.05))
     assert weak_as_strong.rule(facts) is None
@@ -88,6 +88,6 @@ def test_strong_scaling_is_what_it_says() -> None:
 def test_ranks_that_share_a_batch_are_held_against_one_rank_of_their_own_kind() -> None:
     """The other format comes first in the run, and is five times as fast."""
     others = [on_ranks(batch, 0.02, 0.022, precision="bf16") for batch in (100, 50)]
-    own = [on_ranks(100, 0.10, 0.10), on_ranks(50, 0.05, 0.05)]
-    found = weak_as_strong.rule(about(100, *others, *own))
-    assert not isinstance(found, Finding)
+    same_kind = [on_ranks(100, 0.10, 0.10), on_ranks(50, 0.05, 0.05)]
+    outcome = weak_as_strong.rule(about(100, *others, *same_kind))
+    assert not isinstance(outcome, Finding)

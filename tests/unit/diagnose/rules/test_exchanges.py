@@ -51,18 +51,18 @@ def slow_to_start() -> Facts:
 
 
 def test_exchanges_that_only_pay_for_their_start_are_bound_by_latency() -> None:
-    found = finding(exposed_latency.rule(slow_to_start()))
-    assert evidence_of(found) == {"latency": pytest.approx(0.020001, rel=1e-4), "buckets": 1}
-    assert found.root
-    assert found.share == pytest.approx(0.2)
-    assert levers(found) == ["batch_size", "accumulation_steps"]
+    cause = finding(exposed_latency.rule(slow_to_start()))
+    assert evidence_of(cause) == {"latency": pytest.approx(0.020001, rel=1e-4), "buckets": 1}
+    assert cause.root
+    assert cause.share == pytest.approx(0.2)
+    assert levers(cause) == ["batch_size", "accumulation_steps"]
 
 
 def test_latency_of_a_usual_network_is_not_the_root() -> None:
-    found = finding(exposed_latency.rule(exposed(0.01, buckets=(1000,) * 40, latency_s=3e-4)))
-    assert not found.root
-    assert found.share == pytest.approx(0.9 * 0.1)
-    assert levers(found)[0] == "bucket_cap_mb=100.0"
+    cause = finding(exposed_latency.rule(exposed(0.01, buckets=(1000,) * 40, latency_s=3e-4)))
+    assert not cause.root
+    assert cause.share == pytest.approx(0.9 * 0.1)
+    assert levers(cause)[0] == "bucket_cap_mb=100.0"
 
 
 def test_larger_buckets_are_never_smaller_than_those_in_use() -> None:
@@ -87,20 +87,20 @@ def test_waiting_far_longer_than_starting_takes_is_not_latency() -> None:
 
 
 def little_model(**changes: Any) -> Facts:
-    """40 kB of gradients beside 10 ms of compute."""
+    """40 kB of gradients for 10 ms of compute."""
     wanted = {"step_s": 0.014, "exposed_s": 0.004, "buckets": (40_000,), "latency_s": 4e-3, **changes}
     return exposed(**wanted)
 
 
 def test_a_model_that_computes_little_for_one_small_exchange_is_too_small() -> None:
-    found = finding(small_model.rule(little_model()))
-    assert evidence_of(found) == {
+    cause = finding(small_model.rule(little_model()))
+    assert evidence_of(cause) == {
         "gradients": 40_000,
         "compute": pytest.approx(0.01),
         "latency": pytest.approx(0.004, rel=1e-3),
     }
-    assert found.root
-    assert levers(found) == ["batch_size", "accumulation_steps"]
+    assert cause.root
+    assert levers(cause) == ["batch_size", "accumulation_steps"]
 
 
 def test_a_model_of_a_megabyte_is_not_called_small() -> None:
@@ -119,15 +119,15 @@ def test_a_small_model_on_a_slow_network_is_not_to_blame() -> None:
 
 
 def little_work(**changes: Any) -> Facts:
-    """4 MB in 4 ms beside 10 ms of compute, as a usual network has it."""
+    """4 MB in 4 ms for 10 ms of compute, as on a usual network."""
     wanted = {"step_s": 0.014, "exposed_s": 0.004, **changes}
     return exposed(**wanted)
 
 
-def test_little_compute_beside_a_usual_network_needs_a_larger_batch() -> None:
-    found = finding(small_batch.rule(little_work()))
-    assert evidence_of(found) == {"compute": pytest.approx(0.01), "exchange": pytest.approx(0.0041, abs=5e-5)}
-    assert levers(found) == ["batch_size=32", "accumulation_steps"]
+def test_little_compute_on_a_usual_network_needs_a_larger_batch() -> None:
+    cause = finding(small_batch.rule(little_work()))
+    assert evidence_of(cause) == {"compute": pytest.approx(0.01), "exchange": pytest.approx(0.0041, abs=5e-5)}
+    assert levers(cause) == ["batch_size=32", "accumulation_steps"]
 
 
 def test_a_batch_that_is_almost_enough_is_doubled() -> None:
@@ -170,35 +170,35 @@ def test_a_batch_that_was_accumulated_already_is_not_accumulated_more() -> None:
 
 def test_a_single_bucket_that_compute_could_hide_costs_all_that_is_exposed() -> None:
     facts = exposed(0.02, buckets=(20 * MB,))
-    found = finding(last_bucket.rule(facts))
-    assert evidence_of(found) == {"last bucket": 20 * MB, "all buckets": 20 * MB}
-    assert found.root
-    assert found.share == pytest.approx(0.2)
-    assert levers(found) == ["bucket_cap_mb"]
+    cause = finding(last_bucket.rule(facts))
+    assert evidence_of(cause) == {"last bucket": 20 * MB, "all buckets": 20 * MB}
+    assert cause.root
+    assert cause.share == pytest.approx(0.2)
+    assert levers(cause) == ["bucket_cap_mb"]
 
 
 def test_a_single_bucket_that_nothing_could_hide_costs_at_most_half() -> None:
-    found = finding(last_bucket.rule(exposed(0.08, buckets=(90 * MB,))))
-    assert not found.root
-    assert found.share == pytest.approx(0.4)
+    cause = finding(last_bucket.rule(exposed(0.08, buckets=(90 * MB,))))
+    assert not cause.root
+    assert cause.share == pytest.approx(0.4)
 
 
 def test_a_last_bucket_after_hidden_ones_costs_all_that_is_exposed() -> None:
-    found = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB))))
-    assert evidence_of(found) == {"last bucket": 30 * MB, "all buckets": 40 * MB}
-    assert found.root
-    assert found.share == pytest.approx(0.3)
+    cause = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB))))
+    assert evidence_of(cause) == {"last bucket": 30 * MB, "all buckets": 40 * MB}
+    assert cause.root
+    assert cause.share == pytest.approx(0.3)
 
 
 def test_a_last_bucket_after_others_that_are_not_hidden_costs_half_of_its_part() -> None:
-    found = finding(last_bucket.rule(exposed(0.08, buckets=(30 * MB, 50 * MB))))
-    assert not found.root
-    assert found.share == pytest.approx(0.8 * 50 / 80 / 2)
+    cause = finding(last_bucket.rule(exposed(0.08, buckets=(30 * MB, 50 * MB))))
+    assert not cause.root
+    assert cause.share == pytest.approx(0.8 * 50 / 80 / 2)
 
 
 def test_a_giant_parameter_is_advised_fewer_bytes_because_no_bucket_splits_it() -> None:
-    found = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB), cap_mb=5.0)))
-    assert levers(found) == ["batch_size", "accumulation_steps", "comm_hook"]
+    cause = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB), cap_mb=5.0)))
+    assert levers(cause) == ["batch_size", "accumulation_steps", "comm_hook"]
 
 
 def test_a_giant_parameter_on_a_slow_network_is_advised_sixteen_bits_first() -> None:
@@ -220,10 +220,10 @@ def test_a_last_bucket_that_only_pays_for_its_start_is_not_too_large() -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_autocast_leaves_gradients_in_fp32(precision: str) -> None:
     facts = make_facts({EXPOSED: 0.04}, changes={"precision": precision})
-    found = finding(amp_gradients.rule(facts))
-    assert found.claim.startswith(precision)
-    assert found.share == pytest.approx(0.2)  # half as many bytes
-    assert levers(found) == ["comm_hook=bf16"]
+    cause = finding(amp_gradients.rule(facts))
+    assert cause.claim.startswith(precision)
+    assert cause.share == pytest.approx(0.2)  # half as many bytes
+    assert levers(cause) == ["comm_hook=bf16"]
 
 
 @pytest.mark.parametrize("changes", [{"precision": "fp32"}, {"precision": "bf16", "comm_hook": "bf16"}])
@@ -231,7 +231,7 @@ def test_gradients_that_are_as_short_as_compute_are_no_finding(changes: dict[str
     assert amp_gradients.rule(make_facts({EXPOSED: 0.04}, changes=changes)) is None
 
 
-def test_gradients_in_fp32_that_nobody_waits_for_are_no_finding() -> None:
+def test_gradients_in_fp32_without_exposed_communication_are_not_a_finding() -> None:
     assert amp_gradients.rule(make_facts({EXPOSED: 0.0}, changes={"precision": "bf16"})) is None
 
 
@@ -240,11 +240,11 @@ def test_gradients_in_fp32_that_nobody_waits_for_are_no_finding() -> None:
 
 def test_bandwidth_abstains_where_the_exchange_was_not_measured() -> None:
     facts = make_facts({EXPOSED: 0.04}, curve=make_curve(), gradient_bytes=None)
-    found = abstention(exposed_bandwidth.rule(facts))
-    assert found.command == "scalescope comm --collective all_reduce --world-size 2 --device cpu"
+    abstained = abstention(exposed_bandwidth.rule(facts))
+    assert abstained.command == "scalescope comm --collective all_reduce --world-size 2 --device cpu"
 
 
 def test_a_hook_halves_what_is_sent() -> None:
-    found = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(40 * MB,), hook="fp16")))
-    evidence = evidence_of(found)
+    cause = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(40 * MB,), hook="fp16")))
+    evidence = evidence_of(cause)
     assert (evidence["gradients sent"], evidence["exchange"]) == (20 * MB, pytest.approx(0.02, rel=0.02))

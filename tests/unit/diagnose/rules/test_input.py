@@ -41,10 +41,10 @@ def copying(batch_times_s: tuple[float, float] | None = SLOW_COPY, **changes: ob
 
 
 def test_one_rank_that_waits_as_well_costs_speed_and_not_scaling() -> None:
-    found = finding(input_bound.rule(waiting(0.08)))
-    assert evidence_of(found) == {"input": pytest.approx(0.02)}
-    assert "One rank waits as well" in found.claim
-    assert found.share == pytest.approx(0.2)
+    cause = finding(input_bound.rule(waiting(0.08)))
+    assert evidence_of(cause) == {"input": pytest.approx(0.02)}
+    assert "One rank waits as well" in cause.claim
+    assert cause.share == pytest.approx(0.2)
 
 
 def test_ranks_that_wait_for_each_other_s_loaders_cost_scaling() -> None:
@@ -60,8 +60,8 @@ def test_a_loader_without_processes_gets_two_and_cannot_look_ahead() -> None:
 
 
 def test_a_loader_that_looks_further_ahead_already_is_not_advised_to_look_less_far() -> None:
-    found = finding(input_bound.rule(waiting(0.08, prefetch_factor=16)))
-    assert levers(found) == ["num_workers=4"]
+    cause = finding(input_bound.rule(waiting(0.08, prefetch_factor=16)))
+    assert levers(cause) == ["num_workers=4"]
 
 
 def test_a_wait_of_less_than_three_percent_is_no_finding() -> None:
@@ -88,19 +88,19 @@ def test_input_yields_to_copies() -> None:
 
 
 def test_batches_that_are_ready_and_still_hold_steps_up_are_copy_bound() -> None:
-    found = finding(copy_bound.rule(copying()))
-    evidence = evidence_of(found)
+    cause = finding(copy_bound.rule(copying()))
+    evidence = evidence_of(cause)
     assert (evidence["waiting"], evidence["copying"]) == (pytest.approx(0.001), pytest.approx(0.02))
-    assert found.root
-    assert found.share == pytest.approx(0.2)
-    assert levers(found) == ["prefetch_stream=True", "pin_memory=True"]
+    assert cause.root
+    assert cause.share == pytest.approx(0.2)
+    assert levers(cause) == ["prefetch_stream=True", "pin_memory=True"]
 
 
 @pytest.mark.parametrize(("loader_s", "is_ready"), [(0.005, True), (0.007, False)])
 def test_a_loader_is_ready_that_takes_less_than_a_third_of_the_wait(loader_s: float, is_ready: bool) -> None:
     """Of 20 ms: a copy may be short on the host, where the GPU waits for it."""
-    found = copy_bound.rule(copying((loader_s, 0.001)))
-    assert (found is not None) is is_ready
+    outcome = copy_bound.rule(copying((loader_s, 0.001)))
+    assert (outcome is not None) is is_ready
 
 
 @pytest.mark.parametrize("times", [SLOW_LOADER, None])

@@ -27,32 +27,32 @@ def linked(slow: Mapping[tuple[int, int], float], *, ranks: int = 4, exposed_s: 
 
 
 def test_a_rank_whose_every_pair_is_slow_has_the_slow_link() -> None:
-    found = finding(unequal_links.rule(linked({(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8})))
-    evidence = evidence_of(found)
+    cause = finding(unequal_links.rule(linked({(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8})))
+    evidence = evidence_of(cause)
     assert (evidence["slow links"], evidence["slowest"]) == ("rank 2's link", pytest.approx(1e8))
-    assert found.root
+    assert cause.root
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_a_slow_rank_is_held_against_pairs_without_it(ranks: int) -> None:
     slow = {(0, other): 1e8 for other in range(1, ranks)}
-    found = finding(unequal_links.rule(linked(slow, ranks=ranks)))
-    evidence = evidence_of(found)
+    cause = finding(unequal_links.rule(linked(slow, ranks=ranks)))
+    evidence = evidence_of(cause)
     assert (evidence["slow links"], evidence["usual"]) == ("rank 0's link", pytest.approx(1e9))
-    assert found.share == pytest.approx(0.5 * 0.9)
+    assert cause.share == pytest.approx(0.5 * 0.9)
 
 
 def test_a_pair_that_is_slow_by_itself_is_named() -> None:
-    found = finding(unequal_links.rule(linked({(1, 3): 1e8})))
-    evidence = evidence_of(found)
+    cause = finding(unequal_links.rule(linked({(1, 3): 1e8})))
+    evidence = evidence_of(cause)
     assert evidence["slow links"] == "the link between ranks 1 and 3"
     assert (evidence["slowest"], evidence["usual"]) == (pytest.approx(1e8), pytest.approx(1e9))
 
 
 def test_a_slow_link_costs_the_part_of_waiting_that_a_usual_one_would_not() -> None:
-    found = finding(unequal_links.rule(linked({(1, 3): 1e8})))
-    assert found.lost == pytest.approx(2.0 * 0.9)
-    assert found.share == pytest.approx(0.5 * 0.9)
+    cause = finding(unequal_links.rule(linked({(1, 3): 1e8})))
+    assert cause.lost == pytest.approx(2.0 * 0.9)
+    assert cause.share == pytest.approx(0.5 * 0.9)
 
 
 def test_its_advice_is_to_measure_every_pair() -> None:
@@ -62,24 +62,24 @@ def test_its_advice_is_to_measure_every_pair() -> None:
 
 def test_pairs_are_measured_over_the_same_links() -> None:
     facts = make_facts({EXPOSED: 0.05}, ranks=4, changes={"link": "1gbit"})
-    found = abstention(unequal_links.rule(facts))
-    assert found.command == "scalescope comm --pairs --world-size 4 --device cpu --link 1gbit"
+    abstained = abstention(unequal_links.rule(facts))
+    assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu --link 1gbit"
 
 
 def test_links_that_differ_less_than_twofold_are_equal() -> None:
     assert unequal_links.rule(linked({(1, 3): 6e8})) is None
 
 
-def test_without_pairs_it_abstains_and_says_what_would_tell() -> None:
-    found = abstention(unequal_links.rule(make_facts({EXPOSED: 0.05}, ranks=4)))
-    assert found.command == "scalescope comm --pairs --world-size 4 --device cpu"
+def test_without_pairs_it_abstains_with_the_command_to_run() -> None:
+    abstained = abstention(unequal_links.rule(make_facts({EXPOSED: 0.05}, ranks=4)))
+    assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu"
 
 
 def test_two_ranks_have_one_link_that_cannot_be_unequal() -> None:
     assert unequal_links.rule(linked({(0, 1): 1e6}, ranks=2)) is None
 
 
-def test_links_are_no_matter_where_nobody_waits_for_them() -> None:
+def test_links_do_not_matter_if_no_communication_is_exposed() -> None:
     assert unequal_links.rule(linked({(1, 3): 1e8}, exposed_s=0.0)) is None
     assert unequal_links.rule(make_facts({EXPOSED: 0.0}, ranks=4)) is None
 
@@ -95,14 +95,14 @@ def over(nccl: NcclChoices | None, **changes: object) -> Facts:
     return make_facts({EXPOSED: 0.05}, changes={**ON_GPUS, **changes}, nccl=nccl)
 
 
-def test_sockets_are_found_in_nccl_s_own_words() -> None:
-    found = finding(socket_fallback.rule(over(choices("NET/Socket"))))
-    assert {one.name: one.value for one in found.evidence} == {
+def test_sockets_are_found_in_the_nccl_log() -> None:
+    cause = finding(socket_fallback.rule(over(choices("NET/Socket"))))
+    assert {evidence.name: evidence.value for evidence in cause.evidence} == {
         "transport": "NET/Socket",
         "network": "Socket",
     }
-    assert found.root
-    assert found.share == pytest.approx(0.5)
+    assert cause.root
+    assert cause.share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,16 @@ import dataclasses
 from scalescope.diagnose.rules import buffers, unstable, unused_parameters
 from tests.unit.analysis.made_results import make_configuration
 
-from ..made_facts import finding, levers, make_facts
+from ..made_facts import evidence_of, finding, levers, make_facts
 
 LOOKING = {"find_unused_parameters": True, "static_graph": False}
 
 
 def test_buffers_that_travel_before_every_step_are_counted() -> None:
-    found = finding(buffers.rule(make_facts(changes={"broadcast_buffers": True}, buffer_bytes=12_000)))
-    assert found.claim.startswith("12 kB of buffers")
-    assert levers(found) == ["broadcast_buffers=no"]
+    cause = finding(buffers.rule(make_facts(changes={"broadcast_buffers": True}, buffer_bytes=12_000)))
+    assert evidence_of(cause) == {"buffers": 12_000}
+    assert "12 kB" in cause.claim
+    assert levers(cause) == ["broadcast_buffers=no"]
 
 
 def test_buffers_that_stay_or_do_not_exist_are_no_finding() -> None:
@@ -23,8 +24,8 @@ def test_buffers_that_stay_or_do_not_exist_are_no_finding() -> None:
 
 
 def test_looking_for_unused_parameters_is_advised_against() -> None:
-    found = finding(unused_parameters.rule(make_facts(changes=LOOKING)))
-    assert levers(found) == ["find_unused_parameters=no"]
+    cause = finding(unused_parameters.rule(make_facts(changes=LOOKING)))
+    assert levers(cause) == ["find_unused_parameters=no"]
 
 
 def test_a_static_graph_looks_once() -> None:
@@ -32,15 +33,15 @@ def test_a_static_graph_looks_once() -> None:
     assert unused_parameters.rule(make_facts()) is None
 
 
-def test_launches_that_differ_are_doubted() -> None:
+def test_launches_that_differ_are_a_finding() -> None:
     facts = make_facts()
     differing = make_configuration(facts.trial, 0.1, 0.12, 0.14)
-    found = finding(
+    cause = finding(
         unstable.rule(dataclasses.replace(facts, row=dataclasses.replace(facts.row, configuration=differing)))
     )
-    assert "launches differ by " in found.claim
-    assert [one.name for one in found.evidence] == ["doubt 1"]
-    assert found.share == 0.0
+    assert "launches differ by " in cause.claim
+    assert [evidence.name for evidence in cause.evidence] == ["doubt 1"]
+    assert cause.share == 0.0
 
 
 def test_a_calm_machine_is_not_doubted() -> None:

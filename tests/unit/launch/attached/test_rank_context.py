@@ -55,12 +55,12 @@ _STEP = {
 
 
 def test_a_step_of_srun_makes_a_rank() -> None:
-    place = rank_context(_STEP)
-    assert place is not None
-    assert (place.rank, place.world_size) == (1, 3)
+    context = rank_context(_STEP)
+    assert context is not None
+    assert (context.rank, context.world_size) == (1, 3)
     port = port_of("77", 2)
-    assert place.rendezvous == f"n3:{port}"
-    assert place.variables == {
+    assert context.rendezvous == f"n3:{port}"
+    assert context.variables == {
         "RANK": "1",
         "WORLD_SIZE": "3",
         "LOCAL_RANK": "1",
@@ -73,11 +73,11 @@ def test_a_step_of_srun_makes_a_rank() -> None:
 
 def test_ranks_of_one_host_meet_in_a_directory_and_stay_on_the_loopback() -> None:
     alone = {**_STEP, "SLURM_STEP_NODELIST": "n3", "SLURM_STEP_TASKS_PER_NODE": "3"}
-    place = rank_context(alone)
-    assert place is not None
-    assert (place.rendezvous, place.directory) == (None, "77.2.0")
-    assert "MASTER_PORT" not in place.variables
-    assert place.variables["GLOO_SOCKET_IFNAME"] == place.variables["NCCL_SOCKET_IFNAME"] == "lo"
+    context = rank_context(alone)
+    assert context is not None
+    assert (context.rendezvous, context.directory) == (None, "77.2.0")
+    assert "MASTER_PORT" not in context.variables
+    assert context.variables["GLOO_SOCKET_IFNAME"] == context.variables["NCCL_SOCKET_IFNAME"] == "lo"
     chosen = rank_context({**alone, "NCCL_SOCKET_IFNAME": "ib0", "SLURM_RESTART_COUNT": "2"})
     assert chosen is not None and "NCCL_SOCKET_IFNAME" not in chosen.variables
     assert chosen.directory == "77.2.2"  # a job that starts anew counts its steps anew
@@ -98,9 +98,9 @@ def test_steps_and_jobs_have_ports_of_their_own() -> None:
 
 
 def test_an_address_that_was_given_is_kept() -> None:
-    place = rank_context({**_STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242"})
-    assert place is not None
-    assert place.rendezvous == "10.0.0.1:4242"
+    context = rank_context({**_STEP, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242"})
+    assert context is not None
+    assert context.rendezvous == "10.0.0.1:4242"
     assert stray_variables({**_STEP, "MASTER_ADDR": "10.0.0.1"}) == []
 
 
@@ -123,8 +123,8 @@ def test_a_shell_in_a_job_is_no_rank(change: dict[str, str]) -> None:
 
 
 def test_a_step_started_from_such_a_shell_has_ranks() -> None:
-    place = rank_context({**_STEP, "SLURM_PTY_PORT": "41000"}, on_terminal=False)
-    assert place is not None and place.world_size > 1
+    context = rank_context({**_STEP, "SLURM_PTY_PORT": "41000"}, on_terminal=False)
+    assert context is not None and context.world_size > 1
 
 
 def test_a_single_stray_variable_does_not_hide_a_step() -> None:

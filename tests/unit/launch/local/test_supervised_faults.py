@@ -138,7 +138,7 @@ _HANGS = {
 
 
 @pytest.mark.parametrize("fault", _HANGS)
-def test_a_silent_rank_is_named_and_stacks_are_written(begin: Begin, fault: str) -> None:
+def test_a_stalled_rank_is_named_and_stacks_are_written(begin: Begin, fault: str) -> None:
     reason, rank, step = _HANGS[fault]
     launch = begin(fault)
     outcome = launch.run(warmup_timeout=1.0, init_timeout=2.0)

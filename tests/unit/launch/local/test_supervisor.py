@@ -92,7 +92,7 @@ def test_a_rank_that_finished_may_end_badly(tmp_path: Path) -> None:
 
 def test_an_echo_of_another_ranks_end_is_not_blamed(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [1, -9])
-    play.at(0, Stage.STEADY, 5)  # behind, and the first to speak
+    play.at(0, Stage.STEADY, 5)  # behind, and the first to report
     play.at(1, Stage.STEADY, 6)
     play.wrote(0, "RuntimeError: Connection closed by peer [127.0.0.1]:1", at_s=1.0)
     outcome = play.supervisor().run()
@@ -110,7 +110,7 @@ def test_of_two_errors_the_one_with_less_progress_is_blamed(tmp_path: Path) -> N
     assert (outcome.rank, outcome.reason) == (1, "rank 1 failed at step 5: ValueError: mine")
 
 
-def test_a_rank_that_leaves_before_its_first_step_is_said_so(tmp_path: Path) -> None:
+def test_a_rank_that_leaves_before_its_first_step_is_reported(tmp_path: Path) -> None:
     outcome = _Stage(tmp_path, [0]).supervisor().run()
     assert (outcome.status, outcome.rank, outcome.step) == ("failed", 0, None)
     assert outcome.reason == "rank 0 exited before its first step with code 0 and without a result"
@@ -127,15 +127,15 @@ def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
     assert outcome.reason.startswith("ranks 1, 2 hang at step 5: no progress for 0 s")
 
 
-def test_a_slow_warm_up_stretches_the_limit_for_silence(tmp_path: Path) -> None:
+def test_a_slow_warm_up_extends_the_stall_limit(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [None])
     play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 5.0))
-    one = play.ranks[0]
+    rank = play.ranks[0]
     supervisor = play.supervisor()
-    one.stage = Stage.STEADY
-    assert supervisor._time_limit_s(one) == 100.0
+    rank.stage = Stage.STEADY
+    assert supervisor._time_limit_s(rank) == 100.0
     play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 0.1))
-    assert supervisor._time_limit_s(one) == 30.0
+    assert supervisor._time_limit_s(rank) == 30.0
 
 
 def test_ranks_that_outlast_sigkill_do_not_hold_the_launcher(tmp_path: Path) -> None:

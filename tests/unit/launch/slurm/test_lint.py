@@ -72,16 +72,16 @@ def test_a_good_script_is_clean() -> None:
 )
 def test_each_mistake_is_found_at_its_line(old: str, new: str, line: int, words: str) -> None:
     assert old in _GOOD
-    (found,) = lint(_GOOD.replace(old, new))
-    assert (found.line, words in found.what) == (line, True), found
-    assert found.fix
+    (mistake,) = lint(_GOOD.replace(old, new))
+    assert (mistake.line, words in mistake.what) == (line, True), mistake
+    assert mistake.fix
 
 
 def test_missing_cores_are_found() -> None:
     script = _GOOD.replace("#SBATCH --cpus-per-task=32\n", "").replace(" --cpus-per-task=32", "")
-    (found,) = lint(script)
-    assert found.line == 4
-    assert "no --cpus-per-task" in found.what
+    (mistake,) = lint(script)
+    assert mistake.line == 4
+    assert "no --cpus-per-task" in mistake.what
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_missing_cores_are_found() -> None:
 )
 def test_tasks_are_counted_as_srun_does(job: str, step: str, tasks: int) -> None:
     script = _GOOD.replace("--ntasks-per-node=1 ", job).replace("srun --cpus", f"srun {step} --cpus")
-    found = lint(script)
-    assert [f"{tasks} tasks per node" in one.what for one in found] == [True] * (tasks > 1)
+    mistakes = lint(script)
+    assert [f"{tasks} tasks per node" in mistake.what for mistake in mistakes] == [True] * (tasks > 1)
 
 
 def test_tasks_that_srun_ignores_have_a_fix_of_their_own() -> None:
     script = _GOOD.replace("--ntasks-per-node=1 ", "--ntasks-per-node=4 ")
-    (found,) = lint(script.replace("srun --cpus", "srun --ntasks-per-node=1 --cpus"))
-    assert (found.line, "srun ignores" in found.what) == (9, True)
-    assert lint(script.replace("srun --cpus", f"{found.fix} --cpus")) == []
+    (mistake,) = lint(script.replace("srun --cpus", "srun --ntasks-per-node=1 --cpus"))
+    assert (mistake.line, "srun ignores" in mistake.what) == (9, True)
+    assert lint(script.replace("srun --cpus", f"{mistake.fix} --cpus")) == []
 
 
 def test_one_task_for_each_of_many_nodes_is_right() -> None:
@@ -136,21 +136,21 @@ def test_a_task_may_have_all_gpus_of_its_node() -> None:
 @pytest.mark.parametrize("flag", ["--nproc_per_node=4", "--nproc-per-node 4", '--nproc_per_node="4"'])
 def test_more_ranks_than_gpus_are_found(asked: str, fixed: str | None, flag: str) -> None:
     script = _GOOD.replace("--gpus-per-node=4", asked).replace("--nproc_per_node=4 ", f"\\\n  {flag} ")
-    found = lint(script)
+    mistakes = lint(script)
     if fixed is None:
-        assert found == []
+        assert mistakes == []
         return
-    (one,) = found
-    assert (one.line, one.what.startswith("4 ranks on a node with ")) == (10, True), one
-    fewer, more = one.fix.split(", or ")
+    (mistake,) = mistakes
+    assert (mistake.line, mistake.what.startswith("4 ranks on a node with ")) == (10, True), mistake
+    fewer, more = mistake.fix.split(", or ")
     assert more.startswith(f"{fixed} instead of ")
     assert lint(script.replace(asked, fixed)) == lint(script.replace(flag, fewer)) == []
 
 
 def test_ranks_in_a_variable_are_found_where_they_are_started() -> None:
     script = _GOOD.replace("--gpus-per-node=4", "--gres=gpu:2").replace("node=4 ", "node=$ranks ")
-    (found,) = lint(script.replace("port=$", "ranks=4\nport=$"))
-    assert (found.line, found.what) == (10, "4 ranks on a node with 2 requested GPUs")
+    (mistake,) = lint(script.replace("port=$", "ranks=4\nport=$"))
+    assert (mistake.line, mistake.what) == (10, "4 ranks on a node with 2 requested GPUs")
 
 
 @pytest.mark.parametrize(
@@ -174,12 +174,12 @@ def test_ranks_that_have_their_gpus_are_left_alone(asked: str, ranks: str) -> No
 
 def test_the_gpus_of_a_step_count_before_those_of_the_job() -> None:
     step = _GOOD.replace("srun --cpus", "srun --gres=gpu:2 --cpus")
-    assert [(one.line, "2 requested GPUs" in one.what) for one in lint(step)] == [(9, True)]
+    assert [(mistake.line, "2 requested GPUs" in mistake.what) for mistake in lint(step)] == [(9, True)]
 
 
 def test_tasks_without_torchrun_are_ranks() -> None:
     script = _GOOD.replace("--ntasks-per-node=1", "--ntasks-per-node=4").replace("torchrun", "python")
-    assert [one.what for one in lint(script) if "launcher" in one.what] == []
+    assert [mistake.what for mistake in lint(script) if "launcher" in mistake.what] == []
 
 
 def test_a_script_that_people_copy_has_all_of_them() -> None:
@@ -190,8 +190,8 @@ def test_a_script_that_people_copy_has_all_of_them() -> None:
 #SBATCH --gpus-per-task=1
 srun --mpi=pmix torchrun --nproc_per_node=4 --rdzv_endpoint=$SLURM_NODELIST:29500 train.py
 """
-    found = [(one.line, one.what.split(":")[0].split(" ")[0]) for one in lint(script)]
-    assert [line for line, _ in found] == [3, 4, 4, 5, 5, 5, 5]
+    lines_and_words = [(mistake.line, mistake.what.split(":")[0].split(" ")[0]) for mistake in lint(script)]
+    assert [line for line, _ in lines_and_words] == [3, 4, 4, 5, 5, 5, 5]
 
 
 def test_dos_line_breaks_are_one_mistake_and_hide_no_other() -> None:
@@ -209,9 +209,9 @@ def test_a_script_that_holds_itself_ends() -> None:
 def test_the_fix_of_a_commented_directive_works() -> None:
     line = "# SBATCH --time=10  # minutes"
     script = _GOOD.replace("export OMP", f"{line}\nexport OMP")
-    (found,) = lint(script)
-    assert (found.line, found.fix) == (6, "#SBATCH --time=10")
-    assert lint(script.replace(line, found.fix)) == []
+    (mistake,) = lint(script)
+    assert (mistake.line, mistake.fix) == (6, "#SBATCH --time=10")
+    assert lint(script.replace(line, mistake.fix)) == []
 
 
 @pytest.mark.parametrize(

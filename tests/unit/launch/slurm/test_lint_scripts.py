@@ -272,9 +272,11 @@ def test_good_scripts_are_clean(name: str) -> None:
 @pytest.mark.parametrize("name", _BAD)
 def test_bad_scripts_have_all_their_mistakes(name: str) -> None:
     script, expected = _BAD[name]
-    found = lint(script)
-    assert [one.line for one in found] == [line for line, _ in expected], found
-    assert [words for one, (_, words) in zip(found, expected, strict=True) if words not in one.what] == []
+    mistakes = lint(script)
+    assert [mistake.line for mistake in mistakes] == [line for line, _ in expected], mistakes
+    assert [
+        words for mistake, (_, words) in zip(mistakes, expected, strict=True) if words not in mistake.what
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -315,6 +317,6 @@ def test_words_that_start_nothing_are_no_launchers(line: str) -> None:
 )
 def test_launchers_are_found_behind_other_words(command: str) -> None:
     top = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --cpus-per-task=8\nexport OMP_NUM_THREADS=8\n"
-    assert [(one.line, one.what[:16]) for one in lint(f"{top}{command} train.py\n")] == [
+    assert [(mistake.line, mistake.what[:16]) for mistake in lint(f"{top}{command} train.py\n")] == [
         (2, "4 tasks per node")
     ]

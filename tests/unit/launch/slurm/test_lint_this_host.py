@@ -34,18 +34,18 @@ _BAD = [
 @pytest.mark.parametrize(("script", "line"), _BAD)
 def test_this_host_is_found_and_fixed(script: str, line: int, host: str) -> None:
     written = f"[{host}]" if host == "::1" and "@:" in script else host
-    found = lint(_TOP + script.replace("@", written) + "\n")
-    assert [one.line for one in found] == [line], found
-    assert "rendezvous of 2 nodes is this host" in found[0].what
-    assert found[0].fix == f"use the first host: {_FIRST}"
+    mistakes = lint(_TOP + script.replace("@", written) + "\n")
+    assert [mistake.line for mistake in mistakes] == [line], mistakes
+    assert "rendezvous of 2 nodes is this host" in mistakes[0].what
+    assert mistakes[0].fix == f"use the first host: {_FIRST}"
     first = f"first={_FIRST}\n" + script.replace("@", "$first") + "\n"
     assert lint(_TOP + first) == []
 
 
 def test_torchrun_does_not_read_the_variable_so_the_fix_hands_it_over() -> None:
-    (found,) = lint(_TOP + "export MASTER_ADDR=localhost\nsrun torchrun --nnodes=2 train.py\n")
-    assert found.line == 7
-    assert found.fix == f"use the first host: {_FIRST}, and torchrun --master_addr=$MASTER_ADDR"
+    (mistake,) = lint(_TOP + "export MASTER_ADDR=localhost\nsrun torchrun --nnodes=2 train.py\n")
+    assert mistake.line == 7
+    assert mistake.fix == f"use the first host: {_FIRST}, and torchrun --master_addr=$MASTER_ADDR"
 
 
 @pytest.mark.parametrize(("script", "_line"), _BAD)

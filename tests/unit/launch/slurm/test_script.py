@@ -68,7 +68,7 @@ def test_scripts_are_as_written_down(name: str, job: SlurmJob) -> None:
 
 @pytest.mark.parametrize("field", ["name", "partition", "account", "time"])
 @pytest.mark.parametrize("value", _HOSTILE)
-def test_hostile_words_are_refused(field: str, value: str) -> None:
+def test_unsafe_words_are_refused(field: str, value: str) -> None:
     with pytest.raises(BadInput):
         sbatch_script(dataclasses.replace(_CPU, **{field: value}))
 
@@ -170,28 +170,28 @@ _OLD = '{"launch":0,"status":"ok"}\n'
 
 
 def test_a_job_that_came_on_goes_back_to_the_queue(tmp_path: Path) -> None:
-    code, said = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 4", 0, before=_OLD)
-    assert said == "requeued; what is finished is kept\nscontrol requeue 5\n"
+    code, output = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 4", 0, before=_OLD)
+    assert output == "requeued; what is finished is kept\nscontrol requeue 5\n"
     assert code == 4  # the step's status, not that of a `wait` that the signal ended
 
 
 @pytest.mark.parametrize("before", [None, "", _OLD, '{"launch":0,"status":"failed"}\n'])
 def test_a_job_that_finished_nothing_does_not_go_back(tmp_path: Path, before: str | None) -> None:
-    code, said = _run_script(tmp_path, f"{_SIGNAL}; exit 0", 0, before=before)
-    assert "scalescope: nothing was finished since the start: not requeued" in said
-    assert "scontrol" not in said
+    code, output = _run_script(tmp_path, f"{_SIGNAL}; exit 0", 0, before=before)
+    assert "scalescope: nothing was finished since the start: not requeued" in output
+    assert "scontrol" not in output
     assert code == 0
 
 
 def test_a_job_goes_back_twenty_times_only(tmp_path: Path) -> None:
-    _, said = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 0", 0, SLURM_RESTART_COUNT="20")
-    assert "scalescope: started 20 times and not finished: giving up" in said
-    assert "scontrol" not in said
+    _, output = _run_script(tmp_path, f"{_FINISH}; {_SIGNAL}; exit 0", 0, SLURM_RESTART_COUNT="20")
+    assert "scalescope: started 20 times and not finished: giving up" in output
+    assert "scontrol" not in output
 
 
 def test_a_step_that_ends_while_the_signal_is_handled_keeps_its_status(tmp_path: Path) -> None:
-    code, said = _run_script(tmp_path, f"{_FINISH}; kill -USR1 $BATCH; exit 0", 0)
-    assert "scontrol requeue 5" in said
+    code, output = _run_script(tmp_path, f"{_FINISH}; kill -USR1 $BATCH; exit 0", 0)
+    assert "scontrol requeue 5" in output
     assert code == 0
 
 

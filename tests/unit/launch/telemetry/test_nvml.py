@@ -1,4 +1,4 @@
-"""What a GPU says of itself, asked through a made-up `pynvml`: units, silence, and reasons for it."""
+"""Readings of a GPU through a made-up `pynvml`: units, missing values, and their reasons."""
 
 import sys
 from collections.abc import Callable
@@ -100,9 +100,9 @@ def test_readings_and_limits_are_in_si_units(driver: FakeDriver) -> None:
     assert nvml.limits("GPU-a") == {"power_limit_w": 700.0, "sm_clock_limit_hz": 1.98e9}
 
 
-def test_what_the_driver_wrote_down_is_in_si_units_by_the_wall_clock(driver: FakeDriver) -> None:
-    found = Nvml(["GPU-a"]).history("GPU-a")
-    assert found == {
+def test_driver_samples_are_in_si_units_by_the_wall_clock(driver: FakeDriver) -> None:
+    history = Nvml(["GPU-a"]).history("GPU-a")
+    assert history == {
         "utilization": [(1_700_000_000.2, 0.73), (1_700_000_000.4, 0.0)],
         "power_w": [(1_700_000_000.02, 412.5), (1_700_000_000.04, 87.25)],
     }
@@ -161,14 +161,12 @@ def test_a_question_that_a_gpu_does_not_answer_is_left_out(
         ("nvmlDeviceGetMaxClockInfo", {"power_limit_w": 700.0}),
     ],
 )
-def test_a_limit_that_is_not_told_is_left_out(
-    driver: FakeDriver, question: str, left: dict[str, float]
-) -> None:
+def test_an_unknown_limit_is_left_out(driver: FakeDriver, question: str, left: dict[str, float]) -> None:
     driver.answer(question, _silent)
     assert Nvml(["GPU-a"]).limits("GPU-a") == left
 
 
-def test_a_missing_module_is_a_problem_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_is_a_problem_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it fails then
     nvml = Nvml(["GPU-a"])
     assert nvml.problem == "the Python module pynvml is missing; pip install nvidia-ml-py installs it"
@@ -176,7 +174,7 @@ def test_a_missing_module_is_a_problem_that_says_how_to_get_it(monkeypatch: pyte
     nvml.close()
 
 
-def test_a_driver_that_does_not_open_is_a_problem_in_its_own_words(driver: FakeDriver) -> None:
+def test_a_driver_that_does_not_open_is_a_problem_with_its_message(driver: FakeDriver) -> None:
     def refuse() -> None:
         raise FakeError("Driver Not Loaded")
 
@@ -196,7 +194,7 @@ def test_a_gpu_that_is_not_found_is_a_problem_and_nothing_stays_open(driver: Fak
     assert driver.opened == 0
 
 
-def test_without_gpus_nobody_asks_for_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gpus_the_module_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert Nvml([]).problem is None
 
@@ -208,7 +206,7 @@ def test_an_id_gets_the_prefix_that_nvml_knows_it_by(driver: FakeDriver) -> None
     assert (nvml.read("GPU-1c"), nvml.history("GPU-1c")) == ({}, {})
 
 
-def test_a_closed_one_says_nothing_more_and_closes_once(driver: FakeDriver) -> None:
+def test_a_closed_nvml_reads_nothing_and_closes_once(driver: FakeDriver) -> None:
     nvml = Nvml(["GPU-a"])
     assert driver.opened == 1
     nvml.close()

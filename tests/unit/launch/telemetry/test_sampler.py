@@ -18,7 +18,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.attached import launcher as attached
 from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.probing import Node
-from scalescope.launch.telemetry import sampler as telemetry
+from scalescope.launch.telemetry import sampler as sampler_module
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of, host_ticks, process_ticks
 from scalescope.results.result import WINDOW, RankRecord
 from scalescope.results.run_folder import RunFolder
@@ -65,69 +65,69 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     made = Host(tmp_path)
     clocks = SimpleNamespace(monotonic=lambda: made.now_s, time=lambda: made.wall_s)
-    monkeypatch.setattr(telemetry, "time", clocks)
-    monkeypatch.setattr(telemetry, "_TICKS_PER_S", _TICKS_PER_S)
+    monkeypatch.setattr(sampler_module, "time", clocks)
+    monkeypatch.setattr(sampler_module, "_TICKS_PER_S", _TICKS_PER_S)
     return made
 
 
-def looking_at(host: Host, uuids: Sequence[str] = (), pids: Sequence[int] = ()) -> Telemetry:
+def sampler_of(host: Host, uuids: Sequence[str] = (), pids: Sequence[int] = ()) -> Telemetry:
     return Telemetry(uuids, lambda: pids, host.proc)
 
 
-def look_after(seen: Telemetry, host: Host, *moments_s: float) -> None:
-    """A look at each of these times after the beginning."""
+def sample_at(sampler: Telemetry, host: Host, *moments_s: float) -> None:
+    """Take a sample at each of these times after the beginning."""
     for moment in moments_s:
         host.now_s = _BEGIN_S + moment
-        seen.sample()
+        sampler.sample()
 
 
-def between(seen: Telemetry, begin_s: float, end_s: float) -> dict[str, Any]:
+def between(sampler: Telemetry, begin_s: float, end_s: float) -> dict[str, Any]:
     """What a window holds, its ends counted from the beginning."""
-    return seen.between(_BEGIN_S + begin_s, _BEGIN_S + end_s)
+    return sampler.between(_BEGIN_S + begin_s, _BEGIN_S + end_s)
 
 
-def all_of(seen: Telemetry) -> dict[str, Any]:
-    return seen.between(0.0, 1e9)
+def all_of(sampler: Telemetry) -> dict[str, Any]:
+    return sampler.between(0.0, 1e9)
 
 
-def test_a_look_too_soon_after_another_is_not_taken(host: Host) -> None:
-    seen = looking_at(host)
-    look_after(seen, host, 0.0, 0.0, 0.1, 0.19, 0.25, 0.3, 0.44, 0.5)
-    assert (all_of(seen)["looks"], all_of(seen)["interval_s"]) == (3, 0.2)  # at 0, 0.25 and 0.5
+def test_a_sample_too_soon_after_another_is_not_taken(host: Host) -> None:
+    sampler = sampler_of(host)
+    sample_at(sampler, host, 0.0, 0.0, 0.1, 0.19, 0.25, 0.3, 0.44, 0.5)
+    assert (all_of(sampler)["looks"], all_of(sampler)["interval_s"]) == (3, 0.2)  # at 0, 0.25 and 0.5
 
 
-def test_a_window_holds_what_was_seen_between_its_ends(host: Host) -> None:
-    seen = looking_at(host, pids=[41])
-    for second, (busy, idle, own) in enumerate([(0, 0, 0), (100, 0, 100), (30, 70, 20), (90, 10, 60)]):
+def test_a_window_holds_the_samples_between_its_ends(host: Host) -> None:
+    sampler = sampler_of(host, pids=[41])
+    for second, (busy, idle, rank_ticks) in enumerate([(0, 0, 0), (100, 0, 100), (30, 70, 20), (90, 10, 60)]):
         host.host(busy=busy, idle=idle)
-        host.process(41, user=own + second * 1_000, system=0)
-        look_after(seen, host, float(second))
-    found = seen.between(1_001.0, 1_002.0)
-    assert found["looks"] == 2
-    assert found["cpu"] == {"host_utilization": 0.3, "rank_busy_cores": [9.2]}
-    assert seen.between(1_000.5, 1_002.5) == found
-    assert seen.between(1_000.0, 1_003.0)["looks"] == 4
+        host.process(41, user=rank_ticks + second * 1_000, system=0)
+        sample_at(sampler, host, float(second))
+    window = sampler.between(1_001.0, 1_002.0)
+    assert window["looks"] == 2
+    assert window["cpu"] == {"host_utilization": 0.3, "rank_busy_cores": [9.2]}
+    assert sampler.between(1_000.5, 1_002.5) == window
+    assert sampler.between(1_000.0, 1_003.0)["looks"] == 4
 
 
 def test_the_host_s_share_and_the_ranks_cores_are_what_was_computed_in_the_window(host: Host) -> None:
-    seen = looking_at(host, pids=[41, 42])
+    sampler = sampler_of(host, pids=[41, 42])
     host.host(busy=9_999, idle=5)
     host.process(41, user=500, system=70)
     host.process(42, user=0, system=0)
-    look_after(seen, host, 0.0)
+    sample_at(sampler, host, 0.0)
     host.host(busy=300, idle=500)
     host.process(41, user=680, system=90)
     host.process(42, user=10, system=40)
-    look_after(seen, host, 2.0)
-    assert all_of(seen)["cpu"] == {"host_utilization": 0.375, "rank_busy_cores": [1.0, 0.25]}
+    sample_at(sampler, host, 2.0)
+    assert all_of(sampler)["cpu"] == {"host_utilization": 0.375, "rank_busy_cores": [1.0, 0.25]}
 
 
 def test_waiting_for_a_disk_is_idle(host: Host) -> None:
-    seen = looking_at(host)
-    look_after(seen, host, 0.0)
+    sampler = sampler_of(host)
+    sample_at(sampler, host, 0.0)
     host.host(busy=100, idle=100, waiting=200)
-    look_after(seen, host, 1.0)
-    assert all_of(seen)["cpu"] == {"host_utilization": 0.25}
+    sample_at(sampler, host, 1.0)
+    assert all_of(sampler)["cpu"] == {"host_utilization": 0.25}
 
 
 def test_all_kinds_of_work_are_busy_and_guests_are_not_counted_twice(tmp_path: Path) -> None:
@@ -150,71 +150,73 @@ def test_what_is_gone_or_torn_has_no_ticks(tmp_path: Path) -> None:
 
 
 def test_a_process_that_vanished_is_unknown_and_not_idle(host: Host) -> None:
-    seen = looking_at(host, pids=[41, 42])
+    sampler = sampler_of(host, pids=[41, 42])
     host.process(41, user=0, system=0)
     host.process(42, user=0, system=0)
-    look_after(seen, host, 0.0)
+    sample_at(sampler, host, 0.0)
     host.host(busy=100, idle=100)
     host.end(42)
-    look_after(seen, host, 1.0)
-    assert all_of(seen)["cpu"] == {"host_utilization": 0.5}
+    sample_at(sampler, host, 1.0)
+    assert all_of(sampler)["cpu"] == {"host_utilization": 0.5}
 
 
-def test_a_host_that_says_nothing_is_unknown_and_its_ranks_are_known(host: Host) -> None:
+def test_an_unreadable_host_is_unknown_and_its_ranks_are_known(host: Host) -> None:
     (host.proc / "stat").unlink()
-    seen = looking_at(host, pids=[41])
+    sampler = sampler_of(host, pids=[41])
     host.process(41, user=0, system=0)
-    look_after(seen, host, 0.0)
+    sample_at(sampler, host, 0.0)
     host.process(41, user=50, system=0)
-    look_after(seen, host, 1.0)
-    assert all_of(seen)["cpu"] == {"rank_busy_cores": [0.5]}
+    sample_at(sampler, host, 1.0)
+    assert all_of(sampler)["cpu"] == {"rank_busy_cores": [0.5]}
 
 
 def test_a_host_whose_ticks_stand_still_is_unknown(host: Host) -> None:
-    seen = looking_at(host)
-    look_after(seen, host, 0.0, 1.0)
-    assert all_of(seen)["cpu"] == {}
+    sampler = sampler_of(host)
+    sample_at(sampler, host, 0.0, 1.0)
+    assert all_of(sampler)["cpu"] == {}
 
 
-def test_one_look_gives_no_rates(host: Host) -> None:
-    seen = looking_at(host, pids=[41])
+def test_one_sample_gives_no_rates(host: Host) -> None:
+    sampler = sampler_of(host, pids=[41])
     host.process(41, user=10, system=0)
-    look_after(seen, host, 0.0)
-    assert all_of(seen) == {"looks": 1, "interval_s": 0.2, "cpu": {}}
+    sample_at(sampler, host, 0.0)
+    assert all_of(sampler) == {"looks": 1, "interval_s": 0.2, "cpu": {}}
 
 
-def test_without_a_look_in_the_window_it_says_so_and_gives_no_figures(host: Host) -> None:
-    seen = looking_at(host)
-    assert all_of(seen) == {"looks": 0, "interval_s": 0.2, "cpu": {}}
-    look_after(seen, host, 0.0, 5.0)
-    assert between(seen, 1.0, 4.0) == {"looks": 0, "interval_s": 0.2, "cpu": {}}
+def test_without_a_sample_in_the_window_there_are_no_figures(host: Host) -> None:
+    sampler = sampler_of(host)
+    assert all_of(sampler) == {"looks": 0, "interval_s": 0.2, "cpu": {}}
+    sample_at(sampler, host, 0.0, 5.0)
+    assert between(sampler, 1.0, 4.0) == {"looks": 0, "interval_s": 0.2, "cpu": {}}
 
 
-def test_many_looks_are_thinned_out_and_later_ones_come_less_often(
+def test_many_samples_are_thinned_out_and_later_ones_taken_less_often(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
-    seen = looking_at(host)
-    look_after(seen, host, *range(10))
-    assert (all_of(seen)["looks"], all_of(seen)["interval_s"]) == (10, 0.2)
+    monkeypatch.setattr(sampler_module, "_MOST_SAMPLES", 10)
+    sampler = sampler_of(host)
+    sample_at(sampler, host, *range(10))
+    assert (all_of(sampler)["looks"], all_of(sampler)["interval_s"]) == (10, 0.2)
     host.host(busy=30, idle=70)
-    look_after(seen, host, 10)
-    found = all_of(seen)
-    assert (found["looks"], found["interval_s"]) == (6, 0.4)  # at 0, 2, 4, 6, 8 and 10
-    assert found["cpu"] == {"host_utilization": 0.3}  # both ends of the window are still there
-    assert seen.between(1_002.5, 1_003.5)["looks"] == 0
-    look_after(seen, host, 10.3)
-    assert all_of(seen)["looks"] == 6
-    look_after(seen, host, 10.5)
-    assert all_of(seen)["looks"] == 7
+    sample_at(sampler, host, 10)
+    window = all_of(sampler)
+    assert (window["looks"], window["interval_s"]) == (6, 0.4)  # at 0, 2, 4, 6, 8 and 10
+    assert window["cpu"] == {"host_utilization": 0.3}  # both ends of the window are still there
+    assert sampler.between(1_002.5, 1_003.5)["looks"] == 0
+    sample_at(sampler, host, 10.3)
+    assert all_of(sampler)["looks"] == 6
+    sample_at(sampler, host, 10.5)
+    assert all_of(sampler)["looks"] == 7
 
 
-def test_a_long_run_keeps_a_bounded_number_of_looks(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
-    seen = looking_at(host)
-    look_after(seen, host, *(0.25 * number for number in range(1_000)))
-    assert 5 <= all_of(seen)["looks"] <= 10
-    assert all_of(seen)["interval_s"] == pytest.approx(0.2 * 2**7)  # ten of these are more than 250 s
+def test_a_long_run_keeps_a_bounded_number_of_cpu_samples(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler_module, "_MOST_SAMPLES", 10)
+    sampler = sampler_of(host)
+    sample_at(sampler, host, *(0.25 * number for number in range(1_000)))
+    assert 5 <= all_of(sampler)["looks"] <= 10
+    assert all_of(sampler)["interval_s"] == pytest.approx(0.2 * 2**7)  # ten of these are more than 250 s
 
 
 Samples = dict[str, list[tuple[float, float]]]
@@ -266,7 +268,7 @@ class FakeNvml:
 @pytest.fixture
 def gpus(host: Host, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     made = FakeNvml(host)
-    monkeypatch.setattr(telemetry, "Nvml", lambda uuids: made)
+    monkeypatch.setattr(sampler_module, "Nvml", lambda uuids: made)
     return made
 
 
@@ -274,17 +276,15 @@ def _temperatures(count: int) -> list[dict[str, float]]:
     return [{"temperature_c": float(number)} for number in range(count)]
 
 
-def test_gpus_are_asked_once_a_second_while_processors_are_looked_at_more_often(
-    host: Host, gpus: FakeNvml
-) -> None:
+def test_gpus_are_queried_once_a_second_and_cpus_more_often(host: Host, gpus: FakeNvml) -> None:
     gpus.states = {"a": _temperatures(9)}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, *(0.25 * number for number in range(12)))
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, *(0.25 * number for number in range(12)))
     assert gpus.asked_s == [0.0, 1.0, 2.0]
     assert gpus.history_s == []
-    found = between(seen, 0.0, 3.0)
-    assert (found["looks"], found["interval_s"]) == (12, 0.2)
-    assert found["gpus"]["a"]["temperature_c"] == [0.0, 1.0, 2.0]
+    window = between(sampler, 0.0, 3.0)
+    assert (window["looks"], window["interval_s"]) == (12, 0.2)
+    assert window["gpus"]["a"]["temperature_c"] == [0.0, 1.0, 2.0]
 
 
 def test_a_gpu_s_states_are_kept_raw_with_its_limits(host: Host, gpus: FakeNvml) -> None:
@@ -292,9 +292,9 @@ def test_a_gpu_s_states_are_kept_raw_with_its_limits(host: Host, gpus: FakeNvml)
         "a": [{"temperature_c": 50.0, "sm_clock_hz": 3e8}, {"temperature_c": 70.0}, {"temperature_c": 90.0}],
         "b": [{"sm_clock_hz": 1.0}, {"sm_clock_hz": 2.0}, {"sm_clock_hz": 3.0}],
     }
-    seen = looking_at(host, ["a", "b"])
-    look_after(seen, host, 0.0, 1.0, 2.0)
-    assert between(seen, 0.0, 1.0)["gpus"] == {
+    sampler = sampler_of(host, ["a", "b"])
+    sample_at(sampler, host, 0.0, 1.0, 2.0)
+    assert between(sampler, 0.0, 1.0)["gpus"] == {
         "a": {"temperature_c": [50.0, 70.0], "sm_clock_hz": [3e8], "power_limit_w": 700.0},
         "b": {"sm_clock_hz": [1.0, 2.0], "power_limit_w": 700.0},
     }
@@ -314,26 +314,26 @@ def test_the_state_up_to_a_second_before_a_window_is_the_window_s_too(
     host: Host, gpus: FakeNvml, begin_s: float, end_s: float, expected: list[float]
 ) -> None:
     gpus.states = {"a": _temperatures(9)}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, *range(9))
-    assert between(seen, begin_s, end_s)["gpus"]["a"]["temperature_c"] == expected
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, *range(9))
+    assert between(sampler, begin_s, end_s)["gpus"]["a"]["temperature_c"] == expected
 
 
 def test_a_gpu_without_a_state_or_a_sample_in_the_window_is_missing(host: Host, gpus: FakeNvml) -> None:
     gpus.states = {"a": _temperatures(2)}
     gpus.samples = {"a": {"power_w": [(0.5, 100.0), (9.5, 200.0)]}}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, 0.0, 9.0)
-    assert between(seen, 3.0, 8.0)["gpus"] == {}
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, 0.0, 9.0)
+    assert between(sampler, 3.0, 8.0)["gpus"] == {}
 
 
 def test_samples_of_the_driver_count_inside_the_window_only(host: Host, gpus: FakeNvml) -> None:
     moments = (0.5, 1.999, 2.001, 2.5, 3.999, 4.001, 5.5)
     gpus.samples = {"a": {"power_w": [(at_s, at_s * 100) for at_s in moments]}}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, 6.0)
-    found = between(seen, 2.0, 4.0)["gpus"]
-    assert found == {"a": {"power_w": [2.001 * 100, 250.0, 3.999 * 100], "power_limit_w": 700.0}}
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, 6.0)
+    figures = between(sampler, 2.0, 4.0)["gpus"]
+    assert figures == {"a": {"power_w": [2.001 * 100, 250.0, 3.999 * 100], "power_limit_w": 700.0}}
 
 
 def test_use_counts_where_all_that_a_sample_is_a_mean_of_lies_in_the_window(
@@ -341,10 +341,10 @@ def test_use_counts_where_all_that_a_sample_is_a_mean_of_lies_in_the_window(
 ) -> None:
     moments = (1.9, 2.001, 2.199, 2.201, 2.4, 3.999, 4.001, 4.2)
     gpus.samples = {"a": {"utilization": [(at_s, at_s / 10) for at_s in moments]}}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, 6.0)
-    found = between(seen, 2.0, 4.0)["gpus"]["a"]
-    assert found["utilization"] == [2.201 / 10, 2.4 / 10, 3.999 / 10]
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, 6.0)
+    figures = between(sampler, 2.0, 4.0)["gpus"]["a"]
+    assert figures["utilization"] == [2.201 / 10, 2.4 / 10, 3.999 / 10]
 
 
 def test_samples_of_each_gpu_are_its_own(host: Host, gpus: FakeNvml) -> None:
@@ -352,174 +352,170 @@ def test_samples_of_each_gpu_are_its_own(host: Host, gpus: FakeNvml) -> None:
         "a": {"utilization": [(1.0, 0.1), (2.0, 0.2)], "power_w": [(1.0, 10.0)]},
         "b": {"utilization": [(1.0, 0.9)], "power_w": [(1.0, 90.0), (2.0, 80.0)]},
     }
-    seen = looking_at(host, ["a", "b"])
-    look_after(seen, host, 3.0)
-    assert between(seen, 0.0, 3.0)["gpus"] == {
+    sampler = sampler_of(host, ["a", "b"])
+    sample_at(sampler, host, 3.0)
+    assert between(sampler, 0.0, 3.0)["gpus"] == {
         "a": {"utilization": [0.1, 0.2], "power_w": [10.0], "power_limit_w": 700.0},
         "b": {"utilization": [0.9], "power_w": [90.0, 80.0], "power_limit_w": 700.0},
     }
 
 
-def test_what_the_driver_wrote_down_is_fetched_every_five_seconds_and_at_the_end(
-    host: Host, gpus: FakeNvml
-) -> None:
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, *(0.5 * number for number in range(35)))
+def test_driver_samples_are_fetched_every_five_seconds_and_at_the_end(host: Host, gpus: FakeNvml) -> None:
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, *(0.5 * number for number in range(35)))
     assert gpus.history_s == [5.0, 10.0, 15.0]
     host.now_s = _BEGIN_S + 17.25
-    between(seen, 0.0, 16.0)
+    between(sampler, 0.0, 16.0)
     assert gpus.history_s == [5.0, 10.0, 15.0, 17.25]
 
 
-def test_a_long_window_has_all_that_was_written_down_once_though_the_driver_forgets(
+def test_a_long_window_has_every_driver_sample_once_even_if_the_driver_drops_them(
     host: Host, gpus: FakeNvml
 ) -> None:
     written = [(0.5 * number, 100.0 + number) for number in range(1, 41)]
     gpus.samples = {"a": {"power_w": written}}
     gpus.keeps_s = 7.0  # longer than they are apart, so that some are fetched twice
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, *(0.25 * number for number in range(81)))
-    assert all_of(seen)["gpus"]["a"]["power_w"] == [value for _, value in written]
-    assert all_of(seen)["gpus"]["a"]["power_w"] == [value for _, value in written]  # asked again
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, *(0.25 * number for number in range(81)))
+    assert all_of(sampler)["gpus"]["a"]["power_w"] == [value for _, value in written]
+    assert all_of(sampler)["gpus"]["a"]["power_w"] == [value for _, value in written]  # asked again
 
 
-def test_what_the_driver_forgot_before_it_was_fetched_is_missing(host: Host, gpus: FakeNvml) -> None:
+def test_driver_samples_dropped_before_being_fetched_are_missing(host: Host, gpus: FakeNvml) -> None:
     gpus.samples = {"a": {"power_w": [(float(second), float(second)) for second in range(1, 11)]}}
     gpus.keeps_s = 2.5
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, *range(11))
-    assert all_of(seen)["gpus"]["a"]["power_w"] == [3.0, 4.0, 5.0, 8.0, 9.0, 10.0]
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, *range(11))
+    assert all_of(sampler)["gpus"]["a"]["power_w"] == [3.0, 4.0, 5.0, 8.0, 9.0, 10.0]
 
 
 @pytest.mark.parametrize(
     "samples",
     [{}, {"utilization": [], "power_w": []}, {"utilization": [(9.0, 0.5)], "power_w": [(0.1, 5.0)]}],
 )
-def test_where_the_driver_keeps_no_samples_of_the_window_those_figures_are_missing_and_not_zero(
+def test_without_driver_samples_in_the_window_figures_are_missing_and_not_zero(
     host: Host, gpus: FakeNvml, samples: Samples
 ) -> None:
     gpus.states = {"a": _temperatures(1)}
     gpus.samples = {"a": samples}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, 1.0)
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, 1.0)
     host.now_s = _BEGIN_S + 10.0
-    assert between(seen, 0.5, 8.0)["gpus"] == {"a": {"temperature_c": [0.0], "power_limit_w": 700.0}}
+    assert between(sampler, 0.5, 8.0)["gpus"] == {"a": {"temperature_c": [0.0], "power_limit_w": 700.0}}
 
 
-def test_a_gpu_that_idles_is_known_to(host: Host, gpus: FakeNvml) -> None:
+def test_an_idle_gpu_is_known_to_be_idle(host: Host, gpus: FakeNvml) -> None:
     gpus.samples = {"a": {"utilization": [(1.0, 0.0)], "power_w": [(1.0, 0.0)]}}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, 2.0)
-    found = between(seen, 0.0, 2.0)["gpus"]["a"]
-    assert (found["utilization"], found["power_w"]) == ([0.0], [0.0])
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, 2.0)
+    figures = between(sampler, 0.0, 2.0)["gpus"]["a"]
+    assert (figures["utilization"], figures["power_w"]) == ([0.0], [0.0])
 
 
 def test_many_states_are_thinned_out_and_later_ones_asked_for_less_often(
     host: Host, gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
+    monkeypatch.setattr(sampler_module, "_MOST_SAMPLES", 10)
     gpus.states = {"a": _temperatures(20)}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, *range(11))
-    assert all_of(seen)["gpus"]["a"]["temperature_c"] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, *range(11))
+    assert all_of(sampler)["gpus"]["a"]["temperature_c"] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
     # The state before a window may be as old as states are apart.
-    assert between(seen, 5.9, 6.5)["gpus"]["a"]["temperature_c"] == [4.0, 6.0]
-    assert between(seen, 7.9, 7.95)["gpus"]["a"]["temperature_c"] == [6.0]
-    look_after(seen, host, 11.0, 12.0, 13.0, 14.0)
+    assert between(sampler, 5.9, 6.5)["gpus"]["a"]["temperature_c"] == [4.0, 6.0]
+    assert between(sampler, 7.9, 7.95)["gpus"]["a"]["temperature_c"] == [6.0]
+    sample_at(sampler, host, 11.0, 12.0, 13.0, 14.0)
     assert gpus.asked_s[-3:] == [10.0, 12.0, 14.0]
 
 
-def test_thinned_looks_at_processors_leave_the_states_of_gpus_alone(
+def test_thinning_cpu_samples_leaves_the_states_of_gpus_alone(
     host: Host, gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
+    monkeypatch.setattr(sampler_module, "_MOST_SAMPLES", 10)
     gpus.states = {"a": _temperatures(9)}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, *(0.25 * number for number in range(13)))
-    found = all_of(seen)
-    assert (found["looks"], found["interval_s"]) == (7, 0.4)  # at 0, 0.5, ... 2.5 and 3
-    assert found["gpus"]["a"]["temperature_c"] == [0.0, 1.0, 2.0, 3.0]
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, *(0.25 * number for number in range(13)))
+    window = all_of(sampler)
+    assert (window["looks"], window["interval_s"]) == (7, 0.4)  # at 0, 0.5, ... 2.5 and 3
+    assert window["gpus"]["a"]["temperature_c"] == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_long_run_keeps_a_bounded_number_of_samples(
     host: Host, gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "_MOST_SAMPLES", 10)
+    monkeypatch.setattr(sampler_module, "_MOST_SAMPLES", 10)
     gpus.samples = {"a": {"power_w": [(0.5 * number, 1.0) for number in range(1, 2_001)]}}
     gpus.keeps_s = 6.0
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, *range(1_001))
-    assert 1 <= len(all_of(seen)["gpus"]["a"]["power_w"]) <= 500
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, *range(1_001))
+    assert 1 <= len(all_of(sampler)["gpus"]["a"]["power_w"]) <= 500
 
 
-def test_the_time_that_gpus_were_asked_in_the_window_is_told(host: Host, gpus: FakeNvml) -> None:
+def test_the_time_spent_querying_gpus_in_the_window_is_reported(host: Host, gpus: FakeNvml) -> None:
     gpus.takes_s = 0.01
-    seen = looking_at(host, ["a", "b"])
-    look_after(seen, host, 0.0, 1.5, 2.0, 3.0, 4.5)  # at 2.0 they are left alone
+    sampler = sampler_of(host, ["a", "b"])
+    sample_at(sampler, host, 0.0, 1.5, 2.0, 3.0, 4.5)  # at 2.0 they are left alone
     assert len(gpus.asked_s) == 2 * 4
-    assert between(seen, 1.0, 3.5)["asking_gpus_s"] == pytest.approx(2 * 2 * 0.01)
-    assert between(seen, 1.6, 2.5)["asking_gpus_s"] == 0.0
-    assert between(seen, 5.0, 9.0)["asking_gpus_s"] == 0.0  # asked at the end, outside
+    assert between(sampler, 1.0, 3.5)["asking_gpus_s"] == pytest.approx(2 * 2 * 0.01)
+    assert between(sampler, 1.6, 2.5)["asking_gpus_s"] == 0.0
+    assert between(sampler, 5.0, 9.0)["asking_gpus_s"] == 0.0  # asked at the end, outside
 
 
-def test_fetching_what_the_driver_wrote_down_is_asking_too(host: Host, gpus: FakeNvml) -> None:
+def test_fetching_driver_samples_counts_as_querying_gpus(host: Host, gpus: FakeNvml) -> None:
     gpus.takes_s = 0.01
-    seen = looking_at(host, ["a", "b"])
-    look_after(seen, host, 4.0, 6.0)
-    assert between(seen, 5.5, 6.5)["asking_gpus_s"] == pytest.approx(2 * (0.01 + 0.01))
+    sampler = sampler_of(host, ["a", "b"])
+    sample_at(sampler, host, 4.0, 6.0)
+    assert between(sampler, 5.5, 6.5)["asking_gpus_s"] == pytest.approx(2 * (0.01 + 0.01))
 
 
-def test_looking_at_processes_is_not_asking_gpus(host: Host, gpus: FakeNvml) -> None:
+def test_reading_processes_does_not_count_as_querying_gpus(host: Host, gpus: FakeNvml) -> None:
     gpus.takes_s = 0.01
 
     def slow() -> list[int]:
         host.now_s += 0.25
         return []
 
-    seen = Telemetry(["a"], slow, host.proc)
-    look_after(seen, host, 0.0, 0.5)
-    assert between(seen, 0.0, 0.75)["asking_gpus_s"] == pytest.approx(0.01)
+    sampler = Telemetry(["a"], slow, host.proc)
+    sample_at(sampler, host, 0.0, 0.5)
+    assert between(sampler, 0.0, 0.75)["asking_gpus_s"] == pytest.approx(0.01)
 
 
-def test_where_there_are_no_gpus_nobody_asks_and_nothing_is_said_of_them(host: Host, gpus: FakeNvml) -> None:
-    seen = looking_at(host)
-    look_after(seen, host, *range(10))
-    assert set(all_of(seen)) == {"looks", "interval_s", "cpu"}
+def test_without_gpus_none_is_queried_or_reported(host: Host, gpus: FakeNvml) -> None:
+    sampler = sampler_of(host)
+    sample_at(sampler, host, *range(10))
+    assert set(all_of(sampler)) == {"looks", "interval_s", "cpu"}
     assert (gpus.asked_s, gpus.history_s) == ([], [])
 
 
 def test_masks_become_shares_of_the_states_that_had_one(host: Host, gpus: FakeNvml) -> None:
     masks = [0x4 | 0x20, 0x4, 0x1, 0x4]
     gpus.states = {"a": [{"throttle_mask": float(mask)} for mask in masks] + [{"temperature_c": 5.0}]}
-    seen = looking_at(host, ["a"])
-    look_after(seen, host, 0.0, 1.0, 2.0, 3.0, 4.0)
-    (found,) = all_of(seen)["gpus"].values()
-    assert found["slowdowns"] == {"power cap": 0.75, "thermal (software)": 0.25}
-    assert "throttle_mask" not in found
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, 0.0, 1.0, 2.0, 3.0, 4.0)
+    (figures,) = all_of(sampler)["gpus"].values()
+    assert figures["slowdowns"] == {"power cap": 0.75, "thermal (software)": 0.25}
+    assert "throttle_mask" not in figures
 
 
-def test_a_gpu_that_never_slowed_down_says_so_and_one_never_asked_does_not(
-    host: Host, gpus: FakeNvml
-) -> None:
+def test_a_gpu_without_slowdowns_differs_from_one_never_queried(host: Host, gpus: FakeNvml) -> None:
     gpus.states = {"a": [{"throttle_mask": 0.0}], "b": [{"temperature_c": 5.0}]}
-    seen = looking_at(host, ["a", "b"])
-    look_after(seen, host, 0.0)
-    found = all_of(seen)["gpus"]
-    assert found["a"]["slowdowns"] == {}
-    assert "slowdowns" not in found["b"]
+    sampler = sampler_of(host, ["a", "b"])
+    sample_at(sampler, host, 0.0)
+    figures = all_of(sampler)["gpus"]
+    assert figures["a"]["slowdowns"] == {}
+    assert "slowdowns" not in figures["b"]
 
 
 def test_a_gpu_that_cannot_be_read_is_missing_with_the_reason(host: Host, gpus: FakeNvml) -> None:
     gpus.problem = "NVML says no"
-    seen = looking_at(host, ["a"])
+    sampler = sampler_of(host, ["a"])
     expected = {"interval_s": 0.2, "gpu_problem": "NVML says no", "gpus": {}, "asking_gpus_s": 0.0, "cpu": {}}
-    assert all_of(seen) == {"looks": 0, **expected}
-    look_after(seen, host, 0.0)
-    assert all_of(seen) == {"looks": 1, **expected}  # its limits alone say nothing
+    assert all_of(sampler) == {"looks": 0, **expected}
+    sample_at(sampler, host, 0.0)
+    assert all_of(sampler) == {"looks": 1, **expected}  # its limits alone are not a reading
 
 
 def test_closing_lets_go_of_the_gpus(host: Host, gpus: FakeNvml) -> None:
-    looking_at(host, ["a"]).close()
+    sampler_of(host, ["a"]).close()
     assert gpus.closed == 1
 
 
@@ -547,13 +543,13 @@ class Silent:
         pass
 
 
-def test_the_gpus_of_ranks_that_others_started_are_seen(
+def test_the_gpus_of_attached_ranks_are_sampled(
     host: Host, gpus: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = dict(zip(WINDOW, (_BEGIN_S + 1.0, _BEGIN_S + 3.0), strict=True))
     answer = {"answers": [{"rank": 0, "state": "done", "counters": window}]}
     gpus.samples = {"id-0": {"utilization": [(2.0, 0.5)], "power_w": [(2.0, 300.0)]}}
-    monkeypatch.setattr(attached, "_start_worker", lambda place, **_: Child(host, answer))
+    monkeypatch.setattr(attached, "_start_worker", lambda context, **_: Child(host, answer))
     node = Node(machine=_machine(1), system={}, ranks=(0,))
     monkeypatch.setattr(attached.AttachedLauncher, "_probed_nodes", lambda self: {"h": node})
     launcher = attached.AttachedLauncher(attached.RankContext(0, 1))
@@ -575,39 +571,39 @@ def _records(*counters: dict[str, Any]) -> list[RankRecord]:
 
 
 def test_the_first_rank_s_marks_cut_the_window_out(host: Host) -> None:
-    seen = looking_at(host)
-    look_after(seen, host, *range(10))
+    sampler = sampler_of(host)
+    sample_at(sampler, host, *range(10))
     records = _records(
         dict(zip(WINDOW, (1_002.0, 1_004.0), strict=True)), dict(zip(WINDOW, (1_000.0, 1_009.0), strict=True))
     )
-    assert seen.of_window(records) == seen.between(1_002.0, 1_004.0)
-    assert seen.of_window(records)["looks"] == 3
+    assert sampler.of_window(records) == sampler.between(1_002.0, 1_004.0)
+    assert sampler.of_window(records)["looks"] == 3
 
 
 @pytest.mark.parametrize(
     "counters", [{}, {WINDOW[0]: 1_000.0}, {WINDOW[1]: 1_001.0}, dict.fromkeys(WINDOW), {"parameters": 7.0}]
 )
-def test_ranks_that_do_not_say_when_leave_nothing(host: Host, counters: dict[str, Any]) -> None:
-    seen = looking_at(host)
-    look_after(seen, host, 0.0, 1.0)
-    assert seen.of_window(_records(counters, dict.fromkeys(WINDOW, 1_000.0))) == {}
-    assert seen.of_window([]) == {}
+def test_ranks_without_window_times_have_no_telemetry(host: Host, counters: dict[str, Any]) -> None:
+    sampler = sampler_of(host)
+    sample_at(sampler, host, 0.0, 1.0)
+    assert sampler.of_window(_records(counters, dict.fromkeys(WINDOW, 1_000.0))) == {}
+    assert sampler.of_window([]) == {}
 
 
-def test_a_thread_looks_while_somebody_waits_and_ends_with_it(host: Host) -> None:
+def test_a_thread_samples_during_the_wait_and_ends_with_it(host: Host) -> None:
     looked = threading.Event()
 
     def pids() -> list[int]:
         looked.set()
         return []
 
-    seen = Telemetry((), pids, host.proc)
+    sampler = Telemetry((), pids, host.proc)
     before = set(threading.enumerate())
-    with pytest.raises(ValueError, match="an answer that failed"), seen.sampling():
+    with pytest.raises(ValueError, match="an answer that failed"), sampler.sampling():
         assert looked.wait(60)
         raise ValueError("an answer that failed")
     assert set(threading.enumerate()) == before
-    assert all_of(seen)["looks"] == 1  # the clock stands still
+    assert all_of(sampler)["looks"] == 1  # the clock stands still
 
 
 def _machine(gpus: int) -> Machine:

@@ -103,8 +103,8 @@ def test_our_table_reads_back_as_the_same_rows() -> None:
 
 
 def test_our_json_reads_back_as_the_same_rows() -> None:
-    found = parse(json.dumps(to_json(ROWS)), "a.json")
-    assert sorted(found, key=str) == sorted(map(as_imported, ROWS), key=str)
+    rows = parse(json.dumps(to_json(ROWS)), "a.json")
+    assert sorted(rows, key=str) == sorted(map(as_imported, ROWS), key=str)
 
 
 def test_the_table_has_nccl_tests_lines() -> None:
@@ -146,9 +146,9 @@ def test_every_collective_and_type_is_a_block_of_its_own() -> None:
 
 
 def test_a_real_printout_is_read() -> None:
-    found = parse(PRINTOUT, "p.txt")
-    assert {(row.collective, row.ranks) for row in found} == {("all_reduce", 4)}
-    assert [(row.dtype, row.size_bytes, row.in_place, row.wrong) for row in found] == [
+    rows = parse(PRINTOUT, "p.txt")
+    assert {(row.collective, row.ranks) for row in rows} == {("all_reduce", 4)}
+    assert [(row.dtype, row.size_bytes, row.in_place, row.wrong) for row in rows] == [
         ("float32", 8, False, 0),
         ("float32", 8, True, 0),
         ("float16", 1 << 20, False, 0),
@@ -156,15 +156,15 @@ def test_a_real_printout_is_read() -> None:
         ("float32", 1 << 32, False, 0),
         ("float32", 1 << 32, True, 1048580),
     ]
-    assert [row.time_s for row in found] == pytest.approx(
+    assert [row.time_s for row in rows] == pytest.approx(
         [23.51e-6, 22.9e-6, 39.82e-6, 39.45e-6, 13127.4e-6, 13118e-6]
     )
 
 
 def test_printouts_one_after_another_keep_their_ranks_and_names() -> None:
     other = PRINTOUT.replace("all_reduce_perf", "alltoall_perf").replace("#  Rank  3", "#  Node  3")
-    found = parse(PRINTOUT + other + PRINTOUT, "p.txt")
-    assert [(row.collective, row.ranks) for row in found[::6]] == [
+    rows = parse(PRINTOUT + other + PRINTOUT, "p.txt")
+    assert [(row.collective, row.ranks) for row in rows[::6]] == [
         ("all_reduce", 4),
         ("all_to_all", 3),
         ("all_reduce", 4),
@@ -182,26 +182,26 @@ def test_an_old_printout_does_not_name_its_collective() -> None:
     assert parse(old, "p.txt", "broadcast")[0].collective == "broadcast"
 
 
-def test_a_table_that_lists_no_ranks_says_so() -> None:
+def test_a_table_without_ranks_leaves_their_number_unknown() -> None:
     (line,) = (line for line in PRINTOUT.splitlines() if line.startswith("           8"))
     assert {row.ranks for row in parse(line, "p.txt")} == {None}
 
 
 def test_their_json_is_read() -> None:
-    found = parse(json.dumps(THEIR_JSON), "out.json")
-    assert {(row.collective, row.ranks) for row in found} == {("all_to_all", 4)}
-    assert [(row.dtype, row.size_bytes, row.in_place, row.wrong) for row in found] == [
+    rows = parse(json.dumps(THEIR_JSON), "out.json")
+    assert {(row.collective, row.ranks) for row in rows} == {("all_to_all", 4)}
+    assert [(row.dtype, row.size_bytes, row.in_place, row.wrong) for row in rows] == [
         ("float32", 1 << 20, False, 0),
         ("float32", 1 << 20, True, 0),
         ("bfloat16", 2 << 20, True, 3),
     ]
-    assert [row.time_s for row in found] == pytest.approx([40.5e-6, 41.5e-6, 80e-6])
+    assert [row.time_s for row in rows] == pytest.approx([40.5e-6, 41.5e-6, 80e-6])
 
 
 def test_their_json_without_a_config_does_not_know_its_ranks() -> None:
     bare = {"results": THEIR_JSON["results"]}
-    found = parse(json.dumps(bare), "o", "broadcast")
-    assert {(row.collective, row.ranks) for row in found} == {("broadcast", None)}
+    rows = parse(json.dumps(bare), "o", "broadcast")
+    assert {(row.collective, row.ranks) for row in rows} == {("broadcast", None)}
 
 
 def test_a_file_that_does_not_name_its_collective_is_not_guessed() -> None:

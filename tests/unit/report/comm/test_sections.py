@@ -1,4 +1,4 @@
-"""What `comm` says: the sentence, the gate, the curves, the pairs and what NCCL chose."""
+"""The output of `comm`: the sentence, the gate, the curves, the pairs and what NCCL chose."""
 
 import dataclasses
 from pathlib import Path
@@ -78,8 +78,8 @@ def test_the_verdict_names_the_rank_that_all_wait_for() -> None:
     assert verdict(tuple(late)).endswith("; ranks wait for rank 1.")
     calm = [make_row(1 << n, 3e-3) for n in (11, 12, 13)]
     assert "wait" not in verdict((*late, *calm))
-    nobody = [make_row(1 << n, 3e-3, transfers_s=(1e-3,)) for n in (10, 20)]
-    assert "wait" not in verdict(tuple(nobody))
+    no_waits = [make_row(1 << n, 3e-3, transfers_s=(1e-3,)) for n in (10, 20)]
+    assert "wait" not in verdict(tuple(no_waits))
 
 
 def test_the_gate_takes_the_best_of_every_collective_that_sends_something() -> None:
@@ -91,10 +91,13 @@ def test_the_gate_takes_the_best_of_every_collective_that_sends_something() -> N
     )
     section, missed = gate_section(rows, 1e9)
     assert not missed
-    assert section.lines == ("Gate passed: every collective reaches 1.00 GB/s.",)
+    assert section.lines[0].startswith("Gate passed")
     section, missed = gate_section(rows, 1.5e9)
     assert missed
-    assert section.lines == ("Gate failed: below 1.50 GB/s: all_reduce on 2 ranks 1.00 GB/s.",)
+    (line,) = section.lines
+    assert line.startswith("Gate failed") and "1.50 GB/s" in line
+    assert "all_reduce on 2 ranks 1.00 GB/s" in line
+    assert "broadcast" not in line
 
 
 def test_curves_are_by_collective_type_and_ranks() -> None:
@@ -105,10 +108,10 @@ def test_curves_are_by_collective_type_and_ranks() -> None:
         make_row(64, 1e-3, ranks=4),
         make_row(0, 1e-3, collective="barrier"),
     )
-    found = curves_json(rows)
-    assert found["schema_version"] == "2.0"
-    first, *others = found["curves"]
-    assert [(one["collective"], one["dtype"], one["world_size"]) for one in found["curves"]] == [
+    document = curves_json(rows)
+    assert document["schema_version"] == "2.0"
+    first, *others = document["curves"]
+    assert [(curve["collective"], curve["dtype"], curve["world_size"]) for curve in document["curves"]] == [
         ("all_reduce", "float32", 2),
         ("all_reduce", "int8", 2),
         ("all_reduce", "float32", 4),
@@ -130,8 +133,8 @@ def test_a_curve_takes_the_median_over_iterations() -> None:
 def test_results_hold_every_statistic() -> None:
     times = tuple(float(n) for n in range(1, 101))
     row = make_row(1 << 20, *times, transfers_s=(1.0,) * 100, last_rank=1, wrong=2)
-    (found,) = communication_json((row,))["all_reduce"]
-    assert found == {
+    (entry,) = communication_json((row,))["all_reduce"]
+    assert entry == {
         "size_bytes": 1 << 20,
         "time_s": 50.5,
         "algbw_bytes_per_s": pytest.approx((1 << 20) / 50.5),
@@ -158,8 +161,8 @@ def test_results_hold_every_statistic() -> None:
 
 def test_a_root_makes_waiting_unknown() -> None:
     row = make_row(64, 2e-3, transfers_s=(1e-3,), collective="broadcast")
-    (found,) = communication_json((row,))["broadcast"]
-    assert (found["transfer_s"], found["wait_s"]) == (None, None)
+    (entry,) = communication_json((row,))["broadcast"]
+    assert (entry["transfer_s"], entry["wait_s"]) == (None, None)
 
 
 def test_the_first_screen_is_a_sentence_and_the_table() -> None:
@@ -174,7 +177,7 @@ def test_the_first_screen_is_a_sentence_and_the_table() -> None:
     )
 
 
-def test_a_shaped_link_is_said_and_compared_with() -> None:
+def test_a_shaped_link_is_shown_and_used_as_the_reference() -> None:
     run = make_run({KEY: [10e-3]}, {KEY: [10e-3]}, link="1gbit")
     lines = communication_sections(run)[0].lines
     assert "That is 84 % of the link of 1gbit at 1.00 MiB (source: the emulated link)." in lines
@@ -254,7 +257,9 @@ def test_of_many_nodes_the_slowest_are_shown() -> None:
         for rank in range(nodes)
     ]
     run = make_run(*samples)
-    run.results[0].ranks[:] = [dataclasses.replace(one, host=f"n{one.rank}") for one in run.results[0].ranks]
+    run.results[0].ranks[:] = [
+        dataclasses.replace(record, host=f"n{record.rank}") for record in run.results[0].ranks
+    ]
     (section,) = communication_sections(run)
     assert section.table is not None and len(section.table.rows) == 28
     assert section.lines[0] == "The slowest 28 of 45 are shown; results.json has all."

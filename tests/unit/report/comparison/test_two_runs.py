@@ -1,4 +1,4 @@
-"""What `compare` says: the sentence, the table, what differs, and Markdown that nothing breaks out of."""
+"""The output of `compare`: the sentence, the table, the differences, and Markdown with everything escaped."""
 
 import json
 from collections.abc import Sequence
@@ -38,12 +38,14 @@ def compared_with(*after: Sequence[float], before: Sequence[Sequence[float]] | N
     return compare_runs(run_of(*(before or [CALM] * len(after))), run_of(*after), 0.03)
 
 
-def told(comparison: RunComparison, *differences: Difference, notes: tuple[str, ...] = ()) -> Compared:
+def compared_runs(
+    comparison: RunComparison, *differences: Difference, notes: tuple[str, ...] = ()
+) -> Compared:
     return Compared(base="old", new="new", comparison=comparison, differences=differences, notes=notes)
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("after", "sentence"),
     [
         ([CALM], "No configuration is slower by more than 3 %."),
         (
@@ -64,8 +66,8 @@ def told(comparison: RunComparison, *differences: Difference, notes: tuple[str, 
         ([times(0.8), CALM], "No configuration is slower by more than 3 %. 1 of 2 is faster, by up to 25 %."),
     ],
 )
-def test_the_sentence(after: list[Sequence[float]], said: str) -> None:
-    assert verdict(compared_with(*after)) == said
+def test_the_sentence(after: list[Sequence[float]], sentence: str) -> None:
+    assert verdict(compared_with(*after)) == sentence
 
 
 def test_what_failed_is_part_of_the_sentence(render: Render) -> None:
@@ -82,11 +84,11 @@ def test_what_failed_is_part_of_the_sentence(render: Render) -> None:
         verdict(broken)
         == "No configuration is slower by more than 3 %. 1 configuration failed that worked before."
     )
-    assert "batch 20: rank 1 died" in render(comparison_sections(told(broken)))
+    assert "batch 20: rank 1 died" in render(comparison_sections(compared_runs(broken)))
 
 
 def test_the_table_has_before_after_change_and_verdict(render: Render) -> None:
-    text = render(comparison_sections(told(compared_with(times(1.08), CALM))))
+    text = render(comparison_sections(compared_runs(compared_with(times(1.08), CALM))))
     (row,) = [line for line in text.splitlines() if "batch 10" in line]
     assert "1,000" in row and "925.9" in row and "slower (regression)" in row
     # ln differs by 0.0770 ± t.975(8)·√(2/5)·0.00707 = 0.0103
@@ -94,29 +96,29 @@ def test_the_table_has_before_after_change_and_verdict(render: Render) -> None:
     assert "No recorded difference" in text
 
 
-def test_a_machine_that_changed_speed_is_said() -> None:
+def test_a_machine_that_changed_speed_is_reported() -> None:
     trial = TRIALS[0]
     runs = [
         [make_result(trial, [[s] * 10], launch=n, calibration=[(rate, rate)]) for n, s in enumerate(CALM)]
         for rate in (5e10, 4e10)
     ]
-    first, *_ = comparison_sections(told(compare_runs(*runs, threshold=0.03)))
+    first, *_ = comparison_sections(compared_runs(compare_runs(*runs, threshold=0.03)))
     assert "matrix multiplication ran 20 % slower" in first.lines[1]
 
 
-def test_differences_and_lonely_configurations_are_listed(render: Render) -> None:
+def test_differences_and_unmatched_configurations_are_listed(render: Render) -> None:
     comparison = compare_runs(
         run_of(CALM, CALM, trials=TRIALS[:2]), run_of(CALM, CALM, trials=[TRIALS[0], TRIALS[3]]), 0.03
     )
     torch = Difference(kind="version", name="torch_version", before="2.6", after="2.7")
-    text = render(comparison_sections(told(comparison, torch)))
+    text = render(comparison_sections(compared_runs(comparison, torch)))
     assert "version torch_version: 2.6 → 2.7" in text
     assert "only before: single, 1 rank, batch 20 (batch_size 20 instead of 40)" in text
     assert "only after: single, 1 rank, batch 40 (batch_size 40 instead of 20)" in text
 
 
 def test_the_data_are_plain() -> None:
-    data = comparison_json(told(compared_with(times(1.08), NOISY)))
+    data = comparison_json(compared_runs(compared_with(times(1.08), NOISY)))
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     assert (data["schema_version"], data["base"], data["new"], data["threshold"]) == (
         "1.0",
@@ -149,7 +151,7 @@ def test_a_table_keeps_its_cells_whatever_they_hold() -> None:
     lines = markdown((Section(title=HOSTILE, table=table, lines=(HOSTILE, "second")),)).splitlines()
     assert [line[:4] for line in lines if line] == ["### ", "| na", "| :-", "| a\\", "- a\\", "- se"]
     row = next(line for line in lines if line.startswith("| a"))
-    assert len([n for n, one in enumerate(row) if one == "|" and row[n - 1 : n] != "\\"]) == 3
+    assert len([n for n, character in enumerate(row) if character == "|" and row[n - 1 : n] != "\\"]) == 3
 
 
 def test_hostile_settings_are_escaped_in_the_whole_document() -> None:
@@ -157,15 +159,15 @@ def test_hostile_settings_are_escaped_in_the_whole_document() -> None:
     both = run_of(CALM, CALM, trials=trials)
     comparison = compare_runs(both, both, 0.03)
     hostile = Difference(kind="variable", name="NCCL_X", before=HOSTILE, after="not set")
-    text = markdown(comparison_sections(told(comparison, hostile, notes=(HOSTILE,))))
+    text = markdown(comparison_sections(compared_runs(comparison, hostile, notes=(HOSTILE,))))
     assert "<script>" not in text and "@team" not in text and "\x1b" not in text
     rows = [line for line in text.splitlines() if line.startswith("| single")]
     assert len(rows) == 2
 
 
-def test_windows_of_different_lengths_are_said() -> None:
+def test_windows_of_different_lengths_are_reported() -> None:
     runs = [
         [make_result(TRIALS[0], [[0.01] * steps], launch=number) for number in range(3)] for steps in (10, 40)
     ]
-    first, *_ = comparison_sections(told(compare_runs(*runs, threshold=0.03)))
+    first, *_ = comparison_sections(compared_runs(compare_runs(*runs, threshold=0.03)))
     assert "Launches measured for 0.1 s before and 0.4 s after (1 of 1 configuration)." in first.lines

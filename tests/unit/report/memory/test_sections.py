@@ -1,4 +1,4 @@
-"""What `memory` says: the sentence, the cells, the savings and the limits."""
+"""The output of `memory`: the sentence, the cells, the savings and the limits."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def test_the_first_line_is_the_verdict() -> None:
     assert following is not None and following.startswith("scalescope memory --memory-limit 4GiB ")
 
 
-def test_measured_stands_beside_forecast() -> None:
+def test_measured_and_forecast_are_shown_together() -> None:
     table = memory_sections(RUN)[1].table
     assert table is not None
     row = dict(zip(table.columns, table.rows[2], strict=True))
@@ -63,7 +63,7 @@ def test_measured_stands_beside_forecast() -> None:
         "24.0 MiB",
     )
     assert row["difference"] == "-33.3 %"
-    assert row["temporary"] == "—"  # nobody traced it
+    assert row["temporary"] == "—"  # not traced
 
 
 def test_savings_name_what_is_unknown_and_what_costs() -> None:
@@ -88,7 +88,7 @@ def test_out_of_memory_is_a_row_and_an_answer() -> None:
     assert "out of memory" in sections[1].table.rows[1]
 
 
-def test_nothing_measured_is_said() -> None:
+def test_a_run_without_measurements_is_reported_as_such() -> None:
     assert memory_sections(run_of())[0].lines == ("There are no finished measurements to show.",)
     assert memory_brief(run_of()) == ()
 
@@ -111,10 +111,10 @@ def test_sizes_have_three_digits(size: float, text: str) -> None:
 
 def test_a_rank_that_measured_nothing_makes_the_result_invalid() -> None:
     trial = Trial(settings={"benchmark": "memory"})
-    said = [RankRecord(rank=0, host="h", device="d", placement="p", counters={"measured/peak": None})]
-    assert judge(trial, said).status == "ok"
-    silent = [*said, RankRecord(rank=1, host="h", device="d", placement="p")]
-    assert judge(trial, silent).reason == "rank 1 measured no memory"
+    records = [RankRecord(rank=0, host="h", device="d", placement="p", counters={"measured/peak": None})]
+    assert judge(trial, records).status == "ok"
+    with_missing = [*records, RankRecord(rank=1, host="h", device="d", placement="p")]
+    assert judge(trial, with_missing).reason == "rank 1 measured no memory"
 
 
 def test_columns_that_add_up_to_more_than_the_peak_are_explained_and_others_not() -> None:
@@ -143,7 +143,7 @@ def test_savings_stand_at_the_batch_they_were_forecast_for() -> None:
     assert section.title == "ways to save memory at batch 900 · forecast, each on its own, peak 24.0 MiB"
 
 
-def test_a_batch_that_the_data_could_not_fill_says_so() -> None:
+def test_a_batch_larger_than_the_data_is_marked() -> None:
     run = run_of(made(1, counters(1)), made(64, {**counters(4), "data/samples": 40}))
     sections = memory_sections(run)
     assert sections[1].table is not None and sections[1].table.rows[1][0] == "64 (40 samples)"

@@ -54,7 +54,7 @@ def test_a_table_of_distributions_has_a_column_for_every_share() -> None:
     assert (table.columns, table.rows) == (("name", "5 %", "50 %"), (("a", "1.00", "2.00"),))
 
 
-def test_a_table_of_a_timeline_says_from_when_to_when() -> None:
+def test_a_table_of_a_timeline_has_start_and_end_times() -> None:
     second = Series(label="compute", row=1, x=(0.0,), y=(1.5,))
     table = panel("timeline", second, names=("rank 0", "rank 1")).table()
     assert table.rows == (("rank 1", "compute", "0", "1.50"),)

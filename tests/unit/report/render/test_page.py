@@ -70,7 +70,7 @@ def test_braces_are_no_template() -> None:
     assert "{{ 7 * 7 }}" in page((chapter("{{ 7 * 7 }}"),), "t", 1)
 
 
-def test_every_figure_has_words_and_a_table() -> None:
+def test_every_figure_has_a_description_and_a_table() -> None:
     read = Reader(page((chapter("a", figures=(picture("one"), picture("two"))),), "t", 1))
     assert [division["aria-label"] for division in read.all("div") if division.get("role") == "img"] == [
         "text",
@@ -127,7 +127,7 @@ def test_ids_are_there_once() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_the_page_speaks_its_language_and_fits_a_telephone() -> None:
+def test_the_page_declares_its_language_and_fits_a_phone() -> None:
     read = Reader(page((), "A title", 2))
     assert read.all("html")[0]["lang"] == "en"
     assert any(meta.get("name") == "viewport" for meta in read.all("meta"))

@@ -52,7 +52,7 @@ def test_step_times_and_the_summary_are_written(
     assert {"training/step_time_s", "summary/samples_per_s"} <= names
 
 
-def test_without_the_library_one_line_says_what_to_install(
+def test_a_missing_library_is_reported_with_what_to_install(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = builtins.__import__

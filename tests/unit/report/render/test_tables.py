@@ -74,7 +74,7 @@ def test_markdown_takes_nothing_for_a_mark(text: str, expected: str) -> None:
     assert escaped(text) == expected
 
 
-def test_a_markdown_table_is_aligned_as_the_table_says() -> None:
+def test_a_markdown_table_keeps_the_alignment_of_its_columns() -> None:
     assert table_text(TABLE).splitlines()[:2] == ["| what | ranks |", "| :--- | ---: |"]
 
 

@@ -34,7 +34,7 @@ HARMFUL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -122,7 +122,7 @@ def test_a_terminal_gets_a_bold_title(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     show([Section(title="Title")], console(stream))
-    assert stream.getvalue() == ""  # a title without anything below says nothing
+    assert stream.getvalue() == ""  # a title without content is not printed
     show([Section(title="Title", lines=("line",))], console(stream))
     assert "\x1b[1mTitle\x1b[0m" in stream.getvalue()
 
@@ -215,5 +215,5 @@ def test_hostile_summaries_of_runs_are_listed_harmlessly(
     assert "\x1b" not in text
 
 
-def test_an_empty_place_says_so(render: Render, tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_reported(render: Render, tmp_path: Path) -> None:
     assert f"No runs below {tmp_path}." in render([runs_section(tmp_path)])

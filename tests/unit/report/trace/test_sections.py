@@ -1,4 +1,4 @@
-"""Traces in words: what is said of ranks, of overlap, of waiting, and of what could not be read."""
+"""Sections about traces: ranks, overlap, waiting, and traces that could not be read."""
 
 import json
 from pathlib import Path
@@ -17,13 +17,13 @@ EARLY = steps_of(cpu_step([(50, 90)]))
 LATE = steps_of(cpu_step([(70, 90)]))
 
 
-def section_of(path: Path, *traces: list[Event] | None, **said: Any) -> Section:
-    (section,) = profile_sections(traced_run(path, TRIAL, dict(enumerate(traces)), **said))
+def section_of(path: Path, *traces: list[Event] | None, **result_options: Any) -> Section:
+    (section,) = profile_sections(traced_run(path, TRIAL, dict(enumerate(traces)), **result_options))
     return section
 
 
 def line_with(section: Section, part: str) -> str:
-    (line,) = (one for one in section.lines if part in one)
+    (line,) = (text for text in section.lines if part in text)
     return line
 
 
@@ -53,19 +53,19 @@ def test_overlap_by_the_trace_and_by_ddp_stand_side_by_side(tmp_path: Path) -> N
     )
 
 
-def test_what_is_far_apart_is_said_to_be(tmp_path: Path) -> None:
+def test_a_wide_difference_from_ddps_counters_is_reported(tmp_path: Path) -> None:
     line = line_with(section_of(tmp_path, EARLY, EARLY, ddp=(0.04, 0.025)), "hidden behind compute")
     assert line.endswith("(DDP's counters: 62 %; the two differ widely, so check the trace).")
 
 
-def test_without_ddps_counters_the_trace_speaks_alone(tmp_path: Path) -> None:
+def test_without_ddps_counters_only_the_trace_is_reported(tmp_path: Path) -> None:
     assert "50 % of communication is hidden behind compute." in section_of(tmp_path, EARLY, EARLY).lines
 
 
 def test_exchanges_that_begin_after_backward_can_hide_nothing(tmp_path: Path) -> None:
-    said = "No exchange starts before backward ends, so nothing is hidden."
-    assert said in section_of(tmp_path / "late", LATE, LATE, ddp=(0.02, 0.0)).lines
-    assert said not in section_of(tmp_path / "early", EARLY, EARLY, ddp=(0.02, 0.0)).lines
+    remark = "No exchange starts before backward ends, so nothing is hidden."
+    assert remark in section_of(tmp_path / "late", LATE, LATE, ddp=(0.02, 0.0)).lines
+    assert remark not in section_of(tmp_path / "early", EARLY, EARLY, ddp=(0.02, 0.0)).lines
 
 
 def test_the_most_exposed_exchange_is_named(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_the_rank_that_comes_last_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_where_nobody_is_late_that_is_said(tmp_path: Path) -> None:
+def test_a_trace_without_a_late_rank_is_reported_as_such(tmp_path: Path) -> None:
     almost = steps_of(cpu_step([(51, 90)]))
     assert line_with(section_of(tmp_path, EARLY, almost), "transfer") == (
         "Exchanges of a step transfer data for 39.0 ms; all ranks wait for their peers about equally long."
     )
 
 
-def test_one_rank_only_says_nothing_of_waiting(tmp_path: Path) -> None:
+def test_a_single_rank_reports_no_waiting(tmp_path: Path) -> None:
     (section,) = profile_sections(traced_run(tmp_path, TRIAL, {1: LATE}))
     assert section.table is not None
     assert [row[0] for row in section.table.rows] == ["1"]
@@ -110,13 +110,13 @@ def test_one_rank_only_says_nothing_of_waiting(tmp_path: Path) -> None:
 
 
 def test_training_that_sends_nothing_has_nothing_to_hide(tmp_path: Path) -> None:
-    silent = steps_of(cpu_step(()))
-    (section,) = profile_sections(traced_run(tmp_path, make_trial(world_size=1), {0: silent}))
+    without_exchange = steps_of(cpu_step(()))
+    (section,) = profile_sections(traced_run(tmp_path, make_trial(world_size=1), {0: without_exchange}))
     assert section.lines == ("Idle: 25.0 ms between operations, 10.0 ms waiting for samples.",)
 
 
-def test_idle_time_is_told_by_its_cause(tmp_path: Path) -> None:
-    on_gpu = [one for number in range(3) for one in cuda_step(number)]
+def test_idle_time_is_shown_by_cause(tmp_path: Path) -> None:
+    on_gpu = [recorded_event for number in range(3) for recorded_event in cuda_step(number)]
     trial = TRIAL.replace(device="cuda", backend="nccl")
     (section,) = profile_sections(traced_run(tmp_path, trial, {0: on_gpu, 1: on_gpu}))
     line = line_with(section, "Idle")
@@ -133,20 +133,20 @@ def test_details_list_kernels_exchanges_and_files(tmp_path: Path) -> None:
     assert details[-1].count(".json.gz") == 2
 
 
-def test_a_size_that_nobody_knows_is_shown_as_missing(tmp_path: Path) -> None:
+def test_an_unknown_size_is_shown_as_missing(tmp_path: Path) -> None:
     unsized = [event("user_annotation", "gloo:send", (30, 90)), *cpu_step(())]
     section = section_of(tmp_path, steps_of(unsized), steps_of(unsized))
     assert line_with(section, "Most exposed").startswith("Most exposed is the only exchange: ")
     assert any(line.startswith("exchange 1: send, —, ") for line in section.details)
 
 
-def test_a_rank_that_cannot_be_read_is_named_beside_the_others(tmp_path: Path) -> None:
+def test_an_unreadable_rank_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     section = section_of(tmp_path, EARLY, None)
     assert section.table is not None and len(section.table.rows) == 1
     assert section.lines[-1].startswith("Rank 1: traces/")
 
 
-def test_where_no_rank_can_be_read_only_that_is_said(tmp_path: Path) -> None:
+def test_if_no_rank_can_be_read_only_that_is_reported(tmp_path: Path) -> None:
     section = section_of(tmp_path, None, [])
     assert section.table is None and section.details == ()
     assert [line.partition(":")[0] for line in section.lines] == ["Rank 0", "Rank 1"]
@@ -158,20 +158,20 @@ def test_a_run_without_traces_has_no_section(tmp_path: Path) -> None:
 
 
 def test_the_summary_holds_the_same_numbers(tmp_path: Path) -> None:
-    (found,) = profile_json(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}, ddp=(0.04, 0.01)))
-    assert json.loads(json.dumps(found)) == found
-    assert (found["world_size"], found["strategy"], found["unread"]) == (2, "ddp", {})
-    assert (found["overlap"], found["span_overlap"]) == pytest.approx((20 / 60, 0.25))
-    assert (found["ddp_overlap"], found["transfer_s"]) == pytest.approx((0.25, 0.020))
-    assert (found["traced_step_s"], found["untraced_step_s"]) == (pytest.approx(0.12), None)
-    assert [one["waiting_s"] for one in found["ranks"]] == pytest.approx([0.020, 0.0], abs=1e-12)
-    assert [len(one["steps"]) for one in found["ranks"]] == [2, 2]
-    assert found["ranks"][0]["steps"][0]["exposed_s"] == pytest.approx(0.020)
-    assert found["buckets"][0]["size_bytes"] == 4000
-    assert found["kernels"][0]["name"] == "aten::mm"
+    (entry,) = profile_json(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}, ddp=(0.04, 0.01)))
+    assert json.loads(json.dumps(entry)) == entry
+    assert (entry["world_size"], entry["strategy"], entry["unread"]) == (2, "ddp", {})
+    assert (entry["overlap"], entry["span_overlap"]) == pytest.approx((20 / 60, 0.25))
+    assert (entry["ddp_overlap"], entry["transfer_s"]) == pytest.approx((0.25, 0.020))
+    assert (entry["traced_step_s"], entry["untraced_step_s"]) == (pytest.approx(0.12), None)
+    assert [rank["waiting_s"] for rank in entry["ranks"]] == pytest.approx([0.020, 0.0], abs=1e-12)
+    assert [len(rank["steps"]) for rank in entry["ranks"]] == [2, 2]
+    assert entry["ranks"][0]["steps"][0]["exposed_s"] == pytest.approx(0.020)
+    assert entry["buckets"][0]["size_bytes"] == 4000
+    assert entry["kernels"][0]["name"] == "aten::mm"
 
 
-def test_the_summary_of_traces_that_lie_elsewhere_says_why(tmp_path: Path) -> None:
-    (found,) = profile_json(traced_run(tmp_path, TRIAL, {0: None, 1: None}))
-    assert set(found["unread"]) == set(found["files"]) == {"0", "1"}
-    assert (found["ranks"], found["buckets"], found["kernels"], found["overlap"]) == ([], [], [], None)
+def test_the_summary_of_missing_traces_gives_the_reason(tmp_path: Path) -> None:
+    (entry,) = profile_json(traced_run(tmp_path, TRIAL, {0: None, 1: None}))
+    assert set(entry["unread"]) == set(entry["files"]) == {"0", "1"}
+    assert (entry["ranks"], entry["buckets"], entry["kernels"], entry["overlap"]) == ([], [], [], None)

@@ -1,4 +1,4 @@
-"""What a launch says in a few words."""
+"""The short figures of one launch."""
 
 import dataclasses
 from typing import Any

@@ -21,8 +21,8 @@ def run_with(samples: dict[str, list[float]], **settings: Any) -> Run:
 
 
 def training_entry(run: Run) -> dict[str, Any]:
-    (found,) = results_json(run)["results"]["training"]
-    return dict(found)
+    (entry,) = results_json(run)["results"]["training"]
+    return dict(entry)
 
 
 EVALUATED = {

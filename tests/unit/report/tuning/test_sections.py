@@ -1,4 +1,4 @@
-"""What `tune` says: its sentence, its tables, its plain data."""
+"""The output of `tune`: its sentence, its tables, its JSON."""
 
 import dataclasses
 import json
@@ -27,9 +27,9 @@ def times(factor: float) -> tuple[float, ...]:
 
 def comparisons() -> tuple[LeverComparison, ...]:
     made = {"fast 1": times(0.5), "same 2": CALM, "noisy 3": (0.008, 0.012, 0.01, 0.009, 0.013)}
-    found = [make_configuration(TRIALS[text], *steps) for text, steps in made.items()]
+    configurations = [make_configuration(TRIALS[text], *steps) for text, steps in made.items()]
     slow = make_configuration(TRIALS["slow 4"], 0.02, 0.02)
-    return compare_all(make_configuration(BASELINE, *CALM), [*found, slow], 0.03)
+    return compare_all(make_configuration(BASELINE, *CALM), [*configurations, slow], 0.03)
 
 
 SINGLES = comparisons()
@@ -150,7 +150,7 @@ def test_the_table_has_a_row_for_everything_the_best_first() -> None:
     assert by_lever["same 2"][3].endswith("%")
 
 
-def test_remarks_say_what_is_no_free_speedup() -> None:
+def test_remarks_name_what_a_speedup_costs() -> None:
     other = dataclasses.replace(FAST, loss_change=0.05, loss_differs=True)
     levers = (("fast 1", TRIALS["fast 1"].trial_id, "the job"),)
     table = tuning_sections(tuning(levers=levers, singles=(other,)))[1].table
@@ -171,8 +171,8 @@ def test_how_other_jobs_scale_has_a_column_and_a_sentence() -> None:
         "It changes the work itself; it does not make this job faster.",
     )
     assert tried.table is not None
-    place = tried.table.columns.index("speedup over 1 rank")
-    assert [row[place] for row in tried.table.rows[:2]] == ["3.10× [3.00, 3.20]", "—"]
+    column = tried.table.columns.index("speedup over 1 rank")
+    assert [row[column] for row in tried.table.rows[:2]] == ["3.10× [3.00, 3.20]", "—"]
 
 
 def test_combinations_and_what_does_not_apply_have_sections_of_their_own() -> None:
@@ -197,24 +197,24 @@ def test_combinations_and_what_does_not_apply_have_sections_of_their_own() -> No
 
 def test_one_launch_is_no_verdict() -> None:
     once = make_configuration(TRIALS["fast 1"], 0.005)
-    (one,) = compare_all(make_configuration(BASELINE, *CALM), [once], 0.03)
-    table = tuning_sections(tuning(singles=(one,)))[1].table
+    (comparison,) = compare_all(make_configuration(BASELINE, *CALM), [once], 0.03)
+    table = tuning_sections(tuning(singles=(comparison,)))[1].table
     assert table is not None
     row = next(row for row in table.rows if row[0] == "fast 1")
     assert row[1:3] == ("—", "2.00×")
     assert row[-1] == "one launch: no verdict"
 
 
-def test_what_was_only_tried_with_others_says_so() -> None:
+def test_a_lever_tried_only_in_combinations_is_marked() -> None:
     attempts = (Attempt(text="unmade 6", adds=True, speedup=1.3, kept=True, launches=1),)
     table = tuning_sections(tuning(attempts=attempts))[1].table
     assert table is not None
     assert table.rows[-1][-1] == "slow to start: only tried in combinations"
 
 
-def test_the_plain_data_says_the_same() -> None:
-    found = json.loads(json.dumps(tuning_json(tuning()), allow_nan=False))
-    by_lever = {one["lever"]: one for one in found["tried"]}
+def test_the_json_holds_the_same_facts() -> None:
+    document = json.loads(json.dumps(tuning_json(tuning()), allow_nan=False))
+    by_lever = {entry["lever"]: entry for entry in document["tried"]}
     assert set(by_lever) == set(TEXTS)
     fast = by_lever["fast 1"]
     assert fast["verdict"] == "faster"
@@ -225,9 +225,9 @@ def test_the_plain_data_says_the_same() -> None:
     assert by_lever["slow 4"]["dropped"] is True
     assert by_lever["broken 5"]["failed"] == "oom: too large"
     assert by_lever["broken 5"]["verdict"] is by_lever["unmade 6"]["verdict"] is None
-    assert found["winner"] == ["fast 1"]
-    assert found["recommended"] is True
-    assert found["confirmed"]["verdict"] == "faster"
-    assert found["inapplicable"] == [{"lever": "pin_memory", "reason": "needs a CUDA GPU"}]
+    assert document["winner"] == ["fast 1"]
+    assert document["recommended"] is True
+    assert document["confirmed"]["verdict"] == "faster"
+    assert document["inapplicable"] == [{"lever": "pin_memory", "reason": "needs a CUDA GPU"}]
     assert tuning_json(tuning(**NOTHING))["confirmed"] is None
     assert tuning_json(tuning(final=SAME))["recommended"] is False

@@ -1,4 +1,4 @@
-"""What is measured of the network beside training: how often, between whom, and on which backend."""
+"""Network measurements that accompany training: how often, between which ranks, and on which backend."""
 
 from scalescope.experiment.expand import expand
 from scalescope.experiment.machine import Machine
@@ -19,39 +19,39 @@ def on_gpus(**asked: str) -> Plan:
 
 
 def test_every_number_of_ranks_exchanges_once() -> None:
-    found = exchanges(plan(world_size="1,2,4", batch_size="8,16"))
-    assert [one.world_size for one in found] == [2, 4]
-    assert {one.settings["benchmark"] for one in found} == {"comm"}
-    assert {one.settings["collective"] for one in found} == {"all_reduce"}
+    trials = exchanges(plan(world_size="1,2,4", batch_size="8,16"))
+    assert [trial.world_size for trial in trials] == [2, 4]
+    assert {trial.settings["benchmark"] for trial in trials} == {"comm"}
+    assert {trial.settings["collective"] for trial in trials} == {"all_reduce"}
 
 
 def test_an_exchange_ends_where_only_bytes_count() -> None:
-    (found,) = exchanges(plan(world_size="2"))
-    assert found.settings["longest_exchange"] == 0.05
-    assert (found.settings["min_bytes"], found.settings["max_bytes"]) == (1 << 10, 1 << 26)
+    (exchange,) = exchanges(plan(world_size="2"))
+    assert exchange.settings["longest_exchange"] == 0.05
+    assert (exchange.settings["min_bytes"], exchange.settings["max_bytes"]) == (1 << 10, 1 << 26)
 
 
-def test_one_rank_has_nobody_to_exchange_with() -> None:
+def test_one_rank_needs_no_exchange() -> None:
     alone = plan(world_size="1")
     assert exchanges(alone) == pairs(alone) == network_of(alone, with_nccl_log=True) == ()
 
 
 def test_an_exchange_is_placed_as_the_training_ranks_are() -> None:
-    (found,) = exchanges(plan(world_size="2", threads_per_rank="2", link="1gbit"))
-    assert found.settings["threads_per_rank"] == 2
-    assert found.settings["link"] == "1gbit"
-    assert "batch_size" not in found.settings
+    (exchange,) = exchanges(plan(world_size="2", threads_per_rank="2", link="1gbit"))
+    assert exchange.settings["threads_per_rank"] == 2
+    assert exchange.settings["link"] == "1gbit"
+    assert "batch_size" not in exchange.settings
 
 
 def test_pairs_are_measured_from_three_ranks() -> None:
     assert pairs(plan(world_size="1,2")) == ()
-    (found,) = pairs(plan(world_size="1,3"))
-    assert (found.world_size, found.settings["pairs"]) == (3, True)
+    (pair_trial,) = pairs(plan(world_size="1,3"))
+    assert (pair_trial.world_size, pair_trial.settings["pairs"]) == (3, True)
 
 
 def test_pairs_of_many_ranks_would_take_too_long() -> None:
-    (found,) = pairs(plan(world_size="1,8", oversubscribe="true"))
-    assert (found.world_size, found.settings["iters"]) == (8, 2)
+    (pair_trial,) = pairs(plan(world_size="1,8", oversubscribe="true"))
+    assert (pair_trial.world_size, pair_trial.settings["iters"]) == (8, 2)
     assert pairs(plan(world_size="1,9", oversubscribe="true")) == ()
 
 
@@ -59,27 +59,27 @@ def test_pairs_are_those_of_the_most_ranks() -> None:
     assert [pair.world_size for pair in pairs(plan(world_size="1,2,3,4"))] == [4]
 
 
-def test_only_nccl_is_listened_to() -> None:
+def test_only_nccl_is_logged() -> None:
     assert nccl_logs(exchanges(plan(world_size="2"))) == ()
-    (heard,) = nccl_logs(exchanges(on_gpus(world_size="2")))
-    assert (heard.settings["purpose"], heard.settings["dtype"]) == ("nccl_log", "float32")
-    assert heard.settings["env"]["NCCL_DEBUG"] == "INFO"
+    (logged,) = nccl_logs(exchanges(on_gpus(world_size="2")))
+    assert (logged.settings["purpose"], logged.settings["dtype"]) == ("nccl_log", "float32")
+    assert logged.settings["env"]["NCCL_DEBUG"] == "INFO"
 
 
-def test_variables_that_were_set_are_kept_while_listening() -> None:
-    (one,) = exchanges(on_gpus(world_size="2"))
-    (heard,) = nccl_logs([one.replace(env={"NCCL_P2P_DISABLE": "1"})])
-    assert {"NCCL_P2P_DISABLE", "NCCL_DEBUG"} <= set(heard.settings["env"])
+def test_variables_that_were_set_are_kept_while_logging() -> None:
+    (exchange,) = exchanges(on_gpus(world_size="2"))
+    (logged,) = nccl_logs([exchange.replace(env={"NCCL_P2P_DISABLE": "1"})])
+    assert {"NCCL_P2P_DISABLE", "NCCL_DEBUG"} <= set(logged.settings["env"])
 
 
-def test_equal_ranks_are_listened_to_once() -> None:
-    (one,) = exchanges(on_gpus(world_size="2"))
-    assert len(nccl_logs([one, one.replace(dtype="float16")])) == 1
+def test_equal_numbers_of_ranks_are_logged_once() -> None:
+    (exchange,) = exchanges(on_gpus(world_size="2"))
+    assert len(nccl_logs([exchange, exchange.replace(dtype="float16")])) == 1
 
 
-def test_the_most_ranks_are_listened_to_where_the_launcher_can_set_variables() -> None:
+def test_the_most_ranks_are_logged_if_the_launcher_can_set_variables() -> None:
     asked = on_gpus(world_size="1,2,4")
-    silent, heard = network_of(asked, with_nccl_log=False), network_of(asked, with_nccl_log=True)
-    assert len(heard) == len(silent) + 1
-    assert [one.world_size for one in heard if one.settings["purpose"] == "nccl_log"] == [4]
-    assert not any(one.settings["purpose"] == "nccl_log" for one in silent)
+    without_log, with_log = network_of(asked, with_nccl_log=False), network_of(asked, with_nccl_log=True)
+    assert len(with_log) == len(without_log) + 1
+    assert [trial.world_size for trial in with_log if trial.settings["purpose"] == "nccl_log"] == [4]
+    assert not any(trial.settings["purpose"] == "nccl_log" for trial in without_log)

@@ -15,11 +15,11 @@ from tests.unit.analysis.made_results import make_trial
 TRIAL = make_trial(world_size=2)
 
 
-def test_a_recorded_trial_stands_beside_every_timed_one() -> None:
+def test_every_timed_trial_has_a_recorded_one() -> None:
     trials = (TRIAL, make_trial(world_size=1))
-    found = Profiling(steps=7).trials(trials)
-    assert [one.world_size for one in found] == [2, 1]
-    for profiled, timed in zip(found, trials, strict=True):
+    recorded_trials = Profiling(steps=7).trials(trials)
+    assert [trial.world_size for trial in recorded_trials] == [2, 1]
+    for profiled, timed in zip(recorded_trials, trials, strict=True):
         added = {name: value for name, value in profiled.settings.items() if name not in timed.settings}
         assert added == {"profile_steps": 7, "profile_ranks": "all", "profile_with": "torch"}
         assert profiled.replace(benchmark="train").settings.items() >= timed.settings.items()
@@ -28,16 +28,16 @@ def test_a_recorded_trial_stands_beside_every_timed_one() -> None:
 
 
 def test_for_another_profiler_only_ranges_are_set() -> None:
-    (found,) = Profiling(ranges_only=True).trials([TRIAL])
-    assert found.settings["profile_with"] == "nvtx"
+    (recorded_trial,) = Profiling(ranges_only=True).trials([TRIAL])
+    assert recorded_trial.settings["profile_with"] == "nvtx"
 
 
 @pytest.mark.parametrize(
     ("asked", "ranks"), [("all", "all"), ("1", "1"), ("1,0", "0,1"), ("0,0", "0"), ("01", "1")]
 )
 def test_ranks_are_put_in_order(asked: str, ranks: str) -> None:
-    (found,) = Profiling(ranks=asked).trials([TRIAL])
-    assert found.settings["profile_ranks"] == ranks
+    (recorded_trial,) = Profiling(ranks=asked).trials([TRIAL])
+    assert recorded_trial.settings["profile_ranks"] == ranks
 
 
 @pytest.mark.parametrize("asked", ["2", "0,7", "1,10"])
@@ -57,8 +57,8 @@ def test_what_is_no_list_of_ranks_is_refused(asked: str) -> None:
 
 def test_trials_without_a_chosen_rank_are_not_recorded() -> None:
     trials = [make_trial(world_size=1), TRIAL]
-    (found,) = Profiling(ranks="1").trials(trials)
-    assert (found.world_size, found.settings["profile_ranks"]) == (2, "1")
+    (recorded_trial,) = Profiling(ranks="1").trials(trials)
+    assert (recorded_trial.world_size, recorded_trial.settings["profile_ranks"]) == (2, "1")
     alone, both = Profiling(ranks="0,1").trials(trials)
     assert (alone.settings["profile_ranks"], both.settings["profile_ranks"]) == ("0", "0,1")
 
@@ -85,8 +85,8 @@ def test_a_recorded_launch_warms_up_beyond_the_steps_that_ddp_times_itself() -> 
 
 def test_nsight_systems_runs_the_same_request_with_ranges_only() -> None:
     command = nsys_command(Path("/runs/a"), Profiling(steps=5, ranks="0,1"), 4)
-    place = command.index("scalescope")
-    around, request = command[:place], command[place:]
+    program = command.index("scalescope")
+    around, request = command[:program], command[program:]
     assert around[:2] == ["nsys", "profile"]
     assert "--output=/runs/a/traces/nsys" in around
     assert "--nvtx-capture=scalescope.captured" in around
@@ -124,13 +124,13 @@ def test_a_shell_reads_the_script_as_it_was_meant(tmp_path: Path) -> None:
     assert ended.stdout.splitlines() == words[2:]
 
 
-def test_where_nsys_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nsys_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert run_nsys(["nsys", "profile"]) == "nsys is not installed here; the command is in the file"
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("exit 0", "done"),
         ("echo first >&2; echo 'no permission' >&2; exit 3", "nsys ended with 3: no permission"),
@@ -138,5 +138,5 @@ def test_where_nsys_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         ("exit 1", "nsys ended with 1: no output"),
     ],
 )
-def test_what_became_of_nsys_is_said_in_a_line(script: str, said: str) -> None:
-    assert run_nsys(["sh", "-c", script]) == said
+def test_the_outcome_of_nsys_is_reported_in_one_line(script: str, message: str) -> None:
+    assert run_nsys(["sh", "-c", script]) == message

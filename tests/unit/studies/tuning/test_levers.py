@@ -14,7 +14,7 @@ RANKS = "needs more than one rank"
 LOADER = "synthetic batches wait on the device; --num-workers 0 makes a loader"
 
 
-def found(*asked: str, gpus: int = 0, **texts: str) -> Levers:
+def levers_for(*asked: str, gpus: int = 0, **texts: str) -> Levers:
     machine = with_gpus(gpus) if gpus else TWO_CORES
     return find_levers(ask(**texts), machine, asked)
 
@@ -24,11 +24,11 @@ def tried(levers: Levers) -> list[str]:
 
 
 def reasons(levers: Levers) -> dict[str, str]:
-    return {one.text: one.reason for one in levers.inapplicable}
+    return {lever.text: lever.reason for lever in levers.inapplicable}
 
 
 def test_a_lever_brings_the_values_worth_trying_but_the_one_it_has() -> None:
-    levers = found("comm_hook", "bucket_cap_mb", world_size="2", bucket_cap_mb="25", comm_hook="fp16")
+    levers = levers_for("comm_hook", "bucket_cap_mb", world_size="2", bucket_cap_mb="25", comm_hook="fp16")
     assert tried(levers) == [
         "comm_hook bf16",
         "bucket_cap_mb none",
@@ -48,21 +48,21 @@ def test_a_lever_brings_the_values_worth_trying_but_the_one_it_has() -> None:
 
 
 def test_one_value_can_be_named() -> None:
-    assert tried(found("bucket_cap_mb=7", "static_graph=no", world_size="2")) == [
+    assert tried(levers_for("bucket_cap_mb=7", "static_graph=no", world_size="2")) == [
         "bucket_cap_mb 7.0",
         "static_graph False",
     ]
-    assert tried(found("threads_per_rank=1", world_size="1")) == ["threads_per_rank 1"]
+    assert tried(levers_for("threads_per_rank=1", world_size="1")) == ["threads_per_rank 1"]
 
 
-def test_the_value_it_has_is_named_as_such() -> None:
-    levers = found("precision=fp32", "precision=bf16")
+def test_the_current_value_is_listed_as_such() -> None:
+    levers = levers_for("precision=fp32", "precision=bf16")
     assert tried(levers) == ["precision bf16"]
     assert reasons(levers) == {"precision fp32": "is what the baseline does"}
 
 
 def test_a_value_asked_for_twice_is_tried_once() -> None:
-    assert tried(found("precision=bf16", "precision")) == ["precision bf16"]
+    assert tried(levers_for("precision=bf16", "precision")) == ["precision bf16"]
 
 
 @pytest.mark.parametrize(
@@ -80,20 +80,20 @@ def test_a_value_asked_for_twice_is_tried_once() -> None:
         ("batch_size", {"global_batch_size": "64"}, "has no other value worth trying"),
     ],
 )
-def test_what_does_not_apply_says_why(asked: str, texts: dict[str, str], reason: str) -> None:
-    levers = found(asked, **texts)
+def test_a_lever_that_does_not_apply_has_a_reason(asked: str, texts: dict[str, str], reason: str) -> None:
+    levers = levers_for(asked, **texts)
     assert levers.candidates == ()
     assert reasons(levers) == {asked.partition("=")[0]: reason}
 
 
 def test_a_value_that_was_typed_is_tried_unless_it_cannot_run() -> None:
-    assert tried(found("accumulation_steps=4")) == ["accumulation_steps 4"]
-    assert tried(found("env=OMP_NUM_THREADS=1", world_size="2")) == ["env OMP_NUM_THREADS=1"]
-    assert reasons(found("all", "jit")).keys().isdisjoint({"jit True"})
+    assert tried(levers_for("accumulation_steps=4")) == ["accumulation_steps 4"]
+    assert tried(levers_for("env=OMP_NUM_THREADS=1", world_size="2")) == ["env OMP_NUM_THREADS=1"]
+    assert reasons(levers_for("all", "jit")).keys().isdisjoint({"jit True"})
 
 
 def test_a_value_that_is_refused_is_listed_with_the_refusal() -> None:
-    levers = found("precision")
+    levers = levers_for("precision")
     assert tried(levers) == ["precision bf16"]
     assert reasons(levers) == {
         "precision tf32": "precision tf32 requires a CUDA GPU; bf16 works on the CPU",
@@ -137,23 +137,25 @@ def test_hooks_and_levers_around_an_emulated_baseline_are_tried() -> None:
 
 def test_a_gpu_and_a_loader_bring_the_copying_levers() -> None:
     asked = ("pin_memory", "non_blocking", "prefetch_stream", "attention")
-    levers = found(*asked, gpus=1, num_workers="2")
+    levers = levers_for(*asked, gpus=1, num_workers="2")
     assert tried(levers) == ["pin_memory True", "non_blocking True", "prefetch_stream True"]
     assert reasons(levers) == {"attention": "the model has no attention of ours"}
-    assert tried(found("attention", gpus=1, workload="transformer")) == [
+    assert tried(levers_for("attention", gpus=1, workload="transformer")) == [
         "attention efficient",
         "attention math",
     ]
-    assert len(tried(found("attention", gpus=1, workload="transformer", precision="bf16"))) == 4
+    assert len(tried(levers_for("attention", gpus=1, workload="transformer", precision="bf16"))) == 4
 
 
-def test_ones_own_model_may_have_anything(tmp_path: object) -> None:
-    own = "tests.unit.studies.test_levers:anything"
-    assert tried(found("memory_format", workload=own, data="own")) == ["memory_format channels_last"]
+def test_a_memory_format_is_tried_for_a_custom_workload(tmp_path: object) -> None:
+    custom_workload = "tests.unit.studies.test_levers:anything"
+    assert tried(levers_for("memory_format", workload=custom_workload, data="own")) == [
+        "memory_format channels_last"
+    ]
 
 
 def test_all_leaves_out_what_changes_the_job_and_names_everything_else() -> None:
-    levers = found("all", world_size="2", num_workers="2")
+    levers = levers_for("all", world_size="2", num_workers="2")
     names = {candidate.name for candidate in levers.candidates}
     assert {"precision", "compile", "comm_hook", "strategy", "fused_optimizer", "prefetch_factor"} <= names
     assert not names & {"batch_size", "accumulation_steps"}
@@ -170,37 +172,39 @@ def test_all_leaves_out_what_changes_the_job_and_names_everything_else() -> None
 
 
 def test_all_names_what_it_leaves_to_those_who_ask() -> None:
-    left_out = reasons(found("all"))
+    left_out = reasons(levers_for("all"))
     assert left_out["compile max-autotune"].endswith("; --levers compile=max-autotune tries it")
     assert left_out["jit True"].endswith("; --levers jit tries it")
-    assert "compile max-autotune" in tried(found("compile"))
-    assert tried(found("jit")) == ["jit True"]
+    assert "compile max-autotune" in tried(levers_for("compile"))
+    assert tried(levers_for("jit")) == ["jit True"]
 
 
 def test_variables_are_a_lever_of_nccl() -> None:
-    assert reasons(found("env", world_size="2")) == {"env": "the variables worth trying are NCCL's"}
-    levers = found("env", world_size="2", gpus=2)
+    assert reasons(levers_for("env", world_size="2")) == {"env": "the variables worth trying are NCCL's"}
+    levers = levers_for("env", world_size="2", gpus=2)
     assert "env NCCL_ALGO=Ring" in tried(levers)
     assert levers.candidates[0].trial.settings["env"] == {"NCCL_ALGO": "Ring"}
 
 
 def test_a_variable_can_be_named_with_its_value() -> None:
-    (one,) = found("env=NCCL_PROTO=LL", world_size="2", gpus=2, **{"env.NCCL_DEBUG": "WARN"}).candidates
-    assert one.trial.settings["env"] == {"NCCL_DEBUG": "WARN", "NCCL_PROTO": "LL"}
-    assert one.text == "env NCCL_DEBUG=WARN NCCL_PROTO=LL"
+    (candidate,) = levers_for(
+        "env=NCCL_PROTO=LL", world_size="2", gpus=2, **{"env.NCCL_DEBUG": "WARN"}
+    ).candidates
+    assert candidate.trial.settings["env"] == {"NCCL_DEBUG": "WARN", "NCCL_PROTO": "LL"}
+    assert candidate.text == "env NCCL_DEBUG=WARN NCCL_PROTO=LL"
     with pytest.raises(BadInput, match="RANK cannot be given: the launcher"):
-        found("env=RANK=1", world_size="2", gpus=2)
+        levers_for("env=RANK=1", world_size="2", gpus=2)
     with pytest.raises(BadInput, match=r"expected env=NAME=VALUE, got 'NCCL_PROTO'"):
-        found("env=NCCL_PROTO", world_size="2", gpus=2)
+        levers_for("env=NCCL_PROTO", world_size="2", gpus=2)
 
 
 def test_pinning_is_tried_the_other_way_round() -> None:
-    assert tried(found("pin_cores")) == ["pin_cores no"]
-    assert tried(found("pin_cores", gpus=1)) == ["pin_cores yes"]
+    assert tried(levers_for("pin_cores")) == ["pin_cores no"]
+    assert tried(levers_for("pin_cores", gpus=1)) == ["pin_cores yes"]
 
 
 def test_multiples_are_of_the_value_it_has() -> None:
-    levers = found("batch_size", batch_size="6")
+    levers = levers_for("batch_size", batch_size="6")
     assert tried(levers) == [f"batch_size {6 * times}" for times in (2, 8, 32, 128)]
     assert {candidate.changes for candidate in levers.candidates} == {"the job"}
 
@@ -210,21 +214,23 @@ def test_multiples_are_of_the_value_it_has() -> None:
     [("hidden_dim=64", "the job"), ("optimizer=adamw", "the job"), ("threads_per_rank=1", "rounding")],
 )
 def test_a_setting_of_the_model_is_another_job(asked: str, changes: str) -> None:
-    (one,) = found(asked, threads_per_rank="2").candidates
-    assert one.changes == changes
+    (candidate,) = levers_for(asked, threads_per_rank="2").candidates
+    assert candidate.changes == changes
 
 
 def test_a_pipeline_shares_one_batch_and_is_another_job() -> None:
-    weak = {candidate.value: candidate.changes for candidate in found("strategy", world_size="2").candidates}
+    weak = {
+        candidate.value: candidate.changes for candidate in levers_for("strategy", world_size="2").candidates
+    }
     assert weak["pipeline"] == "the job"
     assert weak["fsdp"] == weak["zero1"] == "nothing"
-    strong = found("strategy", world_size="2", global_batch_size="64").candidates
-    assert {one.changes for one in strong} == {"nothing"}
+    strong = levers_for("strategy", world_size="2", global_batch_size="64").candidates
+    assert {candidate.changes for candidate in strong} == {"nothing"}
 
 
 def test_another_strategy_leaves_behind_what_the_first_one_had() -> None:
     """As the file of a run has it, which spells out every setting."""
-    levers = found("strategy", world_size="2", strategy="ddp", bucket_cap_mb="25", static_graph="true")
+    levers = levers_for("strategy", world_size="2", strategy="ddp", bucket_cap_mb="25", static_graph="true")
     assert tried(levers) == ["strategy scratch_ddp", "strategy fsdp", "strategy zero1", "strategy pipeline"]
     trials = {str(candidate.value): candidate.trial for candidate in levers.candidates}
     assert "static_graph" not in trials["fsdp"].settings
@@ -233,24 +239,24 @@ def test_another_strategy_leaves_behind_what_the_first_one_had() -> None:
 
 def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
     with pytest.raises(BadInput, match=r"^--levers: .* no setting 'precison'; levers here: .*precision"):
-        found("precison")
+        levers_for("precison")
     with pytest.raises(BadInput, match=r"; did you mean precision\?$"):
-        found("precison")
+        levers_for("precison")
     with pytest.raises(BadInput, match="no setting 'comm_hook'"):  # one rank has no DDP
-        found("comm_hook")
+        levers_for("comm_hook")
     with pytest.raises(BadInput, match="no setting 'without_communication'"):
-        found("without_communication=true")
+        levers_for("without_communication=true")
 
 
 def test_a_setting_without_values_worth_trying_needs_one() -> None:
     with pytest.raises(BadInput, match=r"^--levers lr: it lists no values worth trying; give one: lr=VALUE$"):
-        found("lr")
+        levers_for("lr")
     with pytest.raises(
         BadInput, match=r"^--levers precision: must be one of .*, got 'bf17'; did you mean bf16\?$"
     ):
-        found("precision=bf17")
+        levers_for("precision=bf17")
 
 
-def test_a_sweep_is_no_place_to_start_from() -> None:
+def test_a_sweep_is_refused_as_the_baseline() -> None:
     with pytest.raises(BadInput, match="starts from one configuration, these settings make 2"):
-        found("precision", batch_size="4,8")
+        levers_for("precision", batch_size="4,8")

@@ -23,7 +23,7 @@ _CASES = [
     for in_place in cards.card("collectives", name).in_place
     if cards.card("collectives", name).has_data
 ]
-_RECEIVERS = {"broadcast": 1, "reduce": 0}  # the rank whose result says something; any for the others
+_RECEIVERS = {"broadcast": 1, "reduce": 0}  # the rank whose result is defined; any rank for the others
 
 
 def _value(rank: int, index: int) -> int:

@@ -114,7 +114,7 @@ def test_a_tree_of_text_files(tmp_path: Path) -> None:
     assert corpus.train.labels == corpus.validation.labels == (0, 0, 1, 1)
 
 
-def test_a_digest_tells_corpora_apart(tmp_path: Path) -> None:
+def test_different_corpora_have_different_digests(tmp_path: Path) -> None:
     same, again = (news(tmp_path / name, "1,a,b\n2,c,d\n").digest for name in ("same", "again"))
     assert same == again
     others = ["1,a,b\n3,c,d\n", "2,c,d\n1,a,b\n", "1,a,b\n2,c,e\n"]
@@ -158,7 +158,7 @@ def test_a_folder_keeps_the_hub_out_of_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert hub.asked == []
 
 
-def test_a_download_that_fails_says_what_works_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_names_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", FakeDatasets(ConnectionError("no route\nto host")))
     with pytest.raises(BadInput) as caught:
         imdb.load(Imdb(data_dir=None))

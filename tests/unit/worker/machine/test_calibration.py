@@ -1,4 +1,4 @@
-"""The bare matrix product beside a window: never long, and the same before and after."""
+"""The matrix product around a window: never long, and the same before and after."""
 
 import warnings
 from collections.abc import Callable

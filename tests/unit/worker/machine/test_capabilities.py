@@ -43,7 +43,7 @@ def test_instruction_sets(
     assert cpu_native("fp16", architecture, tmp_path / "cpuinfo") is fp16
 
 
-def test_a_system_that_does_not_say_leaves_it_unknown(tmp_path: Path) -> None:
+def test_a_system_without_the_information_leaves_it_unknown(tmp_path: Path) -> None:
     assert cpu_native("bf16", "x86_64", tmp_path / "none") is None
 
 

@@ -31,7 +31,7 @@ def test_parts_and_what_was_given_back_add_up() -> None:
     events = [AllocatorEvent("free_requested", 0x1, 30), AllocatorEvent("free_completed", 0x1, 30), *STEP]
     phases = [AllocatorPhase(phase.name, phase.start + 2 if phase.start else 0) for phase in PHASES]
     breakdown = replay(events, phases, [0x40])
-    assert breakdown.given_back == 30  # told twice, counted once
+    assert breakdown.given_back == 30  # reported twice, counted once
     assert (
         breakdown.growth
         == breakdown.activations + breakdown.gradients + breakdown.temporary - breakdown.given_back

@@ -89,7 +89,7 @@ def _numpy_error() -> BaseException:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_some_types_need_no_words(error: BaseException) -> None:
+def test_some_error_types_are_recognised_without_their_message(error: BaseException) -> None:
     assert is_out_of_memory(error)
 
 
@@ -107,6 +107,6 @@ def test_what_torch_itself_raises_is_recognised() -> None:
 
 
 @pytest.mark.parametrize("text", ["could not create a primitive", "could not execute a primitive"])
-def test_ambiguous_words_count_only_under_a_limit(text: str) -> None:
+def test_ambiguous_messages_count_only_under_a_limit(text: str) -> None:
     assert is_out_of_memory(RuntimeError(text), under_limit=True)
     assert not is_out_of_memory(RuntimeError(text))

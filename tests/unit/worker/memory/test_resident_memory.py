@@ -108,7 +108,7 @@ def test_what_is_available_is_bounded_by_every_control_group(
     assert available_bytes() == 250 * MIB
 
 
-def test_a_host_that_says_nothing_has_an_unknown_amount(
+def test_a_host_without_the_information_has_an_unknown_amount(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("_MEMORY", "_GROUP", "_GROUPS"):

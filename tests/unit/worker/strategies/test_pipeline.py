@@ -94,7 +94,7 @@ def test_a_model_that_is_not_sequential_is_refused() -> None:
         blocks_of(nn.Linear(2, 2))
 
 
-def test_a_model_may_say_how_it_is_sequential() -> None:
+def test_a_model_may_define_its_sequence_of_layers() -> None:
     class Unrolled(nn.Module):
         """A model with a loop of its own."""
 

@@ -68,7 +68,7 @@ def test_other_texts_or_another_size_are_another_vocabulary(cache: Path) -> None
 
 
 @pytest.mark.parametrize("content", ["", "[1, 2]", '["a", "b", "c", "d", "e"]', '{"a": 2}', '["a"', "\xff"])
-def test_a_spoiled_cache_is_made_anew(cache: Path, content: str) -> None:
+def test_a_damaged_cache_is_rebuilt(cache: Path, content: str) -> None:
     expected = vocabulary_of(corpus(), 5)
     (file,) = cache.glob("vocabulary-*.json")
     file.write_bytes(content.encode("latin-1"))
@@ -76,7 +76,7 @@ def test_a_spoiled_cache_is_made_anew(cache: Path, content: str) -> None:
     assert json.loads(file.read_text()) == ["a", "b", "c"]
 
 
-def test_where_nothing_can_be_kept_it_is_found_every_time(
+def test_without_a_writable_cache_the_vocabulary_is_built_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -120,7 +120,7 @@ def _ask(answers: Any, begin: Any) -> None:
     answers.put((vocabulary_of(corpus([("a b", 0), ("b", 1)] * 2000), 4), len(vocabularies)))
 
 
-def test_one_process_finds_it_while_the_others_wait(cache: Path) -> None:
+def test_one_process_builds_it_while_the_others_wait(cache: Path) -> None:
     fork = multiprocessing.get_context("fork")
     answers, begin = fork.Queue(), fork.Barrier(3)
     processes = [fork.Process(target=_ask, args=(answers, begin)) for _ in range(3)]

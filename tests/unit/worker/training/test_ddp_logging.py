@@ -1,4 +1,4 @@
-"""What DDP says of its buckets and its times, whichever keys this torch uses."""
+"""DDP's logging data about buckets and times, for the keys of every supported torch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,7 +45,7 @@ def test_the_rebuilt_buckets_count_where_there_are_any(logged: Any, samples: dic
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    """A process group of one rank, which DDP wants."""
+    """A process group of one rank, which DDP requires."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -83,7 +83,7 @@ def test_an_iteration_that_was_not_timed_has_no_times(logged: tuple[int | None, 
 
 
 @pytest.mark.parametrize("error", [AttributeError("gone"), RuntimeError("not ready")])
-def test_a_ddp_that_says_nothing_has_no_times(error: Exception) -> None:
+def test_a_ddp_without_logging_data_has_no_times(error: Exception) -> None:
     assert DdpWatch(FakeDdp(error), has_hook=False).times() is None  # type: ignore[arg-type]
 
 

@@ -39,7 +39,7 @@ def evaluate(model: nn.Module, data: Data, *, rank: int = 0, world_size: int = 1
 
 
 def classified(labels: list[int]) -> ClassifiedTexts:
-    """Ten samples of class 0, 1, 2 ... whose labels may say otherwise."""
+    """Ten samples of class 0, 1, 2 ... whose labels may differ."""
     return ClassifiedTexts(torch.arange(len(labels), dtype=torch.int32).view(-1, 1), torch.tensor(labels))
 
 

@@ -180,13 +180,13 @@ def test_closing_ends_the_loader_s_processes_also_before_the_first_batch_was_tak
     assert set(multiprocessing.active_children()) <= others
 
 
-def test_batches_that_cannot_be_closed_need_not_be() -> None:
+def test_batches_without_close_are_accepted() -> None:
     stream = Feed(batches=PeekableBatches(itertools.cycle("ab")))
     stream.close()
     assert next(stream.batches) == "a"
 
 
-def test_waits_are_told_for_a_batch() -> None:
+def test_waits_are_reported_per_batch() -> None:
     waits = InputTimes(batches=4, loader_s=0.2, copy_s=0.4)
     assert waits.counters() == pytest.approx({"loader_s": 0.05, "copy_s": 0.1})
 
@@ -226,7 +226,7 @@ def test_every_batch_of_a_loader_is_waited_for_and_copied(
     assert stream.input_times == InputTimes(batches=3, loader_s=3.0, copy_s=3.0)
 
 
-def test_somebody_else_s_batches_are_waited_for_as_well() -> None:
+def test_waits_for_user_supplied_batches_are_measured_too() -> None:
     batches = [torch.zeros(4, 1) for _ in range(2)]
     stream = feed(Data(samples=_Batches(batches)), 4, loader(), CPU, Shard(index=0, count=1), 0)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Operations counted on tensors without data: as many as the formulas say, and nothing else changes."""
+"""Operations counted on tensors without data: they match the formulas, and nothing else changes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +34,7 @@ def batch(count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(
     "changes", [{"num_layers": 1}, {"num_layers": 3, "hidden_dim": 24}, {"input_dim": 7, "output_dim": 1}]
 )
-def test_an_mlp_has_as_many_operations_as_its_formula_says(changes: dict[str, int], count: int) -> None:
+def test_the_operations_of_an_mlp_match_its_formula(changes: dict[str, int], count: int) -> None:
     card = options(Mlp, **{"input_dim": 16, "hidden_dim": 32, "num_layers": 2, "output_dim": 5, **changes})
     workload = mlp.build(card, CPU, build_context())
     made = workload.data.synthesize(count, torch.Generator())
@@ -44,7 +44,7 @@ def test_an_mlp_has_as_many_operations_as_its_formula_says(changes: dict[str, in
 @pytest.mark.parametrize(
     "changes", [{}, {"depth": 50}, {"image_size": 64, "num_classes": 7}, {"image_size": 33}], ids=str
 )
-def test_a_cnn_has_as_many_operations_as_its_formula_says(changes: dict[str, int]) -> None:
+def test_the_operations_of_a_cnn_match_its_formula(changes: dict[str, int]) -> None:
     card = options(Cnn, **{"image_size": 16, "channels": 4, **changes})
     workload = cnn.build(card, CPU, build_context())
     made = workload.data.synthesize(3, torch.Generator())

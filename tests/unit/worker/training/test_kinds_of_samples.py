@@ -95,7 +95,7 @@ def test_the_last_batch_of_an_epoch_holds_the_rest_unless_it_is_dropped() -> Non
 
 
 class _Who(Dataset[Any]):
-    """Says which process prepared a sample."""
+    """Samples that hold the id of the process that prepared them."""
 
     def __len__(self) -> int:
         return 100
@@ -105,7 +105,9 @@ class _Who(Dataset[Any]):
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(None, 2), (0, 0), (1, 1)])
-def test_the_owners_loader_says_how_many_processes_unless_asked(asked: int | None, expected: int) -> None:
+def test_the_users_loader_sets_the_number_of_processes_unless_requested(
+    asked: int | None, expected: int
+) -> None:
     feed = feed_of(Data(samples=_Who(), num_workers=2), 5, num_workers=asked)
     processes = {who for batch in _take(feed.batches, 6) for who in batch[1].tolist()}
     feed.close()
@@ -130,7 +132,7 @@ def test_a_list_of_mappings_is_a_data_set() -> None:
     assert torch.equal(batch["tokens"][:, 0], batch["labels"])
 
 
-def test_an_own_collate_function_makes_the_batches() -> None:
+def test_a_custom_collate_function_makes_the_batches() -> None:
     feed = feed_of(Data(samples=list(range(8)), collate=lambda fetched: (torch.tensor(fetched), "mine")), 4)
     assert next(feed.batches)[1] == "mine"
 
@@ -187,7 +189,7 @@ def test_no_ready_batches_are_refused() -> None:
         next(feed_of(Data(samples=_Batches())).batches)
 
 
-def test_a_generator_that_ends_is_said_to_end() -> None:
+def test_a_generator_that_ends_is_reported() -> None:
     feed = feed_of(Data(samples=iter(_Batches(4, 4))))
     _take(feed.batches, 2)
     with pytest.raises(BadInput, match="the data ended"):
@@ -214,5 +216,5 @@ def test_every_tensor_of_a_batch_is_moved() -> None:
         (("words", "only"), 1),
     ],
 )
-def test_the_first_tensor_says_how_many_samples_a_batch_holds(batch: Batch, size: int) -> None:
+def test_the_first_tensor_gives_the_number_of_samples_in_a_batch(batch: Batch, size: int) -> None:
     assert batch_size_of(batch) == size

@@ -36,7 +36,7 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    """A process group of one rank, which DDP wants."""
+    """A process group of one rank, which DDP requires."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -116,9 +116,9 @@ def test_a_parameter_that_was_not_used_gets_no_gradient() -> None:
 
 def test_a_copy_and_replaced_parameters_get_gradients_of_their_own() -> None:
     model = _model()
-    twin = copy.deepcopy(model)
-    twin().backward()
-    assert (len(_gradients(twin)), len(_gradients(model))) == (4, 0)
+    copied = copy.deepcopy(model)
+    copied().backward()
+    assert (len(_gradients(copied)), len(_gradients(model))) == (4, 0)
     model.body.last = nn.Parameter(torch.zeros(7))
     model().backward()
     assert model.body.last.grad is not None and model.body.last.grad.shape == (7,)
@@ -142,7 +142,7 @@ class _FakeTime:
         self.now += seconds
 
 
-def test_time_passes_as_the_pace_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_takes_the_time_of_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     body = _Body()
     order = [body.first, body.scale, body.last]
     model = PacedModel(body, order, Pace(forward_s=1.0, gradient_ready_s=(0.5, 0.75, 2.0)))

@@ -141,7 +141,7 @@ def test_the_number_format_of_the_trial_is_measured(monkeypatch: pytest.MonkeyPa
     assert set(formats) == {torch.bfloat16}
 
 
-def test_other_ranks_take_what_rank_0_says() -> None:
+def test_other_ranks_use_the_measurement_of_rank_0() -> None:
     store = dist.HashStore()
     times = {"forward_s": 0.25, "optimizer_s": 0.5, "ready_order": [1, 0], "gradient_ready_s": [1.0, 2.0]}
     store.set("pace/0", json.dumps(json.dumps(times)))

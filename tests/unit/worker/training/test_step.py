@@ -95,8 +95,8 @@ class _Recorded:
 def test_all_batches_but_the_last_run_without_exchange() -> None:
     recorded = _Recorded(3)
     _run(recorded.step, _batches(1, 1, 1), 1)
-    silent = ["no sync", "forward", "backward", "sync"]
-    assert recorded.happened == [*silent, *silent, "forward", "backward", "apply", "clear"]
+    without_sync = ["no sync", "forward", "backward", "sync"]
+    assert recorded.happened == [*without_sync, *without_sync, "forward", "backward", "apply", "clear"]
 
 
 def test_under_a_static_graph_the_first_step_exchanges_every_batch() -> None:

@@ -1,4 +1,4 @@
-"""Own workloads: what a function may ask for and return, and how what it does wrong is said."""
+"""Custom workloads: what a function may request and return, and how its mistakes are reported."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def _built(monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], **where
 
 
 def _refusal(source: str, reference: str = "mine.py:build") -> str:
-    """What is said of a file; `line N` counts from the line after the opening quotes."""
+    """The error for a file; `line N` counts from the line after the opening quotes."""
     Path("mine.py").write_text(source)
     with pytest.raises(BadInput) as caught:
         _build(reference)
@@ -150,7 +150,7 @@ def test_a_function_gets_the_arguments_it_names(monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-def test_what_a_file_does_wrong_is_said_in_one_line(source: str, message: str) -> None:
+def test_a_mistake_in_a_file_is_reported_in_one_line(source: str, message: str) -> None:
     assert _refusal(source).startswith(f"workload mine.py:build: {message}")
 
 
@@ -176,7 +176,7 @@ def test_errors_in_a_module_point_into_it() -> None:
 
 
 @pytest.mark.parametrize("place_of", ["nowhere", "nowhere.inner", "package.nowhere"])
-def test_a_missing_module_is_told_from_one_that_misses_something(tmp_path: Path, place_of: str) -> None:
+def test_a_missing_module_is_distinguished_from_a_missing_import(tmp_path: Path, place_of: str) -> None:
     Path("package").mkdir()
     Path("package/__init__.py").write_text("")
     missing = place_of.removesuffix(".inner")
