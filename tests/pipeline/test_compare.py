@@ -283,10 +283,8 @@ def test_three_runs_side_by_side_attribute_the_difference_to_communication() -> 
     assert slow["behind_first_ranks"] == pytest.approx(2 * 20 / 21 - 2 * 20 / 30)
     assert slow["behind_first_by_exposed_ranks"] == pytest.approx(slow["behind_first_ranks"])
     assert crowded["behind_first_by_exposed_ranks"] == pytest.approx(2 * 1 / 31 - 2 * 1 / 21)
-    assert report.sections[0].lines[0] == (
-        "2 ranks, batch 50: efficiency 95 % in fast, 67 % in slow, 65 % in crowded; crowded delivers 0.61 "
-        "ranks' worth less than fast, -0.03 of it exposed communication."
-    )
+    for figure in ("95 % in fast", "67 % in slow", "65 % in crowded", "0.61", "-0.03"):
+        assert figure in report.sections[0].lines[0]
     assert "without a verdict" in report.sections[0].lines[1]
 
 

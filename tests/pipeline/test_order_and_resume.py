@@ -198,8 +198,7 @@ def test_resume_on_another_machine_is_refused(change: dict[str, Any]) -> None:
         train(ask("train", **{**asked, "repeats": 3}, resume=True), launcher, RecordingWatcher())
     assert caught.value.exit_code == 3
     ((name, value),) = change.items()
-    difference = f"these differ: {name} ({getattr(TWO_CORES, name)}, now {value}); start a new run"
-    assert str(caught.value) == f"--resume: run was measured on another machine or torch; {difference}"
+    assert f"{name} ({getattr(TWO_CORES, name)}, now {value})" in str(caught.value)
     assert launcher.launched == []
     assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
 

@@ -98,8 +98,10 @@ def test_all_steps_share_one_budget() -> None:
     watcher = RecordingWatcher()
     scale(dataclasses.replace(request, only_launches=(1,)), launcher, watcher, most_ranks=2)
     assert launcher.launched == []
-    (note,) = (note for note in watcher.notes if note.startswith("The budget of "))
-    assert note.endswith("launches to go; the next takes about 4000.0 s.")
+    end = load_run("run").record.end
+    assert end is not None and (end.why, end.budget_s, end.next_launch_s) == ("budget", 3600.0, 4000.0)
+    assert end.missing > 0
+    assert sum(note.startswith("The budget of ") for note in watcher.notes) == 1
 
 
 def test_a_resubmitted_job_has_its_own_budget() -> None:

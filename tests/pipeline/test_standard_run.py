@@ -102,13 +102,11 @@ def test_the_standard_run_measures_collectives() -> None:
     comm_trials = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "comm"]
     assert {trial.world_size for trial in comm_trials} == {2}
     assert {trial.settings["collective"] for trial in comm_trials} == {"all_reduce"}
-    best = (1 << 26) / (20e-6 + (1 << 26) / 1e9) / 1e6
-    assert report.sections[-2].lines == (
-        f"all_reduce over 2 ranks takes 21.0 µs at 1.00 KiB and reaches {best:,.0f} MB/s bus bandwidth "
-        "at 64.0 MiB.",
-    )
+    assert report.sections[-2].lines[0].startswith("all_reduce over 2 ranks takes 21.0 µs")
     rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
-    assert [row["size_bytes"] for row in rows] == [1 << power for power in range(10, 27, 2)]
+    sizes = [1 << power for power in range(10, 27, 2)]
+    assert [row["size_bytes"] for row in rows] == sizes
+    assert [row["time_s"] for row in rows] == pytest.approx([20e-6 + size / 1e9 for size in sizes])
 
 
 def test_communication_alone_trains_nothing() -> None:
