@@ -12,22 +12,25 @@ import argparse
 import math
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from null_watcher import NullWatcher
-from scalescope.analysis.tuning.verdicts import LeverComparison
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.tuning.ledger import LaunchesNeeded, SearchLedger
+from scalescope.analysis.tuning.lever_comparison import LeverComparison
 from scalescope.analysis.tuning.search import singles
 from scalescope.experiment.expand import expand
+from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.campaign import Plan, run_campaign
+from scalescope.studies.campaign import run_campaign
+from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
+from scalescope.studies.study import NextLaunches
 
 SMALL = {"world_size": 2, "hidden_dim": 128, "input_dim": 128, "output_dim": 64, "batch_size": 64}
 PACED = {
@@ -52,25 +55,35 @@ def plan_of(launcher: LocalLauncher, settings: dict[str, object]) -> Plan:
     )
 
 
+class Comparing(NextLaunches):
+    """Asks for launches of a baseline and another trial until they can be compared as `tune` does."""
+
+    def __init__(self, baseline: Trial, other: Trial, seed: int) -> None:
+        self._baseline = baseline
+        self._other = other
+        self._seed = seed
+        self.comparison: LeverComparison | None = None
+
+    def next_launches(self, run: Run, remaining_s: float | None) -> Sequence[Launch]:
+        ledger = SearchLedger(results=run.results, seed=self._seed, baseline=self._baseline.trial_id)
+        try:
+            ((self.comparison,), _) = singles(ledger, self._baseline, [self._other], LAUNCHES, THRESHOLD)
+        except LaunchesNeeded as needed:
+            return tuple(Launch(*launch) for launch in needed.launches)
+        return ()
+
+
 def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> LeverComparison:
     """Compare the plan's configuration with another one as `tune` does."""
     (baseline,) = plan.trials
-    comparisons: list[LeverComparison] = []
-
-    def more(run: Run) -> tuple[tuple[Trial, int], ...]:
-        try:
-            ledger = SearchLedger(results=run.results, seed=seed, baseline=baseline.trial_id)
-            comparisons[:] = singles(ledger, baseline, [other], LAUNCHES, THRESHOLD)[0]
-        except LaunchesNeeded as needed:
-            return needed.launches
-        return ()
-
+    comparing = Comparing(baseline, other, seed)
     with tempfile.TemporaryDirectory() as directory:
         folder = RunFolder.open(Path(directory) / "run", resume=False)
         (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
-        run_campaign(plan, launcher, folder, NullWatcher(), more)  # type: ignore[arg-type]
+        run_campaign(plan, launcher, folder, NullWatcher(), comparing)  # type: ignore[arg-type]
         folder.close()
-    return comparisons[0]
+    assert comparing.comparison is not None
+    return comparing.comparison
 
 
 def steps_for(launcher: LocalLauncher, settings: dict[str, object], seconds: float) -> tuple[int, float]:

@@ -19,11 +19,12 @@ from null_watcher import NullWatcher
 from scalescope.analysis.launches import summarise
 from scalescope.analysis.statistics import difference_of_means
 from scalescope.experiment.expand import expand
-from scalescope.experiment.yaml_file import Given
+from scalescope.experiment.given import Given
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import EXPERIMENT, RunFolder
-from scalescope.studies.campaign import Plan, run_campaign
+from scalescope.studies.campaign import run_campaign
+from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
 
 SETTINGS = {

@@ -27,7 +27,8 @@ from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.files import to_text
 from scalescope.results.provenance import describe_environment
 from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, RunFolder
-from scalescope.studies.campaign import Plan, run_campaign
+from scalescope.studies.campaign import run_campaign
+from scalescope.studies.plan import Launch, Plan
 from scalescope.version import __version__
 
 LONG_STEPS = {**PACED, "forward_ms": 15, "backward_ms": 30}
@@ -59,7 +60,7 @@ def measure(launchers: dict[str, Any], plan: Plan, launches: int, root: Path) ->
     for launch in range(launches):
         names = list(folders) if launch % 2 else list(reversed(folders))
         for name in names:
-            launch_plan = dataclasses.replace(plan, chosen=((trial, launch),))
+            launch_plan = dataclasses.replace(plan, chosen=(Launch(trial, launch),))
             run_campaign(launch_plan, launchers[name], folders[name], NullWatcher())  # type: ignore[arg-type]
     for folder in folders.values():
         folder.close()

@@ -23,11 +23,12 @@ from pathlib import Path
 from null_watcher import NullWatcher
 
 from scalescope.diagnose.diagnosis import diagnose
-from scalescope.experiment.yaml_file import Given
+from scalescope.experiment.given import Given
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
+from scalescope.studies.execution import run_study
 from scalescope.studies.request import Request
-from tests.verbs import scale
+from scalescope.studies.scaling.scale import Scale
 
 HEALTHY = "healthy"
 _MATTERS = 0.05
@@ -176,7 +177,8 @@ def measured(case: Case, repeats: int, directory: Path) -> Run:
         name: tuple(Given(text, name) for text in str(value).split(",")) for name, value in asked.items()
     }
     with injected(case.fault) as launcher:
-        report = scale(Request(verb="scale", flags=flags), launcher, NullWatcher())  # type: ignore[arg-type]
+        request = Request(verb="scale", flags=flags)
+        report = run_study(Scale(), request, launcher, NullWatcher())  # type: ignore[arg-type]
     assert report.run is not None
     return report.run
 

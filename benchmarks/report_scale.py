@@ -19,8 +19,8 @@ from pathlib import Path
 
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES
 from scalescope.results.result import RankRecord, Result, to_json
 

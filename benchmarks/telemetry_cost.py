@@ -16,11 +16,12 @@ from null_watcher import NullWatcher
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import ratio_of_logs
 from scalescope.experiment.expand import expand
-from scalescope.experiment.yaml_file import Given
+from scalescope.experiment.given import Given
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.campaign import Plan, run_campaign
+from scalescope.studies.campaign import run_campaign
+from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
 
 
@@ -39,14 +40,14 @@ def measured(launcher: LocalLauncher, pairs: int, asked: dict[str, object], dire
                 experiment=expansion.experiment,
                 trials=(trial,),
                 machine=launcher.machine(),
-                chosen=((trial, launch),),
+                chosen=(Launch(trial, launch),),
             )
             run_campaign(plan, launcher, folder, NullWatcher())  # type: ignore[arg-type]
     results = load_run(folder.path).results
     folder.close()
     sampled = configurations([result for result in results if result.launch % 2])
     without = configurations([result for result in results if result.launch % 2 == 0])
-    samples = [result.telemetry.get("looks") for result in results if result.launch % 2]
+    samples = [result.telemetry["looks"] for result in results if result.launch % 2]
     asking = [result.telemetry.get("asking_gpus_s", 0.0) for result in results if result.launch % 2]
     window_s = sum(launch.window_s for launch in sampled[0].launches)
     cost = ratio_of_logs(without[0].log_rates, sampled[0].log_rates)

@@ -20,12 +20,13 @@ from null_watcher import NullWatcher
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, mean_of_logs, ratio_of_logs
 from scalescope.experiment.expand import expand
+from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import EXPERIMENT, RunFolder
-from scalescope.studies.campaign import Plan, run_campaign
+from scalescope.studies.campaign import run_campaign
+from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
 
 STEPS_MS = {2: 256, 20: 1024, 300: 2048}  # time per step: width of the model
@@ -56,7 +57,7 @@ def plan_of(launcher: LocalLauncher, job: dict[str, object], lengths: Sequence[d
 def measured(launcher: LocalLauncher, plan: Plan, repeats: int, path: Path) -> tuple[Configuration, ...]:
     """All launches of the plan; those already in the folder are not repeated."""
     launches = [
-        (trial, launch)
+        Launch(trial, launch)
         for launch in range(repeats)
         for trial in (plan.trials if launch % 2 else reversed(plan.trials))
     ]

@@ -135,15 +135,15 @@ def _why_no_browser() -> str | None:
 
 def chromium() -> str | None:
     """The system's browser; playwright brings none of its own here."""
-    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
-    return next((path for path in found if path is not None), None)
+    paths = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    return next((path for path in paths if path is not None), None)
 
 
 def _why_no_latex() -> str | None:
     if shutil.which("pdflatex") is None or shutil.which("kpsewhich") is None:
         return "needs pdflatex"
-    found = subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True)
-    return "needs LaTeX's booktabs" if found.returncode else None
+    lookup = subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True)
+    return "needs LaTeX's booktabs" if lookup.returncode else None
 
 
 _NEEDS = {

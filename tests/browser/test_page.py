@@ -1,4 +1,4 @@
-"""The page in a browser: it loads nothing, says every chapter, and answers mouse and keyboard."""
+"""The page in a browser: it loads nothing else, has every chapter, and reacts to mouse and keyboard."""
 
 import os
 import shutil
@@ -81,7 +81,7 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_complete_silent_and_alone(
+def test_the_page_is_complete_logs_nothing_and_loads_nothing_else(
     opened: Any, address: str, tmp_path: Path, scheme: str
 ) -> None:
     view = opened(color_scheme=scheme)
@@ -93,7 +93,7 @@ def test_the_page_is_complete_silent_and_alone(
     assert all(section.is_visible() for section in sections.all())
 
 
-def test_every_figure_is_seen_has_words_and_a_table(opened: Any) -> None:
+def test_every_figure_is_visible_and_has_a_description_and_a_table(opened: Any) -> None:
     figures = opened().page.locator("figure").all()
     assert len(figures) >= 12
     for figure in figures:

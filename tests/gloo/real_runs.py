@@ -29,8 +29,8 @@ SCALESCOPE = (sys.executable, "-m", "scalescope")
 _MARK = "SCALESCOPE_TEST_MARK"
 
 
-def _hear_signals() -> None:
-    """Tests that run in the background, or under nohup, would hand down signals that nobody hears."""
+def _reset_signal_handlers() -> None:
+    """Tests started in the background or under nohup would pass on ignored signals."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -85,7 +85,7 @@ class StartedRun:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                preexec_fn=_hear_signals,
+                preexec_fn=_reset_signal_handlers,
             )
 
     @property

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gloo
 _COMM = ("comm", "--device=cpu", "--time-per-size=2ms")
 _ALL = cards.names("collectives")
 _SHARED = {"all_gather", "all_to_all", "reduce_scatter"}
-_PLACES = {name: set(cards.card("collectives", name).in_place) for name in _ALL}
+_IN_PLACE_VARIANTS = {name: set(cards.card("collectives", name).in_place) for name in _ALL}
 _FIELDS = {
     "size_bytes",
     "time_s",
@@ -67,14 +67,14 @@ def test_every_collective_is_measured_shown_and_stored(run_here: RunsHere, tmp_p
     powers = {2**power for power in range(3, 17)}
     for name, rows in by_collective.items():
         assert _sizes(rows) == ({0} if name == "barrier" else powers)
-        assert {row["in_place"] for row in rows} == _PLACES[name]
-        assert len(rows) == len(_sizes(rows)) * len(_PLACES[name])
+        assert {row["in_place"] for row in rows} == _IN_PLACE_VARIANTS[name]
+        assert len(rows) == len(_sizes(rows)) * len(_IN_PLACE_VARIANTS[name])
         for row in rows:
             assert set(row) >= _FIELDS
             assert (row["dtype"], row["world_size"]) == ("float32", 2)
             assert row["iterations"] >= 3  # fewest where a busy machine makes one of them long
             assert 0 < row["median_s"] <= row["p95_s"] <= row["p99_s"]
-            if name in ("broadcast", "reduce"):  # with a root nobody can tell transfer from waiting
+            if name in ("broadcast", "reduce"):  # with a root, transfer and waiting cannot be separated
                 assert row["transfer_s"] is None
             else:
                 assert 0 < row["transfer_s"] <= row["median_s"]
@@ -122,11 +122,11 @@ def test_three_ranks_count_only_what_they_carry(run_here: RunsHere) -> None:
         assert {row["world_size"] for row in rows} == {3}
 
 
-def test_one_placement_alone(run_here: RunsHere) -> None:
+def test_in_place_or_out_of_place_can_be_measured_alone(run_here: RunsHere) -> None:
     flags = ("--world-size=2", "-b", "1K", "-e", "1K", "-n", "2")
     for in_place, flag in ((True, "--in-place"), (False, "--out-of-place")):
         by_collective = _communication(run_here(*_COMM, *flags, flag))
-        assert set(by_collective) == {name for name in _ALL if in_place in _PLACES[name]}
+        assert set(by_collective) == {name for name in _ALL if in_place in _IN_PLACE_VARIANTS[name]}
         assert {row["in_place"] for rows in by_collective.values() for row in rows} == {in_place}
 
 

@@ -113,7 +113,7 @@ def test_a_stalling_rank_is_measured(run_here: RunsHere) -> None:
     assert max(times[:2] + times[3:]) < times[2]
 
 
-def test_hang_in_teardown_costs_no_result(run_here: RunsHere) -> None:
+def test_a_hang_in_teardown_loses_no_result(run_here: RunsHere) -> None:
     run = _run(run_here, "teardown-hang@1:0", f"--teardown-timeout={duration(1)}")
     assert run.returncode == 0
     (result,) = run.results

@@ -49,10 +49,10 @@ def _assert_ends_cleanly(
     *done, stopped = finished.results
     assert len(done) >= finished_before
     assert all(result["status"] == "ok" for result in done)
-    assert (stopped["status"], stopped["settings"]["world_size"]) == ("failed", ranks)
+    assert (stopped["status"], stopped["settings"]["world_size"]) == ("interrupted", ranks)
     assert number.name in stopped["reason"]
     statuses = [row["status"] for row in finished.summary["results"]["training"]]
-    assert statuses == [*["ok"] * finished_before, "failed"]
+    assert statuses == [*["ok"] * finished_before, "interrupted"]
 
 
 def test_sigint_sigterm_and_sighup_end_the_run_cleanly(start: Start, measured: Path, tmp_path: Path) -> None:

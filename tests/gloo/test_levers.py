@@ -171,5 +171,5 @@ def test_together_they_are_all_levers_there_are() -> None:
     assert all(reasons.values())
     without_gpu = ("pin_memory", "non_blocking", "prefetch_stream", "cudnn_benchmark", "attention")
     assert not trained & set(without_gpu)
-    assert {reasons[name] for name in without_gpu} == {"requires a CUDA GPU"}
+    assert all("CUDA GPU" in reasons[name] for name in without_gpu)
     assert reasons["precision tf32"] == "precision tf32 requires a CUDA GPU; bf16 works on the CPU"

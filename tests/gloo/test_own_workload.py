@@ -1,4 +1,4 @@
-"""Own workloads on two real ranks: what works, and that misuse ends in one line and exit code 2."""
+"""User workloads on two real ranks: what works, and that misuse ends in one line and exit code 2."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ _IMPORTS = "import sys\nimport torch\nfrom torch import nn\n\n"
 _LINE = 5  # of the first line of a source below
 
 # Refused before anything is launched.
-_SEEN_AT_ONCE = {
+_BAD_REFERENCES = {
     "nowhere.py:build": "nowhere.py: No such file or directory",
     "torn.py:build": "torn.py:6: invalid syntax: model = = 5",
     "good.py:biuld": "biuld",
@@ -106,10 +106,10 @@ def _refused(run_here: RunsHere, *flags: str) -> FinishedRun:
     return finished
 
 
-def test_what_can_be_seen_at_once_is_refused_before_a_launch(run_here: RunsHere) -> None:
+def test_bad_references_are_refused_before_a_launch(run_here: RunsHere) -> None:
     _write(run_here.directory, "torn.py", "def build():\n    model = = 5")
     _write(run_here.directory, "good.py", "def build(): pass")
-    for reference, message in _SEEN_AT_ONCE.items():
+    for reference, message in _BAD_REFERENCES.items():
         finished = _refused(run_here, f"--workload={reference}")
         assert message in finished.stderr
         assert finished.stderr.startswith("scalescope: --workload: ")
@@ -117,7 +117,7 @@ def test_what_can_be_seen_at_once_is_refused_before_a_launch(run_here: RunsHere)
 
 
 @pytest.mark.parametrize("name", _MISUSES)
-def test_what_a_rank_meets_is_refused_in_one_line(run_here: RunsHere, name: str) -> None:
+def test_errors_of_the_workload_in_a_rank_are_one_line(run_here: RunsHere, name: str) -> None:
     source, message = _MISUSES[name]
     _write(run_here.directory, f"{name}.py", source)
     finished = _refused(run_here, "--batch-size=4", "--repeats=2", f"--workload={name}.py:build")
@@ -180,7 +180,7 @@ def _result_of(run: FinishedRun, reference: str) -> dict[str, Any]:
     return result
 
 
-def test_nothing_is_said_of_workloads_that_train(trained: FinishedRun) -> None:
+def test_workloads_that_train_print_nothing_to_stderr(trained: FinishedRun) -> None:
     assert (trained.returncode, trained.stderr) == (0, "")
 
 

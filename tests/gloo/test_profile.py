@@ -77,7 +77,7 @@ def test_timed_launches_carry_no_trace(busy: FinishedRun) -> None:
     assert [row["status"] for row in busy.summary["results"]["training"]] == ["ok"]
 
 
-def test_the_summary_holds_the_profile_and_the_timed_step_beside_it(busy: FinishedRun) -> None:
+def test_the_summary_holds_the_profile_and_the_timed_step(busy: FinishedRun) -> None:
     profile = _profile_of(busy)
     (timed,) = busy.summary["results"]["training"]
     assert profile["untraced_step_s"] == pytest.approx(timed["step_time_s"]["mean"])
@@ -88,7 +88,7 @@ def test_the_summary_holds_the_profile_and_the_timed_step_beside_it(busy: Finish
     assert all(bucket["transfer_s"] > 0 for bucket in profile["buckets"])
 
 
-def test_where_a_step_has_one_exchange_transfer_is_told_from_waiting(run_here: RunsHere) -> None:
+def test_with_one_bucket_per_step_transfer_and_waiting_are_separated(run_here: RunsHere) -> None:
     profile = _profile_of(run_here("train", *TINY, "--world-size=2", "--profile", "--profile-steps=2"))
     (bucket,) = profile["buckets"]
     assert profile["transfer_s"] == pytest.approx(bucket["transfer_s"])

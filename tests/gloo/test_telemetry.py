@@ -1,4 +1,4 @@
-"""What is seen beside real ranks, and where it is written down."""
+"""Telemetry of real ranks: what is sampled while they train, and where it is stored."""
 
 from typing import Any
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scalescope.results.result import SCHEMA_VERSION
 from tests.conftest import TINY
 from tests.gloo.conftest import Start, start_as_ranks
 from tests.gloo.real_runs import FinishedRun, RunsHere
@@ -52,7 +53,7 @@ def _assert_summary_of_two_ranks(run: FinishedRun) -> None:
 def _assert_summary_file(run: FinishedRun, result: dict[str, Any]) -> None:
     summary = run.summary
     assert set(summary) >= _SUMMARY_KEYS
-    assert (summary["schema_version"], summary["world_size"]) == ("1.0", 2)
+    assert (summary["schema_version"], summary["world_size"]) == (SCHEMA_VERSION, 2)
     assert (summary["config"]["warmup_iters"], summary["config"]["benchmark_iters"]) == (3, 5)
     assert set(summary["results"]) >= {"communication", "training", "memory", "scaling", "findings"}
     (training,) = summary["results"]["training"]

@@ -1,4 +1,4 @@
-"""Traces of a GPU: what kernels and NCCL did, held against DDP's own times."""
+"""Traces of a GPU: what kernels and NCCL did, compared with DDP's own times."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gpu
 SMALL = ["--hidden-dim=2048", "--input-dim=2048", "--batch-size=1024", "--steps-per-epoch=12"]
 
 
-def test_two_shares_of_a_gpu_overlap_as_ddp_says(cli: Cli, tmp_path: Path) -> None:
+def test_two_shares_of_a_gpu_overlap_as_ddp_reports(cli: Cli, tmp_path: Path) -> None:
     shares = ["--split-gpu=2", "--world-size=2", "--bucket-cap-mb=20"]
     done = cli("train", *shares, *SMALL, "--profile", "--output-dir=D", within_s=200)
     assert done.returncode == 0, done.stdout + done.stderr

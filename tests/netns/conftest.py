@@ -14,7 +14,7 @@ from tests.gloo.real_runs import RunsHere
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """The system gives a namespace's number to the next one: a test beside would look like what we left."""
+    """Numbers of namespaces are reused: those of a test running in parallel would look like leftovers."""
     lock = os.open(Path(tempfile.gettempdir()) / "scalescope-namespaces.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -27,7 +27,7 @@ def alone() -> Iterator[None]:
 def run_first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunsHere]:
     """Commands in this process whose ranks go before all others.
 
-    Other tests may run beside these, but a rate is the link's only where ranks need not wait for a core.
+    Other tests may run in parallel, but the link limits the rate only if ranks do not wait for a core.
     """
     runs = RunsHere(tmp_path_factory.mktemp("runs-first"), priority=-20)
     yield runs

@@ -41,7 +41,7 @@ def _inside(run: StartedRun) -> list[str]:
 
 
 def _wait_for_ranks_inside(run: StartedRun, ranks: int) -> set[str | None]:
-    """Wait until all ranks are in their namespaces, beside those who hold these and the bridge's."""
+    """Wait until all ranks and the processes that hold the namespaces (and the bridge's) are inside."""
     run.wait_until(lambda: len(_inside(run)) >= 2 * ranks + 1, "rank in its namespace")
     entered: set[str | None] = set(_inside(run))
     assert len(entered) == ranks + 1
@@ -133,7 +133,7 @@ def test_nothing_is_left_when_the_command_is_killed(start: Start) -> None:
     _assert_gone(started, namespaces)
 
 
-def test_training_on_a_shaped_link_says_so(run_first: RunsHere, namespaces: set[str | None]) -> None:
+def test_training_on_a_shaped_link_notes_the_link(run_first: RunsHere, namespaces: set[str | None]) -> None:
     run = run_first("train", *TINY, "--world-size=2", "--link=1gbit")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Warning          : network emulated at 1gbit" in run.stdout

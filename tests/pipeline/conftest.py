@@ -13,5 +13,5 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main job draws no page, which takes seconds: for tests that do not look at it."""
+    """`run` draws no page, which takes seconds: for tests that do not need it."""
     monkeypatch.setattr("scalescope.studies.report.page_of", lambda run: "")

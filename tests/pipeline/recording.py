@@ -1,4 +1,4 @@
-"""What the pipeline tests share: requests as a person makes them, and a watcher that remembers."""
+"""What the pipeline tests share: requests by flags, and a watcher that records its calls."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SMALL = {"steps_per_epoch": 8, "warmup_steps": 3}
 
 @dataclass
 class RecordingWatcher:
-    """Remembers everything a campaign says."""
+    """Records every call of a campaign."""
 
     notes: list[str] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
@@ -65,7 +65,7 @@ def ask(verb: str, *, output_dir: str | None = "run", **asked: Any) -> Request:
     if output_dir is not None:
         settings = {**settings, "output_dir": output_dir}
     values = {name: setting if isinstance(setting, list) else [setting] for name, setting in settings.items()}
-    flags = {name: tuple(Given(str(one), f"--{name}") for one in found) for name, found in values.items()}
+    flags = {name: tuple(Given(str(value), f"--{name}") for value in given) for name, given in values.items()}
     return Request(verb=verb, flags=flags, **switches)
 
 

@@ -1,10 +1,9 @@
-"""Advice of findings: every command is taken by the command line, and none moves to what is in use."""
+"""Advice of findings: the command line accepts every command, and none advises what is in use."""
 
 import dataclasses
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,8 +31,8 @@ BUSY_HOST = {"gpus": {"0": {"utilization": [0.3]}}, "cpu": {"rank_busy_cores": [
 FULL_AND_HOT = {"gpus": {"0": {"memory_used_bytes": [1 << 34], "slowdowns": {"thermal (software)": 0.5}}}}
 
 
-class TellingLauncher(FakeLauncher):
-    """Also makes up what ranks count beside their steps, and what was seen of the machine."""
+class CountingLauncher(FakeLauncher):
+    """A fake launcher that also adds counters of the ranks, and telemetry."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class Case:
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def diagnosis(self) -> Diagnosis:
-        launcher = TellingLauncher(self.model, self.machine, self.counters, self.telemetry)
+        launcher = CountingLauncher(self.model, self.machine, self.counters, self.telemetry)
         wanted = {"world_size": [1, 2], "batch_size": 50, "repeats": 2, **self.asked}
         batch = "global_batch_size" if "global_batch_size" in wanted else "batch_size"
         kept = {name: value for name, value in wanted.items() if name != "batch_size" or name == batch}
@@ -147,30 +146,30 @@ def name_of(case: Case) -> str:
     return " ".join([case.rule, *map(str, case.asked)])
 
 
-def taken(command: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Whether the command line takes a command, without measuring anything."""
+def exit_code_of(command: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """How the command line ends with a command, without measuring anything."""
     monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(CostModel(), machine))
     program, *words = shlex.split(command)
     assert program == "scalescope"
     with pytest.raises(SystemExit) as leaving:
         app.main([*words, "--help" if words[0] == "check" else "--dry-run"])
-    return SimpleNamespace(code=leaving.value.code)
+    return leaving.value.code
 
 
 def refused(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Every command that a diagnosis names and the command line does not take, with its words."""
-    told = case.diagnosis()
-    commands = [advice.command for finding in told.findings for advice in finding.advice]
-    commands += [abstention.command for abstention in told.abstentions if abstention.command]
-    assert case.rule in {finding.rule for finding in told.findings} | {
-        abstention.rule for abstention in told.abstentions
+    """Every command of a diagnosis that the command line does not accept, with its error."""
+    diagnosis = case.diagnosis()
+    commands = [advice.command for finding in diagnosis.findings for advice in finding.advice]
+    commands += [abstention.command for abstention in diagnosis.abstentions if abstention.command]
+    assert case.rule in {finding.rule for finding in diagnosis.findings} | {
+        abstention.rule for abstention in diagnosis.abstentions
     }
-    found = []
+    refusals = []
     for command in commands:
         capsys.readouterr()
-        if taken(command, case.machine, monkeypatch).code:
-            found.append(f"{command}: {capsys.readouterr().err}")
-    return found
+        if exit_code_of(command, case.machine, monkeypatch):
+            refusals.append(f"{command}: {capsys.readouterr().err}")
+    return refusals
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -203,17 +202,17 @@ WEAK = "weak scaling is not a faster job"
     ],
     ids=name_of,
 )
-def test_what_rules_say_of_other_runs_can_be_run_as_well(
+def test_every_command_for_other_jobs_can_be_run_as_it_stands(
     case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refused(case, monkeypatch, capsys) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_no_advice_moves_a_setting_to_what_it_is(case: Case) -> None:
-    told = case.diagnosis()
+def test_no_advice_sets_a_setting_to_its_current_value(case: Case) -> None:
+    diagnosis = case.diagnosis()
     in_use = _settings_in(Path(case.asked.get("output_dir", "run")))
-    for lever in _levers(told):
+    for lever in _levers(diagnosis):
         name, separator, value = lever.partition("=")
         assert not separator or (name, value.lower()) not in in_use
 
@@ -224,7 +223,7 @@ def _levers(diagnosis: Diagnosis) -> list[str]:
 
 
 def _settings_in(folder: Path) -> set[tuple[str, str]]:
-    """What experiment.yaml says, line by line."""
+    """The settings in experiment.yaml, line by line."""
     lines = (folder / "experiment.yaml").read_text().lower().splitlines()
     return {(line.partition(":")[0], line.partition(":")[2].strip()) for line in lines if ":" in line}
 
@@ -247,16 +246,20 @@ IN_USE = [
 def test_what_is_in_use_is_not_advised(
     rule: str, model: CostModel, asked: dict[str, Any], lever: str
 ) -> None:
-    told = Case(rule=rule, model=model, counters=MANY_BUCKETS, asked=asked).diagnosis()
-    (found,) = [finding for finding in told.findings if finding.rule == rule]
-    assert not any(lever in advice.command.rpartition("--levers")[2] for advice in found.advice)
+    diagnosis = Case(rule=rule, model=model, counters=MANY_BUCKETS, asked=asked).diagnosis()
+    (finding,) = [finding for finding in diagnosis.findings if finding.rule == rule]
+    assert not any(lever in advice.command.rpartition("--levers")[2] for advice in finding.advice)
 
 
-def test_a_run_without_one_rank_is_told_that_its_baseline_is_unfair() -> None:
-    told = Case(rule="", model=CostModel(), asked={"world_size": [2, 4]}).diagnosis()
-    assert "the baseline is not plain training on one rank" in {finding.rule for finding in told.findings}
+def test_without_a_one_rank_run_the_baseline_is_reported_as_unfair() -> None:
+    diagnosis = Case(rule="", model=CostModel(), asked={"world_size": [2, 4]}).diagnosis()
+    assert "the baseline is not plain training on one rank" in {
+        finding.rule for finding in diagnosis.findings
+    }
 
 
 def test_a_run_with_one_rank_has_a_fair_baseline() -> None:
-    told = Case(rule="", model=CostModel()).diagnosis()
-    assert "the baseline is not plain training on one rank" not in {finding.rule for finding in told.findings}
+    diagnosis = Case(rule="", model=CostModel()).diagnosis()
+    assert "the baseline is not plain training on one rank" not in {
+        finding.rule for finding in diagnosis.findings
+    }

@@ -36,7 +36,7 @@ def ask(**asked: Any) -> Request:
         **asked,
     }
     values = {name: setting if isinstance(setting, list) else [setting] for name, setting in settings.items()}
-    flags = {name: tuple(Given(str(one), f"--{name}") for one in found) for name, found in values.items()}
+    flags = {name: tuple(Given(str(value), f"--{name}") for value in given) for name, given in values.items()}
     return Request(verb="comm", benchmark="comm", flags=flags, **switches)
 
 
@@ -129,7 +129,7 @@ def test_bad_input_is_refused_before_anything_starts(asked: dict[str, str], mess
     assert list(Path().iterdir()) == []
 
 
-def test_a_sweep_of_types_is_a_trial_each() -> None:
+def test_a_sweep_of_data_types_makes_one_trial_per_type() -> None:
     watcher = RecordingWatcher()
     report = comm(ask(dtype=["float32", "int8"]), launcher(), watcher)
     assert {trial.settings["dtype"] for trial, _ in watcher.launched} == {"float32", "int8"}
@@ -163,7 +163,7 @@ def placed(trial: Trial, launch: int) -> Outcome:
     return judge(trial, records)
 
 
-def test_on_several_nodes_curves_are_told_apart() -> None:
+def test_on_several_nodes_each_placement_has_its_own_curve() -> None:
     report = comm(ask(), TwoNodes(CostModel(), outcomes=placed), RecordingWatcher(), most_ranks=8)
     rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
     assert {(row["world_size"], row["reach"]) for row in rows} == {
@@ -174,16 +174,16 @@ def test_on_several_nodes_curves_are_told_apart() -> None:
     curves = json.loads((Path("run") / "curve.json").read_text())["curves"]
     latencies = {curve["reach"]: curve["points"][0][1] for curve in curves}
     assert latencies["between nodes"] == pytest.approx(10 * latencies["inside a node"])
-    said = report.sections[0].lines
-    assert [line.partition(" takes")[0] for line in said] == [
+    lines = report.sections[0].lines
+    assert [line.partition(" takes")[0] for line in lines] == [
         "all_reduce over 8 ranks on 2 nodes",
         "all_reduce over 4 ranks of one node (n1)",
         "all_reduce over 2 ranks on 2 nodes, one each,",
     ]
-    assert report.headline == said[0]
+    assert report.headline == lines[0]
 
 
-def test_a_gate_is_for_the_ranks_that_were_asked_for() -> None:
+def test_the_gate_applies_to_the_requested_ranks() -> None:
     slow = 10.0 * time_s(SIZES[-1])
     least = 0.9 * SIZES[-1] / slow * 2 * 7 / 8
     launcher = TwoNodes(CostModel(), outcomes=placed)
@@ -191,14 +191,14 @@ def test_a_gate_is_for_the_ranks_that_were_asked_for() -> None:
     assert report.exit_code == 0
 
 
-def test_what_nccl_tests_cannot_tell_apart_is_not_written_for_them(tmp_path: Path) -> None:
+def test_the_nccl_tests_file_holds_only_the_curve_over_all_ranks(tmp_path: Path) -> None:
     file = tmp_path / "nccl.json"
     comm(ask(), TwoNodes(CostModel(), outcomes=placed), RecordingWatcher(), most_ranks=8, nccl_json=file)
     assert {row["ranks"] for row in json.loads(file.read_text())["results"]} == {8}
 
 
 @pytest.mark.parametrize("asked", [{"pairs": "true"}, {"world_size": 2}, {"world_size": 4}])
-def test_what_does_not_mix_inside_and_between_is_measured_once(asked: dict[str, Any]) -> None:
+def test_a_plan_within_one_placement_has_a_single_trial(asked: dict[str, Any]) -> None:
     report = comm(ask(dry_run=True, **asked), TwoNodes(CostModel()), RecordingWatcher(), most_ranks=8)
     (plan,) = report.sections
     assert plan.table is not None

@@ -36,24 +36,24 @@ def measured(name: str, model: CostModel = CALM, launcher: FakeLauncher | None =
 
 
 def verdicts(report: ComparisonReport) -> set[str]:
-    return {one["verdict"] for one in report.data["trials"]}
+    return {trial["verdict"] for trial in report.data["trials"]}
 
 
-def test_a_run_against_itself_is_no_regression() -> None:
+def test_a_run_compared_with_itself_shows_no_difference() -> None:
     run = measured("a")
     report = compare(run, run)
     assert (report.exit_code, verdicts(report)) == (0, {"no difference"})
     assert report.data["differences"] == []
 
 
-def test_eight_percent_are_found() -> None:
+def test_a_slowdown_of_eight_percent_is_detected() -> None:
     report = compare(measured("a"), measured("b", SLOWER))
     assert (report.exit_code, verdicts(report)) == (8, {"slower"})
-    assert [one["change"] for one in report.data["trials"]] == pytest.approx([1 / 1.08 - 1] * 2, abs=0.01)
+    assert [trial["change"] for trial in report.data["trials"]] == pytest.approx([1 / 1.08 - 1] * 2, abs=0.01)
     assert report.sections[0].lines[0].startswith("2 of 2 configurations are slower by more than 3 %")
 
 
-def test_a_larger_threshold_lets_them_pass() -> None:
+def test_a_slowdown_below_the_threshold_passes_the_gate() -> None:
     report = compare(measured("a"), measured("b", SLOWER), 0.10)
     assert (report.exit_code, verdicts(report)) == (0, {"slower"})
 
@@ -77,13 +77,15 @@ def test_other_hardware_is_refused_unless_allowed() -> None:
         compare(here, there)
     report = compare(here, there, any_hardware=True)
     assert verdicts(report) == {"no difference"}
-    assert {one["name"] for one in report.data["differences"]} == {"cpu_model", "cores"}
+    assert {difference["name"] for difference in report.data["differences"]} == {"cpu_model", "cores"}
 
 
-def test_another_torch_is_allowed_and_said() -> None:
+def test_another_torch_version_is_allowed_and_listed() -> None:
     newer = dataclasses.replace(TWO_CORES, torch_version="2.14.0")
     report = compare(measured("a"), measured("b", launcher=FakeLauncher(CALM, machine=newer)))
-    assert [(one["name"], one["new"]) for one in report.data["differences"]] == [("torch_version", "2.14.0")]
+    assert [(difference["name"], difference["new"]) for difference in report.data["differences"]] == [
+        ("torch_version", "2.14.0")
+    ]
 
 
 def forget(path: Path, *names: str) -> None:
@@ -119,12 +121,12 @@ def test_collectives_in_common_do_not_let_other_training_pass() -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "runs/latest"])
-def test_a_run_that_is_not_there(name: str) -> None:
+def test_a_missing_run_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match=name):
         compare(Path(name), Path(name))
 
 
-def test_a_run_in_which_nothing_worked() -> None:
+def test_a_run_without_a_successful_launch_is_refused() -> None:
     def fail(trial: Trial, launch: int) -> Outcome | None:
         return Outcome(status="failed", reason="died")
 
@@ -139,10 +141,10 @@ def test_a_configuration_that_fails_now_misses_the_gate() -> None:
 
     report = compare(measured("a"), measured("b", launcher=FakeLauncher(CALM, outcomes=fail)))
     assert report.exit_code == 8
-    assert [one["reason"] for one in report.data["failed"]] == ["out of memory"]
+    assert [failure["reason"] for failure in report.data["failed"]] == ["out of memory"]
 
 
-def test_broken_lines_and_unknown_machines_are_said() -> None:
+def test_broken_lines_and_unknown_machines_are_noted() -> None:
     old, new = measured("a"), measured("b")
     (old / "environment.json").unlink()
     with (new / "trials.jsonl").open("a") as stream:
@@ -183,15 +185,15 @@ def test_further_launches_of_the_new_run_decide() -> None:
     report, made = further(base, new)
     assert made and all(launch >= 3 for _, launch in made)
     assert "inconclusive" not in verdicts(report)
-    assert all(one["smallest_effect_seen"] <= 0.03 for one in report.data["trials"])
+    assert all(trial["smallest_effect_seen"] <= 0.03 for trial in report.data["trials"])
     assert [(base / "trials.jsonl").read_bytes(), (new / "experiment.yaml").read_bytes()] == before
     assert "the old one was not" in report.data["notes"][0]
     assert len(load_run(new).results) == 6 + len(made)
-    launches = [one["launches"] for one in summary_of(new)["results"]["training"]]
+    launches = [row["launches"] for row in summary_of(new)["results"]["training"]]
     assert sum(launches) == 6 + len(made)
 
 
-def test_further_launches_measure_for_a_window_of_their_own() -> None:
+def test_further_launches_use_their_own_window() -> None:
     long = {"steps_per_epoch": "auto", "window": "10s"}
     base, new = measured("a", MIDDLING, repeats=20, **long), measured("b", MIDDLING, repeats=3, **long)
     _, made = further(base, new)
@@ -240,7 +242,7 @@ def test_further_launches_need_the_same_commit(monkeypatch: pytest.MonkeyPatch) 
         further(base, new)
 
 
-def test_a_budget_that_is_spent_is_said() -> None:
+def test_a_spent_budget_is_noted() -> None:
     base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
     report, made = further(base, new, budget_s=0.0)
     assert made == []
@@ -268,7 +270,7 @@ def scaled(name: str, exposed_s: float, contention_s: float = 0.0, **asked: Any)
     return report.path
 
 
-def test_three_runs_side_by_side_say_what_the_difference_is_made_of() -> None:
+def test_three_runs_side_by_side_attribute_the_difference_to_communication() -> None:
     paths = [scaled("fast", 0.001), scaled("slow", 0.010), scaled("crowded", 0.001, contention_s=0.010)]
     report = lay_side_by_side(paths)
     assert report.exit_code == 0
@@ -281,10 +283,8 @@ def test_three_runs_side_by_side_say_what_the_difference_is_made_of() -> None:
     assert slow["behind_first_ranks"] == pytest.approx(2 * 20 / 21 - 2 * 20 / 30)
     assert slow["behind_first_by_exposed_ranks"] == pytest.approx(slow["behind_first_ranks"])
     assert crowded["behind_first_by_exposed_ranks"] == pytest.approx(2 * 1 / 31 - 2 * 1 / 21)
-    assert report.sections[0].lines[0] == (
-        "2 ranks, batch 50: efficiency 95 % in fast, 67 % in slow, 65 % in crowded; crowded delivers 0.61 "
-        "ranks' worth less than fast, -0.03 of it exposed communication."
-    )
+    for figure in ("95 % in fast", "67 % in slow", "65 % in crowded", "0.61", "-0.03"):
+        assert figure in report.sections[0].lines[0]
     assert "without a verdict" in report.sections[0].lines[1]
 
 
@@ -293,6 +293,6 @@ def test_other_links_and_longer_runs_are_the_same_job() -> None:
     assert [row["run"] for row in report.data["rows"]] == ["a", "b", "a", "b"]
 
 
-def test_other_jobs_are_not_laid_side_by_side() -> None:
+def test_different_jobs_are_not_shown_side_by_side() -> None:
     with pytest.raises(BadInput, match=r"no other run has a job of a.*hidden_dim"):
         lay_side_by_side([scaled("a", 0.001), scaled("b", 0.001, hidden_dim=64)])

@@ -1,4 +1,4 @@
-"""Failure is data: a sweep goes on, and the exit code says what happened."""
+"""Failure is data: a sweep continues, and the exit code names the kind of failure."""
 
 import errno
 import os
@@ -34,16 +34,16 @@ def failing(status: Status, ranks: int = 2) -> Callable[[Trial, int], Outcome | 
 
 
 @pytest.mark.parametrize(("status", "code"), CODES)
-def test_a_sweep_with_failures_finishes_and_says_so(status: Status, code: int) -> None:
+def test_a_sweep_with_failures_finishes_and_lists_them(status: Status, code: int) -> None:
     watcher = RecordingWatcher()
     launcher = FakeLauncher(MODEL, outcomes=failing(status))
     report = scale(ask("scale", world_size=[1, 2, 4], batch_size=50), launcher, watcher)
     assert report.exit_code == code
     training = summary_of(report.path)["results"]["training"]
-    assert {one["world_size"] for one in training if one["status"] == "ok"} == {1, 4}
-    failed = [one for one in training if one["status"] != "ok"]
+    assert {row["world_size"] for row in training if row["status"] == "ok"} == {1, 4}
+    failed = [row for row in training if row["status"] != "ok"]
     assert {
-        (one["world_size"], one["status"], one["reason"], one["rank"], one["step"]) for one in failed
+        (row["world_size"], row["status"], row["reason"], row["rank"], row["step"]) for row in failed
     } == {(2, status, "made up", 1, 7)}
     assert [row["world_size"] for row in summary_of(report.path)["results"]["scaling"]] == [1, 4]
     (section,) = [section for section in report.sections if section.title == "Failed"]
@@ -52,22 +52,22 @@ def test_a_sweep_with_failures_finishes_and_says_so(status: Status, code: int) -
     again = " (2 launches)" if status in ("failed", "hang") else ""
     times = {"train": again, "comm": ""}  # one exchange is enough
     assert set(section.lines) == {
-        f"{trial.label} [{one}]: {status}: made up{times[trial.settings['benchmark']]}; log: logs/x.log"
-        for one, trial in tried.items()
+        f"{trial.label} [{trial_id}]: {status}: made up{times[trial.settings['benchmark']]}; log: logs/x.log"
+        for trial_id, trial in tried.items()
     }
 
 
 @pytest.mark.parametrize(("status", "tries"), [("failed", 2), ("hang", 2), ("oom", 1), ("invalid", 1)])
-def test_a_trial_that_keeps_failing_is_given_up(status: Status, tries: int) -> None:
+def test_a_trial_that_keeps_failing_is_not_launched_again(status: Status, tries: int) -> None:
     watcher = RecordingWatcher()
     train(ask("train", world_size=[1, 2], repeats=5), FakeLauncher(MODEL, outcomes=failing(status)), watcher)
     ranks = [trial.world_size for trial, _ in watcher.launched]
     assert (ranks.count(1), ranks.count(2)) == (5, tries)
-    said = [note for note in watcher.notes if note.startswith("Gave up")]
-    assert said == [f"Gave up on ddp, 2 ranks, batch 256: {5 - tries} more launches not run."]
+    notes = [note for note in watcher.notes if note.startswith("Gave up")]
+    assert notes == [f"Gave up on ddp, 2 ranks, batch 256: {5 - tries} more launches not run."]
 
 
-def test_one_failure_does_not_cost_the_other_launches() -> None:
+def test_one_failed_launch_does_not_stop_the_others() -> None:
     def once(trial: Trial, launch: int) -> Outcome | None:
         return Outcome(status="failed", reason="once") if launch == 1 else None
 
@@ -81,7 +81,7 @@ def test_a_run_in_which_everything_failed_still_has_a_summary() -> None:
         ask("train", world_size=2), FakeLauncher(MODEL, outcomes=failing("failed")), RecordingWatcher()
     )
     assert report.exit_code == 4
-    assert [one["status"] for one in summary_of(report.path)["results"]["training"]] == ["failed"]
+    assert [row["status"] for row in summary_of(report.path)["results"]["training"]] == ["failed"]
     report = scale(
         ask("scale", output_dir="other", world_size=2),
         FakeLauncher(MODEL, outcomes=failing("failed")),
@@ -91,7 +91,7 @@ def test_a_run_in_which_everything_failed_still_has_a_summary() -> None:
     assert summary_of(report.path)["results"]["scaling"] == []
 
 
-def test_a_calm_run_ends_0_also_when_strict() -> None:
+def test_a_stable_run_ends_0_also_when_strict() -> None:
     report = train(ask("train", repeats=5, strict=True), FakeLauncher(MODEL), RecordingWatcher())
     assert report.exit_code == 0
 
@@ -129,7 +129,7 @@ def test_an_interruption_is_recorded_and_raised_again(
     assert [result.status for result in results] == ["ok", "ok", "ok", "interrupted"]
     assert results[-1].reason == f"interrupted by {signum.name}"
     summary = summary_of(Path("run"))
-    statuses = [one["status"] for one in summary["results"]["training"]]
+    statuses = [row["status"] for row in summary["results"]["training"]]
     assert statuses.count("interrupted") == 1
     assert "ok" in statuses
 

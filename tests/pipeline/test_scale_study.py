@@ -63,7 +63,7 @@ def results_of(trials: tuple[Trial, ...], model: CostModel, seed: int) -> list[R
     """Five launches of every trial; another seed is another draw of the noise."""
     launcher, folder, watcher = FakeLauncher(model), RunFolder(Path("unused")), RecordingWatcher()
     results = []
-    for trial in (one.replace(seed=seed) for one in trials):
+    for trial in (trial.replace(seed=seed) for trial in trials):
         for launch in range(5):
             outcome = launcher.launch(trial, launch, folder, None, watcher)  # type: ignore[arg-type]
             results.append(
@@ -103,12 +103,12 @@ def test_the_truth_lies_in_the_intervals_of_noisy_runs() -> None:
             }
             for name, (estimate, truth) in truths.items():
                 hits.setdefault((name, row.ranks), []).append(covers(estimate, truth))
-    assert {key: len(found) for key, found in hits.items()} == {
+    assert {key: len(covered) for key, covered in hits.items()} == {
         (name, ranks): 200 for name in ("speedup", "efficiency", "exposed") for ranks in (2, 4)
     }
-    for key, found in hits.items():
-        assert 186 <= sum(found) <= 198, key  # 93 % to 99 % of 200
-    everything = [hit for found in hits.values() for hit in found]
+    for key, covered in hits.items():
+        assert 186 <= sum(covered) <= 198, key  # 93 % to 99 % of 200
+    everything = [hit for covered in hits.values() for hit in covered]
     assert 0.93 <= sum(everything) / len(everything) <= 0.97
 
 
@@ -149,10 +149,10 @@ def test_world_sizes_without_one_are_labelled_relative() -> None:
     assert not any(trial.world_size == 1 for trial in plan_of(world_size=[2, 4]).trials)
 
 
-def test_every_number_is_explained_by_baselines_and_silent_runs() -> None:
+def test_the_plan_adds_baselines_and_runs_without_communication() -> None:
     trials = plan_of(world_size=[1, 2], batch_size=50).trials
-    found = {(trial.world_size, trial.strategy, tuple(trial.ablations)) for trial in trials}
-    assert found == {
+    planned = {(trial.world_size, trial.strategy, tuple(trial.ablations)) for trial in trials}
+    assert planned == {
         (1, "single", ()),
         (1, "ddp", ()),
         (2, "ddp", ()),
@@ -175,7 +175,7 @@ def test_world_sizes_double_up_to_the_most(most: int, sizes: list[int]) -> None:
     assert powers_of_two_to(most) == sizes
 
 
-def test_a_batch_that_lost_its_one_rank_run_is_not_held_against_the_wrong_ideal() -> None:
+def test_a_batch_without_its_one_rank_run_is_not_compared_with_another_baseline() -> None:
     def lose_one_rank(trial: Trial, launch: int) -> Outcome | None:
         lost = trial.world_size == 1 and trial.rank_batch_size == 50
         return Outcome(status="failed", reason="lost") if lost else None
@@ -193,14 +193,14 @@ def test_a_batch_that_lost_its_one_rank_run_is_not_held_against_the_wrong_ideal(
 VARIED: dict[str, Any] = {"world_size": [1, 2], "batch_size": 50, "precision": ["fp32", "bf16"]}
 
 
-def test_varied_settings_are_columns_of_the_scaling_table_and_words_of_the_verdict() -> None:
+def test_varied_settings_are_in_the_scaling_table_and_in_the_verdict() -> None:
     report = scale(ask("scale", **VARIED), FakeLauncher(MODEL), RecordingWatcher())
     verdict, section, *_ = report.sections
     assert section.table is not None
     columns = section.table.columns
     assert columns[:4] == ("ranks", "batch", "precision", "step ms")
-    place = columns.index("precision")
-    assert sorted((row[0], row[place]) for row in section.table.rows) == [
+    column = columns.index("precision")
+    assert sorted((row[0], row[column]) for row in section.table.rows) == [
         ("1", "bf16"),
         ("1", "fp32"),
         ("2", "bf16"),
@@ -210,7 +210,7 @@ def test_varied_settings_are_columns_of_the_scaling_table_and_words_of_the_verdi
     assert "efficiency" not in verdict.lines[0]  # by which of the two jobs?
 
 
-def test_one_job_has_no_columns_but_the_usual() -> None:
+def test_a_single_job_has_only_the_usual_columns() -> None:
     report = scale(ask("scale", **{**VARIED, "precision": "fp32"}), FakeLauncher(MODEL), RecordingWatcher())
     verdict, section, *_ = report.sections
     assert section.table is not None

@@ -39,7 +39,7 @@ def _collect() -> tuple[Report, int]:
     return present(run), missing_launches(planned, run)
 
 
-def test_commands_for_each_launch_make_the_run_of_one() -> None:
+def test_one_command_per_launch_makes_the_same_run_as_a_single_command() -> None:
     for launch in range(3):
         _step(launch)
     collected, missing = _collect()
@@ -76,7 +76,7 @@ def test_what_is_missing_is_counted() -> None:
     assert 0 < _collect()[1] < missing
 
 
-def test_the_last_step_asks_for_more() -> None:
+def test_only_the_last_step_searches() -> None:
     purposes = []
     for launch in (0, 1):
         asked = dataclasses.replace(memory_request(repeats=2), only_launches=(launch,))
@@ -87,7 +87,7 @@ def test_the_last_step_asks_for_more() -> None:
     assert "search" in purposes[1]
 
 
-def test_one_budget_for_all_steps() -> None:
+def test_all_steps_share_one_budget() -> None:
     request = ask("scale", **_ASKED, budget="1h")
     _step(0, request=request)
     path = Path("run/trials.jsonl")
@@ -98,11 +98,13 @@ def test_one_budget_for_all_steps() -> None:
     watcher = RecordingWatcher()
     scale(dataclasses.replace(request, only_launches=(1,)), launcher, watcher, most_ranks=2)
     assert launcher.launched == []
-    (note,) = (note for note in watcher.notes if note.startswith("The budget of "))
-    assert note.endswith("launches to go; the next takes about 4000.0 s.")
+    end = load_run("run").record.end
+    assert end is not None and (end.why, end.budget_s, end.next_launch_s) == ("budget", 3600.0, 4000.0)
+    assert end.missing > 0
+    assert sum(note.startswith("The budget of ") for note in watcher.notes) == 1
 
 
-def test_a_job_that_is_submitted_again_has_a_budget_of_its_own() -> None:
+def test_a_resubmitted_job_has_its_own_budget() -> None:
     request = ask("scale", **_ASKED, budget="1h")
     _step(0, request=request)
     path = Path("run/trials.jsonl")

@@ -24,19 +24,19 @@ def test_the_summary_holds_the_true_numbers() -> None:
     )
     assert report.exit_code == 0
     summary = summary_of(report.path)
-    found = {
-        (one["world_size"], one["batch_size"]): one["step_time_s"]["mean"]
-        for one in summary["results"]["training"]
+    means = {
+        (row["world_size"], row["batch_size"]): row["step_time_s"]["mean"]
+        for row in summary["results"]["training"]
     }
-    assert found == pytest.approx({(1, 10): 0.020, (1, 20): 0.030, (2, 10): 0.027, (2, 20): 0.037})
-    for one in summary["results"]["training"]:
-        samples = one["batch_size"] * one["world_size"]
-        assert one["samples_per_s"] == pytest.approx(samples / one["step_time_s"]["mean"])
-        assert one["step_time_s"]["ci95"] is None
-        assert one["status"] == "ok"
+    assert means == pytest.approx({(1, 10): 0.020, (1, 20): 0.030, (2, 10): 0.027, (2, 20): 0.037})
+    for row in summary["results"]["training"]:
+        samples = row["batch_size"] * row["world_size"]
+        assert row["samples_per_s"] == pytest.approx(samples / row["step_time_s"]["mean"])
+        assert row["step_time_s"]["ci95"] is None
+        assert row["status"] == "ok"
 
 
-def test_the_summary_says_what_was_run() -> None:
+def test_the_summary_names_what_was_run() -> None:
     report = train(ask("train", world_size=2, name="my-run"), FakeLauncher(MODEL), RecordingWatcher())
     summary = summary_of(report.path)
     assert summary["schema_version"] == SCHEMA_VERSION
@@ -90,17 +90,17 @@ def test_the_run_folder_holds_everything() -> None:
 
 
 def test_each_launch_is_on_disk_before_the_next_begins() -> None:
-    seen: list[int] = []
+    stored: list[int] = []
 
     class Watcher(RecordingWatcher):
         def launching(self, trial: object, launch: int) -> None:
-            seen.append(len(load_run("run").results))
+            stored.append(len(load_run("run").results))
 
     train(ask("train", repeats=4), FakeLauncher(MODEL), Watcher())
-    assert seen == [0, 1, 2, 3]
+    assert stored == [0, 1, 2, 3]
 
 
-def test_the_watcher_hears_everything() -> None:
+def test_the_watcher_is_called_for_every_event() -> None:
     watcher = RecordingWatcher()
     train(ask("train", world_size=2, repeats=2), FakeLauncher(MODEL), watcher)
     assert watcher.begun == [(2, 0)]
@@ -149,7 +149,7 @@ def test_an_emulated_precision_is_measured_with_a_note(dry_run: bool) -> None:
         assert stored == [{"name": "bf16", "native": False, "slowdown": 96.0}]
 
 
-def test_attached_ranks_are_launched_once_and_that_is_said() -> None:
+def test_attached_ranks_are_launched_once_with_a_note() -> None:
     launcher = FakeLauncher(MODEL)
     launcher.repeatable = False
     watcher = RecordingWatcher()

@@ -1,4 +1,4 @@
-"""The waterfall recovers what a known cost model takes away, and adds up."""
+"""The waterfall recovers the losses of a known cost model, and adds up."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ def terms_of(row: dict[str, Any]) -> dict[str, float | None]:
     return {term["name"]: term["time_s"] for term in row["waterfall"]["terms"]}
 
 
-def test_every_term_is_what_the_model_says() -> None:
+def test_every_term_is_recovered_from_the_model() -> None:
     model = CostModel(
         wrapper_s=0.001, contention_s=0.002, exposed_comm_s={2: 0.008}, late_s={1: 0.004}, launch_noise=0.0
     )
     (row,) = [row for row in measured(model, **WEAK) if row["world_size"] == 2]
-    found = terms_of(row)
-    assert found == pytest.approx(
+    terms = terms_of(row)
+    assert terms == pytest.approx(
         {
             "wrapper": 0.001,
             "contention": 0.002,
@@ -57,28 +57,28 @@ def test_strong_scaling_begins_with_the_smaller_batch() -> None:
     model = CostModel(exposed_comm_s={2: 0.003})
     rows = measured(model, world_size=[1, 2], global_batch_size=100, repeats=2)
     assert [row["world_size"] for row in rows] == [1, 2]  # one rank's share is measured, and is no row
-    found = terms_of(rows[1])
-    assert next(iter(found)) == "smaller batch"
+    terms = terms_of(rows[1])
+    assert next(iter(terms)) == "smaller batch"
     # 50 samples take 20 ms alone, half of what 100 take is 15 ms.
-    assert found["smaller batch"] == pytest.approx(0.005)
-    assert found["exposed communication"] == pytest.approx(0.003)
+    assert terms["smaller batch"] == pytest.approx(0.005)
+    assert terms["exposed communication"] == pytest.approx(0.003)
 
 
-def test_waiting_for_samples_counts_only_beyond_what_it_costs_alone() -> None:
+def test_only_waiting_for_samples_beyond_that_of_one_rank_counts() -> None:
     model = CostModel(input_s={1: 0.002, 2: 0.007}, exposed_comm_s={2: 0.003})
     rows = measured(model, **WEAK, num_workers=1)
-    found = terms_of(rows[-1])
-    assert found["input"] == pytest.approx(0.005)
-    assert found["exposed communication"] == pytest.approx(0.003)
+    terms = terms_of(rows[-1])
+    assert terms["input"] == pytest.approx(0.005)
+    assert terms["exposed communication"] == pytest.approx(0.003)
     assert rows[-1]["waterfall"]["ideal_step_time_s"] == pytest.approx(ALONE_S + 0.002)
 
 
-def test_what_a_strategy_cannot_leave_out_is_unknown_and_never_zero() -> None:
+def test_terms_that_a_strategy_cannot_leave_out_are_unknown_not_zero() -> None:
     model = CostModel(wrapper_s=0.001, exposed_comm_s={2: 0.008})
     row = measured(model, **WEAK, strategy="fsdp")[-1]
-    found = terms_of(row)
-    assert found["wrapper"] == pytest.approx(0.001)
-    assert found["exposed communication"] is found["contention"] is found["stragglers"] is None
+    terms = terms_of(row)
+    assert terms["wrapper"] == pytest.approx(0.001)
+    assert terms["exposed communication"] is terms["contention"] is terms["stragglers"] is None
     assert row["waterfall"]["unexplained_s"] == pytest.approx(0.008)
 
 
@@ -88,13 +88,13 @@ def test_without_a_waterfall_nothing_is_measured_for_it() -> None:
     assert len({trial for trial, _ in launcher.launched}) == 3  # plain, wrapped, and two ranks
 
 
-def test_waiting_for_samples_is_no_communication_without_one_rank_either() -> None:
+def test_without_a_one_rank_run_waiting_for_samples_is_not_communication() -> None:
     model = CostModel(input_s={2: 0.020, 4: 0.020}, exposed_comm_s={2: 0.001, 4: 0.001})
     rows = measured(model, world_size=[2, 4], batch_size=50, repeats=2, num_workers=1)
     assert [row["exposed_comm_s"] for row in rows] == pytest.approx([0.001, 0.001])
 
 
-def test_ranks_that_ddp_itself_makes_wait_are_never_silent() -> None:
+def test_with_find_unused_parameters_communication_cannot_be_switched_off() -> None:
     model = CostModel(exposed_comm_s={2: 0.008})
     row = measured(model, **WEAK, find_unused_parameters="true", static_graph="false")[-1]
     assert terms_of(row)["exposed communication"] is None
@@ -114,7 +114,7 @@ def test_a_batch_whose_ranks_failed_keeps_its_row_of_one_rank() -> None:
     assert {(row["world_size"], row["batch_size"]) for row in rows} == {(1, 50), (2, 50), (1, 256)}
 
 
-def test_gpus_over_gloo_are_measured_without_an_exchange() -> None:
+def test_gpus_over_gloo_are_measured_without_collectives() -> None:
     watcher = RecordingWatcher()
     launcher = FakeLauncher(CostModel(), machine=with_gpus(2))
     report = scale(ask("scale", **WEAK, device="cuda", backend="gloo"), launcher, watcher)

@@ -150,11 +150,11 @@ def _found(tool: str) -> str:
 
 def _free_ports(count: int) -> list[int]:
     held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in held]
-    for one in held:
-        one.close()
+    for listener in held:
+        listener.bind(("127.0.0.1", 0))
+    ports = [int(listener.getsockname()[1]) for listener in held]
+    for listener in held:
+        listener.close()
     return ports
 
 

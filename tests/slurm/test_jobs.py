@@ -147,7 +147,7 @@ def _to_nowhere(commands: Commands) -> FinishedRun:
 
 
 @driven_by(_to_nowhere)
-def test_a_job_that_slurm_refuses_says_why(outcome: Any) -> None:
+def test_a_job_that_slurm_refuses_shows_the_reason(outcome: Any) -> None:
     assert outcome.returncode == 3
     assert "sbatch failed: " in outcome.stderr and "Invalid partition" in outcome.stderr
 
@@ -157,7 +157,7 @@ def _without_gpus(commands: Commands) -> FinishedRun:
 
 
 @driven_by(_without_gpus)
-def test_a_job_that_cannot_run_says_why(outcome: Any) -> None:
+def test_a_job_that_cannot_run_shows_the_reason(outcome: Any) -> None:
     assert outcome.returncode == 3, outcome.stdout + outcome.stderr
     job = _job_of(outcome.folder)
     why = "--backend nccl requires CUDA GPUs; use --backend gloo"
