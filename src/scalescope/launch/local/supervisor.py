@@ -15,6 +15,7 @@ from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.local.processes import RankProcess, SpawnFailed, is_stopped, signal_group
 from scalescope.results.heartbeat import Heartbeats, Stage
+from scalescope.results.rank_placement import RankPlacement
 
 _POLL_S = 0.1
 _SETTLE_S = 0.3  # after a first failure: lets the others report their errors
@@ -108,9 +109,12 @@ class Supervisor:
             _cap(process.log)
         if not self._placed and all(rank.stage >= Stage.WARMUP for rank in self._ranks):
             self._placed = True
-            records = [rank.record() for rank in self._ranks]
-            lines = [str(record.get("placement")) for record in records]
-            self._watcher.placed(lines, [str(record.get("host")) for record in records])
+            self._watcher.placed(
+                [
+                    RankPlacement.from_record(rank, process.record())
+                    for rank, process in enumerate(self._ranks)
+                ]
+            )
         beats = [self._beats.read(rank) for rank in range(len(self._ranks))]
         planned = max(beat.planned for beat in beats) or self._steps
         if planned:

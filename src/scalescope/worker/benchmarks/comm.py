@@ -12,12 +12,12 @@ from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, NCCL_LOG, Comm
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Phase, Stage
 from scalescope.worker.comm.operation import Operation, Shape
+from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.node import node_name, rounds_of_pairs
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.timing import clock_for
 
 _MOST_ITERATIONS = 500
 _LEAST_ITERATIONS = 5

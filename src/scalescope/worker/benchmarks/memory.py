@@ -14,11 +14,11 @@ from scalescope.results.heartbeat import Phase, Stage
 from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
 from scalescope.worker.memory.device_memory import DeviceGauge
 from scalescope.worker.memory.forecast import ForecastJob, forecast
-from scalescope.worker.memory.out_of_memory import is_out_of_memory
 from scalescope.worker.memory.resident_memory import DataLimit, ResidentGauge
 from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
+from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.measurements import Measurements

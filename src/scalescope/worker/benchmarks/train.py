@@ -16,6 +16,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Stage
 from scalescope.results.result import WINDOW
 from scalescope.worker.machine.calibration import BareProduct
+from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
@@ -27,7 +28,6 @@ from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
-from scalescope.worker.training.timing import clock_for
 
 MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 

@@ -16,7 +16,7 @@ from scalescope.results.files import write_atomically
 from scalescope.results.heartbeat import Stage
 from scalescope.results.rank_job import RankJob
 from scalescope.results.trace import trace_name
-from scalescope.worker.memory.out_of_memory import is_out_of_memory
+from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 
 _CLONE_NEWNET = 0x40000000
@@ -52,7 +52,12 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     import torch
     import torch.distributed as dist
 
-    from scalescope.worker.process.device import choose_device, describe_placement, device_identity
+    from scalescope.worker.process.device import (
+        choose_device,
+        describe_placement,
+        device_identity,
+        device_name,
+    )
     from scalescope.worker.process.faults import fault_of
     from scalescope.worker.process.group import Group, join, shared_device
 
@@ -61,7 +66,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     if "OMP_NUM_THREADS" not in trial.env:
         torch.set_num_threads(trial.threads_per_rank)
     device = choose_device(trial.device, job.local_rank)
-    record["device"] = str(device)
+    record["device"], record["device_name"] = str(device), device_name(device)
     record["placement"] = describe_placement(job.rank, job.local_rank, device, job.cpus)
     if fault is not None:
         fault.at_stage("init")
