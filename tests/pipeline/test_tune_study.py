@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scalescope.analysis.tuning.ledger import CONFIRM
 from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
@@ -302,7 +303,7 @@ def test_one_failure_of_the_baseline_by_chance_is_none() -> None:
     assert tuning_of(report)["recommended"] is True
 
 
-@pytest.mark.parametrize("lost", [1, 3, 9001])
+@pytest.mark.parametrize("lost", [1, 3, 6])  # the last while the winner is confirmed
 def test_a_baseline_that_runs_out_of_memory_ends_the_search_with_the_reason(lost: int) -> None:
     def fail(trial: Trial, launch: int) -> Outcome | None:
         plain = trial.settings["precision"] == "fp32" and launch == lost
@@ -319,18 +320,17 @@ def test_a_winner_is_confirmed_beside_a_baseline_launched_in_turn_with_it() -> N
     """The first winner fails when it is confirmed; the second must not inherit the baseline's launches."""
 
     def fail(trial: Trial, launch: int) -> Outcome | None:
-        late = trial.settings["precision"] == "bf16" and launch == 9003
+        late = trial.settings["precision"] == "bf16" and launch == 8
         return Outcome(status="failed", reason="lost") if late else None
 
     report = tuned(HELPING, "precision", "jit", outcomes=fail)
     found = tuning_of(report)
     assert found["winner"] == ["jit True"]
-    confirming = [
-        result for result in load_run("run").results if result.settings["jit"] and result.launch >= 9000
-    ]
-    plain = {result.launch for result in load_run("run").results if result.trial_id == found["baseline"]}
-    assert len(confirming) == 5
-    assert {one.launch for one in confirming} == {number for number in plain if number >= 9005}
+    confirming = [result for result in load_run("run").results if result.stage == CONFIRM]
+    plain = {result.round for result in confirming if result.trial_id == found["baseline"]}
+    winner = {result.round for result in confirming if result.settings["jit"]}
+    assert winner == set(range(5, 10))
+    assert plain == set(range(10))
 
 
 @pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])
@@ -371,7 +371,7 @@ def test_the_tuned_file_is_the_winner() -> None:
     assert path.read_text().startswith("# scalescope train FILE repeats this run.\n")
     experiment = build_experiment("train", "train", read_experiment_file(path), {}, {})
     (trial,) = expand(experiment, TWO_CORES).trials
-    confirming = {result.trial_id for result in load_run(report.path).results if result.launch >= 9000}
+    confirming = {r.trial_id for r in load_run(report.path).results if r.stage == CONFIRM}
     assert confirming == {tuning_of(report)["baseline"], trial.trial_id}
     wanted = {"precision": "bf16", "jit": True, "comm_hook": "none", "bucket_cap_mb": 5.0, "world_size": 2}
     assert wanted.items() <= trial.settings.items()

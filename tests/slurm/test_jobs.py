@@ -84,7 +84,7 @@ def test_a_lost_connection_leaves_the_job_to_be_followed_through_the_queue_again
     assert stopped.returncode == 129
     assert f"job {job} goes on; --resume" in stopped.stderr
     output = (finished.folder / f"slurm/slurm-{job}.out").read_text()
-    assert "back to the queue; what is finished is kept" in output
+    assert "requeued" in output
 
 
 def _cancelled_and_resumed(commands: Commands) -> tuple[FinishedRun, list[Result], bool, FinishedRun]:

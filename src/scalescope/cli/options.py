@@ -185,7 +185,7 @@ def _default_text(setting: Setting, defaults: dict[str, Any]) -> str:
     value = defaults.get(setting.name, setting.default)
     texts = [_value_text(value, setting)] if value is not None or setting.none_word != "none" else []
     if setting.name not in defaults:
-        texts += [f"{name} {_value_text(wished, setting)}" for name, wished in _other_defaults(setting.name)]
+        texts += [f"{_value_text(other, setting)} with {name}" for name, other in _other_defaults(setting.name)]
     return f"[default: {'; '.join(texts)}]" if texts else ""
 
 
@@ -200,7 +200,7 @@ def _other_defaults(name: str) -> Iterator[tuple[str, Scalar | PerDevice]]:
 def _defaults_by_card() -> tuple[tuple[str, dict[str, Any]], ...]:
     """The defaults of every workload and data set, under the name that help gives it."""
     return tuple(
-        ("your own" if name == "custom" else name, cards.card_in(kind, name).defaults)
+        ("your own workload" if name == "custom" else name, cards.card_in(kind, name).defaults)
         for kind in ("workloads", "data")
         for name in cards.names(kind)
     )

@@ -91,7 +91,8 @@ def short_percent(share: float) -> str:
 
 def signed_percent(share: float, decimals: int = 1) -> str:
     """`+3.2 %`, `-8.1 %`: a change."""
-    return f"{share * 100:+.{decimals}f} %"
+    rounded = round(share * 100, decimals) + 0.0  # without the sign of a negative zero
+    return f"{rounded:+.{decimals}f} %"
 
 
 def is_useful(estimate: Estimate) -> bool:

@@ -9,6 +9,8 @@ from scalescope.results.result import RankRecord
 
 BUCKET_BYTES = "bucket_bytes"
 _ABLATIONS = {"noop_comm": "without_communication", "preloaded": "with_preloaded_input"}
+_LAUNCHES_OF_A_STAGE = 100
+_STAGES = ((95, "scaling"), (90, "confirm"), (40, "remove"), (1, "add"))
 _VALUES = {
     ("purpose", "listen"): "nccl_log",
     ("among", "one node"): "one_node",
@@ -24,7 +26,17 @@ def upgraded_result(raw: dict[str, Any]) -> dict[str, Any]:
         result["settings"] = upgraded_settings(settings)
     if raw.get("status") == "failed" and str(raw.get("reason")).startswith("interrupted by "):
         result["status"] = "interrupted"
+    launch = raw.get("launch")
+    if isinstance(launch, int) and launch >= _LAUNCHES_OF_A_STAGE:  # only the search of tune counted so far
+        stage, result["round"] = divmod(launch, _LAUNCHES_OF_A_STAGE)
+        result["stage"] = _stage(stage)
     return result
+
+
+def _stage(number: int) -> dict[str, Any]:
+    """A stage of the search of tune, which was the hundreds of a launch's number."""
+    kind, first = next((kind, first) for first, kind in _STAGES if number >= first)
+    return {"kind": kind, "attempt": number - first}
 
 
 def upgraded_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,11 +8,20 @@ from scalescope.experiment.trial import Trial
 
 SCHEMA_VERSION = "2.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
+StageKind = Literal["alone", "add", "remove", "confirm", "scaling"]
 _STRICT = {"allow_inf_nan": False}
 
 
 # When a rank's measured window began and ended, on the host's monotonic clock.
 WINDOW = ("window_began_monotonic_s", "window_ended_monotonic_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The part of a search that a launch belongs to: levers alone, one added or removed, the end."""
+
+    kind: StageKind
+    attempt: int = 0  # which of that kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +47,8 @@ class Result:
     schema_version: str = SCHEMA_VERSION
     trial_id: str
     launch: int
+    stage: Stage | None = None  # of a search; None where launches are plain repeats
+    round: int | None = None  # of the stage
     order: int
     status: Status
     reason: str | None = None

@@ -163,6 +163,8 @@ class _Campaign:
             result = Result(
                 trial_id=trial.trial_id,
                 launch=number,
+                stage=launch.stage,
+                round=launch.stage_round,
                 order=order,
                 status=outcome.status,
                 reason=outcome.reason,

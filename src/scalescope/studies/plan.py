@@ -8,6 +8,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import Section
+from scalescope.results.result import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +17,17 @@ class Launch:
 
     trial: Trial
     number: int = 0
+    stage: Stage | None = None  # of a search
+    stage_round: int | None = None
 
     @property
     def key(self) -> tuple[str, int]:
         return self.trial.trial_id, self.number
+
+    @property
+    def round(self) -> int:
+        """Launches of one round are made in turns, and compared with each other."""
+        return self.number if self.stage_round is None else self.stage_round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +84,7 @@ class Plan:
             return True
         (_, launch), (_, following) = ordered[index : index + 2]
         both_asked = (launch.trial.trial_id in self.first) == (following.trial.trial_id in self.first)
-        return launch.number != following.number or not both_asked
+        return launch.round != following.round or not both_asked
 
     @property
     def is_last(self) -> bool:

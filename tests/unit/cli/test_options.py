@@ -116,11 +116,11 @@ def test_help_says_the_default_in_words() -> None:
     assert help_of("threads_per_rank").endswith("[default: auto]")
     assert help_of("global_batch_size").endswith("(strong scaling).")  # none: nothing to say
     assert help_of("oversubscribe").endswith("[default: off]")
-    assert help_of("static_graph").endswith("[default: on; your own off]")  # a workload starts elsewhere
+    assert help_of("static_graph").endswith("[default: on; off with your own workload]")  # a workload starts elsewhere
     (batch,) = cards.all_settings("train")["batch_size"]
     on_cpu, on_gpu = batch.default_for("cpu"), batch.default_for("cuda")
     assert f"[default: {on_cpu} on CPU, {on_gpu} on GPU; " in help_of("batch_size")
-    assert "; cnn 32 on CPU, 256 on GPU; your own 32;" in help_of("batch_size")
+    assert "; 32 on CPU, 256 on GPU with cnn; 32 with your own workload;" in help_of("batch_size")
 
 
 def test_help_says_what_a_flag_takes() -> None:

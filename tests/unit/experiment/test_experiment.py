@@ -183,7 +183,7 @@ def test_an_unknown_key_is_told_the_nearest_one(key: str, hint: str) -> None:
 
 def test_internal_settings_cannot_be_asked_for_and_are_not_suggested() -> None:
     with pytest.raises(BadInput, match=r"^e\.yaml:1: unknown key without_communication$"):
-        build(lines(without_communication=False), {})
+        build(lines(without_communication="false"), {})
 
 
 @pytest.mark.parametrize("workload", ["auto", "MLP", "mlp "])

@@ -4,13 +4,15 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import Result
+from scalescope.results.result import Result, Stage
 
-MOST_LAUNCHES = 100  # launch numbers of one stage; each stage measures anew what it compares
-FINAL_STAGE = 90
+MOST_ROUNDS = 100  # of one stage; each stage measures anew what it compares
+ALONE, CONFIRM, SCALING = Stage("alone"), Stage("confirm"), Stage("scaling")
+_ENDING = ("confirm", "scaling")
 _SLOW_START_S = 40.0  # what a slow start takes, as long as none was seen
 _AGAIN = 0.4  # of a slow first launch, the next one takes: what it compiled is kept
 
@@ -18,9 +20,18 @@ _AGAIN = 0.4  # of a slow first launch, the next one takes: what it compiled is 
 class LaunchesNeeded(Exception):
     """Launches without which the search cannot go on."""
 
-    def __init__(self, launches: tuple[tuple[Trial, int], ...]) -> None:
+    def __init__(self, launches: "tuple[NeededLaunch, ...]") -> None:
         super().__init__(len(launches))
         self.launches = launches
+
+
+class NeededLaunch(NamedTuple):
+    """A launch of a trial in a round of a stage; `number` tells it from the trial's other launches."""
+
+    trial: Trial
+    number: int
+    stage: Stage
+    round: int
 
 
 class OverBudget(Exception):
@@ -45,17 +56,17 @@ class SearchLedger:
     spent_s: float = 0.0
     durations_s: dict[str, list[float]] = field(default_factory=dict)
     is_ending: bool = False
+    _numbers: "_NumberedLaunches" = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         recent = self.results[self.earlier :]
         self.spent_s = sum(result.duration_s for result in recent)
-        self.is_ending = any(result.launch >= FINAL_STAGE * MOST_LAUNCHES for result in recent)
+        self.is_ending = any(_stage_of(result).kind in _ENDING for result in recent)
+        self._numbers = _NumberedLaunches(self.results)
         # What went wrong by chance in an earlier run is tried again; one that a signal ended does not count.
         fleeting = [result for result in self.results[: self.earlier] if result.status in ("failed", "hang")]
         self.results = [
-            result
-            for result in self.results
-            if result not in fleeting and not str(result.reason).startswith("interrupted by")
+            result for result in self.results if result not in fleeting and result.status != "interrupted"
         ]
         for result in self.results:
             self.durations_s.setdefault(result.trial_id, []).append(result.duration_s)
@@ -77,7 +88,7 @@ class SearchLedger:
         self,
         trials: Iterable[Trial],
         count: int,
-        stage: int,
+        stage: Stage,
         share: float | None = None,
         reserve_s: float = 0.0,
     ) -> dict[str, Configuration]:
@@ -86,22 +97,27 @@ class SearchLedger:
         With a share of the budget given, launches that would not fit into it are not asked for.
         """
         wanted = [trial for trial in trials if trial.trial_id not in self.failed]
-        there = {result.key for result in self.results}
-        first = stage * MOST_LAUNCHES + (self._block(wanted, count, stage, there) if stage else 0)
+        there = self._rounds_of(stage)
+        first = 0 if stage == ALONE else self._block(wanted, count, there)
         missing: list[tuple[Trial, int]] = []
-        for launch in range(first, first + count):
-            turn = [trial for trial in wanted if (trial.trial_id, launch) not in there]
-            random.Random(f"{self.seed}/{launch}").shuffle(turn)
-            missing += [(trial, launch) for trial in turn]
+        for number in range(first, first + count):
+            turn = [trial for trial in wanted if (trial.trial_id, number) not in there]
+            random.Random(f"{self.seed}/{stage.kind}/{stage.attempt}/{number}").shuffle(turn)
+            missing += [(trial, number) for trial in turn]
         if missing and share is not None:
             # Once the end has begun, going back would change what is being confirmed.
-            gone_by = stage < FINAL_STAGE and self.is_ending
+            gone_by = stage.kind not in _ENDING and self.is_ending
             if gone_by or not self._fits([trial for trial, _ in missing], share, reserve_s):
                 raise OverBudget
         if missing:
-            raise LaunchesNeeded(tuple(missing))
+            raise LaunchesNeeded(tuple(self._numbers.needed(trial, stage, n) for trial, n in missing))
         # Later launches of the stage do not count: reading again must decide as it did the first time.
-        of_stage = [result for result in self.results if first <= result.launch < first + count]
+        of_stage = [
+            result
+            for result in self.results
+            if _stage_of(result) == stage and first <= _round_of(result) < first + count
+        ]
+        of_stage.sort(key=_round_of)
         ids = {trial.trial_id for trial in wanted}
         return {
             configuration.trial.trial_id: configuration
@@ -109,27 +125,28 @@ class SearchLedger:
             if configuration.trial.trial_id in ids
         }
 
-    def _block(self, wanted: Sequence[Trial], count: int, stage: int, there: set[tuple[str, int]]) -> int:
-        """The first launch number, from the stage's own, of launches made in turns.
+    def _rounds_of(self, stage: Stage) -> set[tuple[str, int]]:
+        """What a stage has: (trial id, round) of every launch."""
+        return {(result.trial_id, _round_of(result)) for result in self.results if _stage_of(result) == stage}
 
-        One trial may have been launched here beside another one, in another hour: then all begin anew.
+    def _block(self, wanted: Sequence[Trial], count: int, there: set[tuple[str, int]]) -> int:
+        """The first round of launches that were made in turns.
+
+        A trial may have been launched in this stage with another one, at another time: then all begin anew.
         """
-        last = (MOST_LAUNCHES // count - 1) * count
+        last = (MOST_ROUNDS // count - 1) * count
         for begin in range(0, last, count):
-            numbers = range(stage * MOST_LAUNCHES + begin, stage * MOST_LAUNCHES + begin + count)
+            numbers = range(begin, begin + count)
             made = [sum((trial.trial_id, number) in there for number in numbers) for trial in wanted]
             if not made or max(made) - min(made) <= 1:
                 return begin
         return max(0, last)
 
-    def rounds(self, trials: Iterable[Trial], stage: int) -> int:
+    def rounds(self, trials: Iterable[Trial], stage: Stage) -> int:
         """How many launches of a stage every trial that can be run has."""
-        there = {result.key for result in self.results}
+        there = self._rounds_of(stage)
         ids = [trial.trial_id for trial in trials if trial.trial_id not in self.failed]
-        first = stage * MOST_LAUNCHES
-        return next(
-            n for n in range(MOST_LAUNCHES) if not all((trial_id, first + n) in there for trial_id in ids)
-        )
+        return next(n for n in range(MOST_ROUNDS) if not all((trial_id, n) in there for trial_id in ids))
 
     def _fits(self, trials: Sequence[Trial], share: float, reserve_s: float) -> bool:
         if self.budget_s is None:
@@ -166,3 +183,29 @@ class SearchLedger:
     def _by_trial(self) -> list[tuple[Trial, list[float]]]:
         trials = {result.trial_id: result.trial for result in self.results}
         return [(trial, self.durations_s[trial_id]) for trial_id, trial in trials.items()]
+
+
+def _stage_of(result: Result) -> Stage:
+    return result.stage or ALONE
+
+
+def _round_of(result: Result) -> int:
+    return result.launch if result.round is None else result.round
+
+
+class _NumberedLaunches:
+    """Gives launches their numbers: a launch that is repeated keeps its number, a new one gets the next."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._by_round: dict[tuple[str, Stage, int], int] = {}
+        self._next: dict[str, int] = {}
+        for result in results:
+            self._by_round[result.trial_id, _stage_of(result), _round_of(result)] = result.launch
+            self._next[result.trial_id] = max(result.launch + 1, self._next.get(result.trial_id, 0))
+
+    def needed(self, trial: Trial, stage: Stage, number: int) -> NeededLaunch:
+        known = self._by_round.get((trial.trial_id, stage, number))
+        if known is None:
+            known = self._next.get(trial.trial_id, 0)
+            self._next[trial.trial_id] = known + 1
+        return NeededLaunch(trial, known, stage, number)

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.tuning.ledger import FINAL_STAGE, OverBudget, SearchLedger
+from scalescope.analysis.tuning.ledger import ALONE, CONFIRM, SCALING, OverBudget, SearchLedger
 from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all, loss_of
 from scalescope.experiment.trial import Trial
+from scalescope.results.result import Stage
 
 
 class Shares(NamedTuple):
@@ -32,10 +33,8 @@ _RETESTS = 3
 _OBVIOUS = math.log(1.25)  # one pair of launches settles a difference like that
 # Shares of the budget that looking at levers one by one may take: confirming the best needs the rest, and
 # combining them more of it. What starts slowly is needed on top of the best then, rather than alone.
-ALONE = Shares(quick=1.0, slow=0.65, confirming=True)
+LEVERS_ALONE = Shares(quick=1.0, slow=0.65, confirming=True)
 BEFORE_COMBINING = Shares(quick=0.3, slow=0.15, confirming=False)
-_FIRST_REMOVAL = 40
-SCALING_STAGE = 95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ def singles(
 
     Dropping saves launches and claims nothing: on a noisy machine two slow launches prove little.
     """
-    first = ledger.measured([baseline, *candidates], min(SCREENING, launches), 0, share, reserve_s)
+    first = ledger.measured([baseline, *candidates], min(SCREENING, launches), ALONE, share, reserve_s)
     if baseline.trial_id not in first:
         return (), frozenset()
     dropped = frozenset(
@@ -75,7 +74,7 @@ def singles(
         if _clearly_worse(configuration, first[baseline.trial_id])
     )
     kept = [trial for trial in candidates if trial.trial_id not in dropped]
-    measured = {**first, **ledger.measured([baseline, *kept], launches, 0, share, reserve_s)}
+    measured = {**first, **ledger.measured([baseline, *kept], launches, ALONE, share, reserve_s)}
     judged = [measured[trial.trial_id] for trial in candidates if trial.trial_id in measured]
     return compare_all(measured[baseline.trial_id], judged, threshold), dropped
 
@@ -90,12 +89,12 @@ def explore(
 ) -> tuple[tuple[LeverComparison, ...], frozenset[str]]:
     """Every candidate alone: in all launches, in two, or in one, as its share of the budget allows."""
     quick = [trial for trial in candidates if not ledger.is_slow(trial)]
-    ledger.measured([baseline, *quick], 1, 0)
+    ledger.measured([baseline, *quick], 1, ALONE)
     there = list(quick)
     for trial in candidates:
         if ledger.is_slow(trial):
             try:
-                ledger.measured([trial], 1, 0, shares.slow)
+                ledger.measured([trial], 1, ALONE, shares.slow)
                 there.append(trial)
             except OverBudget:
                 continue
@@ -105,8 +104,8 @@ def explore(
     try:
         return singles(ledger, baseline, there, launches, threshold, shares.quick, reserve_s)
     except OverBudget:
-        rounds = ledger.rounds([baseline, *there], 0)
-        measured = ledger.measured([baseline, *there], rounds, 0)
+        rounds = ledger.rounds([baseline, *there], ALONE)
+        measured = ledger.measured([baseline, *there], rounds, ALONE)
     if baseline.trial_id not in measured:
         return (), frozenset()
     judged = [measured[trial.trial_id] for trial in there if trial.trial_id in measured]
@@ -133,7 +132,7 @@ class Combining:
         kept = frozenset((best,))
         attempts: list[Attempt] = []
         for number, lever in enumerate(others):
-            outcome = self._attempt(lever, kept | {lever}, kept, 1 + number, adds=True)
+            outcome = self._attempt(lever, kept | {lever}, kept, Stage("add", number), adds=True)
             attempts += outcome
             if outcome and outcome[0].kept:
                 kept |= {lever}
@@ -142,14 +141,15 @@ class Combining:
         for number, lever in enumerate(order):
             # The last one added was measured with all the others just now, unless one of them went since.
             if len(kept) > 1 and not (lever == order[-1] and kept == all_added):
-                outcome = self._attempt(lever, kept, kept - {lever}, _FIRST_REMOVAL + number, adds=False)
+                stage = Stage("remove", number)
+                outcome = self._attempt(lever, kept, kept - {lever}, stage, adds=False)
                 attempts += outcome
                 if outcome and not outcome[0].kept:
                     kept -= {lever}
         return kept, tuple(attempts)
 
     def _attempt(
-        self, lever: str, wider: frozenset[str], narrower: frozenset[str], stage: int, *, adds: bool
+        self, lever: str, wider: frozenset[str], narrower: frozenset[str], stage: Stage, *, adds: bool
     ) -> list[Attempt]:
         """What a lever gives, as a list of one; empty where either configuration cannot be run."""
         more, less = self.build(wider), self.build(narrower)
@@ -173,7 +173,7 @@ class Combining:
             )
         ]
 
-    def _ratios(self, more: Trial, less: Trial, stage: int) -> tuple[list[float], bool]:
+    def _ratios(self, more: Trial, less: Trial, stage: Stage) -> tuple[list[float], bool]:
         """Logarithms of how much faster the one was, pair by pair, until settled; whether losses differ."""
         ratios: list[float] = []
         differs = False
@@ -228,7 +228,7 @@ def scaling_of(
     measured: dict[str, Configuration] = {}
     for count in range(1, launches + 1):
         try:
-            measured = ledger.measured(trials.values(), count, SCALING_STAGE, 1.0)
+            measured = ledger.measured(trials.values(), count, SCALING, 1.0)
         except OverBudget:
             break
     return {
@@ -242,7 +242,7 @@ def confirmed(
     ledger: SearchLedger, baseline: Trial, winner: Trial, launches: int, threshold: float
 ) -> LeverComparison | None:
     """The winner against the baseline in new launches: those that chose it flatter it."""
-    measured = ledger.measured([baseline, winner], launches, FINAL_STAGE)
+    measured = ledger.measured([baseline, winner], launches, CONFIRM)
     if len(measured) < 2:
         return None
     (comparison,) = compare_all(measured[baseline.trial_id], [measured[winner.trial_id]], threshold)

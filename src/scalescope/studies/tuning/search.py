@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.ledger import MOST_LAUNCHES, LaunchesNeeded, SearchLedger
+from scalescope.analysis.tuning.ledger import SCALING, LaunchesNeeded, SearchLedger
 from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all, fastest
 from scalescope.analysis.tuning.search import (
-    ALONE,
     BEFORE_COMBINING,
-    SCALING_STAGE,
+    LEVERS_ALONE,
     Attempt,
     Combining,
     confirmed,
@@ -28,7 +27,7 @@ from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import Tuning, next_after_tuning
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
-from scalescope.results.run_folder import TUNING
+from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.plan import Launch
 from scalescope.studies.tuning.levers import (
     Candidate,
@@ -38,7 +37,6 @@ from scalescope.studies.tuning.levers import (
     shown,
     with_values,
 )
-from scalescope.studies.tuning.tune import TUNED
 
 _SCALING_LAUNCHES = 3
 
@@ -66,9 +64,7 @@ class Search:
         """What is fastest so far, among what trains the same job."""
         other_jobs = {c.trial.trial_id for c in self.levers.candidates if c.changes == "the job"}
         compared = [
-            result
-            for result in run.results
-            if result.launch < SCALING_STAGE * MOST_LAUNCHES and result.trial_id not in other_jobs
+            result for result in run.results if result.stage != SCALING and result.trial_id not in other_jobs
         ]
         best = fastest(configurations(compared), self.levers.baseline)
         return None if best is None else f"the fastest is {self._name_of(best[0])} with {best[1]:.2f}×"
@@ -88,7 +84,7 @@ class Search:
         try:
             self._follow(run, _Progress())
         except LaunchesNeeded as needed:
-            return tuple(Launch(trial, number) for trial, number in needed.launches)
+            return tuple(Launch(*launch) for launch in needed.launches)
         return ()
 
     def read(self, run: Run) -> Tuning:
@@ -155,7 +151,7 @@ class Search:
         )
         progress.failed = ledger.failed
         trials = [candidate.trial for candidate in self.levers.candidates]
-        shares = BEFORE_COMBINING if self._combine else ALONE
+        shares = BEFORE_COMBINING if self._combine else LEVERS_ALONE
         progress.singles, progress.dropped = explore(
             ledger, baseline, trials, repeats, self._threshold, shares
         )

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from scalescope.results.run import Run
     from scalescope.studies.request import Request
 
-TUNED = "tuned.yaml"
-
 
 class Procedure(Protocol):
     """How levers are tried: in a search with repeated launches, or each once."""
@@ -136,11 +134,11 @@ class Tune(Study):
 
     def _experiment(self, request: "Request", host: Host) -> Experiment:
         """The request with what the host decides: how many ranks there are, and whether launches repeat."""
-        from scalescope.analysis.tuning.ledger import MOST_LAUNCHES
+        from scalescope.analysis.tuning.ledger import MOST_ROUNDS
 
         experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
-        if experiment.measuring.repeats > MOST_LAUNCHES:
-            raise BadInput(f"--repeats: tune makes at most {MOST_LAUNCHES} launches of one kind")
+        if experiment.measuring.repeats > MOST_ROUNDS:
+            raise BadInput(f"--repeats: tune makes at most {MOST_ROUNDS} launches of one kind")
         if host.repeatable:
             return experiment
         return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from scalescope.analysis.tuning.ledger import FINAL_STAGE, MOST_LAUNCHES, LaunchesNeeded, SearchLedger
+from scalescope.analysis.tuning.ledger import ALONE, CONFIRM, LaunchesNeeded, NeededLaunch, SearchLedger
 from scalescope.analysis.tuning.search import (
     BEFORE_COMBINING,
     SCREENING,
@@ -16,7 +16,7 @@ from scalescope.analysis.tuning.search import (
     singles,
 )
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import Result
+from scalescope.results.result import Result, Stage
 
 from ..made_results import make_result, make_trial
 
@@ -26,24 +26,35 @@ Key = tuple[str, int]
 StepTime = Callable[[Trial, int], float]
 
 
-def result(trial: Trial, launch: int, step_s: float) -> Result:
+def result(
+    trial: Trial, number: int, step_s: float, stage: Stage = ALONE, launch: int | None = None
+) -> Result:
+    """A launch of that round of a stage."""
     # A little noise of its own for every launch, so that no variance is zero.
-    return make_result(trial, [[step_s * (1.0 + 0.001 * (launch % 3))] * 10], launch=launch)
+    steps = [[step_s * (1.0 + 0.001 * (number % 3))] * 10]
+    made = make_result(trial, steps, launch=number if launch is None else launch)
+    return dataclasses.replace(made, stage=stage, round=number)
 
 
-def failure(trial: Trial, launch: int, reason: str = "lost", status: str = "failed") -> Result:
-    return dataclasses.replace(result(trial, launch, 1.0), status=status, reason=reason, ranks=[])
+def answer(needed: NeededLaunch, step_s: float) -> Result:
+    return result(needed.trial, needed.round, step_s, needed.stage, needed.number)
+
+
+def failure(trial: Trial, number: int, status: str = "failed", stage: Stage = ALONE) -> Result:
+    failed = result(trial, number, 1.0, stage)
+    return dataclasses.replace(failed, status=status, reason="lost", ranks=[])
 
 
 def ledger(results: Sequence[Result], seed: int = 0) -> SearchLedger:
     return SearchLedger(results=results, seed=seed, baseline=BASELINE.trial_id)
 
 
-def keys(launches: Iterable[tuple[Trial, int]]) -> list[Key]:
-    return [(trial.trial_id, launch) for trial, launch in launches]
+def keys(launches: Iterable[NeededLaunch]) -> list[Key]:
+    """(trial id, round) of every launch."""
+    return [(needed.trial.trial_id, needed.round) for needed in launches]
 
 
-def asked(results: Sequence[Result], trials: Sequence[Trial], count: int, stage: int = 0) -> list[Key]:
+def asked(results: Sequence[Result], trials: Sequence[Trial], count: int, stage: Stage = ALONE) -> list[Key]:
     with pytest.raises(LaunchesNeeded) as caught:
         ledger(results).measured(trials, count, stage)
     return keys(caught.value.launches)
@@ -57,7 +68,7 @@ def search(read: Callable[[SearchLedger], object], step_s: StepTime) -> tuple[ob
             return read(ledger(results)), results
         except LaunchesNeeded as needed:
             assert needed.launches
-            results += [result(trial, n, step_s(trial, n)) for trial, n in needed.launches]
+            results += [answer(launch, step_s(launch.trial, launch.round)) for launch in needed.launches]
 
 
 def test_launches_are_asked_for_in_rounds_each_in_an_order_of_its_own() -> None:
@@ -72,7 +83,7 @@ def test_launches_are_asked_for_in_rounds_each_in_an_order_of_its_own() -> None:
 
 def test_another_seed_is_another_order() -> None:
     with pytest.raises(LaunchesNeeded) as caught:
-        ledger([], seed=1).measured(TRIALS, 8, 0)
+        ledger([], seed=1).measured(TRIALS, 8, ALONE)
     assert keys(caught.value.launches) != asked([], TRIALS, 8)
     assert sorted(keys(caught.value.launches)) == sorted(asked([], TRIALS, 8))
 
@@ -87,11 +98,22 @@ def test_only_what_is_missing_is_asked_for() -> None:
 
 def test_each_stage_measures_anew() -> None:
     there = [result(BASELINE, n, 0.01) for n in range(3)]
-    found = asked(there, [BASELINE], 3, stage=2)
-    assert found == [(BASELINE.trial_id, 2 * MOST_LAUNCHES + n) for n in range(3)]
-    there += [result(BASELINE, 200 + n, 0.02) for n in range(3)]
-    (one,) = ledger(there).measured([BASELINE], 3, 2).values()
-    assert [round(step, 3) for step in one.mean_steps_s] == [0.02] * 3
+    second = Stage("add", 1)
+    with pytest.raises(LaunchesNeeded) as caught:
+        ledger(there).measured([BASELINE], 3, second)
+    needed = caught.value.launches
+    assert [(launch.stage, launch.round) for launch in needed] == [(second, n) for n in range(3)]
+    assert [launch.number for launch in needed] == [3, 4, 5]  # no two launches of a trial share a number
+    there += [answer(launch, 0.02) for launch in needed]
+    (configuration,) = ledger(there).measured([BASELINE], 3, second).values()
+    assert [round(step, 3) for step in configuration.mean_steps_s] == [0.02] * 3
+
+
+def test_a_launch_that_is_repeated_keeps_its_number() -> None:
+    there = [result(BASELINE, 0, 0.01), failure(BASELINE, 1, "interrupted"), result(BASELINE, 2, 0.01)]
+    with pytest.raises(LaunchesNeeded) as caught:
+        ledger(there).measured([BASELINE], 3, ALONE)
+    assert [(launch.number, launch.round) for launch in caught.value.launches] == [(1, 1)]
 
 
 def test_later_launches_of_a_stage_do_not_change_an_earlier_decision() -> None:
@@ -128,7 +150,7 @@ def test_fewer_launches_than_screening_takes_are_enough() -> None:
 
 @pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])
 def test_a_failed_candidate_is_left_out_and_blocks_nothing(status: str) -> None:
-    there = [failure(CANDIDATES[0], 0, status=status)]
+    there = [failure(CANDIDATES[0], 0, status)]
     there += [result(trial, n, 0.01) for trial in (BASELINE, CANDIDATES[1]) for n in range(5)]
     one = ledger(there)
     comparisons, dropped = singles(one, BASELINE, CANDIDATES[:2], 5, 0.03)
@@ -156,7 +178,7 @@ def test_a_launch_that_the_baseline_loses_does_not_lose_the_search() -> None:
 
 
 def test_an_interrupted_launch_is_made_again() -> None:
-    there = [failure(BASELINE, 0, "interrupted by SIGINT"), result(BASELINE, 1, 0.01)]
+    there = [failure(BASELINE, 0, "interrupted"), result(BASELINE, 1, 0.01)]
     assert asked(there, [BASELINE], 2) == [(BASELINE.trial_id, 0)]
     assert ledger(there).failed == {}
 
@@ -242,7 +264,8 @@ def test_a_combination_that_cannot_be_built_is_passed_over() -> None:
 def test_a_combination_that_fails_is_passed_over() -> None:
     built, _ = levers(a=0.7, b=0.8)
     both, alone = built[frozenset("ab")], built[frozenset("a")]
-    there = [failure(both, MOST_LAUNCHES), *(result(alone, MOST_LAUNCHES + n, 0.007) for n in range(3))]
+    first = Stage("add", 0)
+    there = [failure(both, 0, stage=first), *(result(alone, n, 0.007, first) for n in range(3))]
     found = combining(ledger(there), lambda on: built[on]).search("a", ["b"])
     assert found == (frozenset("a"), ())
 
@@ -258,7 +281,7 @@ def test_pairs_that_disagree_are_followed_by_a_third_and_then_their_mean_counts(
     times = {0: 0.0070, 1: 0.0060, 2: 0.0069}  # against 0.0070: no gain, a large one, nearly none
 
     def step_s(trial: Trial, launch: int) -> float:
-        return times[launch % MOST_LAUNCHES] if trial is both else 0.0070
+        return times[launch] if trial is both else 0.0070
 
     found, _ = search(lambda one: combining(one, lambda on: built[on]).search("a", ["b"]), step_s)
     assert isinstance(found, tuple)
@@ -286,7 +309,7 @@ def launches_made(read: Callable[[Sequence[Result]], object]) -> list[Key]:
         try:
             read(results)
         except LaunchesNeeded as needed:
-            results += [result(trial, n, 0.01) for trial, n in needed.launches]
+            results += [answer(launch, 0.01) for launch in needed.launches]
         else:
             return [one.key for one in results]
 
@@ -324,7 +347,7 @@ def test_combining_stops_where_confirming_would_not_fit_any_more() -> None:
     there = [dataclasses.replace(one, duration_s=0.0) for one in there]
     with pytest.raises(LaunchesNeeded):
         read([])
-    _, attempts = read(there + [result(built[frozenset(on)], 100, 0.01) for on in ("ab", "a")])
+    _, attempts = read(there + [result(built[frozenset(on)], 0, 0.01, Stage("add", 0)) for on in ("ab", "a")])
     assert [(attempt.text, attempt.speedup is None, attempt.kept) for attempt in attempts] == [
         ("b", False, False),
         ("c", True, False),
@@ -350,7 +373,7 @@ def test_the_winner_is_confirmed_by_launches_that_did_not_choose_it() -> None:
         lambda one: confirmed(one, BASELINE, CANDIDATES[0], 5, 0.03),
         lambda trial, n: 0.01 if trial is BASELINE else 0.008,
     )
-    assert {one.launch for one in results} == {FINAL_STAGE * MOST_LAUNCHES + n for n in range(5)}
+    assert {(one.stage, one.round) for one in results} == {(CONFIRM, n) for n in range(5)}
     assert getattr(found, "verdict", None) == "faster"
 
 
