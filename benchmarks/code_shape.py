@@ -396,12 +396,17 @@ def _print_table(now: Shape, before: Shape | None) -> None:
 
 
 def _print_places(shape: Shape, *, verbose: bool) -> None:
-    for occurrence in (*shape.fillers, *shape.subscripts, *shape.gets, *shape.many_parameters):
+    listed = (*shape.fillers, *shape.subscripts, *shape.gets, *shape.many_parameters)
+    for occurrence in sorted(listed, key=_position):
         print(f"  {occurrence}")
     for repeated in shape.twice:
         print(f"  class {repeated}")
-    for occurrence in shape.parsing if verbose else shape.unexplained:
+    for occurrence in sorted(shape.parsing if verbose else shape.unexplained, key=_position):
         print(f"  {occurrence} [{occurrence.reason or 'NO REASON'}]")
+
+
+def _position(occurrence: Occurrence) -> tuple[str, int]:
+    return occurrence.file, occurrence.line
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import torch
 
 from scalescope.catalog.benchmarks.memory import WARMUP_STEPS, Memory
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Phase, Stage
+from scalescope.results.heartbeat import Phase, RankStage
 from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
 from scalescope.worker.memory.device_memory import DeviceGauge
 from scalescope.worker.memory.forecast import ForecastJob, forecast
@@ -67,7 +67,7 @@ def _measure(
     searching = trial.purpose == "search"
     measurements = Measurements()
     position.plan(trial.steps)
-    position.enter(Stage.WARMUP)  # creating a batch that fills a GPU may take minutes
+    position.enter(RankStage.WARMUP)  # creating a batch that fills a GPU may take minutes
     workload = build_workload(trial, group, device)
     feed = build_feed(trial, workload, group, device)
     try:
@@ -86,7 +86,7 @@ def _measure(
         step = build_step(trial, workload, device)
         for _ in range(WARMUP_STEPS):
             _take_step(step, take, position, fault, gauge if device.type == "cpu" else None)
-        position.enter(Stage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
+        position.enter(RankStage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
         if not searching:
             measurements.counters |= _measure_step(step, take, position, fault, gauge, device)
             measurements.counters["measured/inputs"] = resident_batches * held_bytes(

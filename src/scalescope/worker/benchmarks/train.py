@@ -13,7 +13,7 @@ from torch import nn
 from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Stage
+from scalescope.results.heartbeat import RankStage
 from scalescope.results.result import WINDOW
 from scalescope.worker.machine.calibration import BareProduct
 from scalescope.worker.machine.timing import clock_for
@@ -182,11 +182,11 @@ def _train(
     product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     run.position.plan(run.schedule.steps or 0)
-    run.position.enter(Stage.WARMUP)
+    run.position.enter(RankStage.WARMUP)
     warmup_times, _ = run.steps(options.warmup_steps)
     steps_left = _agree_on_steps(options, run, group, warmup_times)
     run.position.plan(options.warmup_steps + sum(steps_left))
-    run.position.enter(Stage.STEADY, slowest_warmup_s=max(warmup_times))
+    run.position.enter(RankStage.STEADY, slowest_warmup_s=max(warmup_times))
     run.feed.input_times.begin()
     losses: list[torch.Tensor] = []
     times: list[float] = []

@@ -13,7 +13,7 @@ from typing import Any
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
-from scalescope.results.heartbeat import Stage
+from scalescope.results.heartbeat import RankStage
 from scalescope.results.rank_job import RankJob
 from scalescope.results.trace import trace_name
 from scalescope.worker.process.out_of_memory import is_out_of_memory
@@ -38,7 +38,7 @@ def run_rank(job: RankJob) -> int:
         traceback.print_exc()
         return 1
     leave()
-    position.enter(Stage.DONE)
+    position.enter(RankStage.DONE)
     return 0
 
 
@@ -70,7 +70,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     record["placement"] = describe_placement(job.rank, job.local_rank, device, job.cpus)
     if fault is not None:
         fault.at_stage("init")
-    position.enter(Stage.JOINING)
+    position.enter(RankStage.JOINING)
     group = Group(rank=job.rank, world_size=job.world_size, joined=False)
     if "strategy" not in job.settings or trial.is_wrapped:  # collectives have no strategy
         store = store or dist.FileStore(job.store_file, job.world_size)
@@ -94,7 +94,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         measurements.counters |= {"trace": name, **measurements.write_trace(Path(job.folder) / name)}
     record.update(state="done", samples=measurements.samples, counters=measurements.counters)
     write()
-    position.enter(Stage.TEARDOWN)
+    position.enter(RankStage.TEARDOWN)
 
     def leave() -> None:
         if fault is not None:
