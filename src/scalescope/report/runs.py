@@ -7,7 +7,7 @@ from typing import Any
 from scalescope.report.numbers import counted
 from scalescope.report.section import Section, Table
 from scalescope.results.run_folder import RESULTS, TRIALS, find_runs, read_json
-from scalescope.results.run_record import read_run_record
+from scalescope.results.run_record import UNKNOWN_VERB, read_run_record
 
 _COLUMNS = ("run", "command", "name", "ranks", "device", "trials", "started")
 
@@ -46,6 +46,8 @@ def _row_without_summary(path: Path) -> tuple[str, ...]:
     try:
         launches = (path / TRIALS).read_bytes().count(b"\n")
     except OSError:
+        launches = None
+    if launches is None or verb == UNKNOWN_VERB:
         return (str(path), verb or "unknown", "", "", "", "no summary", "")
     ended = f"stopped after {counted(launches, 'launch')}"
-    return (str(path), verb or "unknown", path.name, "", "", ended, "")
+    return (str(path), verb, path.name, "", "", ended, "")

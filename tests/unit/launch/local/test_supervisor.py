@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from scalescope.catalog.setting import settings_of
 from scalescope.launch.local import supervisor as module
 from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
 from scalescope.results.heartbeat import Beat, Heartbeats, Phase, RankStage
+from scalescope.results.rank_placement import RankPlacement
 
 _NOBODY = 2**22 + 1  # above the largest process number: signals to it reach nothing
 
@@ -30,7 +32,7 @@ class _PlayedProcess:
 class _Silent:
     """A watcher that does nothing."""
 
-    def placed(self, lines: list[str], hosts: list[str]) -> None:
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
         pass
 
     def advanced(self, fraction: float) -> None:
