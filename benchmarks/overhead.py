@@ -19,11 +19,11 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Heartbeats
+from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.step import Batches, Step, Workload, run_steps
-from scalescope.worker.training.timing import clock_for
 
 # CPU: a step of about 10 ms, where an overhead of 0.1 ms would show. GPU: 1 to 3 ms, where launches matter.
 SIZES = {"cpu": {"width": 512, "batch": 128, "steps": 2}, "cuda": {"width": 4096, "batch": 256, "steps": 50}}

@@ -26,11 +26,11 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.heartbeat import Heartbeats
+from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_step, build_workload
 from scalescope.worker.training.step import Batches, Step, run_steps
-from scalescope.worker.training.timing import clock_for
 
 RANKS = 2
 STRATEGIES = ("ddp", "scratch_ddp")

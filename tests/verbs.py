@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from scalescope.studies.comm.comm import Comm
+from scalescope.studies.comm.comm import CommStudy
 from scalescope.studies.execution import run_study
-from scalescope.studies.memory.memory import Memory
+from scalescope.studies.memory.memory import MemoryStudy
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.run import StandardRun
 from scalescope.studies.scaling.scale import Scale
 from scalescope.studies.study import Report, Study
-from scalescope.studies.training.train import Train
+from scalescope.studies.training.train import TrainStudy
 from scalescope.studies.tuning.tune import Tune
 from scalescope.studies.watcher import CampaignWatcher
 
@@ -28,7 +28,7 @@ def scale(request: Request, launcher: Any, watcher: CampaignWatcher, **options: 
 
 
 def train(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
-    return _run(Train, request, launcher, watcher, options)
+    return _run(TrainStudy, request, launcher, watcher, options)
 
 
 def tune(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
@@ -36,11 +36,11 @@ def tune(request: Request, launcher: Any, watcher: CampaignWatcher, **options: A
 
 
 def comm(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
-    return _run(Comm, request, launcher, watcher, options)
+    return _run(CommStudy, request, launcher, watcher, options)
 
 
 def memory(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
-    return _run(Memory, request, launcher, watcher, options)
+    return _run(MemoryStudy, request, launcher, watcher, options)
 
 
 def standard_run(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:

@@ -90,11 +90,11 @@ def _trained(trial: Trial, rank: int, directory: Path) -> list[float]:
     import torch
 
     from scalescope.results.heartbeat import Heartbeats
+    from scalescope.worker.machine.timing import clock_for
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position
     from scalescope.worker.training.assembly import build_feed, build_step, build_workload
     from scalescope.worker.training.step import run_steps
-    from scalescope.worker.training.timing import clock_for
 
     compiled = functools.partial(torch.compile, backend="aot_eager")
     device, group = torch.device("cpu"), Group(rank=rank, world_size=RANKS, joined=False)

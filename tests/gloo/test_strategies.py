@@ -137,11 +137,11 @@ def _trained(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
     import torch
 
     from scalescope.results.heartbeat import Heartbeats
+    from scalescope.worker.machine.timing import clock_for
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position
     from scalescope.worker.training.assembly import build_step, build_workload
     from scalescope.worker.training.step import Data, run_steps
-    from scalescope.worker.training.timing import clock_for
 
     trial, device = case.trial(), torch.device("cpu")
     workload = build_workload(trial, Group(rank=rank, world_size=RANKS, joined=False), device)

@@ -9,6 +9,7 @@ from typing import Any
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.report.section import Section
+from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import Result
 from scalescope.studies.request import Request
 
@@ -51,8 +52,8 @@ class RecordingWatcher:
     def verdict(self, text: str) -> None:
         self.verdicts.append(text)
 
-    def placed(self, lines: list[str], hosts: list[str]) -> None:
-        self.placements.append(lines)
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
+        self.placements.append([rank.line for rank in ranks])
 
     def advanced(self, fraction: float) -> None:
         self.fractions.append(fraction)

@@ -9,7 +9,7 @@ from scalescope.diagnose.rules import buffers
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.studies.explain import explain
+from scalescope.studies.stored import explain
 from tests.verbs import scale
 
 from .recording import RecordingWatcher, ask, summary_of

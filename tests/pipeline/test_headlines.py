@@ -11,8 +11,8 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.report.performance import NOTHING
 from scalescope.results.result import RankRecord
-from scalescope.studies.explain import explain
 from scalescope.studies.request import Request
+from scalescope.studies.stored import explain
 from scalescope.studies.study import Report
 from tests.verbs import comm, memory, scale, standard_run, train, tune
 

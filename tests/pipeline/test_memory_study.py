@@ -12,7 +12,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
-from scalescope.studies.estimate import estimate_s
+from scalescope.studies.durations import estimate_s
 from scalescope.studies.request import Request
 from tests.verbs import memory
 

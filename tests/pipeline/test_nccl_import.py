@@ -7,7 +7,7 @@ import pytest
 
 from scalescope.errors import BadInput
 from scalescope.results.run import load_run
-from scalescope.studies.comm.comm import Comm
+from scalescope.studies.comm.comm import CommStudy
 from scalescope.studies.comm.nccl_import import import_nccl
 
 from .recording import summary_of
@@ -33,7 +33,7 @@ def write(text: str, name: str = "theirs.txt") -> Path:
 
 
 def test_a_table_becomes_a_run() -> None:
-    report = import_nccl(Comm(), write(HEAD + LINES), "run", None, None)
+    report = import_nccl(CommStudy(), write(HEAD + LINES), "run", None, None)
     assert (report.exit_code, report.path) == (0, Path("run"))
     assert report.sections[0].lines[0].startswith("all_reduce over 2 ranks takes 20.0 µs")
     rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
@@ -58,7 +58,7 @@ def test_a_table_becomes_a_run() -> None:
 
 
 def test_an_imported_run_reads_back() -> None:
-    import_nccl(Comm(), write(HEAD + LINES), "run", None, None)
+    import_nccl(CommStudy(), write(HEAD + LINES), "run", None, None)
     run = load_run("run")
     assert run.warnings == ()
     assert {(result.status, result.environment_id) for result in run.results} == {("ok", "imported")}
@@ -67,7 +67,7 @@ def test_an_imported_run_reads_back() -> None:
 
 
 def test_flags_override_what_the_file_names() -> None:
-    report = import_nccl(Comm(), write(LINES), "run", 8, "broadcast")
+    report = import_nccl(CommStudy(), write(LINES), "run", 8, "broadcast")
     (name,) = summary_of(report.path)["results"]["communication"]
     assert name == "broadcast"
     assert report.sections[0].lines[0].startswith("broadcast over 8 ranks takes ")
@@ -76,13 +76,13 @@ def test_flags_override_what_the_file_names() -> None:
 def test_a_file_without_a_rank_count_requires_world_size_and_leaves_nothing() -> None:
     path = write(LINES)
     with pytest.raises(BadInput) as caught:
-        import_nccl(Comm(), path, "run", None, None)
+        import_nccl(CommStudy(), path, "run", None, None)
     assert str(caught.value).startswith("theirs.txt: ") and "--world-size" in str(caught.value)
     assert list(Path().iterdir()) == [path]
 
 
 def test_without_a_folder_the_import_is_the_latest_run() -> None:
-    report = import_nccl(Comm(), write(HEAD + LINES), None, None, None)
+    report = import_nccl(CommStudy(), write(HEAD + LINES), None, None, None)
     assert report.path is not None
     assert Path("runs/latest").resolve() == report.path.resolve()
 
@@ -92,19 +92,19 @@ def test_a_file_not_written_by_nccl_tests_is_refused_and_leaves_nothing(content:
     path = Path("theirs")
     path.write_bytes(content)
     with pytest.raises(BadInput) as caught:
-        import_nccl(Comm(), path, "run", 2, None)
+        import_nccl(CommStudy(), path, "run", 2, None)
     assert str(caught.value).startswith("theirs: ")
     assert list(Path().iterdir()) == [path]
 
 
 def test_a_missing_file_is_refused() -> None:
     with pytest.raises(BadInput, match="nowhere: cannot be read"):
-        import_nccl(Comm(), Path("nowhere"), "run", 2, None)
+        import_nccl(CommStudy(), Path("nowhere"), "run", 2, None)
 
 
 def test_a_folder_that_holds_a_run_is_not_added_to() -> None:
-    import_nccl(Comm(), write(HEAD + LINES), "run", None, None)
+    import_nccl(CommStudy(), write(HEAD + LINES), "run", None, None)
     before = Path("run/trials.jsonl").read_bytes()
     with pytest.raises(BadInput):
-        import_nccl(Comm(), Path("theirs.txt"), "run", None, None)
+        import_nccl(CommStudy(), Path("theirs.txt"), "run", None, None)
     assert Path("run/trials.jsonl").read_bytes() == before

@@ -9,7 +9,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.results.trace import trace_name
-from scalescope.studies.explain import explain
+from scalescope.studies.stored import explain
 from scalescope.studies.trace.profiling import Profiling, with_nsys
 from tests.unit.analysis.made_traces import cpu_step, profile_result, steps_of, write_trace
 from tests.unit.experiment.asking import with_gpus

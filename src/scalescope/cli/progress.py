@@ -13,6 +13,7 @@ from scalescope.report.placement import placement_lines
 from scalescope.report.render.terminal import console, printable, show
 from scalescope.report.section import Section
 from scalescope.report.trials import is_answer
+from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import Result
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ class TerminalWatcher:
         if self._live is not None:
             self._progress.launching(trial)
 
-    def placed(self, lines: list[str], hosts: list[str]) -> None:
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
         """Print where the ranks are, once for each placement."""
-        key = tuple(lines)
+        key = tuple(rank.line for rank in ranks)
         if key in self._placed or not (self._every_placement or self._verbose):
             return
         self._placed.add(key)
-        for line in placement_lines(lines, hosts):
+        for line in placement_lines(ranks):
             self._print(line)
 
     def advanced(self, fraction: float) -> None:

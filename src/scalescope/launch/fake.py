@@ -11,7 +11,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
-from scalescope.launch.simulation import HOST, CostModel
+from scalescope.launch.simulation import HOST, CostModel, simulated_placement
 from scalescope.results.run_folder import RunFolder
 
 __all__ = ["TWO_CORES", "CostModel", "FakeLauncher"]
@@ -75,7 +75,7 @@ class FakeLauncher:
         if outcome.status != "ok":
             return outcome
         records = outcome.records
-        watcher.placed([record.placement for record in records], [record.host for record in records])
+        watcher.placed([simulated_placement(record) for record in records])
         watcher.advanced(1.0)
         return judge(trial, records)
 

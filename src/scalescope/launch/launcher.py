@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.errors import ExitCode, ScalescopeError
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import RankRecord, Status
 from scalescope.results.run_folder import RunFolder
 
@@ -44,8 +45,8 @@ class RanksLost(ScalescopeError):
 class Watcher(Protocol):
     """Is notified while a launch runs."""
 
-    def placed(self, lines: list[str], hosts: list[str]) -> None:
-        """All ranks are placed: one line and one host name per rank."""
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
+        """All ranks are placed, in their order."""
         ...
 
     def advanced(self, fraction: float) -> None:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation, has_loader
 from scalescope.experiment.trial import Trial
+from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import RankRecord
 
 HOST = "fake"
+_DEVICE_NAME = "fake processor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,12 @@ def simulated_record(
         host=HOST,
         device="cpu",
         placement=f"[Rank {rank}] CUDA_VISIBLE_DEVICES=unset, LOCAL_RANK={rank}, "
-        "current_device=cpu, name=fake processor",
+        f"current_device=cpu, name={_DEVICE_NAME}",
         samples=samples,
         counters=dict(counters),
     )
+
+
+def simulated_placement(record: RankRecord) -> RankPlacement:
+    """Where a simulated rank runs."""
+    return RankPlacement(rank=record.rank, host=record.host, device_name=_DEVICE_NAME, line=record.placement)

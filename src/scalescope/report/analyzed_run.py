@@ -11,10 +11,9 @@ from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.trace.profile import TraceProfile, profiles
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
-from scalescope.report.training.sections import context
+from scalescope.report.caveats import context
 from scalescope.report.varied import disambiguate
 from scalescope.results.run import Run
-from scalescope.results.run_folder import EXPERIMENT
 
 _WELL = 0.9  # of the ideal: less counts as a loss
 
@@ -60,16 +59,10 @@ class AnalyzedRun:
         """Whether more ranks deliver clearly less than their share."""
         return any(not row.is_baseline and row.efficiency.value < _WELL for row in self.rows)
 
-    @functools.cached_property
+    @property
     def command(self) -> str:
-        """The command that repeats it, from the first line of its request."""
-        try:
-            with (self.run.path / EXPERIMENT).open(encoding="utf-8", errors="replace") as stream:
-                first = stream.readline(10_000)
-        except OSError:
-            return ""
-        words = first.removeprefix("#").partition(" FILE repeats")[0].strip()
-        return f"{words} {self.run.path / EXPERIMENT}" if words.startswith("scalescope ") else ""
+        """The command that repeats it; empty where that is not known."""
+        return self.run.record.command(self.run.path)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from scalescope.analysis.scaling.waterfall import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class GlossaryTerm:
     """A term, other words for it, and its explanation in plain sentences."""
 
     name: str
@@ -36,38 +36,38 @@ class Term:
         return (self.name, *((self.plural,) if self.plural else ()), *self.aliases)
 
 
-GLOSSARY: tuple[Term, ...] = (
-    Term(
+GLOSSARY: tuple[GlossaryTerm, ...] = (
+    GlossaryTerm(
         name="rank",
         plural="ranks",
         meaning="One process of a distributed job, usually with one GPU or a fixed set of CPU cores.",
         measured="Every rank records its own step times; results use the slowest rank of each step.",
     ),
-    Term(
+    GlossaryTerm(
         name="world size",
         meaning="The number of ranks that work together in one launch.",
         measured="None; it is given with --world-size.",
     ),
-    Term(
+    GlossaryTerm(
         name="trial",
         plural="trials",
         meaning="One combination of settings that is measured: workload, strategy, number of ranks, batch, "
         "precision and so on.",
         measured="Each trial is launched --repeats times. The same settings always have the same trial id.",
     ),
-    Term(
+    GlossaryTerm(
         name="launch",
         plural="launches",
         meaning="One start of all ranks of a trial, from new processes to their end.",
         measured="One launch gives one value per quantity. Launches, not steps, are the unit of all "
         "statistics, because steps of one launch resemble each other.",
     ),
-    Term(
+    GlossaryTerm(
         name="window",
         meaning="The part of a launch that is timed, after the warm-up steps.",
         measured="A number of steps, or the number of seconds given with --window.",
     ),
-    Term(
+    GlossaryTerm(
         name="confidence interval",
         plural="confidence intervals",
         aliases=("95 % interval",),
@@ -75,85 +75,85 @@ GLOSSARY: tuple[Term, ...] = (
         measured="Student's t over launches, and Welch's t for differences and ratios; ratios are compared "
         "as logarithms.",
     ),
-    Term(
+    GlossaryTerm(
         name="weak scaling",
         meaning="More ranks process more samples per step: the batch per rank stays the same.",
         measured="Throughput of N ranks divided by that of the smallest number of ranks, at the same batch "
         "per rank.",
     ),
-    Term(
+    GlossaryTerm(
         name="strong scaling",
         meaning="More ranks share the same samples per step: the global batch stays the same.",
         measured="Throughput of N ranks divided by that of the smallest number of ranks, at the same global "
         "batch.",
     ),
-    Term(
+    GlossaryTerm(
         name="efficiency",
         meaning="The share of the ideal speed that is reached; 100 % means that N ranks are N times as fast "
         "as one.",
         measured="The speedup divided by how many times more ranks there are than in the baseline.",
     ),
-    Term(
+    GlossaryTerm(
         name="waterfall",
         meaning="The lost speed of N ranks, split into causes. Delivered speed and all causes add up to N.",
         measured="The job is measured again with one thing removed at a time; each cause is the difference "
         "of two step times.",
     ),
-    Term(
+    GlossaryTerm(
         name=SMALLER_BATCH,
         meaning="Speed lost because each rank computes fewer samples at once in strong scaling, which uses "
         "the device less well.",
         measured="One rank's step at its part of the batch, minus that part of its step at the full batch.",
     ),
-    Term(
+    GlossaryTerm(
         name=WRAPPER,
         meaning="Speed lost to the code of the strategy around the model, such as DDP's gradient buckets, "
         "without any other rank.",
         measured="Step time of one rank inside the strategy, minus that of plain training on one rank.",
     ),
-    Term(
+    GlossaryTerm(
         name=CONTENTION,
         meaning="Speed lost because ranks share cores, memory bandwidth, caches or power while they compute.",
         measured="Step time of a typical rank among N that do not communicate, minus that of one rank alone.",
     ),
-    Term(
+    GlossaryTerm(
         name=STRAGGLERS,
         aliases=("straggler", "straggling rank", "skew"),
         meaning="Speed lost because every step waits for its slowest rank.",
         measured="The slowest rank's step time minus a typical rank's, with communication removed.",
     ),
-    Term(
+    GlossaryTerm(
         name=EXPOSED,
         aliases=("exposed comm",),
         meaning="Time in which ranks wait for data from other ranks and compute nothing. Communication that "
         "overlaps with computation is not exposed.",
         measured="Step time of full training minus that of the same ranks with communication removed.",
     ),
-    Term(
+    GlossaryTerm(
         name=INPUT,
         meaning="Speed lost waiting for the data loader, beyond what one rank waits as well.",
         measured="Step time with the loader minus that with preloaded samples, on N ranks and on one rank.",
     ),
-    Term(
+    GlossaryTerm(
         name="unknown",
         meaning="A value that was not measured or could not be read. In the waterfall, causes that could not "
         "be separated from each other are unknown.",
         measured="None; the report names what is missing.",
     ),
-    Term(
+    GlossaryTerm(
         name="ablation",
         plural="ablations",
         meaning="The same job with one thing removed, such as communication or data loading, to measure "
         "what that thing costs.",
         measured="scalescope scale launches ablations by itself; they are not shown as results.",
     ),
-    Term(
+    GlossaryTerm(
         name="lever",
         plural="levers",
         meaning="A setting that may make the job faster or smaller, such as precision or bucket size.",
         measured="scalescope tune changes one lever at a time and compares it with the unchanged job.",
     ),
-    Term(
+    GlossaryTerm(
         name="busbw",
         aliases=("bus bandwidth",),
         meaning="Bandwidth of a collective, scaled so that it can be compared with the speed of the link for "
@@ -178,6 +178,6 @@ def glossary_markdown() -> str:
     return "\n".join([_HEAD, *map(_entry, GLOSSARY)])
 
 
-def _entry(term: Term) -> str:
+def _entry(term: GlossaryTerm) -> str:
     also = f" Also written: {', '.join(term.aliases)}." if term.aliases else ""
     return f"## {term.name}\n\n{term.meaning}{also}\n\nMeasurement: {term.measured}\n"

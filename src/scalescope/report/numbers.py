@@ -26,12 +26,16 @@ def milliseconds(seconds: float) -> str:
 
 def in_ms(seconds: float, decimals: int | None = None) -> str:
     """`12.9 ms`, or with a fixed number of decimals `12.90 ms`."""
-    return f"{milliseconds(seconds) if decimals is None else f'{seconds * 1e3:.{decimals}f}'} ms"
+    return f"{_number_of_ms(seconds, decimals)} ms"
 
 
 def range_ms(low_s: float, high_s: float, decimals: int | None = None) -> str:
     """`12.8 to 12.9 ms`: an interval."""
-    return f"{in_ms(low_s, decimals).removesuffix(' ms')} to {in_ms(high_s, decimals)}"
+    return f"{_number_of_ms(low_s, decimals)} to {in_ms(high_s, decimals)}"
+
+
+def _number_of_ms(seconds: float, decimals: int | None) -> str:
+    return milliseconds(seconds) if decimals is None else f"{seconds * 1e3:.{decimals}f}"
 
 
 def in_s(seconds: float) -> str:

@@ -20,8 +20,8 @@ from scalescope.results.run_folder import TUNING, read_json
 NOTHING = "There are no finished measurements to explain."
 
 
-def headline(run: Run | AnalyzedRun) -> str:
-    """The report's first line: the verdict of the run, in one sentence."""
+def headline(run: Run | AnalyzedRun) -> str | None:
+    """The report's first line: the verdict of the run, in one sentence; None where nothing finished."""
     analyzed = _analyzed(run)
     sentence = _tuning_verdict(analyzed.run) or _training_verdict(analyzed)
     if sentence is not None:
@@ -30,7 +30,7 @@ def headline(run: Run | AnalyzedRun) -> str:
         return communication.verdict(analyzed.collectives)
     if (pairs := communication.pairs_verdict(analyzed.run)) is not None:
         return pairs
-    return next(iter(verdicts(memory_groups(analyzed.run))), NOTHING)
+    return next(iter(verdicts(memory_groups(analyzed.run))), None)
 
 
 def _analyzed(run: Run | AnalyzedRun) -> AnalyzedRun:
@@ -59,7 +59,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
     """The verdict, where the speed goes, why, and what to do first."""
     analyzed = _analyzed(source)
     run = analyzed.run
-    first = Section(lines=(headline(analyzed),))
+    first = Section(lines=(headline(analyzed) or NOTHING,))
     if not analyzed.scales:
         lines = (
             "There is no scaling to explain: that requires finished training on several world sizes "

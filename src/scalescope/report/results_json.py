@@ -10,12 +10,12 @@ from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.trial import Trial
+from scalescope.report.caveats import warnings_of
 from scalescope.report.comm.sections import communication_json, pairs_json
 from scalescope.report.findings import findings_json
 from scalescope.report.memory.as_json import memory_json
 from scalescope.report.scaling.waterfall import waterfall_json
 from scalescope.report.trace.sections import profile_json
-from scalescope.report.training.sections import warnings_of
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 

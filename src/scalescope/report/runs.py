@@ -6,7 +6,8 @@ from typing import Any
 
 from scalescope.report.numbers import counted
 from scalescope.report.section import Section, Table
-from scalescope.results.run_folder import EXPERIMENT, RESULTS, TRIALS, find_runs, read_json
+from scalescope.results.run_folder import RESULTS, TRIALS, find_runs, read_json
+from scalescope.results.run_record import UNKNOWN_VERB, read_run_record
 
 _COLUMNS = ("run", "command", "name", "ranks", "device", "trials", "started")
 
@@ -23,7 +24,7 @@ def _row(path: Path) -> tuple[str, ...]:
     summary: Any = read_json(path / RESULTS)
     try:
         training = summary["results"]["training"]
-        counts = Counter(_status(trial) for trial in training)
+        counts = Counter(str(trial["status"]) for trial in training)
         device = summary["config"]["device"]
     except (KeyError, IndexError, TypeError):
         return _row_without_summary(path)
@@ -39,18 +40,14 @@ def _row(path: Path) -> tuple[str, ...]:
     )
 
 
-def _status(trial: dict[str, Any]) -> str:
-    """How a trial ended; one that a signal stopped did not fail by itself."""
-    status = str(trial["status"])
-    return "stopped" if str(trial.get("reason")).startswith("interrupted by") else status
-
-
 def _row_without_summary(path: Path) -> tuple[str, ...]:
-    """A run whose process was killed has its launches, and its request in the first line of the file."""
+    """A run whose process was killed has its launches, and the record of its command."""
+    verb = read_run_record(path).verb
     try:
-        first = (path / EXPERIMENT).read_text(encoding="utf-8").splitlines()[0].split()
-        verb = first[first.index("scalescope") + 1]
         launches = (path / TRIALS).read_bytes().count(b"\n")
-    except (OSError, ValueError, IndexError):
-        return (str(path), "unknown", "", "", "", "no summary", "")
-    return (str(path), verb, path.name, "", "", f"stopped after {counted(launches, 'launch')}", "")
+    except OSError:
+        launches = None
+    if launches is None or verb == UNKNOWN_VERB:
+        return (str(path), verb or "unknown", "", "", "", "no summary", "")
+    ended = f"stopped after {counted(launches, 'launch')}"
+    return (str(path), verb, path.name, "", "", ended, "")

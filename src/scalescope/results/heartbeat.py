@@ -15,7 +15,7 @@ from pathlib import Path
 _SLOT = struct.Struct("<qqiidq")
 
 
-class Stage(IntEnum):
+class RankStage(IntEnum):
     """How far a rank is in its life; each has a time limit of its own."""
 
     STARTING = 0
@@ -41,7 +41,7 @@ class Beat:
 
     completed: int
     begun: int
-    stage: Stage
+    stage: RankStage
     phase: Phase
     slowest_warmup_s: float
     planned: int = 0  # steps in all; 0 until the rank knows
@@ -79,7 +79,7 @@ class Heartbeats:
 
     def read(self, rank: int) -> Beat:
         completed, begun, stage, phase, slowest, planned = _SLOT.unpack_from(self._memory, rank * _SLOT.size)
-        return Beat(completed, begun, Stage(stage), Phase(phase), slowest, planned)
+        return Beat(completed, begun, RankStage(stage), Phase(phase), slowest, planned)
 
     def write_position(self, rank: int, completed: int, begun: int, phase: int) -> None:
         """The write of the timed loop: no object is made, stage and limits stay as they are."""

@@ -27,8 +27,8 @@ from scalescope.results.run_folder import (
 )
 from scalescope.results.run_record import RunEnd, RunRecord, read_run_record, write_run_record
 from scalescope.studies.campaign import run_campaign
+from scalescope.studies.durations import estimate_s
 from scalescope.studies.environment import continued_environment, environment_record
-from scalescope.studies.estimate import estimate_s
 from scalescope.studies.plan import Plan
 from scalescope.studies.presenting import is_unstable
 from scalescope.studies.report import PAGE

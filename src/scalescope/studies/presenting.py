@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from scalescope.errors import ExitCode
 from scalescope.report.analyzed_run import AnalyzedRun
-from scalescope.report.performance import headline, performance_sections, performance_text
+from scalescope.report.performance import NOTHING, headline, performance_sections, performance_text
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section
 from scalescope.report.trials import failure_section
@@ -26,7 +26,7 @@ def report_of(
     return Report(
         sections=(*sections, *failure_section(run)),
         explain=lambda: performance_sections(analyzed),
-        headline=headline(analyzed),
+        headline=headline(analyzed) or NOTHING,
         next_step=next_step,
         exit_code=_exit_code(study, run),
         files={

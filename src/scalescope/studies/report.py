@@ -8,7 +8,7 @@ from pathlib import Path
 from scalescope.errors import BadInput, StorageError
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, chapters_of
-from scalescope.report.performance import headline, performance_text
+from scalescope.report.performance import NOTHING, headline, performance_text
 from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
 from scalescope.report.render.page import page
 from scalescope.report.render.scalars import write_scalars
@@ -66,7 +66,7 @@ def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> W
         write_scalars(report_input, options.tensorboard)
     first = report_input.scaling_runs[0] if report_input.scaling_runs else report_input.analyzed_runs[-1]
     warnings = tuple(warning for analyzed in report_input.analyzed_runs for warning in analyzed.run.warnings)
-    return Written(files=tuple(files), headline=headline(first), warnings=warnings)
+    return Written(files=tuple(files), headline=headline(first) or NOTHING, warnings=warnings)
 
 
 def page_of(run: Run) -> str:

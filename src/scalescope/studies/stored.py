@@ -1,4 +1,4 @@
-"""Stored runs: the study that made one, and what it presents."""
+"""Stored runs: the study that made one, what it presents, and why it does not scale."""
 
 import dataclasses
 import importlib
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalescope import studies
-from scalescope.errors import CannotRun, ScalescopeError
+from scalescope.errors import BadInput, CannotRun, ScalescopeError
 from scalescope.experiment.machine import Machine
-from scalescope.results.run import Run
+from scalescope.report.section import Section
+from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import ENVIRONMENT, read_json
 from scalescope.studies.presenting import report_of
 from scalescope.studies.study import Host, Report, Study
@@ -64,3 +65,14 @@ def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:
         return Host(machine=machine, nodes=len(nodes), repeatable=repeatable, ranks=ranks)
     except (AssertionError, AttributeError, KeyError, IndexError, TypeError):
         raise CannotRun(f"{path / ENVIRONMENT} does not record where the run was measured") from None
+
+
+def explain(path: Path) -> tuple[Section, ...]:
+    """The sections that explain a run, for the verb of that name."""
+    if not path.exists() and path.name == "latest":
+        raise BadInput("explain: there is no run under runs/; name a run folder")
+    run = load_run(path)
+    if not run.results:
+        raise BadInput(f"explain: {path} has no results yet")
+    notes = tuple(Section(lines=(warning,)) for warning in run.warnings)
+    return (*notes, *present(run).explain())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scalescope.cli.progress import TerminalWatcher
+from scalescope.results.rank_placement import RankPlacement
 
 from .made_progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
 
@@ -109,5 +110,5 @@ def test_a_mistake_in_the_display_does_not_end_the_measurement(attach: Callable[
 def test_placements_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     with TerminalWatcher(every_placement=True, verbose=False, clock=Clock()) as watcher:
         for _ in range(2):
-            watcher.placed(["[Rank 0] here"], ["host"])
+            watcher.placed([RankPlacement(rank=0, host="host", device_name="cpu", line="[Rank 0] here")])
     assert capsys.readouterr().out == "[Rank 0] here\n"

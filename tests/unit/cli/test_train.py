@@ -10,12 +10,12 @@ from scalescope.cli.verbs import train
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.studies.trace.profiling import Profiling
-from scalescope.studies.training.train import Train
+from scalescope.studies.training.train import TrainStudy
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *flags: str) -> Train:
+def asked(monkeypatch: pytest.MonkeyPatch, *flags: str) -> TrainStudy:
     """The study that these flags ask for."""
-    studies: list[Train] = []
+    studies: list[TrainStudy] = []
     monkeypatch.setattr(train, "measure", lambda study, arguments, **options: studies.append(study))
     train.command.main(list(flags), prog_name="train", standalone_mode=False)
     return studies[0]
@@ -39,7 +39,7 @@ def test_flags_choose_what_to_record_and_stored_flags_mean_the_same(
 ) -> None:
     first = asked(monkeypatch, "--profile", *flags)
     assert first.profiling == profiling
-    assert asked(monkeypatch, *first.flags()) == Train.from_flags(first.flags()) == first
+    assert asked(monkeypatch, *first.flags()) == TrainStudy.from_flags(first.flags()) == first
 
 
 def test_words_of_switches_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:

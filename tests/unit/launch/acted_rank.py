@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalescope.results.files import write_atomically
-from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
+from scalescope.results.heartbeat import Beat, Heartbeats, Phase, RankStage
 from scalescope.worker.process.faults import Fault, fault_of
 from scalescope.worker.process.main import enable_stack_dumps
 from scalescope.worker.process.position import Position
@@ -25,21 +25,21 @@ def main() -> None:
     fault = fault_of(rank) or Fault(kind="none", argument=0, step=0)
     position, peers = Position(folder / "beats", rank, ranks), Heartbeats(folder / "beats", ranks)
     fault.at_stage("init")
-    position.enter(Stage.JOINING)
-    _wait_for_peers(peers, ranks, lambda beat: beat.stage >= Stage.JOINING)
-    position.enter(Stage.WARMUP)
+    position.enter(RankStage.JOINING)
+    _wait_for_peers(peers, ranks, lambda beat: beat.stage >= RankStage.JOINING)
+    position.enter(RankStage.WARMUP)
     for step in range(STEPS):
         if step == WARMUP_STEPS:
-            position.enter(Stage.STEADY, slowest_warmup_s=0.0)
+            position.enter(RankStage.STEADY, slowest_warmup_s=0.0)
         position.begin_step()
         fault.at_step(step)
         position.mark(Phase.BACKWARD)
         _wait_for_peers(peers, ranks, lambda beat: beat.begun >= position.begun)
         position.completed += 1
     write_atomically(folder / f"{rank}.json", json.dumps({"rank": rank, "state": "done"}))
-    position.enter(Stage.TEARDOWN)
+    position.enter(RankStage.TEARDOWN)
     fault.at_stage("teardown")
-    position.enter(Stage.DONE)
+    position.enter(RankStage.DONE)
 
 
 def _wait_for_peers(peers: Heartbeats, ranks: int, arrived: Callable[[Beat], bool]) -> None:

@@ -1,6 +1,6 @@
 """Runs made by the fake launcher, so that every number in a report is known beforehand."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
+from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_folder import RunFolder
@@ -27,7 +28,7 @@ MODEL = CostModel(
 class NoWatcher:
     """Hears nothing."""
 
-    def placed(self, lines: list[str], hosts: list[str]) -> None: ...
+    def placed(self, ranks: Sequence[RankPlacement]) -> None: ...
 
     def advanced(self, fraction: float) -> None: ...
 

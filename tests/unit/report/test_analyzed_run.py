@@ -9,6 +9,7 @@ from scalescope.launch.fake import CostModel
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, dataset_of, notes_of
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT
+from scalescope.results.run_record import RunRecord
 from tests.unit.report.known_runs import make_run, make_trials
 
 FAST, SLOW = CostModel(fixed_s=0.01, per_sample_s=0.0), CostModel(fixed_s=0.02, per_sample_s=0.0)
@@ -80,10 +81,8 @@ def test_a_shaped_link_is_noted_once() -> None:
     assert notes_of([shaped, shaped]) == ("network emulated at 1gbit",)
 
 
-def test_the_command_is_the_first_line_of_the_request(tmp_path: Path) -> None:
+def test_the_command_is_that_of_the_record(tmp_path: Path) -> None:
     run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
     assert AnalyzedRun(run).command == ""
-    (tmp_path / EXPERIMENT).write_text("# scalescope train FILE repeats this\nworkload: mlp\n")
-    assert AnalyzedRun(run).command == f"scalescope train {tmp_path / EXPERIMENT}"
-    (tmp_path / EXPERIMENT).write_text("# rm -rf FILE repeats this\n")
-    assert AnalyzedRun(run).command == ""
+    recorded = dataclasses.replace(run, record=RunRecord(verb="train", flags=("--profile",)))
+    assert AnalyzedRun(recorded).command == f"scalescope train --profile {tmp_path / EXPERIMENT}"

@@ -10,13 +10,13 @@ import click
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import given_flags, measuring_verb
 from scalescope.errors import BadInput
-from scalescope.studies.comm.comm import Comm
+from scalescope.studies.comm.comm import CommStudy
 
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMgGtT]?)[bB](?:/s)?")
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
-@measuring_verb(Comm)
+@measuring_verb(CommStudy)
 @click.option(
     "--min-busbw", metavar="RATE", help="Exit 8 when a collective's best bus bandwidth is below (10GB/s)."
 )
@@ -37,13 +37,13 @@ def command(**arguments: Any) -> None:
       scalescope comm --world-size 2 --collective all_reduce -e 32M
     """
     gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
-    study = Comm(least_busbw=gate, nccl_json=arguments["json_nccl"])
+    study = CommStudy(least_busbw=gate, nccl_json=arguments["json_nccl"])
     if arguments["import_file"] is not None:
         _import(study, arguments)
     measure(study, arguments)
 
 
-def _import(study: Comm, arguments: dict[str, Any]) -> NoReturn:
+def _import(study: CommStudy, arguments: dict[str, Any]) -> NoReturn:
     from scalescope.report.render.terminal import console, show
     from scalescope.studies.comm.nccl_import import import_nccl
 

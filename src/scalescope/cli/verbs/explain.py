@@ -14,7 +14,7 @@ def command(runs: tuple[Path, ...], verbose: bool) -> None:
     Nothing is measured and torch is not needed.
     """
     from scalescope.report.render.terminal import console, show
-    from scalescope.studies.explain import explain
+    from scalescope.studies.stored import explain
 
     for path in runs or (Path("runs/latest"),):
         if len(runs) > 1:

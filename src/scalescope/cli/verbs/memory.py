@@ -5,10 +5,10 @@ from typing import Any
 from scalescope.catalog.benchmarks.memory import BATCHES
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
-from scalescope.studies.memory.memory import Memory
+from scalescope.studies.memory.memory import MemoryStudy
 
 
-@measuring_verb(Memory, {"batch_size": ",".join(map(str, BATCHES))})
+@measuring_verb(MemoryStudy, {"batch_size": ",".join(map(str, BATCHES))})
 def command(**arguments: Any) -> None:
     """Measure how much memory training takes, and find the largest batch that fits.
 
@@ -17,4 +17,4 @@ def command(**arguments: Any) -> None:
 
       scalescope memory --workload transformer --batch-size 1,2,4,8
     """
-    measure(Memory(), arguments)
+    measure(MemoryStudy(), arguments)

@@ -9,10 +9,10 @@ from scalescope.cli.options import measuring_verb
 from scalescope.errors import BadInput
 from scalescope.studies.study import Report
 from scalescope.studies.trace.profiling import FLAGS, Profiling, with_nsys
-from scalescope.studies.training.train import Train
+from scalescope.studies.training.train import TrainStudy
 
 
-@measuring_verb(Train)
+@measuring_verb(TrainStudy)
 @click.option(
     "--profile", is_flag=True, help="Also record a trace of a few steps, in a launch that is not timed."
 )
@@ -36,7 +36,7 @@ def command(**arguments: Any) -> None:
       scalescope train --world-size 2 --batch-size 256 --repeats 5
     """
     profiling = _profiling(arguments)
-    measure(Train(profiling=profiling), arguments, every_placement=True, finish=_finish(profiling))
+    measure(TrainStudy(profiling=profiling), arguments, every_placement=True, finish=_finish(profiling))
 
 
 def _profiling(arguments: dict[str, Any]) -> Profiling | None:

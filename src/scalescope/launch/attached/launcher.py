@@ -29,12 +29,12 @@ from scalescope.launch.private_directory import shared_directory
 from scalescope.launch.probing import Node, nodes_from_probes
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.files import write_atomically
+from scalescope.results.rank_placement import UNKNOWN, RankPlacement
 from scalescope.results.run_folder import RunFolder
 
 _LEADER_POLL_S = 0.5  # at whether rank 0 is still there
 _LEAVE_S = 5.0  # for a worker to exit after the end of the run
 _APPEAR_S = 300.0  # as long as ranks of several hosts wait for each other
-_UNKNOWN = "unknown"
 _KEPT_BY_RANKS = tuple(
     setting.name
     for setting in settings_of(Placement)
@@ -141,7 +141,7 @@ class AttachedLauncher:
             answers = self._ask({"probe": True, "ranks": all_ranks})["answers"]
             for answer in answers:
                 if answer.get("state") == "failed":
-                    where = "" if answer["host"] == _UNKNOWN else f" on {answer['host']}"
+                    where = "" if answer["host"] == UNKNOWN else f" on {answer['host']}"
                     raise RanksLost(
                         f"rank {answer['rank']}{where} could not be probed: {answer['error']['message']}"
                     )
@@ -204,8 +204,8 @@ class AttachedLauncher:
             path = folder.rank_file(trial.trial_id, launch, answer["rank"])
             write_atomically(path, json.dumps(answer))
         records = [record_from(answer) for answer in raw]
-        placed = [record for record in records if record.placement != _UNKNOWN]
-        watcher.placed([record.placement for record in placed], [record.host for record in placed])
+        placements = [RankPlacement.from_record(answer["rank"], answer) for answer in raw]
+        watcher.placed([placement for placement in placements if placement.line != UNKNOWN])
         failed = {answer["rank"]: answer for answer in raw if answer["state"] != "done"}
         if failed:
             first = failed[find_culprit(map(_rank_failure, failed.values())).rank]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scalescope.errors import BadInput
-from scalescope.launch.local.loopback import LOOPBACK
+from scalescope.launch.loopback import LOOPBACK
 from scalescope.launch.slurm.host_list import counts_of, hosts_of
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")

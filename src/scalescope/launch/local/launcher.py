@@ -11,11 +11,11 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
-from scalescope.launch.local.loopback import LOOPBACK
 from scalescope.launch.local.network import ShapedNetwork, check_possible
 from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
 from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
+from scalescope.launch.loopback import LOOPBACK
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of

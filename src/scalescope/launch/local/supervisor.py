@@ -14,7 +14,8 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.local.processes import RankProcess, SpawnFailed, is_stopped, signal_group
-from scalescope.results.heartbeat import Heartbeats, Stage
+from scalescope.results.heartbeat import Heartbeats, RankStage
+from scalescope.results.rank_placement import RankPlacement
 
 _POLL_S = 0.1
 _SETTLE_S = 0.3  # after a first failure: lets the others report their errors
@@ -33,7 +34,7 @@ class SupervisedRank:
     exit_code: int | None = None
     position: tuple[int, ...] = ()
     moved_at: float = field(default_factory=time.monotonic)  # when the position last changed
-    stage: Stage = Stage.STARTING
+    stage: RankStage = RankStage.STARTING
     stage_since: float = field(default_factory=time.monotonic)
 
     def record(self) -> dict[str, Any]:
@@ -106,11 +107,14 @@ class Supervisor:
             if beat.stage != process.stage:
                 process.stage, process.stage_since = beat.stage, now
             _cap(process.log)
-        if not self._placed and all(rank.stage >= Stage.WARMUP for rank in self._ranks):
+        if not self._placed and all(rank.stage >= RankStage.WARMUP for rank in self._ranks):
             self._placed = True
-            records = [rank.record() for rank in self._ranks]
-            lines = [str(record.get("placement")) for record in records]
-            self._watcher.placed(lines, [str(record.get("host")) for record in records])
+            self._watcher.placed(
+                [
+                    RankPlacement.from_record(rank, process.record())
+                    for rank, process in enumerate(self._ranks)
+                ]
+            )
         beats = [self._beats.read(rank) for rank in range(len(self._ranks))]
         planned = max(beat.planned for beat in beats) or self._steps
         if planned:
@@ -169,9 +173,9 @@ class Supervisor:
     def _overdue(self) -> Outcome | None:
         now = time.monotonic()
         for rank in self._ranks:
-            if rank.exit_code is not None or rank.stage == Stage.DONE:
+            if rank.exit_code is not None or rank.stage == RankStage.DONE:
                 continue
-            if rank.stage == Stage.TEARDOWN:
+            if rank.stage == RankStage.TEARDOWN:
                 if self._all_leaving() and now - self._last_to_leave() > self._limits.teardown_timeout:
                     return self._teardown_hang()
             elif now - self._waiting_since(rank) > self._time_limit_s(rank):
@@ -179,19 +183,19 @@ class Supervisor:
         return None
 
     def _all_leaving(self) -> bool:
-        return all(rank.stage >= Stage.TEARDOWN or rank.exit_code is not None for rank in self._ranks)
+        return all(rank.stage >= RankStage.TEARDOWN or rank.exit_code is not None for rank in self._ranks)
 
     def _last_to_leave(self) -> float:
         """Leaving may wait for the slowest rank, so the limit counts from its arrival."""
         return max(rank.stage_since for rank in self._ranks)
 
     def _waiting_since(self, rank: SupervisedRank) -> float:
-        return rank.moved_at if rank.stage == Stage.STEADY else rank.stage_since
+        return rank.moved_at if rank.stage == RankStage.STEADY else rank.stage_since
 
     def _time_limit_s(self, rank: SupervisedRank) -> float:
-        if rank.stage == Stage.WARMUP:
+        if rank.stage == RankStage.WARMUP:
             return self._limits.warmup_timeout
-        if rank.stage != Stage.STEADY:
+        if rank.stage != RankStage.STEADY:
             return self._limits.init_timeout
         if self._limits.stall_timeout is not None:
             return self._limits.stall_timeout

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
+from scalescope.report.caveats import context
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.numbers import counted, percent
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.trace.sections import profile_sections
-from scalescope.report.training.sections import context
 
 _LANES = ("compute", "communication")
 _LANE_OF = {"compute": "compute", "communication": "communication", "copy": "compute"}  # by kind of span

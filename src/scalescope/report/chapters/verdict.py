@@ -4,7 +4,7 @@ from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import TERMS, Waterfall
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.performance import NOTHING, headline
+from scalescope.report.performance import headline
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section
@@ -22,9 +22,9 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     ]
     headlines = [(analyzed.name, headline(analyzed)) for analyzed in analyzed_runs]
     sentences = [
-        f"{name}: {line}" if len(headlines) > 1 else line for name, line in headlines if line != NOTHING
+        f"{name}: {line}" if len(headlines) > 1 else line for name, line in headlines if line is not None
     ]
-    without_result = [name for name, line in headlines if line == NOTHING]
+    without_result = [name for name, line in headlines if line is None]
     nothing = (f"No result to summarize: {', '.join(without_result)}.",) if without_result else ()
     lines = tuple(sentences[:_MOST_LINES]) if sentences else nothing
     details = (*sentences[_MOST_LINES:], *(nothing if sentences else ()))

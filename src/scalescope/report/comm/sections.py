@@ -10,10 +10,10 @@ from scalescope.analysis.comm.nccl_log import nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, node_rates, pair_rows, slow_links
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import NCCL_LOG
+from scalescope.report.caveats import context
 from scalescope.report.comm.nccl_tests import table_text
 from scalescope.report.numbers import counted, data_rate, data_size, in_us_or_ms, percent
 from scalescope.report.section import Section, Table
-from scalescope.report.training.sections import context
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 

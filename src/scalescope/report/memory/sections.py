@@ -5,10 +5,10 @@ import dataclasses
 from scalescope.analysis.memory.forecast import Saving
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.analysis.memory.rows import MemoryRow
+from scalescope.report.caveats import context
 from scalescope.report.memory.verdict import name_of, verdicts
 from scalescope.report.numbers import MISSING, data_size, percent, signed_percent
 from scalescope.report.section import Section, Table
-from scalescope.report.training.sections import context
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
 
@@ -119,7 +119,7 @@ def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
     whole = data_size(savings.peak)
     title = f"ways to save memory at batch {savings.batch:,} · forecast, each on its own, peak {whole}"
     if several:
-        title += f" · {name_of(group.trial, ()).removesuffix(': ')}"
+        title += f" · {name_of(group.trial, ())}"
     rows = tuple((_change(change), *_saved(change, savings.peak)) for change in savings.changes)
     stateless = not savings.has_state and group.trial.strategy != "zero1"
     return Section(

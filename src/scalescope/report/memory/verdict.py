@@ -12,7 +12,7 @@ def verdicts(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
     """A sentence for each job, and one for each optional launch that failed."""
     several = len(groups) > 1
     varied = varied_settings([group.trial for group in groups])
-    lines = [name_of(group.trial, varied) * several + verdict(group) for group in groups]
+    lines = [f"{name_of(group.trial, varied)}: " * several + verdict(group) for group in groups]
     failed = [row for group in groups for row in group.ended_otherwise]
     lines += [
         _failure(row) for row in failed if row.trial.purpose in row.trial.benchmark_card.optional_purposes
@@ -23,7 +23,7 @@ def verdicts(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
 def name_of(trial: Trial, varied: tuple[str, ...]) -> str:
     """The name of a job among others."""
     others = [f", {name} {shown_value(trial, name)}" for name in varied if name != "strategy"]
-    return f"{trial.strategy}, {counted(trial.world_size, 'rank')}{''.join(others)}: "
+    return f"{trial.strategy}, {counted(trial.world_size, 'rank')}{''.join(others)}"
 
 
 def _failure(row: MemoryRow) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from scalescope.report.glossary import GLOSSARY, Term
+from scalescope.report.glossary import GLOSSARY, GlossaryTerm
 
 _BY_FORM = {form.casefold(): term for term in GLOSSARY for form in term.forms}
 # Longer forms first. Parts of options, paths and names such as `--world-size` or `a/launch.py` are not terms.
@@ -12,7 +12,7 @@ _FORMS = "|".join(re.escape(form) for form in sorted(_BY_FORM, key=len, reverse=
 _PATTERN = re.compile(rf"(?<![\w/.=\\-])(?:{_FORMS})(?![\w/=\\-]|\.\w)", re.IGNORECASE)
 
 
-def terms_in(text: str) -> Iterator[tuple[int, int, Term]]:
+def terms_in(text: str) -> Iterator[tuple[int, int, GlossaryTerm]]:
     """Where terms begin and end in the text."""
     for match in _PATTERN.finditer(text):
         yield match.start(), match.end(), _BY_FORM[match[0].casefold()]
@@ -38,7 +38,7 @@ class TermMarker:
         """The heading of a column: each has its tooltip, which its button shows when it has the focus."""
         return self._marked(text, list(terms_in(text))[:1], '<abbr title="{}">{}</abbr>')
 
-    def _marked(self, text: str, terms: list[tuple[int, int, Term]], tag: str) -> Any:
+    def _marked(self, text: str, terms: list[tuple[int, int, GlossaryTerm]], tag: str) -> Any:
         parts, last = [], 0
         for start, end, term in terms:
             parts += [self._markup.escape(text[last:start])]

@@ -10,6 +10,7 @@ from scalescope.analysis.scaling.rows import (
 )
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
+from scalescope.report.caveats import context, warnings_of
 from scalescope.report.findings import findings_section
 from scalescope.report.numbers import (
     MISSING,
@@ -22,7 +23,6 @@ from scalescope.report.numbers import (
 )
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section, Table
-from scalescope.report.training.sections import context, warnings_of
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
 
@@ -47,7 +47,7 @@ def scaling_so_far(run: Run) -> str | None:
     if all(row.is_baseline for row in rows):
         return None
     launches = min(len(row.configuration.launches) for row in rows)
-    return f"{verdict(rows).removesuffix('.')} ({counted(launches, 'launch')} each)."
+    return verdict(rows, f" ({counted(launches, 'launch')} each)")
 
 
 _SERIAL = "serial fraction"
@@ -182,8 +182,11 @@ def _is_sure(estimate: Estimate) -> bool:
     return estimate.low is not None and estimate.low > 0
 
 
-def verdict(rows: tuple[ScalingRow, ...]) -> str:
-    """One sentence: what the largest world size delivers, and from which batch on it is worth it."""
+def verdict(rows: tuple[ScalingRow, ...], basis: str = "") -> str:
+    """One sentence: what the largest world size delivers, and from which batch on it is worth it.
+
+    `basis` ends it: how much was measured so far.
+    """
     scaled = [row for row in rows if not row.is_baseline]
     if not scaled:
         worlds = sorted({row.ranks for row in rows})
@@ -201,13 +204,13 @@ def verdict(rows: tuple[ScalingRow, ...]) -> str:
         text += f" and {_delivery(best, varied)}"
     text += f" of an ideal {most / base:g}× ({best.trial.mode} scaling)"
     if best.trial.oversubscribe:
-        return f"{text}. The ranks share a GPU, so this is not a scaling measurement."
+        return f"{text}. The ranks share a GPU, so this is not a scaling measurement{basis}."
     doubt = (
         "; uncertain, because launches differ too much" if _is_doubtful(worst) or _is_doubtful(best) else ""
     )
     if varied:  # several jobs in one table: the smallest batch of which?
-        return f"{text}{doubt}."
-    return f"{text}; {_reach_text(rows)}{doubt}."
+        return f"{text}{doubt}{basis}."
+    return f"{text}; {_reach_text(rows)}{doubt}{basis}."
 
 
 def _is_doubtful(row: ScalingRow) -> bool:

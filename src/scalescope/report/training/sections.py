@@ -7,6 +7,7 @@ from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
+from scalescope.report.caveats import warnings_of
 from scalescope.report.numbers import (
     MISSING,
     flop_rate,
@@ -168,27 +169,6 @@ def _epoch_cells(epoch: Epoch | None) -> tuple[str, ...]:
     accuracies = (epoch.train_accuracy, epoch.validation_accuracy)
     shown = (MISSING if value is None else f"{value:.3f}" for value in accuracies)
     return (f"{epoch.number}", f"{epoch.time_s:.2f}", *shown)
-
-
-def context(trial: Trial) -> list[str]:
-    """What was emulated for this trial: an emulated network, a split GPU or stand-in ranks."""
-    lines = []
-    if trial.link:
-        lines.append(f"network emulated at {trial.link}")
-    if trial.split_gpu:
-        lines.append(f"one GPU split into {trial.split_gpu} parts that share memory bandwidth and power")
-    if trial.stand_in:
-        lines.append("stand-in ranks: each sleeps for the compute time measured on one rank")
-    return lines
-
-
-def warnings_of(configuration: Configuration) -> list[str]:
-    """What a reader must know before believing this configuration."""
-    warnings = [f"noisy: {cause}" for cause in configuration.instabilities()] + configuration.remarks()
-    warnings[:0] = context(configuration.trial)
-    if configuration.trial.oversubscribe:
-        warnings.insert(0, "ranks share a GPU: this is not a scaling measurement")
-    return warnings
 
 
 def _interval(configuration: Configuration) -> str:

@@ -24,7 +24,7 @@ CURVE = "curve.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comm(Study):
+class CommStudy(Study):
     """Measures collectives; below `least_busbw` bytes per second the exit code says so."""
 
     verb: ClassVar[str] = "comm"

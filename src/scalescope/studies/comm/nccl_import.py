@@ -17,13 +17,13 @@ from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import ENVIRONMENT, RunFolder, new_run_path, point_latest_at
 from scalescope.results.run_record import RunEnd, RunRecord, write_run_record
-from scalescope.studies.comm.comm import Comm
+from scalescope.studies.comm.comm import CommStudy
 from scalescope.studies.execution import write_files
 from scalescope.studies.study import Report
 
 
 def import_nccl(
-    study: Comm, file: Path, output_dir: str | None, world_size: int | None, collective: str | None
+    study: CommStudy, file: Path, output_dir: str | None, world_size: int | None, collective: str | None
 ) -> Report:
     """Read the file, store it as a run folder, and present it as the study would."""
     try:

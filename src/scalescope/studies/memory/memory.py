@@ -21,7 +21,7 @@ _LEAST_TO_NORMALISE = 2  # over the batch: a single sample has no spread
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory(Study):
+class MemoryStudy(Study):
     """Measures small batches, then looks for the largest."""
 
     verb: ClassVar[str] = "memory"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(Study):
+class TrainStudy(Study):
     """Measures what was asked for, and records a trace of it where one is wanted."""
 
     verb: ClassVar[str] = "train"

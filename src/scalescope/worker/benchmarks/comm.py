@@ -10,14 +10,14 @@ import torch.distributed as dist
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, NCCL_LOG, Comm
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Phase, Stage
+from scalescope.results.heartbeat import Phase, RankStage
 from scalescope.worker.comm.operation import Operation, Shape
+from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.node import node_name, rounds_of_pairs
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.timing import clock_for
 
 _MOST_ITERATIONS = 500
 _LEAST_ITERATIONS = 5
@@ -53,7 +53,7 @@ def measure(
         fault=fault,
         measurements=measurements,
     )
-    position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_ITERATION_S)
+    position.enter(RankStage.STEADY, slowest_warmup_s=_LONGEST_ITERATION_S)
     if options.purpose == NCCL_LOG:
         _log_nccl_choices(run)
     elif options.pairs:

@@ -10,15 +10,15 @@ import torch
 
 from scalescope.catalog.benchmarks.memory import WARMUP_STEPS, Memory
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Phase, Stage
+from scalescope.results.heartbeat import Phase, RankStage
 from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
 from scalescope.worker.memory.device_memory import DeviceGauge
 from scalescope.worker.memory.forecast import ForecastJob, forecast
-from scalescope.worker.memory.out_of_memory import is_out_of_memory
 from scalescope.worker.memory.resident_memory import DataLimit, ResidentGauge
 from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
+from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.measurements import Measurements
@@ -67,7 +67,7 @@ def _measure(
     searching = trial.purpose == "search"
     measurements = Measurements()
     position.plan(trial.steps)
-    position.enter(Stage.WARMUP)  # creating a batch that fills a GPU may take minutes
+    position.enter(RankStage.WARMUP)  # creating a batch that fills a GPU may take minutes
     workload = build_workload(trial, group, device)
     feed = build_feed(trial, workload, group, device)
     try:
@@ -86,7 +86,7 @@ def _measure(
         step = build_step(trial, workload, device)
         for _ in range(WARMUP_STEPS):
             _take_step(step, take, position, fault, gauge if device.type == "cpu" else None)
-        position.enter(Stage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
+        position.enter(RankStage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
         if not searching:
             measurements.counters |= _measure_step(step, take, position, fault, gauge, device)
             measurements.counters["measured/inputs"] = resident_batches * held_bytes(

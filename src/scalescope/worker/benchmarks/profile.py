@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from scalescope.catalog.benchmarks.profile import Profile
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Stage
+from scalescope.results.heartbeat import RankStage
 from scalescope.results.trace import is_communication, is_transfer, read_events
 from scalescope.worker.benchmarks.train import TrainingRun, prepared
 from scalescope.worker.process.faults import Fault
@@ -31,10 +31,10 @@ def measure(
     measurements = Measurements()
     with prepared(trial, group, device, position, fault, measurements) as run:
         position.plan(options.steps())
-        position.enter(Stage.WARMUP)
+        position.enter(RankStage.WARMUP)
         run.steps(options.warmup)
         group.barrier()
-        position.enter(Stage.STEADY, slowest_warmup_s=_LONGEST_PAUSE_S)
+        position.enter(RankStage.STEADY, slowest_warmup_s=_LONGEST_PAUSE_S)
         chosen = options.records(group.rank)
         measurements.samples["recorded_step_time_s"] = _record(
             run, options, device, measurements, chosen=chosen

@@ -13,9 +13,10 @@ from torch import nn
 from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Stage
+from scalescope.results.heartbeat import RankStage
 from scalescope.results.result import WINDOW
 from scalescope.worker.machine.calibration import BareProduct
+from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
@@ -27,7 +28,6 @@ from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
-from scalescope.worker.training.timing import clock_for
 
 MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 
@@ -182,11 +182,11 @@ def _train(
     product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     run.position.plan(run.schedule.steps or 0)
-    run.position.enter(Stage.WARMUP)
+    run.position.enter(RankStage.WARMUP)
     warmup_times, _ = run.steps(options.warmup_steps)
     steps_left = _agree_on_steps(options, run, group, warmup_times)
     run.position.plan(options.warmup_steps + sum(steps_left))
-    run.position.enter(Stage.STEADY, slowest_warmup_s=max(warmup_times))
+    run.position.enter(RankStage.STEADY, slowest_warmup_s=max(warmup_times))
     run.feed.input_times.begin()
     losses: list[torch.Tensor] = []
     times: list[float] = []

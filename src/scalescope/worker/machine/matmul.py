@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from scalescope.worker.machine.emulation import expect_emulation
-from scalescope.worker.training.timing import clock_for
+from scalescope.worker.machine.timing import clock_for
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # all other precisions use fp32
 _TRIES = 3  # the first one loads the kernel, and another process may delay one of the others

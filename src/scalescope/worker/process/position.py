@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
+from scalescope.results.heartbeat import Beat, Heartbeats, Phase, RankStage
 
 
 class Position:
@@ -13,7 +13,7 @@ class Position:
         self._rank = rank
         self._slowest_warmup_s = 0.0
         self._planned = 0
-        self.stage = Stage.STARTING
+        self.stage = RankStage.STARTING
         self.completed = 0
         self.begun = 0
 
@@ -21,7 +21,7 @@ class Position:
         """Publish how many steps there will be; the launcher does not know the length of a data set."""
         self._planned = steps
 
-    def enter(self, stage: Stage, *, slowest_warmup_s: float | None = None) -> None:
+    def enter(self, stage: RankStage, *, slowest_warmup_s: float | None = None) -> None:
         """Begin a stage of the rank's life."""
         self.stage = stage
         if slowest_warmup_s is not None:

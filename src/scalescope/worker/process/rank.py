@@ -13,10 +13,10 @@ from typing import Any
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
-from scalescope.results.heartbeat import Stage
+from scalescope.results.heartbeat import RankStage
 from scalescope.results.rank_job import RankJob
 from scalescope.results.trace import trace_name
-from scalescope.worker.memory.out_of_memory import is_out_of_memory
+from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 
 _CLONE_NEWNET = 0x40000000
@@ -38,7 +38,7 @@ def run_rank(job: RankJob) -> int:
         traceback.print_exc()
         return 1
     leave()
-    position.enter(Stage.DONE)
+    position.enter(RankStage.DONE)
     return 0
 
 
@@ -52,7 +52,12 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     import torch
     import torch.distributed as dist
 
-    from scalescope.worker.process.device import choose_device, describe_placement, device_identity
+    from scalescope.worker.process.device import (
+        choose_device,
+        describe_placement,
+        device_identity,
+        device_name,
+    )
     from scalescope.worker.process.faults import fault_of
     from scalescope.worker.process.group import Group, join, shared_device
 
@@ -61,11 +66,11 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     if "OMP_NUM_THREADS" not in trial.env:
         torch.set_num_threads(trial.threads_per_rank)
     device = choose_device(trial.device, job.local_rank)
-    record["device"] = str(device)
+    record["device"], record["device_name"] = str(device), device_name(device)
     record["placement"] = describe_placement(job.rank, job.local_rank, device, job.cpus)
     if fault is not None:
         fault.at_stage("init")
-    position.enter(Stage.JOINING)
+    position.enter(RankStage.JOINING)
     group = Group(rank=job.rank, world_size=job.world_size, joined=False)
     if "strategy" not in job.settings or trial.is_wrapped:  # collectives have no strategy
         store = store or dist.FileStore(job.store_file, job.world_size)
@@ -89,7 +94,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         measurements.counters |= {"trace": name, **measurements.write_trace(Path(job.folder) / name)}
     record.update(state="done", samples=measurements.samples, counters=measurements.counters)
     write()
-    position.enter(Stage.TEARDOWN)
+    position.enter(RankStage.TEARDOWN)
 
     def leave() -> None:
         if fault is not None:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from scalescope.errors import BadInput
 from scalescope.results.heartbeat import Phase
+from scalescope.worker.machine.timing import Clock
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.ddp_logging import DdpWatch
-from scalescope.worker.training.timing import Clock
 
 _POLL_S = 0.0005  # shorter than a step, so that polling does not delay the end of the window
 # (inputs, targets), or a mapping of the model's arguments.

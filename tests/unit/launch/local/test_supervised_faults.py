@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import supervisor as module
 from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
 from scalescope.results.heartbeat import Heartbeats
+from scalescope.results.rank_placement import RankPlacement
 from tests.conftest import clean_environment
 from tests.speed import limit
 from tests.unit.launch.acted_rank import STEPS
@@ -33,7 +34,7 @@ _ROOT = Path(__file__).parents[4]
 class _Unwatched:
     """A watcher that does nothing."""
 
-    def placed(self, lines: list[str], hosts: list[str]) -> None:
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
         pass
 
     def advanced(self, fraction: float) -> None:

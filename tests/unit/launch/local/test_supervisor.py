@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.launch.local import supervisor as module
 from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
-from scalescope.results.heartbeat import Beat, Heartbeats, Phase, Stage
+from scalescope.results.heartbeat import Beat, Heartbeats, Phase, RankStage
+from scalescope.results.rank_placement import RankPlacement
 
 _NOBODY = 2**22 + 1  # above the largest process number: signals to it reach nothing
 
@@ -30,7 +32,7 @@ class _PlayedProcess:
 class _Silent:
     """A watcher that does nothing."""
 
-    def placed(self, lines: list[str], hosts: list[str]) -> None:
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
         pass
 
     def advanced(self, fraction: float) -> None:
@@ -52,7 +54,7 @@ class _Stage:
             for rank, code in enumerate(codes)
         ]
 
-    def at(self, rank: int, stage: Stage, begun: int, phase: Phase = Phase.INPUT) -> None:
+    def at(self, rank: int, stage: RankStage, begun: int, phase: Phase = Phase.INPUT) -> None:
         self.beats.write(rank, Beat(max(0, begun - 1), begun, stage, phase, 0.0))
 
     def wrote(self, rank: int, message: str | None, at_s: float = 0.0) -> None:
@@ -92,8 +94,8 @@ def test_a_rank_that_finished_may_end_badly(tmp_path: Path) -> None:
 
 def test_an_echo_of_another_ranks_end_is_not_blamed(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [1, -9])
-    play.at(0, Stage.STEADY, 5)  # behind, and the first to report
-    play.at(1, Stage.STEADY, 6)
+    play.at(0, RankStage.STEADY, 5)  # behind, and the first to report
+    play.at(1, RankStage.STEADY, 6)
     play.wrote(0, "RuntimeError: Connection closed by peer [127.0.0.1]:1", at_s=1.0)
     outcome = play.supervisor().run()
     assert (outcome.status, outcome.rank, outcome.step) == ("failed", 1, 5)
@@ -102,8 +104,8 @@ def test_an_echo_of_another_ranks_end_is_not_blamed(tmp_path: Path) -> None:
 
 def test_of_two_errors_the_one_with_less_progress_is_blamed(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [1, 1])
-    play.at(0, Stage.STEADY, 6, Phase.BACKWARD)
-    play.at(1, Stage.STEADY, 6, Phase.FORWARD)
+    play.at(0, RankStage.STEADY, 6, Phase.BACKWARD)
+    play.at(1, RankStage.STEADY, 6, Phase.FORWARD)
     play.wrote(0, "RuntimeError: shapes", at_s=1.0)
     play.wrote(1, "ValueError: mine", at_s=2.0)
     outcome = play.supervisor().run()
@@ -118,9 +120,9 @@ def test_a_rank_that_leaves_before_its_first_step_is_reported(tmp_path: Path) ->
 
 def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [None, None, None])
-    play.at(0, Stage.STEADY, 6, Phase.BACKWARD)
-    play.at(1, Stage.STEADY, 6)
-    play.at(2, Stage.STEADY, 6)
+    play.at(0, RankStage.STEADY, 6, Phase.BACKWARD)
+    play.at(1, RankStage.STEADY, 6)
+    play.at(2, RankStage.STEADY, 6)
     outcome = play.supervisor(stall_timeout=0.1).run()
     assert (outcome.status, outcome.rank, outcome.step) == ("hang", None, 5)
     assert outcome.reason is not None
@@ -129,12 +131,12 @@ def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
 
 def test_a_slow_warm_up_extends_the_stall_limit(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [None])
-    play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 5.0))
+    play.beats.write(0, Beat(3, 4, RankStage.STEADY, Phase.INPUT, 5.0))
     rank = play.ranks[0]
     supervisor = play.supervisor()
-    rank.stage = Stage.STEADY
+    rank.stage = RankStage.STEADY
     assert supervisor._time_limit_s(rank) == 100.0
-    play.beats.write(0, Beat(3, 4, Stage.STEADY, Phase.INPUT, 0.1))
+    play.beats.write(0, Beat(3, 4, RankStage.STEADY, Phase.INPUT, 0.1))
     assert supervisor._time_limit_s(rank) == 30.0
 
 

@@ -20,6 +20,7 @@ from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.probing import Node
 from scalescope.launch.telemetry import sampler as sampler_module
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of, host_ticks, process_ticks
+from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import WINDOW, RankRecord
 from scalescope.results.run_folder import RunFolder
 
@@ -536,7 +537,7 @@ class Child:
 class Silent:
     """A watcher that does nothing."""
 
-    def placed(self, lines: list[str], hosts: list[str]) -> None:
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
         pass
 
     def advanced(self, fraction: float) -> None:

@@ -13,11 +13,11 @@ from scalescope.catalog.levers.accumulation import Accumulation
 from scalescope.catalog.strategies.single import Single
 from scalescope.errors import BadInput
 from scalescope.worker.levers.accumulation import apply as accumulate
+from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.strategies.ddp import synchronise_first_step
 from scalescope.worker.strategies.single import wrap
 from scalescope.worker.training.step import Batch, Data, Step, Workload, plain_step, run_steps
-from scalescope.worker.training.timing import CpuClock
 
 from ..making import CPU
 

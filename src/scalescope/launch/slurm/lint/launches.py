@@ -4,7 +4,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scalescope.launch.slurm.lint.script import Command, JobScript, ScriptLine, commands, expanded, unquoted
+from scalescope.launch.slurm.lint.script import (
+    JobScript,
+    ScriptLine,
+    ShellCommand,
+    commands,
+    expanded,
+    unquoted,
+)
 
 LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 """Programs of which a node needs one, because each starts the ranks of its node."""
@@ -117,7 +124,7 @@ class LaunchCommand:
 
     number: int
     line: ScriptLine
-    command: Command
+    command: ShellCommand
     started: Started
 
 

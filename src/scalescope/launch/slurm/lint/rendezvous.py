@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from scalescope.launch.slurm.lint.facts import LintedJob, Mistake
 from scalescope.launch.slurm.lint.launches import LaunchCommand
-from scalescope.launch.slurm.lint.script import DOUBLE, SINGLE, Command, assignments, commands
+from scalescope.launch.slurm.lint.script import DOUBLE, SINGLE, ShellCommand, assignments, commands
 
 _NODE_LIST = r"\$\{?SLURM_(?:JOB_|STEP_)?NODELIST\}?"
 ADDRESS = r"(?:--rdzv[-_]endpoint|--master[-_]addr|--main[-_]process[-_]ip|\bMASTER_ADDR)(?:=|\s+)[\"']?"
@@ -122,7 +122,7 @@ def _is_at_default_port(launch: LaunchCommand, job: LintedJob) -> bool:
     return not _PORT_OPTION.search(f"{launch.command.text} {launch.started.arguments}")
 
 
-def _repeated(script: list[Command]) -> list[bool]:
+def _repeated(script: list[ShellCommand]) -> list[bool]:
     """For each command, whether a loop comes back to it without a wait."""
     repeated = []
     comes_to_end_of_loop = False

@@ -31,7 +31,7 @@ class ScriptLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """One command of a line: its words as they are written, where it begins, and what ends it."""
 
     words: tuple[str, ...]
@@ -148,7 +148,7 @@ _TOKEN = re.compile(
 _SUBSTITUTED = re.compile(rf"\$({_IN_PARENTHESES})|(`[^`]*`)", re.DOTALL)
 
 
-def commands(text: str, start: int = 0) -> Iterator[Command]:
+def commands(text: str, start: int = 0) -> Iterator[ShellCommand]:
     """The commands of a line, those of substitutions before the ones that use them."""
     words: list[re.Match[str]] = []
     for token in _TOKEN.finditer(text):
@@ -163,10 +163,10 @@ def commands(text: str, start: int = 0) -> Iterator[Command]:
     yield from _command(words, text, start, "")
 
 
-def _command(words: list[re.Match[str]], text: str, start: int, ended_by: str) -> Iterator[Command]:
+def _command(words: list[re.Match[str]], text: str, start: int, ended_by: str) -> Iterator[ShellCommand]:
     if words:
         spelled = text[words[0].start() : words[-1].end()]
-        yield Command(tuple(word[0] for word in words), start + words[0].start(), spelled, ended_by)
+        yield ShellCommand(tuple(word[0] for word in words), start + words[0].start(), spelled, ended_by)
 
 
 def _without_printed_text(text: str) -> str:

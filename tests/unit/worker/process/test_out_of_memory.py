@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from scalescope.worker.memory.out_of_memory import is_out_of_memory
+from scalescope.worker.process.out_of_memory import is_out_of_memory
 
 WORDINGS = {
     "the CPU allocator": "[enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate "
