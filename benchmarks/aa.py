@@ -15,10 +15,10 @@ from collections import Counter
 from pathlib import Path
 
 from null_watcher import NullWatcher
-from scalescope.analysis.tuning.verdicts import LeverComparison
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.tuning.ledger import LaunchesNeeded, SearchLedger
+from scalescope.analysis.tuning.lever_comparison import LeverComparison
 from scalescope.analysis.tuning.search import singles
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
