@@ -22,7 +22,6 @@ SWEEP_TEXT = {
     "batch_size": "32,256 on CPU, 256,4096 on GPU",
 }
 _SHORT_FORMS = {"precision": ("amp", "bf16")}  # setting: (flag, value)
-ON_SLURM = ("scale", "train", "comm", "memory")
 _SWITCHES = {
     "resume": "Continue a run that was stopped: the newest, or the one in --output-dir.",
     "dry_run": "Show the trials and about how long they take; run nothing.",
@@ -73,7 +72,7 @@ def measuring_verb(study: type[Study], shown: dict[str, str] | None = None) -> C
             *_setting_options(benchmark, defaults),
             *_run_options(defaults),
             *_switch_options(),
-            *(_slurm_options() if name in ON_SLURM else ()),
+            *(_slurm_options() if study.runs_on_slurm else ()),
         ]
         return command
 
