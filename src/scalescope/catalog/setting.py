@@ -5,6 +5,7 @@ import math
 import re
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,7 +49,8 @@ class Lever:
     free speed-up; one that changes `rounding` trains to nearly the same loss.
     """
 
-    tries: "tuple[Scalar | PerDevice, ...]" = ()
+    # A function is asked when the values are needed, for instance the names of all strategies.
+    tries: "tuple[Scalar | PerDevice, ...] | Callable[[], tuple[str, ...]]" = ()
     multiples: tuple[int, ...] = ()  # of the value it has
     needs: tuple[Need, ...] = ()
     changes: Change = "nothing"
@@ -59,7 +61,8 @@ class Lever:
 
     def tries_on(self, device: str) -> tuple[Scalar, ...]:
         """The values worth trying on a device."""
-        return tuple(for_device(value, device) for value in self.tries)
+        tries = self.tries() if callable(self.tries) else self.tries
+        return tuple(for_device(value, device) for value in tries)
 
 
 @dataclass(frozen=True, slots=True)

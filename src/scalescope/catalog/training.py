@@ -9,6 +9,18 @@ from scalescope.catalog.setting import Lever, PerDevice, setting
 from scalescope.errors import BadInput
 
 
+def strategies_worth_trying() -> tuple[str, ...]:
+    """Every strategy that wraps: what only averages gradients, then what saves memory, then pipelines."""
+    owners = {name: cards.card("strategies", name) for name in cards.names("strategies")}
+    wrapping = [name for name, owner in owners.items() if owner.wraps]
+    return tuple(
+        sorted(
+            wrapping,
+            key=lambda name: (owners[name].least_ranks, owners[name].saving_layout is not None, name),
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """The job itself: what is trained, on what, how it is spread, by which optimizer."""
@@ -26,7 +38,7 @@ class Training:
     strategy: str = setting(
         "auto",
         "How the work is distributed over ranks; auto is single on one rank and ddp on more.",
-        lever=Lever(tries=("ddp", "scratch_ddp", "fsdp", "zero1", "pipeline"), needs=("ranks",)),
+        lever=Lever(tries=strategies_worth_trying, needs=("ranks",)),
     )
     batch_size: int | None = setting(
         PerDevice(cpu=256, cuda=4096),

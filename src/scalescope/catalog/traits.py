@@ -62,11 +62,13 @@ class MemoryLayout:
     # Sharded parameters that are whole while they compute: one block at a time, or from then on all of them.
     gathers: Literal["nothing", "block", "model"] = "nothing"
     gathers_16_bit: bool = False
+    is_upper_bound: bool = False  # a rank needs at most this much
 
 
 class StrategyTraits:
     """What a strategy does with ranks, and which comparisons make sense with it."""
 
+    title: ClassVar[str | None] = None  # in sentences, where people write it differently from its flag
     least_ranks: ClassVar[int] = 1
     wraps: ClassVar[bool] = True  # False: the plain loop on one rank, which others are compared with
     ablations: ClassVar[tuple[str, ...]] = ()

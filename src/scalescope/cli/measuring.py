@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalescope.cli.interruption import interruptible
-from scalescope.cli.options import ON_SLURM, given_flags
+from scalescope.cli.options import given_flags
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.given import Entries
 from scalescope.studies.study import Report, Study
@@ -39,7 +39,7 @@ def measure(
     if _is_restarted(output_dir):
         request = dataclasses.replace(request, resume=True)
     context = rank_context(os.environ)
-    on_slurm = _is_for_slurm(request, job_flags, arguments, context)
+    on_slurm = _is_for_slurm(study, request, job_flags, arguments, context)
     if context is not None and context.rank != 0:
         from scalescope.launch.attached.launcher import follow
 
@@ -138,7 +138,11 @@ def _record_error(request: "Request", error: ScalescopeError) -> None:
 
 
 def _is_for_slurm(
-    request: "Request", job_flags: Entries, arguments: dict[str, Any], context: "RankContext | None"
+    study: Study,
+    request: "Request",
+    job_flags: Entries,
+    arguments: dict[str, Any],
+    context: "RankContext | None",
 ) -> bool:
     """Whether a job is to be submitted, or one of a job's runs continued."""
     from scalescope.studies.slurm.slurm_request import is_slurm_run, slurm_from
@@ -150,9 +154,12 @@ def _is_for_slurm(
         return False
     written = request.of_job()
     launcher = typed or (slurm_from(written).launcher if "launcher" in written else None)
-    if launcher == "slurm" and request.verb not in ON_SLURM:
+    if launcher == "slurm" and not study.runs_on_slurm:
+        from scalescope.studies.stored import all_studies
+
         origin = written["launcher"][0].origin
-        raise BadInput(f"{origin}: {request.verb} cannot be a job; {', '.join(ON_SLURM)} can")
+        able = ", ".join(sorted(kind.verb for kind in all_studies() if kind.runs_on_slurm))
+        raise BadInput(f"{origin}: {study.verb} cannot be a job; {able} can")
     chosen = launcher == "slurm" or (launcher is None and is_slurm_run(request))
     given = [*job_flags, *(["setup"] if arguments.get("setup") else [])]
     if not chosen and set(given) - {"launcher"}:

@@ -22,7 +22,6 @@ SWEEP_TEXT = {
     "batch_size": "32,256 on CPU, 256,4096 on GPU",
 }
 _SHORT_FORMS = {"precision": ("amp", "bf16")}  # setting: (flag, value)
-ON_SLURM = ("scale", "train", "comm", "memory")
 _SWITCHES = {
     "resume": "Continue a run that was stopped: the newest, or the one in --output-dir.",
     "dry_run": "Show the trials and about how long they take; run nothing.",
@@ -73,7 +72,7 @@ def measuring_verb(study: type[Study], shown: dict[str, str] | None = None) -> C
             *_setting_options(benchmark, defaults),
             *_run_options(defaults),
             *_switch_options(),
-            *(_slurm_options() if name in ON_SLURM else ()),
+            *(_slurm_options() if study.runs_on_slurm else ()),
         ]
         return command
 
@@ -185,7 +184,9 @@ def _default_text(setting: Setting, defaults: dict[str, Any]) -> str:
     value = defaults.get(setting.name, setting.default)
     texts = [_value_text(value, setting)] if value is not None or setting.none_word != "none" else []
     if setting.name not in defaults:
-        texts += [f"{_value_text(other, setting)} with {name}" for name, other in _other_defaults(setting.name)]
+        texts += [
+            f"{_value_text(other, setting)} with {name}" for name, other in _other_defaults(setting.name)
+        ]
     return f"[default: {'; '.join(texts)}]" if texts else ""
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from scalescope.catalog import cards
 from scalescope.experiment.trial import ABLATIONS, Trial
 from scalescope.report.numbers import MISSING
 
@@ -51,8 +52,15 @@ def _differences(trials: Sequence[Trial]) -> list[list[str]]:
 
 
 def _values(trials: Sequence[Trial], name: str) -> set[str]:
-    values = {repr(trial.settings[name]) for trial in trials if name in trial.settings}
-    return values - {"'single'"} if name == "strategy" else values
+    having = [trial for trial in trials if name in trial.settings]
+    if name == "strategy":  # the plain baseline is compared with, not compared
+        having = [trial for trial in having if trial.is_wrapped]
+    return {repr(trial.settings[name]) for trial in having}
+
+
+def title_of(strategy: str) -> str:
+    """A strategy as people write it."""
+    return str(cards.card("strategies", strategy).title or strategy)
 
 
 def shown_value(trial: Trial, name: str) -> str:

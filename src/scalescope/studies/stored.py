@@ -45,6 +45,14 @@ def find_study(verb: str) -> type[Study] | None:
     return None
 
 
+def all_studies() -> Iterator[type[Study]]:
+    """The studies of all verbs."""
+    for name in _modules():
+        kind = find_study(name.rpartition(".")[2])
+        if kind is not None:
+            yield kind
+
+
 def _modules() -> Iterator[str]:
     """The modules in the folders of studies."""
     for topic in pkgutil.iter_modules(studies.__path__, f"{studies.__name__}."):

@@ -68,6 +68,7 @@ class Study(NextLaunches, Protocol):
     verb: ClassVar[str]
     benchmark: ClassVar[str] = "train"
     defaults: ClassVar[Mapping[str, Any]] = {}
+    runs_on_slurm: ClassVar[bool] = False  # --launcher slurm submits it as a job
 
     def flags(self) -> tuple[str, ...]:
         """The verb's own flags, as the command that repeats the run needs them."""

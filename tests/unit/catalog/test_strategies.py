@@ -8,6 +8,7 @@ import pytest
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.catalog.strategies.pipeline import parts_of
+from scalescope.catalog.training import strategies_worth_trying
 from scalescope.errors import BadInput
 
 _JOB: dict[str, Any] = {
@@ -110,3 +111,7 @@ def test_zero1_has_the_settings_of_ddp_but_not_the_communication_ablation() -> N
 )
 def test_only_replicas_are_compared_by_checksum(strategy: str, replicated: bool) -> None:
     assert cards.card("strategies", strategy).replicated is replicated
+
+
+def test_tune_tries_every_strategy_that_wraps_the_simplest_first() -> None:
+    assert strategies_worth_trying() == ("ddp", "scratch_ddp", "fsdp", "zero1", "pipeline")

@@ -12,6 +12,7 @@ from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 class Ddp(StrategyTraits):
     """PyTorch's DistributedDataParallel: every rank a replica, gradients averaged in buckets."""
 
+    title: ClassVar[str | None] = "DDP"
     ablations: ClassVar[tuple[str, ...]] = ("without_communication",)
     all_reduces_gradients = True
 

@@ -13,9 +13,12 @@ from scalescope.errors import BadInput
 class Fsdp(StrategyTraits):
     """PyTorch's fully_shard: parameters, gradients and optimizer state cut over the ranks."""
 
+    title = "FSDP"
     replicated = False
     work_settings = ("fsdp_param_dtype",)
-    saving_layout = MemoryLayout(sharded=("parameters", "gradients", "optimizer"), gathers="block")
+    saving_layout = MemoryLayout(
+        sharded=("parameters", "gradients", "optimizer"), gathers="block", is_upper_bound=True
+    )
 
     reshard_after_forward: bool = setting(
         True,
@@ -44,4 +47,5 @@ class Fsdp(StrategyTraits):
             sharded=("parameters", "gradients", "optimizer"),
             gathers="block" if settings.get("reshard_after_forward", True) else "model",
             gathers_16_bit=settings.get("fsdp_param_dtype") == "bf16",
+            is_upper_bound=True,
         )

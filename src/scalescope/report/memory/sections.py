@@ -5,23 +5,22 @@ import dataclasses
 from scalescope.analysis.memory.forecast import Saving
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.analysis.memory.rows import MemoryRow
+from scalescope.catalog import cards
+from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import context
 from scalescope.report.memory.verdict import name_of, verdicts
 from scalescope.report.numbers import MISSING, data_size, percent, signed_percent
 from scalescope.report.section import Section, Table
-from scalescope.report.varied import shown_value, varied_settings
+from scalescope.report.varied import shown_value, title_of, varied_settings
 from scalescope.results.run import Run
 
 CATEGORIES = ("parameters", "buffers", "gradients", "optimizer", "activations")
 _CHANGES = {
-    "fsdp": "FSDP (at least)",  # its forecast is an upper bound
-    "zero1": "ZeRO-1",
     "bf16": "bf16 (autocast)",
     "checkpointing": "activation checkpointing",
 }
 _ENDED = {"oom": "out of memory"}
 _OTHERS = ("inputs", "library")  # of no step, but in its peak
-_UPPER_BOUNDS = ("fsdp",)
 
 
 def memory_sections(run: Run) -> tuple[Section, ...]:
@@ -84,7 +83,8 @@ def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> 
 def _forecast(row: MemoryRow) -> str:
     if row.forecast is None:
         return MISSING
-    bound = "at most " if row.trial.strategy in _UPPER_BOUNDS else ""
+    layout = row.trial.memory_layout
+    bound = "at most " if layout is not None and layout.is_upper_bound else ""
     return bound + data_size(row.forecast.peak)
 
 
@@ -121,11 +121,10 @@ def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
     if several:
         title += f" · {name_of(group.trial, ())}"
     rows = tuple((_change(change), *_saved(change, savings.peak)) for change in savings.changes)
-    stateless = not savings.has_state and group.trial.strategy != "zero1"
     return Section(
         title=title,
         table=Table(columns=("change", "saves", "share of peak"), rows=rows, left=frozenset(("change",))),
-        lines=("The optimizer keeps no state: ZeRO-1 saves nothing.",) if stateless else (),
+        lines=() if savings.has_state else _useless_without_state(group.trial),
         details=tuple(
             f"{_change(change)}: unknown: {change.reason}"
             for change in savings.changes
@@ -134,10 +133,24 @@ def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
     )
 
 
+def _useless_without_state(trial: Trial) -> tuple[str, ...]:
+    """A line about the strategies that cut nothing but the optimizer's state."""
+    useless = [
+        title_of(name)
+        for name in cards.names("strategies")
+        if (layout := cards.card("strategies", name).saving_layout) is not None
+        and layout.sharded == ("optimizer",)
+        and name != trial.strategy
+    ]
+    return tuple(f"The optimizer keeps no state: {title} saves nothing." for title in useless)
+
+
 def _change(saving: Saving) -> str:
-    return _CHANGES.get(saving.name, saving.name) + (
-        "" if saving.ranks is None else f" over {saving.ranks} ranks"
-    )
+    if saving.ranks is None:
+        return _CHANGES.get(saving.name, saving.name)
+    layout = cards.card("strategies", saving.name).saving_layout
+    at_least = " (at least)" if layout is not None and layout.is_upper_bound else ""
+    return f"{title_of(saving.name)}{at_least} over {saving.ranks} ranks"
 
 
 def _saved(saving: Saving, whole: int) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from scalescope.report.numbers import (
 )
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section, Table
-from scalescope.report.varied import shown_value, varied_settings
+from scalescope.report.varied import shown_value, title_of, varied_settings
 from scalescope.results.run import Run
 
 
@@ -136,7 +136,7 @@ def _cells(
 
 def _wrapped_heading(rows: tuple[ScalingRow, ...]) -> str:
     """The other baseline is the strategy on one rank, which is not always DDP."""
-    strategies = {row.trial.strategy for row in rows} - {"single"}
+    strategies = {row.trial.strategy for row in rows if row.trial.is_wrapped}
     return "vs 1-rank DDP" if strategies <= {"ddp"} else "vs 1-rank wrapper"
 
 
@@ -267,7 +267,7 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
 
 
 def _wrapper(row: ScalingRow) -> str:
-    return "DDP" if row.trial.strategy == "ddp" else row.trial.strategy
+    return title_of(row.trial.strategy)
 
 
 def _name(row: ScalingRow) -> str:

@@ -25,6 +25,7 @@ class MemoryStudy(Study):
     """Measures small batches, then looks for the largest."""
 
     verb: ClassVar[str] = "memory"
+    runs_on_slurm: ClassVar[bool] = True
     benchmark: ClassVar[str] = "memory"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1}
 

@@ -39,6 +39,7 @@ class Scale(Study):
     """Measures a sweep, and what explains how it scales."""
 
     verb: ClassVar[str] = "scale"
+    runs_on_slurm: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5}
 
     waterfall: bool = True  # also launch what explains the loss

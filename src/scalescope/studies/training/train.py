@@ -19,6 +19,7 @@ class TrainStudy(Study):
     """Measures what was asked for, and records a trace of it where one is wanted."""
 
     verb: ClassVar[str] = "train"
+    runs_on_slurm: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1, "window": 10.0}
 
     profiling: Profiling | None = None
