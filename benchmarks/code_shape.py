@@ -120,7 +120,6 @@ FUNCTIONS = {
     ("studies/scaling/run.py", "from_flags"): USER_SYNTAX,
     ("studies/slurm/job.py", "_log_of"): LAYOUT,
     ("studies/slurm/queue.py", "tell"): PROTOCOL,
-    ("studies/stored.py", "find_study"): NAME,
     ("studies/trace/profiling.py", "_check"): USER_SYNTAX,
     ("studies/trace/profiling.py", "_ranks_of"): USER_SYNTAX,
     ("studies/trace/profiling.py", "run_nsys"): OTHER_PROGRAM,

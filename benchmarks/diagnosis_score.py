@@ -28,7 +28,7 @@ from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
 from scalescope.studies.execution import run_study
 from scalescope.studies.request import Request
-from scalescope.studies.scaling.scale import Scale
+from scalescope.studies.scaling.scale import ScaleStudy
 
 HEALTHY = "healthy"
 _MATTERS = 0.05
@@ -178,7 +178,7 @@ def measured(case: Case, repeats: int, directory: Path) -> Run:
     }
     with injected(case.fault) as launcher:
         request = Request(verb="scale", flags=flags)
-        report = run_study(Scale(), request, launcher, NullWatcher())  # type: ignore[arg-type]
+        report = run_study(ScaleStudy(), request, launcher, NullWatcher())  # type: ignore[arg-type]
     assert report.run is not None
     return report.run
 

@@ -6,11 +6,11 @@ from scalescope.studies.comm.comm import CommStudy
 from scalescope.studies.execution import run_study
 from scalescope.studies.memory.memory import MemoryStudy
 from scalescope.studies.request import Request
-from scalescope.studies.scaling.run import StandardRun
-from scalescope.studies.scaling.scale import Scale
+from scalescope.studies.scaling.run import RunStudy
+from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.study import Report, Study
 from scalescope.studies.training.train import TrainStudy
-from scalescope.studies.tuning.tune import Tune
+from scalescope.studies.tuning.tune import TuneStudy
 from scalescope.studies.watcher import CampaignWatcher
 
 
@@ -24,7 +24,7 @@ def _run(
 
 
 def scale(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
-    return _run(Scale, request, launcher, watcher, options)
+    return _run(ScaleStudy, request, launcher, watcher, options)
 
 
 def train(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
@@ -32,7 +32,7 @@ def train(request: Request, launcher: Any, watcher: CampaignWatcher, **options: 
 
 
 def tune(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
-    return _run(Tune, request, launcher, watcher, options)
+    return _run(TuneStudy, request, launcher, watcher, options)
 
 
 def comm(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
@@ -44,4 +44,4 @@ def memory(request: Request, launcher: Any, watcher: CampaignWatcher, **options:
 
 
 def standard_run(request: Request, launcher: Any, watcher: CampaignWatcher, **options: Any) -> Report:
-    return _run(StandardRun, request, launcher, watcher, options)
+    return _run(RunStudy, request, launcher, watcher, options)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from scalescope.analysis.durations import estimate_s
 from scalescope.errors import Interrupted
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
-from scalescope.studies.durations import estimate_s
 from scalescope.studies.request import Request
 from tests.verbs import memory
 

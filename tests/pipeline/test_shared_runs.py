@@ -13,7 +13,7 @@ from scalescope.launch.launcher import Outcome, RanksLost
 from scalescope.results.run import load_run
 from scalescope.studies.campaign import missing_launches
 from scalescope.studies.request import Request
-from scalescope.studies.scaling.scale import Scale
+from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.stored import present, recorded_host
 from scalescope.studies.study import Report
 from tests.pipeline.recording import RecordingWatcher, ask, summary_of
@@ -34,7 +34,7 @@ def _step(launch: int, launcher: FakeLauncher | None = None, request: Request | 
 def _collect() -> tuple[Report, int]:
     """What the stored run shows, and how many launches are missing."""
     host = recorded_host(Path("run"), repeatable=False, ranks=2)
-    planned = Scale().plan(ask("scale", **_ASKED), host).launches()
+    planned = ScaleStudy().plan(ask("scale", **_ASKED), host).launches()
     run = load_run("run")
     return present(run), missing_launches(planned, run)
 

@@ -14,7 +14,7 @@ from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.slurm import queue as slurm
 from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
-from scalescope.studies.scaling.scale import Scale
+from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.slurm import job as slurm_run
 from scalescope.studies.slurm import queue as slurm_queue
 from scalescope.studies.slurm.job import run_on_slurm
@@ -61,7 +61,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpSlurm:
 
 
 def _prepared(**asked: Any) -> SlurmRun:
-    return prepare(Scale(), ask("scale", **(asked or _ASKED)), _FLAGS, ())
+    return prepare(ScaleStudy(), ask("scale", **(asked or _ASKED)), _FLAGS, ())
 
 
 def _step(launch: int) -> str:
@@ -117,7 +117,7 @@ def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: 
     again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
     assert is_slurm_run(again)
     made_up.states = ["NODE_FAIL|None", "RUNNING|None", lambda: _step(1)]
-    resumed = prepare(Scale(), again, {}, ())
+    resumed = prepare(ScaleStudy(), again, {}, ())
     assert resumed.job.nodes == 2  # as it was asked for when the run began
     watcher = RecordingWatcher()
     assert _run(resumed, watcher).exit_code == 0
@@ -135,7 +135,7 @@ def test_resume_follows_a_job_that_is_still_running(made_up: MadeUpSlurm, number
     assert "job 17 goes on" in stopped.value.kept
     assert made_up.cancelled == []
     made_up.states = ["RUNNING|None", lambda: _step(1)]
-    resumed = prepare(Scale(), ask("scale", **_ASKED, resume=True), _FLAGS, ())
+    resumed = prepare(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ())
     assert _run(resumed).exit_code == 0
     assert len(made_up.submitted) == 1
 
@@ -175,16 +175,16 @@ def test_a_job_that_could_not_be_cancelled_is_not_reported_as_cancelled(made_up:
 def test_a_submission_that_failed_can_be_repeated(made_up: MadeUpSlurm) -> None:
     made_up.failing = {"sbatch": "Invalid partition"}
     with pytest.raises(CannotRun, match="Invalid partition"):
-        _run(prepare(Scale(), ask("scale", **_ASKED), _FLAGS, ("module load a",)))
+        _run(prepare(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load a",)))
     assert "job_id" not in json.loads(Path("run/slurm/job.json").read_text())
     with pytest.raises(CannotRun, match="Invalid partition"):  # the folder is as good as new
-        _run(prepare(Scale(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
+        _run(prepare(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
     made_up.failing = {}
     made_up.states = [lambda: _step(0), lambda: _step(1)]
     bare = ask("scale", resume=True)
     bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
     assert is_slurm_run(bare)
-    again = prepare(Scale(), bare, {}, ())
+    again = prepare(ScaleStudy(), bare, {}, ())
     assert (again.job.nodes, again.job.setup) == (2, ("module load b",))
     assert _run(again).exit_code == 0
 
@@ -199,19 +199,19 @@ def test_resume_in_another_directory_uses_the_files_of_the_first_start(
     Path("site.sh").write_text(f"{_SITE}first\n")
     flags = {**_FLAGS, "slurm_template": (Given("site.sh", "--slurm-template"),)}
     made_up.states = [lambda: _step(0)]
-    _run(prepare(Scale(), ask("scale", **_ASKED), flags, ()))
+    _run(prepare(ScaleStudy(), ask("scale", **_ASKED), flags, ()))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     Path("site.sh").write_text(f"{_SITE}second\n")
     bare = ask("scale", resume=True)
     bare = dataclasses.replace(bare, flags={"output_dir": (Given(str(begun / "run"), "--output-dir"),)})
-    stored = prepare(Scale(), bare, {}, ())
+    stored = prepare(ScaleStudy(), bare, {}, ())
     assert stored.job.directory == begun
     assert stored.script.endswith("# first\n")
-    assert prepare(Scale(), bare, flags, ()).script.endswith("# second\n")
+    assert prepare(ScaleStudy(), bare, flags, ()).script.endswith("# second\n")
     ours = {"slurm_template": (Given("none", "--slurm-template"),)}
-    assert prepare(Scale(), bare, ours, ()).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
+    assert prepare(ScaleStudy(), bare, ours, ()).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
 
 
 def test_a_job_that_measured_nothing_shows_its_error(made_up: MadeUpSlurm) -> None:
@@ -223,7 +223,7 @@ def test_a_job_that_measured_nothing_shows_its_error(made_up: MadeUpSlurm) -> No
     with pytest.raises(
         CannotRun, match=r"job 18 ended \(failed\) and measured nothing: torch 2.1 is too old"
     ):
-        _run(prepare(Scale(), ask("scale", **_ASKED, resume=True), _FLAGS, ()))
+        _run(prepare(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ()))
 
 
 def test_files_that_appear_late_are_waited_for(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +286,7 @@ def test_a_job_of_one_task_starts_ranks_of_its_own(made_up: MadeUpSlurm) -> None
 
     made_up.states = [step]
     watcher = RecordingWatcher()
-    report = _run(prepare(Scale(), ask("scale", **asked), {"launcher": _FLAGS["launcher"]}, ()), watcher)
+    report = _run(prepare(ScaleStudy(), ask("scale", **asked), {"launcher": _FLAGS["launcher"]}, ()), watcher)
     assert report.exit_code == 0
     assert not any("missing" in note for note in watcher.notes)
     assert report.run is not None
@@ -303,7 +303,7 @@ def test_a_spent_budget_is_noted_and_the_next_job_has_its_own(made_up: MadeUpSlu
     report = _run(run, watcher)
     assert (report.exit_code, any("missing" in note for note in watcher.notes)) == (0, True)
     assert any("The budget of 3600 s" in note for note in watcher.notes)
-    again = prepare(Scale(), ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, ())
+    again = prepare(ScaleStudy(), ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, ())
     (later,) = (word for word in again.job.command if word.startswith("--budget-since="))
     assert later > since
     assert not any("--budget-since" in word for word in _prepared().job.command)
@@ -321,7 +321,7 @@ def test_resume_with_another_request_is_refused(made_up: MadeUpSlurm) -> None:
     _run(_prepared())
     other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
     with pytest.raises(BadInput, match="different settings: batch_size"):
-        prepare(Scale(), other, _FLAGS, ())
+        prepare(ScaleStudy(), other, _FLAGS, ())
 
 
 @pytest.mark.parametrize("output", ["5", "5;here\n", "5\nNote: mind the gap", "Welcome\n\n5;here\nBye"])

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from scalescope.analysis.durations import LaunchDurations
 from scalescope.experiment.trial import Trial
 from scalescope.report.training.launch_figures import LaunchFigures, figures_of
 from scalescope.report.trials import is_answer
 from scalescope.report.varied import disambiguate
 from scalescope.results.result import Result, Status
-from scalescope.studies.durations import LaunchDurations
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
 
 Key = tuple[str, int]  # trial id and number of the launch

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from scalescope.analysis.durations import LaunchDurations
 from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.launcher import Launcher, Outcome, RanksLost
 from scalescope.results.provenance import environment_id
@@ -15,7 +16,6 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd
-from scalescope.studies.durations import LaunchDurations
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import NextLaunches

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from scalescope.analysis.durations import estimate_s
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.launch.launcher import Launcher, RanksLost
@@ -27,7 +28,6 @@ from scalescope.results.run_folder import (
 )
 from scalescope.results.run_record import RunEnd, RunRecord, read_run_record, write_run_record
 from scalescope.studies.campaign import run_campaign
-from scalescope.studies.durations import estimate_s
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.plan import Plan
 from scalescope.studies.presenting import is_unstable

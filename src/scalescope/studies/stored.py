@@ -36,9 +36,9 @@ def study_of(run: Run) -> Study | None:
 
 def find_study(verb: str) -> type[Study] | None:
     """The study of a verb: the class in the module of its name, in any folder of studies."""
-    for name in _modules():
-        if verb and name.rpartition(".")[2] == verb:
-            module = importlib.import_module(name)
+    for package, name in _modules():
+        if verb and name == verb:
+            module = importlib.import_module(f"{package}.{name}")
             for kind in vars(module).values():
                 if isinstance(kind, type) and getattr(kind, "verb", None) == verb:
                     return kind
@@ -47,19 +47,19 @@ def find_study(verb: str) -> type[Study] | None:
 
 def all_studies() -> Iterator[type[Study]]:
     """The studies of all verbs."""
-    for name in _modules():
-        kind = find_study(name.rpartition(".")[2])
+    for _, name in _modules():
+        kind = find_study(name)
         if kind is not None:
             yield kind
 
 
-def _modules() -> Iterator[str]:
-    """The modules in the folders of studies."""
+def _modules() -> Iterator[tuple[str, str]]:
+    """The modules in the folders of studies: (package, name)."""
     for topic in pkgutil.iter_modules(studies.__path__, f"{studies.__name__}."):
         if topic.ispkg:
             package = importlib.import_module(topic.name)
-            for module in pkgutil.iter_modules(package.__path__, f"{topic.name}."):
-                yield module.name
+            for module in pkgutil.iter_modules(package.__path__):
+                yield topic.name, module.name
 
 
 def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:

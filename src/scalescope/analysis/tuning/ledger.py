@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.durations import LaunchDurations
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result, Stage
 
@@ -54,7 +55,7 @@ class SearchLedger:
     earlier: int = 0  # results that an interrupted run left; their time was another budget's
     is_slow: Callable[[Trial], bool] = lambda trial: False  # compiles first, for instance
     spent_s: float = 0.0
-    durations_s: dict[str, list[float]] = field(default_factory=dict)
+    durations: LaunchDurations = field(init=False, repr=False)
     is_ending: bool = False
     _numbers: "_NumberedLaunches" = field(init=False, repr=False)
 
@@ -68,8 +69,8 @@ class SearchLedger:
         self.results = [
             result for result in self.results if result not in fleeting and result.status != "interrupted"
         ]
+        self.durations = LaunchDurations(self.results)
         for result in self.results:
-            self.durations_s.setdefault(result.trial_id, []).append(result.duration_s)
             if result.status != "ok":
                 self.failed.setdefault(result.trial_id, f"{result.status}: {result.reason}")
         if not self._baseline_is_lost():
@@ -156,7 +157,7 @@ class SearchLedger:
 
     def expected_s(self, trial: Trial) -> float:
         """How long a launch will take: as the last one of its kind did."""
-        durations = self.durations_s.get(trial.trial_id)
+        durations = self.durations.of(trial.trial_id)
         slow = self.is_slow(trial)
         if durations:
             return durations[-1] * (_AGAIN if slow and len(durations) == 1 else 1.0)
@@ -164,7 +165,7 @@ class SearchLedger:
 
     def expected_again_s(self, trial: Trial) -> float:
         """How long a launch will take once there was one."""
-        if trial.trial_id in self.durations_s:
+        if self.durations.of(trial.trial_id):
             return self.expected_s(trial)
         slow = self.is_slow(trial)
         return self._expected_first_s(slow) * (_AGAIN if slow else 1.0)
@@ -182,7 +183,7 @@ class SearchLedger:
 
     def _by_trial(self) -> list[tuple[Trial, list[float]]]:
         trials = {result.trial_id: result.trial for result in self.results}
-        return [(trial, self.durations_s[trial_id]) for trial_id, trial in trials.items()]
+        return [(trial, self.durations.of(trial_id)) for trial_id, trial in trials.items()]
 
 
 def _stage_of(result: Result) -> Stage:

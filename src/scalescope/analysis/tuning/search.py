@@ -197,7 +197,7 @@ class Combining:
     def _reserve_s(self, *trials: Trial) -> float:
         """What confirming the winner at the end will take."""
         again = max(self.ledger.expected_again_s(trial) for trial in trials)
-        known = self.ledger.durations_s.get(self.ledger.baseline, [0.0])
+        known = self.ledger.durations.of(self.ledger.baseline) or [0.0]
         return self.confirmations * (known[-1] + again)
 
 

@@ -7,10 +7,10 @@ import click
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
 from scalescope.errors import BadInput
-from scalescope.studies.scaling.run import PARTS, StandardRun
+from scalescope.studies.scaling.run import PARTS, RunStudy
 
 
-@measuring_verb(StandardRun, SWEEP_TEXT)
+@measuring_verb(RunStudy, SWEEP_TEXT)
 @click.option(
     "--benchmark", metavar="PART[,...]", help="Parts to run: comm, training, memory, scaling. [default: all]"
 )
@@ -33,4 +33,4 @@ def command(**arguments: Any) -> None:
         if part not in PARTS:
             raise BadInput(f"--benchmark: {part!r} is not one of {', '.join(PARTS)}")
     chosen = {name: arguments[name] for name in ("warmup", "iters", "waterfall")}
-    measure(StandardRun(parts=parts, **chosen), arguments)
+    measure(RunStudy(parts=parts, **chosen), arguments)

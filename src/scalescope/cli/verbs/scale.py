@@ -4,10 +4,10 @@ from typing import Any
 
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
-from scalescope.studies.scaling.scale import Scale
+from scalescope.studies.scaling.scale import ScaleStudy
 
 
-@measuring_verb(Scale, SWEEP_TEXT)
+@measuring_verb(ScaleStudy, SWEEP_TEXT)
 @no_waterfall
 def command(**arguments: Any) -> None:
     """Measure how training scales, and where the lost speed goes.
@@ -17,4 +17,4 @@ def command(**arguments: Any) -> None:
 
       scalescope scale --world-size 1,2 --batch-size 32,256
     """
-    measure(Scale(waterfall=arguments["waterfall"]), arguments)
+    measure(ScaleStudy(waterfall=arguments["waterfall"]), arguments)

@@ -8,12 +8,12 @@ import click
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
 from scalescope.errors import BadInput
-from scalescope.studies.tuning.tune import Tune, levers_from
+from scalescope.studies.tuning.tune import TuneStudy, levers_from
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 
 
-@measuring_verb(Tune)
+@measuring_verb(TuneStudy)
 @click.option(
     "--levers",
     multiple=True,
@@ -41,4 +41,4 @@ def command(**arguments: Any) -> None:
     if match is None or not 0.0 < float(match[1]) < 100.0:
         raise BadInput(f"--threshold: expected a share such as 3%, got {arguments['threshold']!r}")
     threshold = float(match[1]) / 100.0
-    measure(Tune(levers=levers, threshold=threshold, combine=arguments["combine"]), arguments)
+    measure(TuneStudy(levers=levers, threshold=threshold, combine=arguments["combine"]), arguments)

@@ -34,7 +34,7 @@ _BATCHES = (2, 8)  # for memory; models that normalise over the batch refuse one
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandardRun(Study):
+class RunStudy(Study):
     """Runs the parts that are asked for, and writes the page of the report."""
 
     verb: ClassVar[str] = "run"

@@ -35,7 +35,7 @@ _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(Study):
+class ScaleStudy(Study):
     """Measures a sweep, and what explains how it scales."""
 
     verb: ClassVar[str] = "scale"

@@ -168,20 +168,19 @@ def _tasks_per_node(asked: Slurm, experiment: Experiment) -> int:
         raise BadInput(
             "--gpus-per-node starts a rank for each GPU; --tasks-per-node is for the CPU: give one"
         )
-    if "cuda" in experiment.settings.get("device", ()) and not asked.gpus_per_node:
+    if "cuda" in experiment.asked("device") and not asked.gpus_per_node:
         raise BadInput("--device cuda needs --gpus-per-node, or the job gets no GPU")
     return asked.gpus_per_node or asked.tasks_per_node or 1
 
 
 def _check_ranks(experiment: Experiment, tasks: int) -> None:
-    settings = experiment.settings
-    most = max(settings.get("world_size", (1,)))
+    most = max(experiment.asked("world_size", 1))
     if most > tasks > 1:  # a step of one task starts ranks of its own, as on any machine
         raise BadInput(f"--world-size: {most} ranks do not fit a job of {tasks}; ask for more nodes")
-    if any(settings.get("env", ())):
+    if any(experiment.asked("env")):
         raise BadInput("--env cannot change the ranks of a job; put 'export NAME=VALUE' into --setup")
-    if any(settings.get("link", ())) or any(settings.get("split_gpu", ())):
-        raise BadInput("--link and --split-gpu need ranks of our own; use --launcher local")
+    if any(experiment.asked("link")) or any(experiment.asked("split_gpu")):
+        raise BadInput("--link and --split-gpu cannot be used with --launcher slurm; use --launcher local")
 
 
 def _command(study: Study, request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput, ScalescopeError
-from scalescope.experiment.ablations import single_rank_baseline
+from scalescope.experiment.ablations import has_loader, single_rank_baseline
 from scalescope.experiment.emulation import emulated_in, emulation_text
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment, check_variable
@@ -161,7 +161,7 @@ def settings_of_trial(trial: Trial) -> dict[str, Setting]:
         kind: str(trial.settings[name])
         for kind, name in (("workloads", "workload"), ("data", "data"), ("strategies", "strategy"))
     }
-    owners = cards.cards_of_trial(str(trial.settings["benchmark"]), selection)
+    owners = cards.cards_of_trial(trial.benchmark, selection)
     settings = {setting.name: setting for owner in owners for setting in settings_of(owner)}
     return {name: setting for name, setting in settings.items() if not setting.internal}
 
@@ -209,24 +209,25 @@ def _changes(setting: Setting, baseline: Trial) -> Change:
     """What a setting does to results; one that is no lever and no matter of ranks is another job."""
     if setting.lever is not None:
         return setting.lever.changes
-    strategy = cards.card("strategies", str(baseline.settings["strategy"]))
-    return "rounding" if setting.card in (Placement.__name__, strategy.__name__) else "the job"
+    return "rounding" if setting.card in (Placement.__name__, baseline.strategy_card.__name__) else "the job"
 
 
 def why_not(setting: Setting, trial: Trial) -> str | None:
     """Why a lever does nothing in this trial; None where it may."""
     assert setting.lever is not None
-    workload = cards.card("workloads", str(trial.settings["workload"]))
-    loader = trial.settings["data"] != "synthetic" or trial.settings["num_workers"] is not None
+    workload = trial.workload_card
     facts: dict[Need, tuple[bool, str]] = {
         "cpu": (trial.device == "cpu", "is about ranks on the CPU"),
-        "cuda": (trial.device == "cuda", "needs a CUDA GPU"),
-        "nccl": (trial.settings["backend"] == "nccl", "the variables worth trying are NCCL's"),
-        "ranks": (trial.world_size > 1, "needs more than one rank"),
+        "cuda": (trial.device == "cuda", "requires a CUDA GPU"),
+        "nccl": (trial.backend == "nccl", "the variables worth trying are NCCL's"),
+        "ranks": (trial.world_size > 1, "requires more than one rank"),
         "convolutions": (workload.has_convolutions, "the model has no convolutions"),
-        "attention": (workload.has_attention, "the model has no attention of ours"),
-        "loader": (loader, "synthetic batches wait on the device; --num-workers 0 makes a loader"),
-        "workers": (bool(trial.settings["num_workers"]), "the loader has no processes; --num-workers 2"),
+        "attention": (workload.has_attention, "the model does not use our attention"),
+        "loader": (
+            has_loader(trial),
+            "synthetic batches are on the device already; add --num-workers 0 for a loader",
+        ),
+        "workers": (bool(trial.num_workers), "the loader has no processes; add --num-workers 2"),
     }
     return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)
 

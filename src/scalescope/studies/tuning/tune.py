@@ -41,7 +41,7 @@ class Procedure(Protocol):
 
 
 @dataclass(kw_only=True)
-class Tune(Study):
+class TuneStudy(Study):
     """Tries levers around one configuration, within the budget."""
 
     verb: ClassVar[str] = "tune"
@@ -146,9 +146,9 @@ class Tune(Study):
 
 def _preview(levers: Levers, experiment: Experiment, machine: Machine) -> tuple[Section, ...]:
     """What would be tried and what not; how often each is launched is decided on the way."""
+    from scalescope.analysis.durations import estimate_s
     from scalescope.report.machine import format_lines
     from scalescope.report.tuning.plan import left_out_section, plan_of_tuning
-    from scalescope.studies.estimate import estimate_s
 
     repeats = experiment.measuring.repeats
     seconds = estimate_s((levers.baseline, *(candidate.trial for candidate in levers.candidates)), repeats)

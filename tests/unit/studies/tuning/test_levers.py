@@ -10,8 +10,8 @@ from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.tuning.levers import Levers, find_levers
 from tests.unit.experiment.asking import ask, with_gpus
 
-RANKS = "needs more than one rank"
-LOADER = "synthetic batches wait on the device; --num-workers 0 makes a loader"
+RANKS = "requires more than one rank"
+LOADER = "synthetic batches are on the device already; add --num-workers 0 for a loader"
 
 
 def levers_for(*asked: str, gpus: int = 0, **texts: str) -> Levers:
@@ -68,12 +68,12 @@ def test_a_value_asked_for_twice_is_tried_once() -> None:
 @pytest.mark.parametrize(
     ("asked", "texts", "reason"),
     [
-        ("pin_memory", {}, "needs a CUDA GPU"),
-        ("prefetch_stream", {"num_workers": "2"}, "needs a CUDA GPU"),
-        ("cudnn_benchmark", {"workload": "cnn"}, "needs a CUDA GPU"),
+        ("pin_memory", {}, "requires a CUDA GPU"),
+        ("prefetch_stream", {"num_workers": "2"}, "requires a CUDA GPU"),
+        ("cudnn_benchmark", {"workload": "cnn"}, "requires a CUDA GPU"),
         ("memory_format", {}, "the model has no convolutions"),
         ("num_workers", {}, LOADER),
-        ("persistent_workers", {"num_workers": "0"}, "the loader has no processes; --num-workers 2"),
+        ("persistent_workers", {"num_workers": "0"}, "the loader has no processes; add --num-workers 2"),
         ("accumulation_steps", {}, RANKS),
         ("strategy", {}, RANKS),
         ("jit", {"jit": "true"}, "has no other value worth trying"),
@@ -139,7 +139,7 @@ def test_a_gpu_and_a_loader_bring_the_copying_levers() -> None:
     asked = ("pin_memory", "non_blocking", "prefetch_stream", "attention")
     levers = levers_for(*asked, gpus=1, num_workers="2")
     assert tried(levers) == ["pin_memory True", "non_blocking True", "prefetch_stream True"]
-    assert reasons(levers) == {"attention": "the model has no attention of ours"}
+    assert reasons(levers) == {"attention": "the model does not use our attention"}
     assert tried(levers_for("attention", gpus=1, workload="transformer")) == [
         "attention efficient",
         "attention math",

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from scalescope.analysis.durations import LaunchDurations
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from scalescope.studies.durations import LaunchDurations
 from tests.unit.analysis.made_results import make_result, make_trial
 
 SHORT, LONG, NEW = (make_trial(batch_size=batch) for batch in (10, 20, 30))

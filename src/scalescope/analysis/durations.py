@@ -32,6 +32,10 @@ class LaunchDurations:
     def add(self, result: Result) -> None:
         self._by_trial.setdefault(result.trial_id, []).append(result.duration_s)
 
+    def of(self, trial_id: str) -> list[float]:
+        """The durations of a trial's launches, in their order; empty where it had none."""
+        return self._by_trial.get(trial_id, [])
+
     def expected(self, trial: Trial) -> float:
         """What a budget must allow for: the trial's last launch, or the longest of the other trials."""
         if trial.trial_id in self._by_trial:
