@@ -9,6 +9,7 @@ from scalescope.results.result import RankRecord
 
 BUCKET_BYTES = "bucket_bytes"
 _ABLATIONS = {"noop_comm": "without_communication", "preloaded": "with_preloaded_input"}
+_INTERRUPTED = "interrupted by "  # how the reason of a launch began that a signal ended
 _LAUNCHES_OF_A_STAGE = 100
 _STAGES = ((95, "scaling"), (90, "confirm"), (40, "remove"), (1, "add"))
 _VALUES = {
@@ -24,13 +25,19 @@ def upgraded_result(raw: dict[str, Any]) -> dict[str, Any]:
     settings = raw.get("settings")
     if isinstance(settings, dict):
         result["settings"] = upgraded_settings(settings)
-    if raw.get("status") == "failed" and str(raw.get("reason")).startswith("interrupted by "):
+    if raw.get("status") == "failed" and str(raw.get("reason")).startswith(_INTERRUPTED):
         result["status"] = "interrupted"
     launch = raw.get("launch")
     if isinstance(launch, int) and launch >= _LAUNCHES_OF_A_STAGE:  # only the search of tune counted so far
         stage, result["round"] = divmod(launch, _LAUNCHES_OF_A_STAGE)
         result["stage"] = _stage(stage)
     return result
+
+
+def summary_status(entry: Mapping[str, Any]) -> str:
+    """How a trial of a results.json ended; earlier versions had an interruption only in its reason."""
+    interrupted = str(entry.get("reason")).startswith(_INTERRUPTED)
+    return "interrupted" if interrupted else str(entry["status"])
 
 
 def _stage(number: int) -> dict[str, Any]:

@@ -160,15 +160,21 @@ def test_markup_stays_literal(render: Render, name: str) -> None:
     assert render(everywhere(name), verbose=True).count(name) == 5
 
 
-def test_a_run_that_was_stopped_did_not_fail(tmp_path: Path) -> None:
-    training = [{"status": "ok"}, {"status": "interrupted"}]
+@pytest.mark.parametrize(
+    "ended",
+    [{"status": "interrupted"}, {"status": "failed", "reason": "interrupted by SIGINT"}],
+    ids=["today", "first version"],
+)
+def test_a_run_that_was_interrupted_did_not_fail(tmp_path: Path, ended: dict[str, str]) -> None:
+    training = [{"status": "ok"}, ended]
     summary = {"verb": "scale", "config": {"device": "cpu"}, "results": {"training": training}}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "trials.jsonl").write_text("")
     (tmp_path / "run" / "results.json").write_text(json.dumps(summary))
     section = runs_section(tmp_path)
     assert section.table is not None
-    assert section.table.rows[0][5] == "1 ok, 1 interrupted"
+    row = dict(zip(section.table.columns, section.table.rows[0], strict=True))
+    assert row["trials"] == "1 ok, 1 interrupted"
 
 
 def test_hostile_summaries_of_runs_are_listed_harmlessly(
