@@ -20,9 +20,8 @@ from scalescope.report.memory.sections import memory_sections
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
 from scalescope.studies.execution import run_study
-from scalescope.studies.stored import explain
 from scalescope.studies.report import ReportOptions, gather, page_of, report
-from scalescope.studies.stored import find_study, present, study_of
+from scalescope.studies.stored import explain, find_study, present, study_of
 from scalescope.studies.tuning.levers import find_levers
 from tests.extending.worked_examples import example_folders
 from tests.pipeline.recording import RecordingWatcher

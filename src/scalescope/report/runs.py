@@ -53,5 +53,5 @@ def _launches(path: Path) -> str:
     try:
         launches = (path / TRIALS).read_bytes().count(b"\n")
     except OSError:
-        return "no summary"
-    return f"stopped after {counted(launches, 'launch')}"
+        launches = 0
+    return "no summary" if not launches else f"stopped after {counted(launches, 'launch')}"

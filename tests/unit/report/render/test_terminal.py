@@ -212,7 +212,7 @@ def test_hostile_summaries_of_runs_are_listed_harmlessly(
         "2",
         "H100",
         "2 ok, 1 failed",
-        "2026-01-15T10:30:00",
+        "2026-01-15 10:30",
     )
     assert set(rows) == set(texts) - {"good"}
     assert {row[4] for row in rows.values()} == {"no summary"}
