@@ -162,7 +162,9 @@ def _setting_of(card: str, name: str, annotation: Any, details: dict[str, Any]) 
         plain = [part for part in parts if isinstance(part, type) and part is not types.NoneType]
         assert len(plain) == 1, f"{card}.{name}: a setting has one type, besides words and None"
         annotation, optional = plain[0], types.NoneType in parts
+    assert details, f"{card}.{name}: declare a card's fields with setting()"
     kind = details.pop("kind") or annotation.__name__
+    assert kind in typing.get_args(Kind), f"{card}.{name}: {annotation}: use str with choices=()"
     return Setting(name=name, card=card, kind=kind, optional=optional, words=words, **details)
 
 

@@ -3,17 +3,13 @@
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any
 
 from scalescope.diagnose import rules, run_rules
 from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.diagnose.finding import Abstention, Diagnosis, Finding
 from scalescope.results.run import Run
-
-Rule = Callable[[Facts], Finding | Abstention | None]
-RunRule = Callable[[Run, tuple[Facts, ...]], Finding | None]
 
 
 def diagnose(run: Run) -> Diagnosis:
@@ -49,17 +45,17 @@ def diagnose_facts(cases: tuple[Facts, ...], of_run: Sequence[Finding | Abstenti
     )
 
 
-def _rules(package: ModuleType) -> Iterator[tuple[str, Rule | RunRule]]:
+def _rules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
     for module in pkgutil.iter_modules(package.__path__):
-        yield module.name, importlib.import_module(f"{package.__name__}.{module.name}").rule
+        yield module.name, importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _applied(name: str, rule: Callable[..., Any], *arguments: object) -> Finding | Abstention | None:
+def _applied(name: str, module: ModuleType, *arguments: object) -> Finding | Abstention | None:
     """The outcome of a rule; a failing rule must not cost a finished run its results."""
     try:
-        outcome: Finding | Abstention | None = rule(*arguments)
+        outcome: Finding | Abstention | None = module.rule(*arguments)
     except Exception as error:
-        return Abstention(rule=name, missing=f"the result (the rule failed: {error!r})")
+        return Abstention(rule=name, missing="the result", error=repr(error))
     return outcome
 
 

@@ -54,6 +54,7 @@ class Abstention:
     rule: str
     missing: str
     command: str = ""
+    error: str = ""  # what the rule raised, where it failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,11 @@ def findings_section(
     shown = costly if every else costly[:_SHOWN]
     listed = tuple(_listed(finding, every=every) for finding in shown)
     nothing = _NOT_KNOWN if loses else _NOTHING_LOST
-    lines = (nothing,) if every and not shown else ()
+    lines: tuple[str, ...] = (nothing,) if every and not shown else ()
     details = [f"{finding.rule}: {finding.claim}" for finding in diagnosis.findings if finding not in shown]
-    details += [_not_checked(abstention) for abstention in diagnosis.abstentions]
+    broken = [abstention for abstention in diagnosis.abstentions if abstention.error]
+    lines += tuple(f"The rule {rule.rule} failed: {rule.error}." for rule in broken)
+    details += [_not_checked(rule) for rule in diagnosis.abstentions if rule not in broken]
     if not (listed or lines or details):
         return ()
     title = "Findings and advice" if shown else None
@@ -67,7 +69,8 @@ def _value(item: Evidence) -> str:
         return data_size(item.value)
     if item.unit == "bytes/s":
         return f"{significant(item.value / 1e6)} MB/s"
-    return f"{significant(item.value)} {item.unit}".strip()
+    number = f"{item.value:,.0f}" if float(item.value).is_integer() else significant(item.value)
+    return f"{number} {item.unit}".strip()
 
 
 def findings_json(diagnosis: Diagnosis) -> list[dict[str, Any]]:

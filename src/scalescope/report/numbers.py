@@ -121,6 +121,8 @@ def detection_limit(smallest_effects: Iterable[float | None]) -> tuple[str, ...]
     known = [effect for effect in smallest_effects if effect is not None]
     if not known:
         return ()
+    if min(known) > 1.0:
+        return ("Differences below 100 % cannot be detected reliably with this many launches.",)
     least, most = detectable(min(known)), detectable(max(known))
     limit = least if least == most else f"{least} (where launches vary most: {most})"
     return (f"Differences below {limit} cannot be detected reliably with this many launches.",)

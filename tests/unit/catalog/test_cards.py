@@ -1,5 +1,6 @@
 """Cards are discovered; each is complete and has its implementation."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import scalescope.catalog
 from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.placement import Placement
-from scalescope.catalog.setting import Setting, check_value, settings_of
+from scalescope.catalog.setting import Setting, Unset, check_value, settings_of
 from scalescope.errors import BadInput
 
 PACKAGE = Path(scalescope.catalog.__file__).parent.parent
@@ -122,3 +123,32 @@ def test_help_begins_with_training_and_names_every_card_once() -> None:
     assert headings[:2] == ["Training", "Placement"]
     assert {"Workload mlp", "Strategy ddp", "Lever precision"} <= set(headings)
     assert len(set(headings)) == len(headings)
+
+
+@pytest.mark.parametrize("setting", [s for s in EVERY_SETTING if s.lever is not None], ids=_label)
+def test_every_value_that_tune_tries_is_allowed(setting: Setting) -> None:
+    assert setting.lever is not None
+    for device in ("cpu", "cuda"):
+        for value in setting.lever.tries_on(device):
+            if value is not None and setting.kind != "env":
+                assert check_value(setting, value, setting.name) == value
+
+
+# Settings of the first version: every stored run has them.
+_WITHOUT_NEUTRAL = {"precision"}
+
+
+@pytest.mark.parametrize("name", cards.names("levers"))
+def test_every_setting_of_a_lever_declares_what_runs_before_it_did(name: str) -> None:
+    """Without a neutral value, every stored trial would get a new id."""
+    unset = {s.name for s in settings_of(cards.card_in("levers", name)) if isinstance(s.neutral, Unset)}
+    assert unset <= _WITHOUT_NEUTRAL
+
+
+@pytest.mark.parametrize("name", cards.names("levers"))
+def test_a_lever_changes_the_workload_the_step_or_the_input(name: str) -> None:
+    """A misspelt function would be measured as if it had been applied."""
+    source = (PACKAGE / "worker" / "levers" / f"{name}.py").read_text()
+    functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    by_others = not functions and "feeding" in source  # the docstring names what applies it
+    assert functions & {"apply", "prepare"} or by_others

@@ -151,7 +151,7 @@ def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
     if any(
         single.verdict == "inconclusive" and len(single.candidate.launches) > 1 for single in tuning.singles
     ):
-        return "--repeats 10 and more --steps-per-epoch detect smaller differences."
+        return "--repeats 10 and a longer --window detect smaller differences."
     return None
 
 

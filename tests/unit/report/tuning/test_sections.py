@@ -109,10 +109,10 @@ def test_the_sentence(changes: dict[str, Any], sentence: str) -> None:
     ("changes", "line"),
     [
         ({}, "scalescope train run/tuned.yaml"),
-        ({"final": SAME}, "--repeats 10 and more --steps-per-epoch detect smaller differences."),
+        ({"final": SAME}, "--repeats 10 and a longer --window detect smaller differences."),
         (
             {"final": None, "finished": False},
-            "--repeats 10 and more --steps-per-epoch detect smaller differences.",
+            "--repeats 10 and a longer --window detect smaller differences.",
         ),
         ({**NOTHING, "singles": (SAME, SLOW)}, None),
     ],
