@@ -8,7 +8,7 @@ from pathlib import Path
 from scalescope.errors import BadInput, StorageError
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, chapters_of
-from scalescope.report.performance import NOTHING, headline, performance_text
+from scalescope.report.performance import NOTHING
 from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
 from scalescope.report.render.page import page
 from scalescope.report.render.scalars import write_scalars
@@ -16,6 +16,7 @@ from scalescope.report.render.tables import tables
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, PERFORMANCE, RESULTS, find_runs, read_json
+from scalescope.studies.stored import present
 
 FORMATS = ("html", "figures", "csv", "tex", "md", "txt", "json")
 PAGE = "report.html"
@@ -66,7 +67,7 @@ def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> W
         write_scalars(report_input, options.tensorboard)
     first = report_input.scaling_runs[0] if report_input.scaling_runs else report_input.analyzed_runs[-1]
     warnings = tuple(warning for analyzed in report_input.analyzed_runs for warning in analyzed.run.warnings)
-    return Written(files=tuple(files), headline=headline(first) or NOTHING, warnings=warnings)
+    return Written(files=tuple(files), headline=present(first.run).headline or NOTHING, warnings=warnings)
 
 
 def page_of(run: Run) -> str:
@@ -161,7 +162,7 @@ def _texts(
     texts |= {f"tables/{name}": text for name, text in wished.items()}
     if "txt" in options.formats:
         analyzed_runs = [*report_input.scaling_runs, *(s for s in report_input.analyzed_runs if not s.scales)]
-        parts = [performance_text(analyzed) for analyzed in analyzed_runs]
+        parts = [present(analyzed.run).files[PERFORMANCE]() for analyzed in analyzed_runs]
         named = [f"{analyzed.name}\n\n{text}" for analyzed, text in zip(analyzed_runs, parts, strict=True)]
         texts[PERFORMANCE] = parts[0] if len(parts) == 1 else "\n".join(named)
     if "json" in options.formats:

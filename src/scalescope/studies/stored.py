@@ -18,13 +18,13 @@ from scalescope.studies.study import Host, Report, Study
 
 def present(run: Run) -> Report:
     """What a stored run shows, by the study that made it."""
-    study = study_of(run)
-    if study is not None:
-        try:
+    try:
+        study = study_of(run)
+        if study is not None:
             return study.present(run)
-        except ScalescopeError as error:  # a custom model that is gone, for instance: the results are there
-            notes = (f"The sections of {run.record.verb} cannot be made: {error}",)
-            return dataclasses.replace(report_of(None, run, ()), notes=notes)
+    except (ScalescopeError, ValueError) as error:  # a custom model that is gone: the results are there
+        notes = (f"The sections of {run.record.verb} cannot be made: {error}",)
+        return dataclasses.replace(report_of(None, run, ()), notes=notes)
     return report_of(None, run, ())
 
 
