@@ -214,3 +214,24 @@ def test_a_trial_refused_by_its_ranks_stops_neither_the_sweep_nor_its_resumption
             "your data is odd"
         ]
     assert len(launcher.launched) == 1  # resuming asks the refused trial once more and nothing else
+
+
+def test_a_summary_that_cannot_be_written_is_an_error_and_costs_no_other_file() -> None:
+    Path("run/results.json").mkdir(parents=True)
+    with pytest.raises(StorageError):
+        train(ask("train", batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
+    assert Path("run/performance_report.txt").is_file()
+    end = load_run("run").record.end
+    assert end is not None and end.why == "failed"
+
+
+def test_sections_that_cannot_be_made_leave_the_summary_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("scalescope.report.training.sections.training_sections", fail)
+    with pytest.raises(ZeroDivisionError):
+        train(ask("train", batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
+    assert summary_of(Path("run"))["results"]["training"]
+    end = load_run("run").record.end
+    assert end is not None and end.why == "failed"

@@ -218,8 +218,8 @@ def test_a_job_that_measured_nothing_shows_its_error(made_up: MadeUpSlurm) -> No
     made_up.states = ["FAILED|None"]
     with pytest.raises(CannotRun, match="is this folder visible to the nodes"):
         _run(_prepared())
-    _ended(RunEnd(why="failed", message="torch 2.1 is too old"))
-    made_up.states = ["FAILED|None", "FAILED|None"]
+    failed = RunEnd(why="failed", message="torch 2.1 is too old")
+    made_up.states = ["FAILED|None", lambda: _ended(failed), "FAILED|None"]
     with pytest.raises(
         CannotRun, match=r"job 18 ended \(failed\) and measured nothing: torch 2.1 is too old"
     ):
@@ -347,3 +347,35 @@ def test_sbatch_output_without_a_job_id_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(slurm, "_run", lambda *command: output)
     with pytest.raises(CannotRun, match="no job number"):
         slurm.submit(Path("job.sh"))
+
+
+def test_strict_holds_for_jobs(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_run, "is_unstable", lambda run: True)
+    made_up.states = [lambda: _step(0), lambda: _step(1)]
+    strict = dataclasses.replace(ask("scale", **_ASKED), strict=True)
+    assert _run(prepare(ScaleStudy(), strict, _FLAGS, ())).exit_code == 6
+
+
+def test_lines_that_a_job_left_broken_are_noted(made_up: MadeUpSlurm) -> None:
+    def broken() -> str:
+        _step(1)
+        with Path("run/trials.jsonl").open("a") as stream:
+            stream.write("junk\n")
+        return "RUNNING|None"
+
+    made_up.states = [lambda: _step(0), broken]
+    watcher = RecordingWatcher()
+    _run(_prepared(), watcher)
+    assert any("left out" in note for note in watcher.notes)
+
+
+def test_an_error_of_an_earlier_job_is_not_shown_for_a_later_one(made_up: MadeUpSlurm) -> None:
+    failed = RunEnd(why="failed", message="cores differ")
+    made_up.states = [lambda: _step(0), lambda: _ended(failed), "NODE_FAIL|None"]
+    _run(_prepared())
+    again = ask("scale", resume=True)
+    again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
+    made_up.states = ["NODE_FAIL|None", "RUNNING|None", "FAILED|None"]
+    watcher = RecordingWatcher()
+    _run(prepare(ScaleStudy(), again, {}, ()), watcher)
+    assert not any("cores differ" in note for note in watcher.notes)

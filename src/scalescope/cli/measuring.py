@@ -124,17 +124,22 @@ def _record_error(request: "Request", error: ScalescopeError) -> None:
     """Leave what stopped a step of a job in the run folder, where the command that submitted it looks."""
     import contextlib
 
-    from scalescope.results.run_record import RunEnd, RunRecord, read_run_record, write_run_record
+    from scalescope.results.run_folder import RunFolder
+    from scalescope.results.run_record import UNKNOWN_VERB, RunEnd, read_run_record, write_run_record
+    from scalescope.studies.slurm.slurm_request import is_job_folder
 
     output_dir = request.experiment({}).measuring.output_dir
-    if output_dir is None or not Path(output_dir).is_dir():
+    if output_dir is None or not is_job_folder(Path(output_dir)):
         return
-    stored = read_run_record(Path(output_dir))
-    if stored.end is None:
-        record = RunRecord(verb=request.verb, flags=stored.flags, name=stored.name)
-        end = RunEnd(why="failed", message=str(error))
-        with contextlib.suppress(Exception):
-            write_run_record(Path(output_dir), dataclasses.replace(record, end=end))
+    with contextlib.suppress(Exception):
+        folder = RunFolder.open(Path(output_dir), resume=True)  # fails where another step measures
+        try:
+            stored = read_run_record(folder.path)
+            if stored.end is None and stored.verb in (UNKNOWN_VERB, request.verb):
+                end = RunEnd(why="failed", message=str(error))
+                write_run_record(folder.path, dataclasses.replace(stored, verb=request.verb, end=end))
+        finally:
+            folder.close()
 
 
 def _is_for_slurm(

@@ -138,7 +138,7 @@ class _Campaign:
         """The launches in their order; what may end the ranks of all others comes last."""
         ordered = plan.launches_to_make()
         if plan.only is not None:
-            troubled = {result.trial_id for result in before.of_status("failed", "hang")}
+            troubled = {result.trial_id for result in before.of_status("failed", "hang", "interrupted")}
             ordered.sort(key=lambda numbered: numbered[1].trial.trial_id in troubled)
         return ordered
 

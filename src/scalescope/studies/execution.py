@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from scalescope.analysis.durations import estimate_s
-from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError
+from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.launch.launcher import Launcher, RanksLost
 from scalescope.report.machine import format_lines
@@ -30,7 +30,7 @@ from scalescope.results.run_record import RunEnd, RunRecord, read_run_record, wr
 from scalescope.studies.campaign import run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.plan import Plan
-from scalescope.studies.presenting import is_unstable
+from scalescope.studies.presenting import is_unstable, report_of
 from scalescope.studies.report import PAGE
 from scalescope.studies.request import Request
 from scalescope.studies.study import Host, Report, Study
@@ -61,10 +61,10 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
         plan = _launched_once(plan)
     for note in plan.notes:
         watcher.noted(note)
-    if request.dry_run:
-        return _only_planned(plan, watcher)
     if plan.preface:
         watcher.shown(plan.preface)
+    if request.dry_run:
+        return _only_planned(plan, watcher)
     for trial in plan.all_trials:
         launcher.check(trial)
     folder, plan = _open_folder(study, request, plan)
@@ -76,8 +76,7 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
         write_run_record(folder.path, dataclasses.replace(record, end=end))
     except BaseException as error:
         _add_resume_command(error, study, request, folder.path)
-        with contextlib.suppress(Exception):  # what stopped the run is what the person must see
-            write_files(study.present(load_run(folder.path)), folder)
+        _save_what_is_there(study, error, folder)
         raise
     finally:
         folder.close()
@@ -129,16 +128,32 @@ def _measured(
     """Run the campaign; why it ended is written down also where it ended badly."""
     try:
         return run_campaign(plan, launcher, folder, watcher, study)
-    except Interrupted as interruption:
-        end = RunEnd(why="interrupted", signal=signal.Signals(interruption.signum).name)
-        _write_end(folder.path, record, end)
+    except (Interrupted, ScalescopeError) as error:
+        _write_end(folder.path, record, _end_of(error))
         raise
-    except RanksLost as error:
-        _write_end(folder.path, record, RunEnd(why="ranks_lost", message=str(error)))
-        raise
-    except ScalescopeError as error:
-        _write_end(folder.path, record, RunEnd(why="failed", message=str(error)))
-        raise
+
+
+def _save_what_is_there(study: Study, error: BaseException, folder: RunFolder) -> None:
+    """Leave a summary and an end also of a run that was stopped; its error is what a person must see."""
+    with contextlib.suppress(Exception):
+        run = load_run(folder.path)
+        try:
+            report = study.present(run)
+        except Exception:
+            report = report_of(study, run, ())
+        write_files(report, folder)
+    record = read_run_record(folder.path)
+    if record.end is None:
+        _write_end(folder.path, record, _end_of(error))
+
+
+def _end_of(error: BaseException) -> RunEnd:
+    """Why a run ended that something stopped."""
+    if isinstance(error, Interrupted):
+        return RunEnd(why="interrupted", signal=signal.Signals(error.signum).name)
+    if isinstance(error, RanksLost):
+        return RunEnd(why="ranks_lost", message=str(error))
+    return RunEnd(why="failed", message=str(error) or repr(error))
 
 
 def _write_end(path: Path, record: RunRecord, end: RunEnd) -> None:
@@ -149,18 +164,22 @@ def _write_end(path: Path, record: RunRecord, end: RunEnd) -> None:
 def write_files(report: Report, folder: RunFolder) -> tuple[Report, list[str]]:
     """Write the files of a report; one that cannot be made costs itself, and a note."""
     notes = []
+    unwritable: StorageError | None = None
+    written = set()
     for name, text in report.files.items():
         try:
             folder.write(name, text())
-        except OSError:
-            raise
+            written.add(name)
+        except StorageError as error:  # the others are written first
+            unwritable = unwritable or error
         except ScalescopeError as error:
             notes.append(f"There is no {name}: {error}")
         except Exception as error:
             notes.append(f"{name} could not be written: {error!r}")
-    page = folder.path / PAGE if PAGE in report.files else None
-    if page is not None and page.is_file():
-        report = dataclasses.replace(report, page=page)
+    if unwritable is not None:
+        raise unwritable
+    if PAGE in written:
+        report = dataclasses.replace(report, page=folder.path / PAGE)
     return report, notes
 
 

@@ -46,7 +46,7 @@ def _exit_code(study: Study | None, run: Run) -> int:
     statuses = {
         result.status for result in run.results if study is None or not study.is_expected_failure(result)
     }
-    if statuses & {"failed", "oom"}:
+    if statuses & {"failed", "oom", "interrupted"}:
         return ExitCode.WORKER_FAILED
     if "hang" in statuses:
         return ExitCode.HANG

@@ -37,7 +37,11 @@ def command(**arguments: Any) -> None:
       scalescope comm --world-size 2 --collective all_reduce -e 32M
     """
     gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
-    study = CommStudy(least_busbw=gate, nccl_json=arguments["json_nccl"])
+    study = CommStudy(
+        least_busbw=gate,
+        nccl_json=arguments["json_nccl"],
+        is_import=arguments["import_file"] is not None,
+    )
     if arguments["import_file"] is not None:
         _import(study, arguments)
     measure(study, arguments)

@@ -21,11 +21,12 @@ from scalescope.experiment.given import Entries, Given
 from scalescope.launch.slurm import queue as slurm
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import load_run
-from scalescope.results.run_folder import ENVIRONMENT, TRIALS, RunFolder, point_latest_at
-from scalescope.results.run_record import read_run_record
+from scalescope.results.run_folder import ENVIRONMENT, RUN, TRIALS, RunFolder, point_latest_at
+from scalescope.results.run_record import read_run_record, write_run_record
 from scalescope.studies.campaign import missing_launches
 from scalescope.studies.execution import write_files
 from scalescope.studies.plan import Launch
+from scalescope.studies.presenting import is_unstable
 from scalescope.studies.slurm.queue import cancel, follow
 from scalescope.studies.slurm.slurm_request import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
 from scalescope.studies.stored import recorded_host
@@ -45,7 +46,7 @@ def run_on_slurm(run: SlurmRun, watcher: CampaignWatcher) -> Report:
         raise
     if not _appear(run.path, _patience_s(run.path, number, state)):
         raise CannotRun(f"job {number} ended ({state}) and measured nothing: {_error_of(run.path, number)}")
-    report = _collect(run)
+    report = _collect(run, watcher)
     planned = _planned(run)
     assert report.run is not None
     missing = 0 if planned is None else missing_launches(planned, report.run)
@@ -64,7 +65,7 @@ def _after(interruption: Interrupted, number: str, run: SlurmRun, watcher: Campa
         return f"job {number} goes on; --resume with --output-dir {run.path} follows it again"
     cancelled = cancel(number, watcher)
     with contextlib.suppress(ScalescopeError):  # what stopped the run is what the person must see
-        _collect(run)
+        _collect(run, watcher)
     kept = f"finished launches are kept in {run.path}"
     if cancelled:
         return f"job {number} is cancelled; {kept}; --resume submits the rest"
@@ -82,6 +83,8 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     write_atomically(folder / REQUEST, run.yaml)
     write_atomically(folder / SCRIPT, run.script)
     write_atomically(folder / JOB, to_text(run.asked))  # a submission that fails can be repeated by --resume
+    if (run.path / RUN).is_file():  # what ended an earlier job says nothing about this one
+        write_run_record(run.path, dataclasses.replace(read_run_record(run.path), end=None))
     number = slurm.submit(folder / SCRIPT)
     try:
         write_atomically(folder / JOB, to_text({"job_id": number, **run.asked}))
@@ -105,16 +108,20 @@ def _job_still_there(run: SlurmRun) -> str | None:
     return None if number is None or slurm.state_of(number).is_over else number
 
 
-def _collect(run: SlurmRun) -> Report:
+def _collect(run: SlurmRun, watcher: CampaignWatcher) -> Report:
     """What the job measured, presented as on one machine; the files are brought up to it."""
     stored = load_run(run.path)
     if not stored.results:
         raise CannotRun("nothing was measured")
     folder = RunFolder.open(run.path, resume=True)
     try:
-        report, _ = write_files(run.study.present(stored), folder)
+        report, notes = write_files(run.study.present(stored), folder)
     finally:
         folder.close()
+    for note in (*notes, *stored.warnings):
+        watcher.noted(note)
+    if run.request.strict and not report.exit_code and is_unstable(stored):
+        return dataclasses.replace(report, exit_code=ExitCode.INVALID)
     return report
 
 

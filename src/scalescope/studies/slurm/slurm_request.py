@@ -38,12 +38,17 @@ class SlurmRun:
     asked: dict[str, Any]  # what --resume needs to submit it again
 
 
+def is_job_folder(path: Path) -> bool:
+    """Whether a run folder was submitted as a job."""
+    return (path / FOLDER / REQUEST).is_file()
+
+
 def is_slurm_run(request: Request) -> bool:
     """Whether --resume would continue a run of this verb that SLURM began."""
     if not request.resume:
         return False
     path = _resumed_path(request)
-    return (path / FOLDER / REQUEST).is_file() and _verb_of(path) == request.verb
+    return is_job_folder(path) and _verb_of(path) == request.verb
 
 
 def _verb_of(path: Path) -> str:
