@@ -88,20 +88,20 @@ def test_everything_is_launched_once_and_nothing_is_claimed() -> None:
     watcher = RecordingWatcher()
     report = tuned(HELPING, watcher=watcher)
     assert report.exit_code == 0
-    assert {(one.world_size, launch) for one, launch in watcher.launched} == {(2, 0)}
-    assert len({one.trial_id for one, _ in watcher.launched}) == len(watcher.launched) == 1 + len(TRIED)
-    found = tuning_of(report)
-    assert [one["lever"] for one in found["tried"]] == TRIED
-    for one in found["tried"]:
-        assert (one["verdict"], one["ci95_speedup"], one["p_value"]) == (None, None, None)
-        assert (one["launches"], one["dropped"], one["smallest_effect_seen"]) == (1, False, None)
-    assert (found["winner"], found["recommended"], found["confirmed"]) == ([], False, None)
-    assert (found["finished"], found["combined"]) == (True, [])
-    speeds = {one["lever"]: one["speedup"] for one in found["tried"]}
+    assert {(trial.world_size, launch) for trial, launch in watcher.launched} == {(2, 0)}
+    assert len({trial.trial_id for trial, _ in watcher.launched}) == len(watcher.launched) == 1 + len(TRIED)
+    tuning = tuning_of(report)
+    assert [lever["lever"] for lever in tuning["tried"]] == TRIED
+    for lever in tuning["tried"]:
+        assert (lever["verdict"], lever["ci95_speedup"], lever["p_value"]) == (None, None, None)
+        assert (lever["launches"], lever["dropped"], lever["smallest_effect_seen"]) == (1, False, None)
+    assert (tuning["winner"], tuning["recommended"], tuning["confirmed"]) == ([], False, None)
+    assert (tuning["finished"], tuning["combined"]) == (True, [])
+    speeds = {lever["lever"]: lever["speedup"] for lever in tuning["tried"]}
     assert speeds["precision bf16"] == pytest.approx(1 / 0.7, rel=0.03)
     assert not Path("run/tuned.yaml").exists()
     training = summary_of(report.path)["results"]["training"]
-    assert {(one["launches"], one["ci95_samples_per_s"]) for one in training} == {(1, None)}
+    assert {(row["launches"], row["ci95_samples_per_s"]) for row in training} == {(1, None)}
 
 
 def test_the_sentence_says_so_and_how_to_know() -> None:
@@ -127,10 +127,10 @@ def test_the_sentence_says_so_and_how_to_know() -> None:
 def test_the_table_has_ratios_and_the_words_for_one_launch() -> None:
     report = tuned(HELPING)
     assert (report.sections[1].title or "").endswith("one launch each, so no intervals")
-    found = rows(report)
-    assert next(iter(found)) == "precision bf16"
-    assert list(found)[-1] == "fused_optimizer True"
-    for row in found.values():
+    shown_rows = rows(report)
+    assert next(iter(shown_rows)) == "precision bf16"
+    assert list(shown_rows)[-1] == "fused_optimizer True"
+    for row in shown_rows.values():
         assert (row["verdict"], row["remark"]) == ("—", "one launch: no verdict")
         assert row["speedup"].endswith("×")
         assert "detectable change" not in row
@@ -145,8 +145,8 @@ def test_nothing_that_looks_faster_is_said_as_such() -> None:
 def test_what_running_ranks_cannot_change_is_listed_and_not_tried() -> None:
     asked = ("precision", "pin_cores", "threads_per_rank", "env=NCCL_ALGO=Tree", "link=1gbit", "world_size=4")
     report = tuned(HELPING, *asked)
-    assert [one["lever"] for one in tuning_of(report)["tried"]] == ["precision bf16"]
-    reasons = {one["lever"]: one["reason"] for one in tuning_of(report)["inapplicable"]}
+    assert [lever["lever"] for lever in tuning_of(report)["tried"]] == ["precision bf16"]
+    reasons = {lever["lever"]: lever["reason"] for lever in tuning_of(report)["inapplicable"]}
     assert reasons["pin_cores no"] == reasons["threads_per_rank 2"] == CORES
     assert reasons["env NCCL_ALGO=Tree"] == "--env cannot change ranks that run already"
     assert reasons["link 1gbit"] == "--link needs ranks of our own"
@@ -187,10 +187,10 @@ def test_the_baseline_is_early_but_not_first_and_what_compiles_is_last() -> None
         report = tuned(
             HELPING, *LEVERS, "compile=default", watcher=watcher, order_seed=seed, output_dir=f"run{seed}"
         )
-        order = [one for one, _ in watcher.launched]
+        order = [trial for trial, _ in watcher.launched]
         assert order[1].trial_id == tuning_of(report)["baseline"]
         assert order[-1].settings["compile"] == "default"
-    assert len({tuple(one["trial_id"] for one in _launched(f"run{seed}")) for seed in range(5)}) > 1
+    assert len({tuple(launch["trial_id"] for launch in _launched(f"run{seed}")) for seed in range(5)}) > 1
 
 
 def _launched(path: str) -> list[dict[str, Any]]:
@@ -208,7 +208,7 @@ def test_a_budget_that_ends_early_is_said_and_resumed_without_repeats(
     assert [row["remark"] for row in rows(report).values()][-3:] == ["not measured"] * 3
     rest = tuned(HELPING, outcomes=clock.launch, budget="1h", resume=True)
     assert tuning_of(rest)["finished"] is True
-    assert {(one["launches"], one["verdict"]) for one in tuning_of(rest)["tried"]} == {(1, None)}
+    assert {(lever["launches"], lever["verdict"]) for lever in tuning_of(rest)["tried"]} == {(1, None)}
     assert len(_launched("run")) == 1 + len(TRIED)
 
 
@@ -220,9 +220,12 @@ def test_a_lever_that_fails_or_spoils_the_loss_says_so_and_is_not_named() -> Non
 
     report = tuned(HELPING, outcomes=outcome)
     assert report.exit_code == 0
-    found = rows(report)
-    assert (found["jit True"]["verdict"], found["jit True"]["remark"]) == ("failed", "failed: it broke")
-    assert found["precision bf16"]["remark"] == "one launch: no verdict; the loss differs"
+    shown_rows = rows(report)
+    assert (shown_rows["jit True"]["verdict"], shown_rows["jit True"]["remark"]) == (
+        "failed",
+        "failed: it broke",
+    )
+    assert shown_rows["precision bf16"]["remark"] == "one launch: no verdict; the loss differs"
     assert sentence(report).startswith("comm_hook fp16 was fastest (1.1")
 
 
@@ -238,10 +241,10 @@ def test_a_baseline_that_fails_is_no_answer() -> None:
 
 def test_other_jobs_are_held_against_one_rank_in_one_launch_of_each() -> None:
     report = tuned({}, "batch_size=512")
-    ids = [one["trial_id"] for one in _launched("run")]
+    ids = [launch["trial_id"] for launch in _launched("run")]
     assert len(ids) == len(set(ids)) == 4  # both jobs on two ranks and on one
     assert set(tuning_of(report)["scaling"]) == {"now", "batch_size 512"}
-    assert all(one["ci95"] is None for one in tuning_of(report)["scaling"].values())
+    assert all(estimate["ci95"] is None for estimate in tuning_of(report)["scaling"].values())
     assert (
         report.sections[0].lines[1] == "2 ranks now deliver 2.00× the speed of one rank (one launch of each)."
     )
@@ -268,9 +271,9 @@ def test_on_several_nodes_a_job_of_slurm_gets_the_intervals(lever: str, command:
 def test_the_page_draws_them_without_intervals() -> None:
     report = tuned(HELPING)
     assert report.run is not None
-    found = chapter(ReportInput(title="", analyzed_runs=(AnalyzedRun(report.run),)))
-    assert found is not None
-    (figure,) = found.figures
+    made = chapter(ReportInput(title="", analyzed_runs=(AnalyzedRun(report.run),)))
+    assert made is not None
+    (figure,) = made.figures
     (drawn,) = figure.panels[0].series
     assert drawn.label == "no verdict: single launch"
     assert drawn.x and not any(drawn.interval(index) for index in range(len(drawn.x)))

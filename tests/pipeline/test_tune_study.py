@@ -51,12 +51,12 @@ def tuned(
 
 def tuning_of(report: Report) -> dict[str, Any]:
     assert report.path is not None
-    found: dict[str, Any] = json.loads((report.path / "tuning.json").read_text())
-    return found
+    tuning: dict[str, Any] = json.loads((report.path / "tuning.json").read_text())
+    return tuning
 
 
 def verdicts(report: Report) -> dict[str, str | None]:
-    return {one["lever"]: one["verdict"] for one in tuning_of(report)["tried"]}
+    return {lever["lever"]: lever["verdict"] for lever in tuning_of(report)["tried"]}
 
 
 def sentence(report: Report) -> str:
@@ -73,10 +73,10 @@ def test_it_finds_the_true_best() -> None:
         "comm_hook bf16": "no difference",
         "fused_optimizer True": "slower",
     }
-    found = tuning_of(report)
-    assert found["winner"] == ["precision bf16"]
-    assert found["recommended"] is True
-    low, high = found["confirmed"]["ci95_speedup"]
+    tuning = tuning_of(report)
+    assert tuning["winner"] == ["precision bf16"]
+    assert tuning["recommended"] is True
+    low, high = tuning["confirmed"]["ci95_speedup"]
     assert low < 1 / 0.7 < high
     assert sentence(report).startswith("precision bf16 is faster: 1.4")
     assert sentence(report).endswith("the current speed.")
@@ -98,16 +98,16 @@ def test_repeats_are_spent_where_they_decide_something() -> None:
 
 def test_what_helps_together_is_combined_and_what_interferes_is_left_out() -> None:
     report = tuned(HELPING, combine=True)
-    found = tuning_of(report)
-    assert found["winner"] == ["jit True", "precision bf16"]
-    attempts = {(one["lever"], one["adds"]): one["kept"] for one in found["combined"]}
+    tuning = tuning_of(report)
+    assert tuning["winner"] == ["jit True", "precision bf16"]
+    attempts = {(attempt["lever"], attempt["adds"]): attempt["kept"] for attempt in tuning["combined"]}
     assert attempts == {
         ("jit True", True): True,
         ("comm_hook fp16", True): False,
         ("fused_optimizer True", True): False,
         ("precision bf16", False): True,  # jit was added last: it needs no second look
     }
-    low, high = found["confirmed"]["ci95_speedup"]
+    low, high = tuning["confirmed"]["ci95_speedup"]
     assert low < 1 / (0.7 * 0.8) < high
     together = next(
         section for section in report.sections if (section.title or "").startswith("Combinations")
@@ -142,14 +142,14 @@ def test_a_noisy_candidate_does_not_hide_one_that_is_known_to_help() -> None:
 
     report = tuned({(BF16,): 0.9}, outcomes=shaky)
     assert verdicts(report)["jit True"] == "inconclusive"
-    tried = {one["lever"]: one["speedup"] for one in tuning_of(report)["tried"]}
+    tried = {lever["lever"]: lever["speedup"] for lever in tuning_of(report)["tried"]}
     assert tried["jit True"] > tried["precision bf16"]
     assert tuning_of(report)["winner"] == ["precision bf16"]
 
 
 def test_another_job_is_shown_and_never_recommended() -> None:
     report = tuned({(("accumulation_steps", 4),): 0.5}, "accumulation_steps")
-    (first, _) = [one for one in tuning_of(report)["tried"] if one["verdict"] == "faster"]
+    (first, _) = [lever for lever in tuning_of(report)["tried"] if lever["verdict"] == "faster"]
     assert first["changes"] == "the job"
     assert sentence(report) == "No lever was found to be faster."
     table = report.sections[1].table
@@ -164,7 +164,7 @@ def test_other_jobs_are_compared_by_how_they_scale() -> None:
     options = {"levers": ("batch_size",)}
     request = ask("tune", world_size=2, batch_size=3)
     report = tune(request, FakeLauncher(model), watcher, **options)
-    scaling = {name: one["speedup"] for name, one in tuning_of(report)["scaling"].items()}
+    scaling = {name: estimate["speedup"] for name, estimate in tuning_of(report)["scaling"].items()}
 
     def true(batch: int) -> float:
         alone_s = 0.005 + 0.0002 * batch
@@ -200,22 +200,22 @@ def test_a_combination_is_found_confirmed_and_told_within_its_budget(
     clock = Clock()
     monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=clock.monotonic))
     report = tuned(HELPING, combine=True, outcomes=clock.launch, budget=f"{budget_s}s")
-    found = tuning_of(report)
-    assert found["finished"] is True
-    assert found["recommended"] is True
-    assert "precision bf16" in found["winner"]
+    tuning = tuning_of(report)
+    assert tuning["finished"] is True
+    assert tuning["recommended"] is True
+    assert "precision bf16" in tuning["winner"]
     assert 10 * len(load_run("run").results) <= budget_s
     watcher = RecordingWatcher()
     rest = tuned(HELPING, combine=True, outcomes=clock.launch, budget="1h", resume=True, watcher=watcher)
     assert tuning_of(rest)["winner"] == ["jit True", "precision bf16"]
-    assert all(one["launches"] for one in tuning_of(rest)["combined"])
+    assert all(attempt["launches"] for attempt in tuning_of(rest)["combined"])
 
 
 def test_what_is_fastest_so_far_is_told_when_it_changes() -> None:
     watcher = RecordingWatcher()
     tuned(HELPING, combine=True, watcher=watcher)
-    told = dict.fromkeys(text.rpartition(" ")[0] for text in watcher.verdicts)
-    assert list(told)[-2:] == [
+    names = dict.fromkeys(text.rpartition(" ")[0] for text in watcher.verdicts)
+    assert list(names)[-2:] == [
         "the fastest is precision bf16 with",
         "the fastest is jit True + precision bf16 with",
     ]
@@ -324,10 +324,10 @@ def test_a_winner_is_confirmed_beside_a_baseline_launched_in_turn_with_it() -> N
         return Outcome(status="failed", reason="lost") if late else None
 
     report = tuned(HELPING, "precision", "jit", outcomes=fail)
-    found = tuning_of(report)
-    assert found["winner"] == ["jit True"]
+    tuning = tuning_of(report)
+    assert tuning["winner"] == ["jit True"]
     confirming = [result for result in load_run("run").results if result.stage == CONFIRM]
-    plain = {result.round for result in confirming if result.trial_id == found["baseline"]}
+    plain = {result.round for result in confirming if result.trial_id == tuning["baseline"]}
     winner = {result.round for result in confirming if result.settings["jit"]}
     assert winner == set(range(5, 10))
     assert plain == set(range(10))
@@ -345,7 +345,7 @@ def test_a_candidate_that_fails_is_a_row_and_the_run_goes_on(status: Any) -> Non
     (row,) = [row for row in table.rows if row[0] == "jit True"]
     assert row[1] == "failed"
     assert row[-1] == f"{status}: it broke"
-    (tried,) = [one for one in tuning_of(report)["tried"] if one["lever"] == "jit True"]
+    (tried,) = [lever for lever in tuning_of(report)["tried"] if lever["lever"] == "jit True"]
     assert tried["failed"] == f"{status}: it broke"
     assert tried["verdict"] is None
     assert tuning_of(report)["winner"] == ["precision bf16"]
@@ -382,26 +382,26 @@ def test_the_tuned_file_is_the_winner() -> None:
 
 
 def test_the_file_of_results_is_complete() -> None:
-    found = tuning_of(tuned(HELPING, "precision", "jit", "memory_format"))
-    assert set(found) == {
+    tuning = tuning_of(tuned(HELPING, "precision", "jit", "memory_format"))
+    assert set(tuning) == {
         *("verdict", "baseline", "finished", "threshold", "tried", "inapplicable", "combined", "winner"),
         *("recommended", "confirmed", "scaling"),
     }
-    assert found["finished"] is True
-    assert found["threshold"] == 0.03
-    assert {one["lever"] for one in found["inapplicable"]} == {
+    assert tuning["finished"] is True
+    assert tuning["threshold"] == 0.03
+    assert {lever["lever"] for lever in tuning["inapplicable"]} == {
         *("precision tf32", "precision fp16", "memory_format")
     }
-    assert all(one["reason"] for one in found["inapplicable"])
+    assert all(lever["reason"] for lever in tuning["inapplicable"])
     ids = {result.trial_id for result in load_run("run").results}
-    assert ids == {found["baseline"], *(one["trial_id"] for one in found["tried"])}
-    for one in found["tried"]:
-        assert one["launches"] == 5
-        assert one["failed"] is None
-        assert one["ci95_speedup"][0] < one["speedup"] < one["ci95_speedup"][1]
-        assert 0.0 <= one["p_value"] <= 1.0
-        assert one["loss_change"] == 0.0
-        assert one["smallest_effect_seen"] < 0.03
+    assert ids == {tuning["baseline"], *(lever["trial_id"] for lever in tuning["tried"])}
+    for lever in tuning["tried"]:
+        assert lever["launches"] == 5
+        assert lever["failed"] is None
+        assert lever["ci95_speedup"][0] < lever["speedup"] < lever["ci95_speedup"][1]
+        assert 0.0 <= lever["p_value"] <= 1.0
+        assert lever["loss_change"] == 0.0
+        assert lever["smallest_effect_seen"] < 0.03
 
 
 def test_a_dry_run_shows_the_trials_and_launches_nothing() -> None:
@@ -443,7 +443,7 @@ def test_what_is_slow_alone_may_still_help_others() -> None:
         return made if slow else None
 
     report = tuned({(BF16,): 0.7, (JIT,): 0.9}, "precision", "jit", outcomes=shaky, combine=True)
-    (tried,) = [one for one in tuning_of(report)["tried"] if one["lever"] == "jit True"]
+    (tried,) = [lever for lever in tuning_of(report)["tried"] if lever["lever"] == "jit True"]
     assert (tried["dropped"], tried["launches"], tried["verdict"]) == (True, 2, "inconclusive")
     assert tuning_of(report)["winner"] == ["jit True", "precision bf16"]
     first, *_ = tuning_of(report)["combined"]

@@ -34,38 +34,38 @@ def with_losses(configuration: Configuration, *losses: float) -> Configuration:
     [(0.8, "faster"), (1.25, "slower"), (1.0, "no difference"), (0.995, "no difference")],
 )
 def test_verdicts_of_calm_launches(factor: float, verdict: str) -> None:
-    (found,) = compare_all(
+    (comparison,) = compare_all(
         make_configuration(BASELINE, *CALM), [candidate(1, *times(factor))], threshold=0.03
     )
-    assert found.verdict == verdict
-    assert found.speedup.value == pytest.approx(1.0 / factor)
-    assert found.speedup.low is not None and found.speedup.high is not None
-    assert found.speedup.low < 1.0 / factor < found.speedup.high
+    assert comparison.verdict == verdict
+    assert comparison.speedup.value == pytest.approx(1.0 / factor)
+    assert comparison.speedup.low is not None and comparison.speedup.high is not None
+    assert comparison.speedup.low < 1.0 / factor < comparison.speedup.high
 
 
 def test_a_difference_below_one_percent_is_not_claimed_however_sure() -> None:
     still = (0.01, 0.01, 0.01, 0.01, 0.010000001)
-    (found,) = compare_all(
+    (comparison,) = compare_all(
         make_configuration(BASELINE, *still), [candidate(1, *times(0.995, still))], threshold=0.03
     )
-    assert found.p_value is not None and found.p_value < 1e-6
-    assert found.verdict == "no difference"
+    assert comparison.p_value is not None and comparison.p_value < 1e-6
+    assert comparison.verdict == "no difference"
 
 
 def test_noisy_launches_decide_nothing() -> None:
     noisy = (0.010, 0.014, 0.008, 0.012, 0.011)
-    (found,) = compare_all(
+    (comparison,) = compare_all(
         make_configuration(BASELINE, *noisy), [candidate(1, *times(0.97, noisy))], threshold=0.03
     )
-    assert found.smallest_detectable is not None and found.smallest_detectable > 0.03
-    assert found.verdict == "inconclusive"
+    assert comparison.smallest_detectable is not None and comparison.smallest_detectable > 0.03
+    assert comparison.verdict == "inconclusive"
 
 
 def test_one_launch_of_each_decides_nothing() -> None:
-    (found,) = compare_all(make_configuration(BASELINE, 0.01), [candidate(1, 0.005)], threshold=0.03)
-    assert found.verdict == "inconclusive"
-    assert found.p_value is None
-    assert not found.speedup.has_interval
+    (comparison,) = compare_all(make_configuration(BASELINE, 0.01), [candidate(1, 0.005)], threshold=0.03)
+    assert comparison.verdict == "inconclusive"
+    assert comparison.p_value is None
+    assert not comparison.speedup.has_interval
 
 
 def test_a_claim_must_survive_the_number_of_comparisons() -> None:
@@ -78,14 +78,14 @@ def test_a_claim_must_survive_the_number_of_comparisons() -> None:
     assert alone[0].verdict == "faster"
     assert among[0].p_value == alone[0].p_value
     assert among[0].verdict == "inconclusive"
-    assert {one.verdict for one in among[1:]} == {"no difference"}
+    assert {comparison.verdict for comparison in among[1:]} == {"no difference"}
 
 
 def test_two_slow_launches_on_a_noisy_machine_prove_nothing() -> None:
     noisy = make_configuration(BASELINE, 0.010, 0.014, 0.008, 0.012, 0.011)
-    (found,) = compare_all(noisy, [candidate(1, 0.0125, 0.019)], 0.03)
-    assert found.speedup.high is not None and found.speedup.high > 1.0
-    assert found.verdict == "inconclusive"
+    (comparison,) = compare_all(noisy, [candidate(1, 0.0125, 0.019)], 0.03)
+    assert comparison.speedup.high is not None and comparison.speedup.high > 1.0
+    assert comparison.verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -103,17 +103,17 @@ def test_the_loss_at_the_end_is_compared(
     before: tuple[float, ...], after: tuple[float, ...], change: float, differs: bool
 ) -> None:
     baseline = with_losses(make_configuration(BASELINE, *CALM), *before)
-    (found,) = compare_all(baseline, [with_losses(candidate(1, *CALM), *after)], 0.03)
-    assert found.loss_change == pytest.approx(change)
-    assert found.loss_differs is differs
+    (comparison,) = compare_all(baseline, [with_losses(candidate(1, *CALM), *after)], 0.03)
+    assert comparison.loss_change == pytest.approx(change)
+    assert comparison.loss_differs is differs
 
 
 @pytest.mark.parametrize(("before", "after"), [((), (1.0,)), ((1.0,), ()), ((0.0,), (1.0,))])
 def test_an_unknown_loss_differs_from_nothing(before: tuple[float, ...], after: tuple[float, ...]) -> None:
     baseline = with_losses(make_configuration(BASELINE, *CALM), *before)
-    (found,) = compare_all(baseline, [with_losses(candidate(1, *CALM), *after)], 0.03)
-    assert found.loss_change is None
-    assert not found.loss_differs
+    (comparison,) = compare_all(baseline, [with_losses(candidate(1, *CALM), *after)], 0.03)
+    assert comparison.loss_change is None
+    assert not comparison.loss_differs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +134,8 @@ def test_identical_launches_are_called_different_in_five_of_a_hundred_runs(
     runs, wrong = 1200 // candidates, 0
     for _ in range(runs):
         made = [Made(BASELINE, [draw.gauss(3.0, spread) for _ in range(5)]) for _ in range(1 + candidates)]
-        found = compare_all(made[0], made[1:], threshold=0.03)  # type: ignore[arg-type]
-        wrong += any(one.verdict in ("faster", "slower") for one in found)
+        comparisons = compare_all(made[0], made[1:], threshold=0.03)  # type: ignore[arg-type]
+        wrong += any(comparison.verdict in ("faster", "slower") for comparison in comparisons)
     rate, error = wrong / runs, math.sqrt(0.05 * 0.95 / runs)
     print(f"{candidates} comparisons a run: {wrong} of {runs} runs with a false claim ({rate:.1%})")
     assert 0.05 - 4 * error - 0.015 < rate < 0.05 + 4 * error

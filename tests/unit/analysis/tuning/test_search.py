@@ -72,13 +72,13 @@ def search(read: Callable[[SearchLedger], object], step_s: StepTime) -> tuple[ob
 
 
 def test_launches_are_asked_for_in_rounds_each_in_an_order_of_its_own() -> None:
-    found = asked([], TRIALS, 8)
-    rounds = [found[start : start + 6] for start in range(0, 48, 6)]
+    keys_asked = asked([], TRIALS, 8)
+    rounds = [keys_asked[start : start + 6] for start in range(0, 48, 6)]
     for number, members in enumerate(rounds):
         assert {launch for _, launch in members} == {number}
         assert {trial for trial, _ in members} == {trial.trial_id for trial in TRIALS}
     assert len({tuple(trial for trial, _ in members) for members in rounds}) > 4
-    assert found == asked([], TRIALS, 8)
+    assert keys_asked == asked([], TRIALS, 8)
 
 
 def test_another_seed_is_another_order() -> None:
@@ -90,10 +90,10 @@ def test_another_seed_is_another_order() -> None:
 
 def test_only_what_is_missing_is_asked_for() -> None:
     there = [result(BASELINE, 0, 0.01), result(BASELINE, 2, 0.01), result(CANDIDATES[0], 1, 0.01)]
-    found = asked(there, TRIALS[:2], 3)
+    keys_asked = asked(there, TRIALS[:2], 3)
     first, second = BASELINE.trial_id, CANDIDATES[0].trial_id
-    assert sorted(found) == sorted([(first, 1), (second, 0), (second, 2)])
-    assert [launch for _, launch in found] == [0, 1, 2]
+    assert sorted(keys_asked) == sorted([(first, 1), (second, 0), (second, 2)])
+    assert [launch for _, launch in keys_asked] == [0, 1, 2]
 
 
 def test_each_stage_measures_anew() -> None:
@@ -119,32 +119,35 @@ def test_a_launch_that_is_repeated_keeps_its_number() -> None:
 def test_later_launches_of_a_stage_do_not_change_an_earlier_decision() -> None:
     """The candidate was dropped after two launches; a slow third of the baseline must not bring it back."""
     times = {BASELINE.trial_id: [0.010, 0.010, 0.020, 0.010, 0.010], CANDIDATES[0].trial_id: [0.013, 0.013]}
-    found, results = search(
-        lambda one: singles(one, BASELINE, CANDIDATES[:1], 5, 0.03), lambda trial, n: times[trial.trial_id][n]
+    search_answer, results = search(
+        lambda measured: singles(measured, BASELINE, CANDIDATES[:1], 5, 0.03),
+        lambda trial, n: times[trial.trial_id][n],
     )
-    assert isinstance(found, tuple)
-    assert found[1] == {CANDIDATES[0].trial_id}
+    assert isinstance(search_answer, tuple)
+    assert search_answer[1] == {CANDIDATES[0].trial_id}
     assert len(results) == 7
 
 
 def test_what_is_clearly_worse_is_dropped_after_few_launches() -> None:
     slow, slower, fast = (trial.trial_id for trial in CANDIDATES[:3])
     factors = {slow: 1.1, slower: 1.5, fast: 0.7}
-    found, results = search(
-        lambda one: singles(one, BASELINE, CANDIDATES[:3], 5, 0.03),
+    search_answer, results = search(
+        lambda measured: singles(measured, BASELINE, CANDIDATES[:3], 5, 0.03),
         lambda trial, n: 0.01 * factors.get(trial.trial_id, 1.0),
     )
-    assert isinstance(found, tuple)
-    comparisons, dropped = found
+    assert isinstance(search_answer, tuple)
+    comparisons, dropped = search_answer
     assert dropped == {slower}
     verdicts = {comparison.candidate.trial.trial_id: comparison.verdict for comparison in comparisons}
     assert verdicts == {slow: "slower", slower: "slower", fast: "faster"}
-    counts = {trial: sum(one.trial_id == trial for one in results) for trial in factors}
+    counts = {trial: sum(launch.trial_id == trial for launch in results) for trial in factors}
     assert counts == {slow: 5, slower: SCREENING, fast: 5}
 
 
 def test_fewer_launches_than_screening_takes_are_enough() -> None:
-    _, results = search(lambda one: singles(one, BASELINE, CANDIDATES, 1, 0.03), lambda trial, n: 0.01)
+    _, results = search(
+        lambda measured: singles(measured, BASELINE, CANDIDATES, 1, 0.03), lambda trial, n: 0.01
+    )
     assert len(results) == len(TRIALS)
 
 
@@ -152,29 +155,29 @@ def test_fewer_launches_than_screening_takes_are_enough() -> None:
 def test_a_failed_candidate_is_left_out_and_blocks_nothing(status: str) -> None:
     there = [failure(CANDIDATES[0], 0, status)]
     there += [result(trial, n, 0.01) for trial in (BASELINE, CANDIDATES[1]) for n in range(5)]
-    one = ledger(there)
-    comparisons, dropped = singles(one, BASELINE, CANDIDATES[:2], 5, 0.03)
+    measured = ledger(there)
+    comparisons, dropped = singles(measured, BASELINE, CANDIDATES[:2], 5, 0.03)
     assert [comparison.candidate.trial.trial_id for comparison in comparisons] == [CANDIDATES[1].trial_id]
     assert not dropped
-    assert one.failed == {CANDIDATES[0].trial_id: f"{status}: lost"}
+    assert measured.failed == {CANDIDATES[0].trial_id: f"{status}: lost"}
 
 
 def test_a_baseline_that_never_works_ends_the_search() -> None:
     there = [failure(BASELINE, n) for n in range(2)]
     there += [result(CANDIDATES[0], n, 0.01) for n in range(2)]
-    one = ledger(there)
-    assert singles(one, BASELINE, CANDIDATES[:1], 5, 0.03) == ((), frozenset())
-    assert one.failed == {BASELINE.trial_id: "failed: lost"}
-    assert confirmed(one, BASELINE, BASELINE, 5, 0.03) is None
+    measured = ledger(there)
+    assert singles(measured, BASELINE, CANDIDATES[:1], 5, 0.03) == ((), frozenset())
+    assert measured.failed == {BASELINE.trial_id: "failed: lost"}
+    assert confirmed(measured, BASELINE, BASELINE, 5, 0.03) is None
 
 
 def test_a_launch_that_the_baseline_loses_does_not_lose_the_search() -> None:
     there = [failure(BASELINE, 3), *(result(BASELINE, n, 0.01) for n in (0, 1, 2, 4))]
     there += [result(CANDIDATES[0], n, 0.005) for n in range(5)]
-    one = ledger(there)
-    ((found,), _) = singles(one, BASELINE, CANDIDATES[:1], 5, 0.03)
-    assert found.verdict == "faster"
-    assert one.failed == {}
+    measured = ledger(there)
+    ((comparison,), _) = singles(measured, BASELINE, CANDIDATES[:1], 5, 0.03)
+    assert comparison.verdict == "faster"
+    assert measured.failed == {}
 
 
 def test_an_interrupted_launch_is_made_again() -> None:
@@ -187,11 +190,11 @@ def levers(**factors: float) -> tuple[dict[frozenset[str], Trial], StepTime]:
     """A trial for every set of levers; a factor of `ab` holds where both a and b are on."""
     names = sorted({letter for key in factors for letter in key})
     sets = [
-        frozenset(name for place, name in enumerate(names) if number >> place & 1)
+        frozenset(name for bit, name in enumerate(names) if number >> bit & 1)
         for number in range(1 << len(names))
     ]
-    built = {one: make_trial(seed=number) for number, one in enumerate(sets)}
-    back = {trial.trial_id: one for one, trial in built.items()}
+    built = {names_on: make_trial(seed=number) for number, names_on in enumerate(sets)}
+    back = {trial.trial_id: names_on for names_on, trial in built.items()}
 
     def step_s(trial: Trial, launch: int) -> float:
         time_s = 0.01
@@ -202,8 +205,8 @@ def levers(**factors: float) -> tuple[dict[frozenset[str], Trial], StepTime]:
     return built, step_s
 
 
-def combining(one: SearchLedger, build: Callable[[frozenset[str]], Trial | None]) -> Combining:
-    return Combining(ledger=one, build=build, confirmations=5)
+def combining(search_ledger: SearchLedger, build: Callable[[frozenset[str]], Trial | None]) -> Combining:
+    return Combining(ledger=search_ledger, build=build, confirmations=5)
 
 
 def combined(
@@ -211,12 +214,14 @@ def combined(
 ) -> tuple[frozenset[str], tuple[Attempt, ...]]:
     built, step_s = levers(**factors)
     refused = set(without)
-    found, _ = search(
-        lambda one: combining(one, lambda on: None if on in refused else built[on]).search(best, others),
+    search_answer, _ = search(
+        lambda measured: combining(measured, lambda on: None if on in refused else built[on]).search(
+            best, others
+        ),
         step_s,
     )
-    assert isinstance(found, tuple)
-    kept, attempts = found
+    assert isinstance(search_answer, tuple)
+    kept, attempts = search_answer
     return kept, attempts
 
 
@@ -266,8 +271,8 @@ def test_a_combination_that_fails_is_passed_over() -> None:
     both, alone = built[frozenset("ab")], built[frozenset("a")]
     first = Stage("add", 0)
     there = [failure(both, 0, stage=first), *(result(alone, n, 0.007, first) for n in range(3))]
-    found = combining(ledger(there), lambda on: built[on]).search("a", ["b"])
-    assert found == (frozenset("a"), ())
+    outcome = combining(ledger(there), lambda on: built[on]).search("a", ["b"])
+    assert outcome == (frozenset("a"), ())
 
 
 def test_an_obvious_difference_takes_one_pair_of_launches_and_a_small_one_more() -> None:
@@ -283,9 +288,11 @@ def test_pairs_that_disagree_are_followed_by_a_third_and_then_their_mean_counts(
     def step_s(trial: Trial, launch: int) -> float:
         return times[launch] if trial is both else 0.0070
 
-    found, _ = search(lambda one: combining(one, lambda on: built[on]).search("a", ["b"]), step_s)
-    assert isinstance(found, tuple)
-    kept, attempts = found
+    search_answer, _ = search(
+        lambda measured: combining(measured, lambda on: built[on]).search("a", ["b"]), step_s
+    )
+    assert isinstance(search_answer, tuple)
+    kept, attempts = search_answer
     assert attempts[0].launches == 3
     assert kept == {"a"}  # 5 % on average, but with an error as large
 
@@ -293,7 +300,7 @@ def test_pairs_that_disagree_are_followed_by_a_third_and_then_their_mean_counts(
 def spending(results: Sequence[Result], budget_s: float, slow: Sequence[Trial] = ()) -> SearchLedger:
     """A ledger where every launch took ten seconds."""
     ids = {trial.trial_id for trial in slow}
-    timed = [dataclasses.replace(one, duration_s=10.0) for one in results]
+    timed = [dataclasses.replace(launch, duration_s=10.0) for launch in results]
     return SearchLedger(
         results=timed,
         seed=0,
@@ -311,7 +318,7 @@ def launches_made(read: Callable[[Sequence[Result]], object]) -> list[Key]:
         except LaunchesNeeded as needed:
             results += [answer(launch, 0.01) for launch in needed.launches]
         else:
-            return [one.key for one in results]
+            return [launch.key for launch in results]
 
 
 @pytest.mark.parametrize(("budget_s", "rounds"), [(120.0, 1), (270.0, 2), (700.0, 5), (1e6, 5)])
@@ -324,15 +331,17 @@ def test_looking_at_levers_alone_leaves_most_of_a_budget_to_combining(budget_s: 
     assert len(made) == 4 * rounds
 
 
-@pytest.mark.parametrize(("budget_s", "seen"), [(300.0, False), (500.0, True)])
-def test_what_starts_slowly_is_looked_at_alone_only_where_there_is_time(budget_s: float, seen: bool) -> None:
+@pytest.mark.parametrize(("budget_s", "is_tried"), [(300.0, False), (500.0, True)])
+def test_what_starts_slowly_is_looked_at_alone_only_where_there_is_time(
+    budget_s: float, is_tried: bool
+) -> None:
     slow = CANDIDATES[0]
     made = launches_made(
         lambda results: explore(
             spending(results, budget_s, [slow]), BASELINE, CANDIDATES[:3], 5, 0.03, BEFORE_COMBINING
         )
     )
-    assert (slow.trial_id in {trial for trial, _ in made}) == seen
+    assert (slow.trial_id in {trial for trial, _ in made}) == is_tried
 
 
 def test_combining_stops_where_confirming_would_not_fit_any_more() -> None:
@@ -344,7 +353,7 @@ def test_combining_stops_where_confirming_would_not_fit_any_more() -> None:
         return combining(spending(results, 135.0), lambda on: built[on]).search("a", ["b", "c"])
 
     there = [result(BASELINE, 0, 0.01), result(built[frozenset("a")], 0, 0.007)]
-    there = [dataclasses.replace(one, duration_s=0.0) for one in there]
+    there = [dataclasses.replace(launch, duration_s=0.0) for launch in there]
     with pytest.raises(LaunchesNeeded):
         read([])
     _, attempts = read(there + [result(built[frozenset(on)], 0, 0.01, Stage("add", 0)) for on in ("ab", "a")])
@@ -369,20 +378,20 @@ def test_a_slow_start_is_expected_to_be_faster_the_second_time() -> None:
 
 
 def test_the_winner_is_confirmed_by_launches_that_did_not_choose_it() -> None:
-    found, results = search(
-        lambda one: confirmed(one, BASELINE, CANDIDATES[0], 5, 0.03),
+    comparison, results = search(
+        lambda measured: confirmed(measured, BASELINE, CANDIDATES[0], 5, 0.03),
         lambda trial, n: 0.01 if trial is BASELINE else 0.008,
     )
-    assert {(one.stage, one.round) for one in results} == {(CONFIRM, n) for n in range(5)}
-    assert getattr(found, "verdict", None) == "faster"
+    assert {(launch.stage, launch.round) for launch in results} == {(CONFIRM, n) for n in range(5)}
+    assert getattr(comparison, "verdict", None) == "faster"
 
 
 def test_reading_again_gives_the_same_answer_and_asks_for_nothing() -> None:
-    def read(one: SearchLedger) -> object:
-        comparisons, dropped = singles(one, BASELINE, CANDIDATES, 5, 0.03)
+    def read(search_ledger: SearchLedger) -> object:
+        comparisons, dropped = singles(search_ledger, BASELINE, CANDIDATES, 5, 0.03)
         judged = [(comparison.candidate.trial.trial_id, comparison.verdict) for comparison in comparisons]
         return judged, dropped, [round(comparison.speedup.value, 12) for comparison in comparisons]
 
-    found, results = search(read, lambda trial, n: 0.01 * (1.0 + TRIALS.index(trial) / 20))
-    assert read(ledger(results)) == found
-    assert read(ledger(results[::-1])) == found  # the order of the lines says nothing
+    search_answer, results = search(read, lambda trial, n: 0.01 * (1.0 + TRIALS.index(trial) / 20))
+    assert read(ledger(results)) == search_answer
+    assert read(ledger(results[::-1])) == search_answer  # the order of the lines says nothing
