@@ -19,7 +19,7 @@ class RunEnd:
     """Why a run ended, and what it left undone."""
 
     why: WhyEnded
-    missing: int = 0  # launches that the budget or an interruption left out
+    missing: int | None = None  # launches that were planned and not made; None where that is not known
     budget_s: float | None = None
     next_launch_s: float | None = None  # what the first of them is expected to take
     signal: str | None = None

@@ -48,7 +48,7 @@ def run_campaign(
             break
         tried |= {launch.key for launch in launches}  # one that fails is not tried for ever
         end = campaign.run(dataclasses.replace(plan, chosen=launches, only=None, notes=()))
-    return campaign.notes, end or RunEnd(why="finished")
+    return campaign.notes, end or RunEnd(why="finished", missing=0)
 
 
 def missing_launches(planned: Sequence[Launch], run: Run) -> int:

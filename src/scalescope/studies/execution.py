@@ -70,13 +70,13 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
     folder, plan = _open_folder(study, request, plan)
     try:
         record = _begin(study, request, plan, launcher, folder)
-        notes, end = _measured(study, plan, launcher, folder, watcher, record)
+        notes, end = run_campaign(plan, launcher, folder, watcher, study)
         report = study.present(load_run(folder.path))
         report, unwritten = write_files(report, folder)
         write_run_record(folder.path, dataclasses.replace(record, end=end))
     except BaseException as error:
-        _add_resume_command(error, study, request, folder.path)
         _save_what_is_there(study, error, folder)
+        _add_resume_command(error, study, folder.path)
         raise
     finally:
         folder.close()
@@ -117,22 +117,6 @@ def _begin(study: Study, request: Request, plan: Plan, launcher: Launcher, folde
     return record
 
 
-def _measured(
-    study: Study,
-    plan: Plan,
-    launcher: Launcher,
-    folder: RunFolder,
-    watcher: CampaignWatcher,
-    record: RunRecord,
-) -> tuple[list[str], RunEnd]:
-    """Run the campaign; why it ended is written down also where it ended badly."""
-    try:
-        return run_campaign(plan, launcher, folder, watcher, study)
-    except (Interrupted, ScalescopeError) as error:
-        _write_end(folder.path, record, _end_of(error))
-        raise
-
-
 def _save_what_is_there(study: Study, error: BaseException, folder: RunFolder) -> None:
     """Leave a summary and an end also of a run that was stopped; its error is what a person must see."""
     with contextlib.suppress(Exception):
@@ -142,9 +126,9 @@ def _save_what_is_there(study: Study, error: BaseException, folder: RunFolder) -
         except Exception:
             report = report_of(study, run, ())
         write_files(report, folder)
-    record = read_run_record(folder.path)
-    if record.end is None:
-        _write_end(folder.path, record, _end_of(error))
+    with contextlib.suppress(Exception):
+        record = read_run_record(folder.path)
+        write_run_record(folder.path, dataclasses.replace(record, end=_end_of(error)))
 
 
 def _end_of(error: BaseException) -> RunEnd:
@@ -154,11 +138,6 @@ def _end_of(error: BaseException) -> RunEnd:
     if isinstance(error, RanksLost):
         return RunEnd(why="ranks_lost", message=str(error))
     return RunEnd(why="failed", message=str(error) or repr(error))
-
-
-def _write_end(path: Path, record: RunRecord, end: RunEnd) -> None:
-    with contextlib.suppress(Exception):  # what stopped the run is what the person must see
-        write_run_record(path, dataclasses.replace(record, end=end))
 
 
 def write_files(report: Report, folder: RunFolder) -> tuple[Report, list[str]]:
@@ -183,7 +162,7 @@ def write_files(report: Report, folder: RunFolder) -> tuple[Report, list[str]]:
     return report, notes
 
 
-def _add_resume_command(error: BaseException, study: Study, request: Request, path: Path) -> None:
+def _add_resume_command(error: BaseException, study: Study, path: Path) -> None:
     """Let what stopped a run name the command that continues it."""
     words = shlex.join((study.verb, *study.flags(), "--resume", "--output-dir", str(path)))
     kept = f"finished launches are kept; scalescope {words} continues"
