@@ -19,7 +19,8 @@ from scalescope.launch.attached import launcher as attached
 from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.probing import Node
 from scalescope.launch.telemetry import sampler as sampler_module
-from scalescope.launch.telemetry.sampler import Telemetry, gpus_of, host_ticks, process_ticks
+from scalescope.launch.telemetry.load import HostTicks, host_ticks, process_ticks
+from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import WINDOW, RankRecord
 from scalescope.results.run_folder import RunFolder
@@ -131,9 +132,11 @@ def test_waiting_for_a_disk_is_idle(host: Host) -> None:
     assert all_of(sampler)["cpu"] == {"host_utilization": 0.25}
 
 
-def test_all_kinds_of_work_are_busy_and_guests_are_not_counted_twice(tmp_path: Path) -> None:
+def test_all_kinds_of_work_are_busy_but_what_other_machines_took_and_guests_are_not_counted_twice(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "stat").write_text("cpu  1 2 4 1000 2000 8 16 32 1 0\n")
-    assert host_ticks(tmp_path / "stat") == (63, 3_063)
+    assert host_ticks(tmp_path / "stat") == HostTicks(cores=1, busy=31, steal=32, total=3_063)
 
 
 @pytest.mark.parametrize("name", ["python", "pt main thread", "a) R 1 2 (b", "))((", ""])
@@ -240,6 +243,9 @@ class FakeNvml:
     def read(self, uuid: str) -> dict[str, float]:
         left = self._asked(self.asked_s) and self.states.get(uuid)
         return left.pop(0) if left else {}
+
+    def processes(self, uuid: str) -> tuple[int, ...] | None:
+        return None
 
     def history(self, uuid: str) -> Samples:
         if not self._asked(self.history_s):
