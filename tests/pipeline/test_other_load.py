@@ -64,7 +64,7 @@ def test_a_disturbed_launch_is_kept_repeated_and_does_not_count() -> None:
     assert training["launches"] == 3
     (note,) = [note for note in watcher.notes if note.startswith("Other load")]
     assert "disturbed 1 of 4 launches" in note
-    assert "1 were repeated, 0 remain" in note
+    assert "Repeated: 1; still disturbed: 0" in note
 
 
 def test_without_repeating_it_is_left_out_of_the_estimate() -> None:
@@ -73,7 +73,7 @@ def test_without_repeating_it_is_left_out_of_the_estimate() -> None:
     assert len(launcher.launched) == 3
     (training,) = summary_of(report.path)["results"]["training"]
     assert training["launches"] == 2
-    assert "1 of 3 launches were disturbed by other load and left out" in training["warnings"]
+    assert "other load disturbed 1 of 3 launches; they are left out" in training["warnings"]
 
 
 def test_a_load_that_stays_is_not_waited_for_and_its_launches_are_marked() -> None:

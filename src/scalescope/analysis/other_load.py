@@ -78,12 +78,14 @@ def disturbance_text(load: OtherLoad) -> str:
     """Why a launch counts as disturbed, in words."""
     parts = [load_text(load)] if load.is_present else []
     wait = load.longest_wait
-    if load.uses_cores and wait is not None:
-        parts.append(f"a rank waited {wait:.0%} of its time for a core")
+    if load.uses_cores and load.delays_ranks and wait is not None:
+        parts.append(f"a rank waited {wait * 100:.0f} % of its time for a core")
     if load.gpu_slowed:
-        parts.append(f"heat or its power supply slowed a GPU in {load.gpu_slowed:.0%} of the readings")
+        parts.append(
+            f"heat or its power supply slowed a GPU in {load.gpu_slowed * 100:.0f} % of the readings"
+        )
     if load.gpu_clock_share is not None and load.gpu_clock_share < 1.0 and not parts:
-        parts.append(f"the GPU's clock fell to {load.gpu_clock_share:.0%}")
+        parts.append(f"the GPU's clock fell to {load.gpu_clock_share * 100:.0f} %")
     return ", ".join(parts)
 
 

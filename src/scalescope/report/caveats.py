@@ -33,7 +33,7 @@ def _other_load(configuration: Configuration) -> list[str]:
         return [f"disturbed: {disturbance_text(mean_load(configuration.loads))}"]
     if configuration.left_out:
         launches = len(configuration.launches) + configuration.left_out
-        return [f"{configuration.left_out} of {launches} launches were disturbed by other load and left out"]
+        return [f"other load disturbed {configuration.left_out} of {launches} launches; they are left out"]
     return [load_text(mean_load(configuration.loads))] if mean_load(configuration.loads).is_present else []
 
 
@@ -44,6 +44,6 @@ def disturbance_lines(run: Run) -> tuple[str, ...]:
         return ()
     text = load_text(load.mean) or "other load came and went"
     return (
-        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}): {load.repeated} were "
-        f"repeated, {load.counted} remain disturbed and are left out of every estimate that has others.",
+        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Repeated: {load.repeated}; "
+        f"still disturbed: {load.counted}, left out of every estimate that has others.",
     )

@@ -44,10 +44,12 @@ def _evidence(load: RunLoad) -> list[Evidence]:
         evidence.append(Evidence(name="stolen cores", value=mean.stolen_cores, source="/proc/stat"))
     if mean.longest_wait is not None:
         source = "schedstat of the rank that waited most"
-        evidence.append(Evidence(name="time without a core", value=f"{mean.longest_wait:.0%}", source=source))
+        evidence.append(
+            Evidence(name="time without a core", value=f"{mean.longest_wait * 100:.0f} %", source=source)
+        )
     if mean.pressure is not None:
         evidence.append(
-            Evidence(name="CPU pressure", value=f"{mean.pressure:.0%}", source="/proc/pressure/cpu")
+            Evidence(name="CPU pressure", value=f"{mean.pressure * 100:.0f} %", source="/proc/pressure/cpu")
         )
     if mean.load_average is not None:
         evidence.append(Evidence(name="load average", value=mean.load_average, source="over one minute"))
