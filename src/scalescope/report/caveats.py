@@ -44,6 +44,6 @@ def disturbance_lines(run: Run) -> tuple[str, ...]:
         return ()
     text = load_text(load.mean) or "other load came and went"
     return (
-        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Repeated: {load.repeated}; "
-        f"still disturbed: {load.counted}, left out of every estimate that has others.",
+        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Repeated: "
+        f"{load.repeated}; still disturbed: {load.counted}, left out of every estimate that has others.",
     )
