@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scalescope.errors import CannotRun
+from scalescope.interpreter import python_module
 from scalescope.results.rank_job import RankJob
 
 _ZYGOTE_START_LIMIT_S = 300.0
@@ -51,7 +52,7 @@ class FreshSpawner:
         job_file.write_text(job.to_text(), encoding="utf-8")
         with log.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "scalescope.worker.process.main", str(job_file)],
+                python_module("scalescope.worker.process.main", str(job_file)),
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -74,7 +75,7 @@ class Zygote:
         # One BLAS thread: a thread alive at the fork would be missing in the children.
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "scalescope.worker.process.zygote", str(os.getpid())],
+            python_module("scalescope.worker.process.zygote", str(os.getpid())),
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

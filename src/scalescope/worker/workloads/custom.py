@@ -65,16 +65,38 @@ def _factory(reference: str) -> Callable[..., Any]:
 def _load(source: str) -> ModuleType:
     """Import a file or a module as `python` would in this folder."""
     if not source.endswith(".py"):
-        sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(source)
+        with _importing_from(Path.cwd()):
+            return importlib.import_module(source)
     path = Path(source).resolve()
-    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses and loader processes look up their module
-    spec.loader.exec_module(module)
+    with _importing_from(path.parent, Path.cwd()):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def _importing_from(*folders: Path) -> Iterator[None]:
+    """Search these folders first while the user's code is loaded, afterwards behind the standard library.
+
+    A `profile.py` of the user must not reach later imports of torch; helpers of the user are still found.
+    """
+    entries = list(dict.fromkeys(map(str, folders)))
+    sys.path[:] = [*entries, *(entry for entry in sys.path if entry not in entries)]
+    try:
+        yield
+    finally:
+        others = [entry for entry in sys.path if entry not in entries]
+        end = 1 + max((index for index, entry in enumerate(others) if _is_standard(entry)), default=-1)
+        sys.path[:] = [*others[:end], *entries, *others[end:]]
+
+
+def _is_standard(entry: str) -> bool:
+    """Whether an entry of the path holds the standard library, or its compiled part."""
+    library = Path(contextlib.__file__).parent
+    return Path(entry) in (library, library / "lib-dynload")
 
 
 def _guarded(reference: str, call: Callable[[], Any]) -> Any:

@@ -1,5 +1,6 @@
 """Custom workloads: what a function may request and return, and how its mistakes are reported."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -248,3 +249,12 @@ def test_an_optimizer_that_cannot_be_made_anew_is_refused(monkeypatch: pytest.Mo
             _built(monkeypatch, lambda optimizer=optimizer: (model, data, loss, optimizer))
     model.bias.requires_grad_(False)
     assert _built(monkeypatch, lambda: (model, data, loss, part)).make_optimizer is not None
+
+
+def test_the_folder_of_a_workload_comes_first_only_while_it_is_loaded() -> None:
+    Path("mine.py").write_text("import sys\n\nLOADED_WITH = sys.path[0]\n" + _GOOD)
+    _build("mine.py:build")
+    here = str(Path.cwd())
+    assert here == sys.modules["mine"].LOADED_WITH
+    assert sys.path.count(here) == 1
+    assert sys.path.index(here) > sys.path.index(str(Path(contextlib.__file__).parent))
