@@ -13,6 +13,7 @@ from rich.text import Text
 
 from scalescope.report.render.text import body_lines, detail_lines
 from scalescope.report.section import Section, Table
+from scalescope.results.printable import printable
 
 _PIPED_WIDTH = 160  # a file has no width of its own; wide enough for every table
 _UNLIMITED = 100_000
@@ -45,15 +46,6 @@ def show(sections: Iterable[Section], target: Console, *, verbose: bool = False)
             target.print(_fitting(section.table, target, verbose))
         for line in lines:
             target.print(Text(printable(str(line))), soft_wrap=True)
-
-
-def printable(text: str) -> str:
-    """The text with control characters spelled out: names and messages must not drive the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
-    )
 
 
 def _fitting(table: Table, target: Console, verbose: bool) -> RichTable:

@@ -14,6 +14,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.heartbeat import RankStage
+from scalescope.results.printable import printable
 from scalescope.results.rank_job import RankJob
 from scalescope.results.trace import trace_name
 from scalescope.worker.process.out_of_memory import is_out_of_memory
@@ -126,7 +127,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, BadInput):
         text = str(error)
     return {
-        "message": text.splitlines()[0][:500],
+        "message": printable(" ".join(text.splitlines()[:1]))[:500],
         "out_of_memory": is_out_of_memory(error),
         "bad_input": isinstance(error, BadInput),
         "at_monotonic_s": time.monotonic(),
