@@ -49,7 +49,13 @@ class FreshSpawner:
     def start(self, job: RankJob, environment: dict[str, str], log: Path) -> RankProcess:
         job = dataclasses.replace(job, parent=os.getpid())
         job_file = self._directory / f"job-{job.rank}.json"
-        job_file.write_text(job.to_text(), encoding="utf-8")
+        try:
+            job_file.write_text(job.to_text(), encoding="utf-8")
+            return self._start(job_file, environment, log)
+        except OSError as error:
+            raise SpawnFailed(f"a rank could not be started: {error.strerror}") from None
+
+    def _start(self, job_file: Path, environment: dict[str, str], log: Path) -> RankProcess:
         with log.open("ab") as output:
             return subprocess.Popen(
                 python_module("scalescope.worker.process.main", str(job_file)),
