@@ -173,9 +173,9 @@ class Supervisor:
     def _overdue(self) -> Outcome | None:
         now = time.monotonic()
         for rank in self._ranks:
-            if rank.exit_code is not None or rank.stage == RankStage.DONE:
+            if rank.exit_code is not None:
                 continue
-            if rank.stage == RankStage.TEARDOWN:
+            if rank.stage >= RankStage.TEARDOWN:  # also once it is done: it may block while it exits
                 if self._all_leaving() and now - self._last_to_leave() > self._limits.teardown_timeout:
                     return self._teardown_hang()
             elif now - self._waiting_since(rank) > self._time_limit_s(rank):

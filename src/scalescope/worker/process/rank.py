@@ -17,6 +17,7 @@ from scalescope.results.heartbeat import RankStage
 from scalescope.results.printable import printable
 from scalescope.results.rank_job import RankJob
 from scalescope.results.trace import trace_name
+from scalescope.worker.process.faults import fault_of
 from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 
@@ -40,6 +41,9 @@ def run_rank(job: RankJob) -> int:
         return 1
     leave()
     position.enter(RankStage.DONE)
+    fault = fault_of(job.rank)
+    if fault is not None:
+        fault.at_stage("exit")
     return 0
 
 
@@ -59,7 +63,6 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         device_identity,
         device_name,
     )
-    from scalescope.worker.process.faults import fault_of
     from scalescope.worker.process.group import Group, join, shared_device
 
     trial = Trial(settings=job.settings)
