@@ -90,6 +90,18 @@ def build():
 """
 
 
+_HOOKED = """
+def build():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def report(optimizer, arguments, keywords):
+        print("hook of", sum(len(group["params"]) for group in optimizer.param_groups), flush=True)
+
+    optimizer.register_step_pre_hook(report)
+    return model, [(torch.zeros(2), torch.zeros(2))] * 32, nn.functional.mse_loss, optimizer"""
+
+
 def _write(directory: Path, name: str, source: str) -> None:
     (directory / name).parent.mkdir(exist_ok=True)
     (directory / name).write_text(_IMPORTS + source + "\n")
@@ -209,3 +221,14 @@ def test_what_a_workload_prints_is_in_the_logs(trained: FinishedRun) -> None:
     printing = _result_of(trained, _REFERENCES["printing"])
     assert "out of build" in trained.log(printing, 0) and "out of build" in trained.log(printing, 1)
     assert "out of build" not in trained.stdout
+
+
+def test_hooks_of_the_optimizer_run_once_per_step_with_every_strategy(run_here: RunsHere) -> None:
+    _write(run_here.directory, "hooked.py", _HOOKED)
+    strategies = ("ddp", "scratch_ddp", "zero1", "fsdp")
+    flags = ("--batch-size=4", "--repeats=1", "--workload=hooked.py:build")
+    run = run_here("train", *_SHORT, *flags, f"--strategy={','.join(strategies)}")
+    assert (run.returncode, run.stderr) == (0, "")
+    for strategy in strategies:
+        lines = run.log(run.only(strategy=strategy), 1).splitlines()
+        assert lines.count("hook of 2") == 8, strategy

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput
+from scalescope.worker.training.optimizer_hooks import copy_hooks
 from scalescope.worker.training.step import BuildContext, Data, OptimizerFactory, Workload
 
 _EXPECTED = "(model, data, loss) or (model, data, loss, optimizer)"
@@ -215,7 +216,9 @@ def _optimizer_factory(reference: str, model: nn.Module, optimizer: Any) -> Opti
     }
 
     def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        return kind(parameters, **options)
+        rebuilt = kind(parameters, **options)
+        copy_hooks(optimizer, rebuilt)
+        return rebuilt
 
     return make
 

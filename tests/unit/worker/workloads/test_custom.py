@@ -229,6 +229,19 @@ def test_an_optimizer_is_made_anew_with_its_options(monkeypatch: pytest.MonkeyPa
     assert made.param_groups[0]["params"][0].shape == (3,)
 
 
+def test_an_optimizer_made_anew_keeps_its_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, loss = _parts()
+    given = torch.optim.SGD(model.parameters(), lr=0.1)
+    called: list[tuple[str, Any]] = []
+    given.register_step_pre_hook(lambda optimizer, *_: called.append(("before", optimizer)))
+    given.register_step_post_hook(lambda optimizer, *_: called.append(("after", optimizer)))
+    make = _built(monkeypatch, lambda: (model, data, loss, given)).make_optimizer
+    assert make is not None
+    made = make(iter([nn.Parameter(torch.zeros(3))]))
+    made.step()
+    assert called == [("before", made), ("after", made)]
+
+
 def test_a_function_that_makes_the_optimizer_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adagrad(list(parameters))
