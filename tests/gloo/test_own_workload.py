@@ -102,6 +102,20 @@ def build():
     return model, [(torch.zeros(2), torch.zeros(2))] * 32, nn.functional.mse_loss, optimizer"""
 
 
+_BAD_BATCH = """
+class Samples(torch.utils.data.IterableDataset):
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __iter__(self):
+        for number in range(10_000):
+            value = float("nan") if (self.rank, number) == (1, 9) else 0.5
+            yield torch.full((2,), value), torch.zeros(2)
+
+def build(rank):
+    return nn.Linear(2, 2), Samples(rank), nn.functional.mse_loss"""
+
+
 def _write(directory: Path, name: str, source: str) -> None:
     (directory / name).parent.mkdir(exist_ok=True)
     (directory / name).write_text(_IMPORTS + source + "\n")
@@ -232,3 +246,13 @@ def test_hooks_of_the_optimizer_run_once_per_step_with_every_strategy(run_here: 
     for strategy in strategies:
         lines = run.log(run.only(strategy=strategy), 1).splitlines()
         assert lines.count("hook of 2") == 8, strategy
+
+
+def test_a_loss_that_is_not_a_number_in_the_warm_up_is_reported_where_it_arose(run_here: RunsHere) -> None:
+    _write(run_here.directory, "bad_batch.py", _BAD_BATCH)
+    flags = ("--batch-size=4", "--repeats=1", "--workload=bad_batch.py:build")
+    for batches, step in ((1, 2), (2, 1)):  # sample 9 is in batch 2: the first of two batches of step 1
+        run = run_here("train", *_SHORT, *flags, f"--accumulation-steps={batches}")
+        assert run.returncode == 6
+        (result,) = run.results
+        assert (result["status"], result["rank"], result["step"]) == ("invalid", 1, step)
