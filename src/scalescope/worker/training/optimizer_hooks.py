@@ -11,13 +11,13 @@ from scalescope.errors import BadInput
 def copy_hooks(source: Optimizer, target: Optimizer) -> None:
     """Give `target` the hooks of `source`, except those that its own constructor registered already."""
     for name, hooks in _hooks_of(source).items():
-        own = _hooks_of(target).get(name)
-        if own is None and hooks:
+        registered = _hooks_of(target).get(name)
+        if registered is None and hooks:
             raise BadInput(
                 f"the hooks of {type(source).__name__} cannot be kept: {type(target).__name__} has no {name}"
             )
-        if own is not None:
-            own.update(list(hooks.items())[len(own) :])
+        if registered is not None:
+            registered.update(list(hooks.items())[len(registered) :])
 
 
 def move_hooks(source: Optimizer, target: Optimizer) -> None:
