@@ -132,7 +132,7 @@ FUNCTIONS = {
     ("worker/memory/device_memory.py", "_guarded"): FOREIGN_ERROR,
     ("worker/memory/forecast.py", "_forecast_variant"): FOREIGN_ERROR,
     ("worker/memory/forecast.py", "_times_that_fit"): KEY,
-    ("worker/process/rank.py", "describe_error"): FOREIGN_ERROR,
+    ("worker/process/rank.py", "_first_statement"): FOREIGN_ERROR,
     ("worker/process/zygote.py", "serve"): PROTOCOL,
     ("worker/strategies/scratch_ddp.py", "__init__"): "a tensor, not text",
     ("worker/training/assembly.py", "_check_same_on_all_ranks"): KEY,

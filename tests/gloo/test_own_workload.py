@@ -116,6 +116,19 @@ def build(rank):
     return nn.Linear(2, 2), Samples(rank), nn.functional.mse_loss"""
 
 
+_UNUSED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+def build():
+    return Model(), [(torch.zeros(2), torch.zeros(2))] * 64, nn.functional.mse_loss"""
+
+
 def _write(directory: Path, name: str, source: str) -> None:
     (directory / name).parent.mkdir(exist_ok=True)
     (directory / name).write_text(_IMPORTS + source + "\n")
@@ -256,3 +269,18 @@ def test_a_loss_that_is_not_a_number_in_the_warm_up_is_reported_where_it_arose(r
         assert run.returncode == 6
         (result,) = run.results
         assert (result["status"], result["rank"], result["step"]) == ("invalid", 1, step)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_parameters_without_a_gradient_are_named_with_the_flag_that_allows_them(
+    run_here: RunsHere, strategy: str
+) -> None:
+    _write(run_here.directory, "unused.py", _UNUSED)
+    flags = ("--batch-size=4", "--repeats=1", "--workload=unused.py:build", f"--strategy={strategy}")
+    refused = _refused(run_here, *flags)
+    assert (
+        "4 of the model's parameters get no gradient (first.weight, first.bias, second.weight and 1 more)"
+        in (refused.stderr)
+    )
+    assert "--find-unused-parameters" in refused.stderr
+    assert run_here("train", *_SHORT, *flags, "--find-unused-parameters").returncode == 0

@@ -23,6 +23,7 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
+from scalescope.worker.training.failures import explained
 from scalescope.worker.training.feeding import Feed, PeekableBatches
 from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.measurements import Measurements
@@ -80,7 +81,8 @@ def prepared(
         if workload.make_optimizer is not None and not options.stand_in:
             measurements.counters["own_optimizer"] = type(step.optimizer).__name__
         schedule = _schedule_of(options, feed, step.accumulation_steps)
-        yield TrainingRun(workload, step, feed, device, position, fault, schedule)
+        with explained(step, feed.batches, position):
+            yield TrainingRun(workload, step, feed, device, position, fault, schedule)
     finally:
         feed.close()
 

@@ -22,6 +22,7 @@ from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 
 _CLONE_NEWNET = 0x40000000
+_LONGEST_MESSAGE = 1000
 
 
 def run_rank(job: RankJob) -> int:
@@ -130,9 +131,19 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, BadInput):
         text = str(error)
     return {
-        "message": printable(" ".join(text.splitlines()[:1]))[:500],
+        "message": printable(_first_statement(text))[:_LONGEST_MESSAGE],
         "out_of_memory": is_out_of_memory(error),
         "bad_input": isinstance(error, BadInput),
         "at_monotonic_s": time.monotonic(),
         "at_wall_s": time.time(),
     }
+
+
+def _first_statement(text: str) -> str:
+    """The first line, and those it continues on: a line that ends in a blank or a comma is not the end."""
+    lines = []
+    for line in text.splitlines():
+        lines.append(line.strip())
+        if not line.endswith((" ", ",")):
+            break
+    return " ".join(lines)

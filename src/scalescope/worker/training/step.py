@@ -88,6 +88,7 @@ class Step:
     accumulation_steps: int = 1
     samples: Callable[[], dict[str, list[float]]] = dict  # read after the last step
     watch: DdpWatch | None = None  # only for DDP
+    explain_failure: Callable[[RuntimeError, Batch], str | None] = lambda error, batch: None
 
 
 def plain_step(

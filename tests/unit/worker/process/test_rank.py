@@ -17,3 +17,12 @@ def test_a_message_is_one_line_that_can_be_printed_and_stored() -> None:
         "OSError: no /data/\\udcff.bin\\x1b[31m\\x00"
     )
     assert describe_error(BadInput(""))["message"] == ""
+
+
+def test_a_message_that_goes_on_in_the_next_line_is_not_cut_there() -> None:
+    error = RuntimeError(
+        "parameters were not used, \nwhich you can allow by \npassing an argument.\nSee more"
+    )
+    assert describe_error(error)["message"] == (
+        "RuntimeError: parameters were not used, which you can allow by passing an argument."
+    )
