@@ -1,6 +1,56 @@
 """Text that any file and terminal can take, whatever a library or a user's code put into a message."""
 
-from typing import Any
+import codecs
+
+# For terminals and files without these characters; a letter of a name stays unknown rather than wrong.
+_IN_ASCII = {
+    **dict.fromkeys("−–—‐‑", "-"),
+    "×": "x",
+    "÷": "/",
+    "·": "-",
+    "•": "-",
+    "…": "...",
+    "±": "+/-",
+    "√": "sqrt",
+    "²": "^2",
+    "³": "^3",
+    "µ": "u",
+    "μ": "u",
+    "α": "alpha",
+    "Δ": "delta",
+    "°": "deg",
+    "≥": ">=",
+    "≤": "<=",
+    "≈": "~",
+    "≠": "!=",
+    "→": "->",
+    "←": "<-",
+    "↔": "<->",
+    "⇒": "=>",
+    "█": "#",
+    "▏": "|",
+    "│": "|",
+    "─": "-",
+    "✓": "ok",
+    **dict.fromkeys("‘’", "'"),
+    **dict.fromkeys("“”„", '"'),
+    **dict.fromkeys("\u00a0\u2009\u202f", " "),
+}
+IN_ASCII = "scalescope.in_ascii"  # the name under which encoders replace what they lack
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(letter, "?") for letter in lacking), error.end
+
+
+codecs.register_error(IN_ASCII, _replace)
+
+
+def in_encoding(text: str, encoding: str) -> str:
+    """The text as it appears in an encoding: characters that this lacks are written with others."""
+    return text.encode(encoding, IN_ASCII).decode(encoding)
 
 
 def printable(text: str) -> str:
@@ -12,7 +62,7 @@ def printable(text: str) -> str:
     )
 
 
-def encodable(value: Any) -> Any:
+def encodable(value: object) -> object:
     """The same JSON value with lone surrogates spelled out: UTF-8 and strict JSON readers refuse them."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
