@@ -118,6 +118,7 @@ FUNCTIONS = {
     ("studies/report.py", "_texts"): NAME,
     ("studies/report.py", "_why_nothing"): LAYOUT,
     ("studies/scaling/run.py", "from_flags"): USER_SYNTAX,
+    ("studies/slurm/job.py", "_last_error"): OTHER_PROGRAM,
     ("studies/slurm/job.py", "_log_of"): LAYOUT,
     ("studies/slurm/queue.py", "tell"): PROTOCOL,
     ("studies/trace/profiling.py", "_check"): USER_SYNTAX,
