@@ -13,16 +13,22 @@ pytestmark = pytest.mark.gloo
 _BROKEN = ("profile", "random", "torch", "numpy", "json")
 _WORKLOAD = """
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 import beside
 import in_working_folder
 
+class Batches(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.zeros(4, 4), torch.zeros(4, 2)
+
 def build():
     import loaded_late
 
-    model = torch.nn.Linear(4, 2)
-    samples = [(torch.randn(4), torch.randn(2)) for _ in range(64)]
-    return model, samples, torch.nn.functional.mse_loss
+    # Not made by fork: the loader's process is an interpreter of its own.
+    loader = DataLoader(Batches(), batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    return torch.nn.Linear(4, 2), loader, torch.nn.functional.mse_loss
 """
 
 

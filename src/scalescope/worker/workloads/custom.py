@@ -98,9 +98,10 @@ def _load(source: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _importing_from(*folders: Path) -> Iterator[None]:
-    """Search these folders first while the user's code is loaded, afterwards behind the standard library.
+    """Search these folders first while the user's code is loaded.
 
-    A `profile.py` of the user must not reach later imports of torch; helpers of the user are still found.
+    Afterwards the first comes behind the standard library and the others last: a `profile.py` of the user
+    must not reach later imports of torch, and a `torch.py` in the working folder no process of a loader.
     """
     entries = list(dict.fromkeys(map(str, folders)))
     sys.path[:] = [*entries, *(entry for entry in sys.path if entry not in entries)]
@@ -109,7 +110,7 @@ def _importing_from(*folders: Path) -> Iterator[None]:
     finally:
         others = [entry for entry in sys.path if entry not in entries]
         end = 1 + max((index for index, entry in enumerate(others) if _is_standard(entry)), default=-1)
-        sys.path[:] = [*others[:end], *entries, *others[end:]]
+        sys.path[:] = [*others[:end], *entries[:1], *others[end:], *entries[1:]]
 
 
 def _is_standard(entry: str) -> bool:
