@@ -8,7 +8,7 @@ from scalescope.report.numbers import MISSING, data_size, percent, significant
 from scalescope.report.section import Table
 
 Kind = Literal["lines", "bars", "stacked", "forest", "distribution", "timeline"]
-Role = Literal["data", "ideal", "reference"]
+Role = Literal["data", "ideal", "reference", "not significant"]
 _MOST_ROWS = 200  # of a table behind a figure; results.json has everything
 
 
@@ -24,6 +24,7 @@ class Series:
     high: tuple[float | None, ...] = ()
     role: Role = "data"
     colour: int | None = None  # a fixed number, where it must look the same in every figure
+    begin: tuple[float, ...] = ()  # of a stack's segments: their left ends; else they follow each other
     row: int = 0  # of a timeline: which of the panel's names it belongs to
     in_legend: bool = True  # False for a line drawn again without a name; it has no column in the table
 

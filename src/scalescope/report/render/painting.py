@@ -107,7 +107,8 @@ def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
 
 def _plain(value: float, position: object = None) -> str:
     """A tick's number without powers of ten."""
-    return significant(value, 12) if abs(value) < 1.0 else f"{value:,.12g}"
+    text = significant(abs(value), 12) if abs(value) < 1.0 else f"{abs(value):,.12g}"
+    return f"−{text}" if value < 0.0 else text
 
 
 def _bars(axes: Any, panel: Panel, room_in: float) -> None:
@@ -158,21 +159,44 @@ def _name_rows(axes: Any, names: Sequence[str], room_in: float) -> None:
 
 
 def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
-    """Rows from left to right; a part below zero has no length, and its value is in the table only."""
-    ends = [0.0] * len(panel.names)
-    for index, drawn in enumerate(panel.series):
-        number = index if drawn.colour is None else drawn.colour
+    """Rows of segments: to the right of zero, or to its left where they are negative; a short line across
+    each row is its ideal."""
+    for (left, right), (index, drawn) in zip(segment_ends(panel), enumerate(panel.series), strict=True):
         rows = [int(x) for x in drawn.x]
-        lengths = [max(0.0, y) for y in drawn.y]
+        if drawn.role == "ideal":
+            low, high = [row - 0.42 for row in rows], [row + 0.42 for row in rows]
+            axes.vlines(drawn.y, low, high, colors=INK, linewidth=1.4, label=_clean(drawn.label))
+            continue
+        number = index if drawn.colour is None else drawn.colour
+        faint = drawn.role == "not significant"
         axes.barh(
-            rows, lengths, left=[ends[row] for row in rows], height=0.62, color=_colour(number),
-            hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.5,
-            label=_clean(drawn.label),
+            rows, [end - begin for begin, end in zip(left, right, strict=True)], left=left, height=0.62,
+            color=GRID if faint else _colour(number),
+            hatch="" if faint else _HATCHES[number % len(_HATCHES)], edgecolor=FAINT if faint else PAPER,
+            linewidth=0.5, label=_clean(drawn.label),
         )  # fmt: skip
-        for row, length in zip(rows, lengths, strict=True):
-            ends[row] += length
+    if any(value < 0.0 for drawn in panel.series for value in drawn.y):
+        axes.axvline(0.0, color=INK, linewidth=0.8)
     _name_rows(axes, panel.names, room_in)
     axes.xaxis.set_major_formatter(_plain)
+
+
+def segment_ends(panel: Panel) -> list[tuple[list[float], list[float]]]:
+    """Left and right ends of every series' segments; those without a begin follow each other."""
+    lefts, rights = [0.0] * len(panel.names), [0.0] * len(panel.names)
+    ends = []
+    for drawn in panel.series:
+        left, right = [], []
+        for index, (x, value) in enumerate(zip(drawn.x, drawn.y, strict=True)):
+            row = int(x)
+            follows = rights[row] if value >= 0.0 else lefts[row] + value
+            begin = drawn.begin[index] if drawn.begin else follows
+            left.append(begin)
+            right.append(begin + abs(value))
+            if drawn.role != "ideal":
+                lefts[row], rights[row] = min(lefts[row], begin), max(rights[row], right[-1])
+        ends.append((left, right))
+    return ends
 
 
 def _forest(axes: Any, panel: Panel, room_in: float) -> None:
