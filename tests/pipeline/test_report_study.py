@@ -12,7 +12,7 @@ import pytest
 from scalescope.cli import app
 from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.report.render import drawing, page
-from scalescope.studies.report import ReportOptions, report
+from scalescope.studies.report import FORMATS, ReportOptions, report
 from tests.made_runs import VERBS, make_failures, make_runs
 
 FIGURES = {
@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(runs: Path) -> Path:
     out = runs.parent / "out"
-    report([runs], out, ReportOptions())
+    report([runs], out, ReportOptions(formats=FORMATS))
     return out
 
 
@@ -46,6 +46,20 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 def test_every_figure_is_there_in_every_format(made: Path) -> None:
     written = {path.name for path in (made / "figures").iterdir()}
     assert written >= {f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg", "pdf")}
+
+
+def test_figure_files_are_written_when_they_are_asked_for(
+    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folders = {}
+    for name, flags in {"plain": [], "figures": ["--figures"]}.items():
+        with pytest.raises(SystemExit) as leaving:
+            app.main(["report", str(runs / "comm"), "--out", str(tmp_path / name), *flags])
+        assert leaving.value.code == 0
+        folders[name] = {path.name for path in (tmp_path / name).iterdir()}
+    assert folders["plain"] == {"report.html", "tables", "performance_report.txt", "report.json"}
+    assert folders["figures"] - folders["plain"] == {"figures"}
+    assert "<svg" in (tmp_path / "plain" / "report.html").read_text()
 
 
 def test_every_table_is_there(made: Path) -> None:
@@ -171,6 +185,7 @@ def test_a_run_of_failures_alone_is_refused_with_the_first(tmp_path: Path) -> No
     [
         ({"formats": ("docx",)}, "--format: 'docx' is not one of html, figures"),
         ({"width": "poster"}, "--width: 'poster' is not one of column, page"),
+        ({"width": "column"}, "--width is about figure files; add --figures"),
         ({"by": "flavour"}, "--by: no trial has a setting 'flavour'"),
         ({"datasets": ("mnist",)}, "--datasets: no run has 'mnist'; there are mlp, imdb"),
     ],

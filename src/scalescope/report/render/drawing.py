@@ -73,7 +73,7 @@ def _drawn(figure: Figure, width: str, *, titled: bool = True) -> Iterator[Any]:
     with in_style(_style()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name may have letters that the font has not
         drawn = _draw(new_figure, figure, width, titled=titled)
-        drawn.draw_without_rendering()
+        drawn.get_layout_engine().execute(drawn)
         drawn.set_layout_engine(None)  # or every format would do the layout again
         yield drawn
 
