@@ -130,6 +130,7 @@ def speedup_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
         y_label=f"speedup over {counted(least, 'rank')}",
         series=(*series, ideal),
         x_log=True,
+        y_log=True,
     )
 
 
