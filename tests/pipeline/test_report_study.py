@@ -1,8 +1,11 @@
 """`report` from run folders to files, and one line for what cannot be shown."""
 
 import csv
+import html
 import io
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +15,8 @@ import pytest
 from scalescope.cli import app
 from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.report.render import drawing, page
-from scalescope.studies.report import FORMATS, ReportOptions, report
+from scalescope.results.run import load_run
+from scalescope.studies.report import FORMATS, ReportOptions, page_of, report
 from tests.made_runs import VERBS, make_failures, make_runs
 
 FIGURES = {
@@ -281,3 +285,24 @@ def test_a_broken_summary_is_left_out_of_the_report(tmp_path: Path) -> None:
     (folder / "results.json").write_text('{"value": NaN}')
     report([folder], tmp_path / "out", ReportOptions(formats=("json",)))
     assert json.loads((tmp_path / "out" / "report.json").read_text())["runs"] == {"comm": None}
+
+
+def test_every_command_of_the_page_can_be_pasted_into_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_runs(tmp_path / "my proj ünï & 'co'", ["scale", "comm"])
+    out = tmp_path / "out"
+    report([root], out, ReportOptions(formats=("html",)))
+    monkeypatch.chdir(root)
+    pages = [(out / "report.html").read_text(), page_of(load_run(Path("scale")))]
+    for text in pages:
+        commands = re.findall(r'(?:<code>|<p class="command">)(scalescope .*?)</', text)
+        assert len(commands) > 4
+        files = [
+            Path(word)
+            for command in commands
+            for word in shlex.split(html.unescape(command))
+            if word.endswith(".yaml")
+        ]
+        assert len(files) > 2
+        assert all(file.is_absolute() and file.is_file() for file in files)

@@ -1,5 +1,6 @@
 """`report`: from run folders everything a person would show: a page, figures, tables."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,8 +77,8 @@ def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> W
 
 
 def page_of(run: Run) -> str:
-    """The page of one run, as text."""
-    report_input = _input_of([run], ReportOptions())
+    """The page of one run, as text; its commands name the run by its whole path."""
+    report_input = _input_of([dataclasses.replace(run, path=run.path.absolute())], ReportOptions())
     return page(chapters_of(report_input), report_input.title, 1)
 
 

@@ -30,10 +30,13 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         name="scaling",
         title="Scaling",
         order=30,
-        sections=titled_by_run((analyzed, _section(analyzed)) for analyzed in analyzed_runs),
+        sections=titled_by_run(report_input, ((analyzed, _section(analyzed)) for analyzed in analyzed_runs)),
         figures=titled_by_run(
-            (analyzed, _figure(analyzed, number, report_input.by))
-            for number, analyzed in enumerate(analyzed_runs)
+            report_input,
+            (
+                (analyzed, _figure(analyzed, number, report_input.by))
+                for number, analyzed in enumerate(analyzed_runs)
+            ),
         ),
     )
 

@@ -18,7 +18,7 @@ from scalescope.report.section import Section
 _MOST = 3  # runs with a waterfall each
 _MOST_LINES = 12  # sentences; the rest is folded
 _MOST_BARS = 24  # of those that lose most
-_GAINS = "Left of zero: what made the ranks faster. What is right of zero minus what is left of it is N."
+_GAINS = "Left of zero: negative terms. What is right of zero minus what is left of it is N."
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
@@ -37,9 +37,12 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     details = (*sentences[_MOST_LINES:], *(nothing if sentences else ()))
     drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
     sections = titled_by_run(
-        (analyzed, section) for analyzed in drawn for section in waterfall_sections(analyzed.rows)
+        report_input,
+        ((analyzed, section) for analyzed in drawn for section in waterfall_sections(analyzed.rows)),
     )
-    figures = titled_by_run((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(drawn))
+    figures = titled_by_run(
+        report_input, ((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(drawn))
+    )
     return Chapter(
         name="verdict",
         title="Summary",

@@ -79,8 +79,8 @@ def value_text(panel: Panel, series: Series, number: int) -> str:
     """One value with its name, as a sentence part: `batch 64, ranks 4: efficiency, % 82.2 [81.9, 82.5]`."""
     x, y = series.x[number], series.y[number]
     if panel.kind == "lines":
-        place = f"{panel.x_label} {shown_place(panel, x)}".strip()
-        return f"{series.label}, {place}: {panel.y_label} {shown_value(y, series.interval(number))}"
+        position = f"{panel.x_label} {shown_place(panel, x)}".strip()
+        return f"{series.label}, {position}: {panel.y_label} {shown_value(y, series.interval(number))}"
     if panel.kind in ("bars", "stacked"):
         return f"{shown_place(panel, x)}: {series.label} {shown_value(y, series.interval(number))}"
     if panel.kind == "forest":
