@@ -105,7 +105,7 @@ def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
     getattr(axes, f"set_{which}scale")("log")
     between: tuple[float, ...] = (1,) if ratio >= 100.0 else (1, 2, 3, 5)
     if ratio < 5.0:
-        between = (1, 1.5, *range(2, 10)) if ratio >= 2.5 else (1, 1.2, 1.4, 1.7, 2, 2.5, *range(3, 10))
+        between = (1, 1.5, 2, 3, 4, 5, 7) if ratio >= 2.5 else (1, 1.2, 1.4, 1.7, 2, 2.5, *range(3, 10))
     axis.set_major_locator(LogLocator(base=10, subs=between))
     axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(_plain)
@@ -236,6 +236,7 @@ def _distribution(axes: Any, panel: Panel, room_in: float) -> None:
         axes.plot(middle, row, "|", color=INK, markersize=10, markeredgewidth=1.4)
         around = axes.barh(row, highest - lowest, left=lowest, height=0.7, color="none", zorder=5)
         around[0].set_gid(_mark(axes, row, 0))
+        around[0].sticky_edges.x.clear()  # or the axis would begin at the shortest step
     _name_rows(axes, [series.label for series in panel.series], room_in)
     values = [y for series in panel.series for y in series.y]
     if panel.x_log and min(values, default=0.0) > 0.0:
