@@ -261,3 +261,19 @@ def _profile(trial: Trial, step: TracedStep) -> TraceProfile:
         trial=trial, files={}, ranks=ranks, unread={}, untraced_step_s=None, traced_step_s=0.1,
         ddp_overlap=None, bucket_bytes=None,
     )  # fmt: skip
+
+
+def test_disturbed_launches_are_marked_and_repeated_ones_are_listed() -> None:
+    busy = {"load": {"cores": 2, "other_cores": 1.5, "rank_waits": [0.5]}}
+    run = make_run(make_trials(), 2)
+    first, second = run.results
+    disturbed = dataclasses.replace(first, telemetry=busy)
+    run = dataclasses.replace(
+        run,
+        results=(first, dataclasses.replace(second, telemetry=busy)),
+        replaced=(disturbed,),
+    )
+    chapter = trials.chapter(report_input(run))
+    assert chapter is not None and chapter.sections[0].table is not None
+    listed = [(row[2], row[4]) for row in chapter.sections[0].table.rows]
+    assert listed == [("0", "ok"), ("1", "ok, disturbed"), ("0", "ok, disturbed and repeated")]

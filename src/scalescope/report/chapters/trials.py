@@ -24,7 +24,11 @@ _LEFT = frozenset(("run", "trial", "configuration", "status", "reason"))
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
-    pairs = [(analyzed, result) for analyzed in report_input.analyzed_runs for result in analyzed.run.results]
+    pairs = [
+        (analyzed, result)
+        for analyzed in report_input.analyzed_runs
+        for result in (*analyzed.run.results, *analyzed.run.replaced)
+    ]
     if not pairs:
         return None
     names = {analyzed.name: _names(analyzed.run) for analyzed in report_input.analyzed_runs}
@@ -45,7 +49,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 def _names(run: Run) -> dict[str, str]:
     """The name of every trial: its label with its ablation, and what differs between equal labels."""
-    trials = {result.trial_id: result.trial for result in run.results}
+    trials = {result.trial_id: result.trial for result in (*run.results, *run.replaced)}
     unique = list(trials.values())
     labels = disambiguate([trial.label for trial in unique], unique, [str(trial.device) for trial in unique])
     return dict(zip(trials, labels, strict=True))
@@ -58,12 +62,20 @@ def _row(analyzed: AnalyzedRun, result: Result, name: str) -> tuple[str, ...]:
         result.trial_id,
         str(result.launch),
         name,
-        result.status,
+        _status(analyzed.run, result),
         MISSING if step_s is None else milliseconds(step_s),
         MISSING if rate is None else significant(rate, 4),
         significant(result.duration_s),
         result.reason or "",
     )
+
+
+def _status(run: Run, result: Result) -> str:
+    """How the launch ended, and whether other load disturbed it."""
+    if not result.is_disturbed:
+        return result.status
+    repeated = any(result is other for other in run.replaced)
+    return f"{result.status}, disturbed{' and repeated' if repeated else ''}"
 
 
 def _speed(result: Result) -> tuple[float | None, float | None]:
