@@ -4,7 +4,7 @@ Each benchmark has a module in `launch.simulated`, found by its name.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
@@ -50,6 +50,9 @@ class FakeLauncher:
         self._machine = machine
         self._outcomes = outcomes
         self.launched: list[tuple[str, int]] = []
+
+    def outlook(self, devices: Sequence[str]) -> Machine | None:
+        return None
 
     def machine(self) -> Machine:
         return self._machine

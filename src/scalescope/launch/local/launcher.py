@@ -1,6 +1,7 @@
 """Local launcher: ranks as supervised child processes on this machine, without a listening port."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.local.network import ShapedNetwork, check_possible
+from scalescope.launch.local.outlook import outlook
 from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
 from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
@@ -35,14 +37,19 @@ class LocalLauncher:
 
     def __init__(self, *, fork: bool | None = None, telemetry: bool = True) -> None:
         self.telemetry = telemetry
-        self._zygote = Zygote() if (can_fork() if fork is None else fork) else None
+        self._forks = can_fork() if fork is None else fork
+        self._zygote: Zygote | None = None  # it loads torch, so it is started when it is needed
         self._machine: Machine | None = None
         self._networks: dict[tuple[str, int], ShapedNetwork] = {}
         self._splits: dict[int, SplitGpu] = {}
 
+    def outlook(self, devices: Sequence[str]) -> Machine | None:
+        return outlook(devices)
+
     def machine(self) -> Machine:
         if self._machine is None:
-            raw = self._zygote.probe() if self._zygote else probe_in_new_process()
+            zygote = self._started_zygote()
+            raw = zygote.probe() if zygote else probe_in_new_process()
             self._machine = machine_from_probe(raw)
         return self._machine
 
@@ -71,6 +78,12 @@ class LocalLauncher:
         judged = judge(trial, outcome.records)
         return dataclasses.replace(judged, notes=outcome.notes, telemetry=outcome.telemetry)
 
+    def _started_zygote(self) -> Zygote | None:
+        """The process that forks ranks; None where fresh ones are started."""
+        if self._zygote is None and self._forks:
+            self._zygote = Zygote()
+        return self._zygote
+
     def _replace_zygote(self) -> None:
         """One that died or cannot fork costs a launch, not the sweep."""
         if self._zygote is not None:
@@ -88,9 +101,8 @@ class LocalLauncher:
     ) -> Outcome:
         world = trial.world_size
         beats = Heartbeats(directory / "beats", world, create=True)
-        spawner: Spawner = FreshSpawner(directory)
-        if self._zygote is not None and not trial.env:
-            spawner = self._zygote
+        zygote = None if trial.env else self._started_zygote()
+        spawner: Spawner = FreshSpawner(directory) if zygote is None else zygote
         ranks: list[SupervisedRank] = []
         gpus = gpus_of(trial, self.machine()) if self.telemetry else []
         telemetry = Telemetry(gpus, lambda: [rank.process.pid for rank in ranks])

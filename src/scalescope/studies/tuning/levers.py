@@ -15,6 +15,7 @@ from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
 from scalescope.report.tuning.sections import NOW
+from scalescope.studies.refusal import refuse_too_large
 
 ALL = "all"
 
@@ -198,6 +199,8 @@ def _candidate(
     experiment: Experiment, machine: Machine, baseline: Trial, setting: Setting, value: Value
 ) -> Candidate:
     (trial,) = expand(with_values(experiment, {setting.name: value}), machine).trials
+    if not experiment.measuring.allow_oom:
+        refuse_too_large((trial,), machine)
     changes = _changes(setting, baseline)
     if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
         changes = "the job"
