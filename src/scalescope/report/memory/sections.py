@@ -4,7 +4,7 @@ import dataclasses
 
 from scalescope.analysis.memory.forecast import Saving
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
-from scalescope.analysis.memory.rows import MemoryRow
+from scalescope.analysis.memory.rows import LEAST_ON_CPU, MemoryRow
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import context
@@ -177,6 +177,11 @@ def limits_of(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
         lines.append(
             "On the CPU the peak is resident memory: whole pages, including libraries and freed memory that "
             "the allocator keeps. Differences of a few MiB are not significant."
+        )
+    if any(row.is_too_small_to_compare for row in rows):
+        lines.append(
+            f"Forecasts below {data_size(LEAST_ON_CPU)} are not compared with the peak: libraries and the "
+            "allocator take tens of MiB of a process, as much as such a model."
         )
     if "cuda" in devices:
         lines.append(
