@@ -10,6 +10,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.cores import own_cores, share_of
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.local.network import ShapedNetwork, check_possible
@@ -22,7 +23,7 @@ from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.heartbeat import Heartbeats
-from scalescope.results.rank_job import RankJob
+from scalescope.results.rank_job import ROOM_VARIABLE, RankJob
 from scalescope.results.run_folder import RunFolder
 
 # The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
@@ -116,7 +117,8 @@ class LocalLauncher:
                 for stale in (rank_file, log):
                     stale.unlink(missing_ok=True)
                 job = self._job(trial, launch, rank, directory, rank_file, folder)
-                process = spawner.start(job, self._environment(trial, rank), log)
+                environment = self._environment(trial, rank) | room_for(trial, limits)
+                process = spawner.start(job, environment, log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
             outcome = supervisor.run()
             return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
@@ -199,6 +201,14 @@ class LocalLauncher:
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
+
+
+def room_for(trial: Trial, limits: Measuring) -> dict[str, str]:
+    """The variable that bounds the model of a rank: its share of all memory, unless it may run out."""
+    memory = usable_memory()
+    if memory is None or limits.allow_oom or trial.memory_limit is not None:
+        return {}
+    return {ROOM_VARIABLE: str(memory // trial.world_size)}
 
 
 def cpus_for(trial: Trial, rank: int) -> list[int]:
