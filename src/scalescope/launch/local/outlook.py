@@ -11,8 +11,16 @@ from scalescope.experiment.machine import Gpu, Machine
 from scalescope.host_memory import usable_memory
 from scalescope.launch.telemetry.nvml import gpu_totals
 
-# Of NVIDIA, of AMD, and of NVIDIA inside Windows' Linux.
-_GPU_FILES = ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*", "dev/kfd", "dev/dxg")
+# Of NVIDIA's cards and boards, of AMD, and of any inside Windows' Linux.
+_GPU_FILES = (
+    "dev/nvidia*",
+    "proc/driver/nvidia/gpus/*",
+    "dev/nvgpu*",
+    "dev/nvhost*",
+    "dev/nvmap",
+    "dev/kfd",
+    "dev/dxg",
+)
 
 
 def outlook(devices: Sequence[str], root: Path = Path("/")) -> Machine | None:

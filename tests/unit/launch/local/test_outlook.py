@@ -23,6 +23,16 @@ def test_without_gpu_files_ranks_run_on_the_cpu(tmp_path: Path) -> None:
     assert machine.cores >= 1
 
 
+@pytest.mark.parametrize("name", ["nvidia0", "nvidiactl", "nvhost-gpu", "nvmap", "kfd", "dxg"])
+def test_any_sign_of_a_gpu_leaves_the_device_to_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(module, "gpu_totals", lambda: None)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / name).touch()
+    assert outlook(["auto"], tmp_path) is None
+
+
 def test_gpus_are_those_of_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(module, "gpu_totals", lambda: GPUS)
