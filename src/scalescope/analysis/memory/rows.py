@@ -79,7 +79,7 @@ class MemoryRow:
     @property
     def difference(self) -> float | None:
         """By which share of the measured peak the forecast is off; positive where it is too high."""
-        if self.forecast is None or not self.peak or self.is_too_small_to_compare:
+        if self.forecast is None or not self.peak:
             return None
         return self.forecast.peak / self.peak - 1.0
 

@@ -76,7 +76,7 @@ def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> 
         **{name: _size(row.measured(name)) for name in others},
         "peak": shown_peak,
         "forecast": _forecast(row),
-        "difference": MISSING if row.difference is None else signed_percent(row.difference),
+        "difference": _difference(row),
     }
 
 
@@ -86,6 +86,12 @@ def _forecast(row: MemoryRow) -> str:
     layout = row.trial.memory_layout
     bound = "at most " if layout is not None and layout.is_upper_bound else ""
     return bound + data_size(row.forecast.peak)
+
+
+def _difference(row: MemoryRow) -> str:
+    if row.difference is None or row.is_too_small_to_compare:
+        return MISSING
+    return signed_percent(row.difference)
 
 
 def _size(size: int | None) -> str:
