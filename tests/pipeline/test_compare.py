@@ -17,7 +17,7 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_record import RunRecord, write_run_record
 from scalescope.studies.comparison.compare import ComparisonReport, compare, lay_side_by_side
 from scalescope.studies.comparison.extend import extend
-from tests.verbs import scale, train
+from tests.verbs import memory, scale, train
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -351,3 +351,18 @@ def test_failed_launches_of_runs_side_by_side_are_mentioned() -> None:
     assert broken.path is not None
     notes = lay_side_by_side([scaled("a", 0.001), broken.path]).data["notes"]
     assert any(note.startswith("b: 1 of ") and "failed" in note for note in notes)
+
+
+def test_runs_that_measured_memory_are_refused_with_what_shows_them() -> None:
+    def of_memory(name: str) -> Path:
+        asked = ask("memory", output_dir=name)
+        flags = {"output_dir": asked.flags["output_dir"]}
+        asked = dataclasses.replace(asked, benchmark="memory", flags=flags)
+        report = memory(asked, FakeLauncher(CALM), RecordingWatcher())
+        assert report.path is not None
+        return report.path
+
+    with pytest.raises(BadInput, match=r"a measured memory.*scalescope explain a "):
+        compare(of_memory("a"), of_memory("b"))
+    with pytest.raises(BadInput, match="b measured memory"):
+        compare(measured("c"), Path("b"))

@@ -35,6 +35,11 @@ class Measuring:
         None, "Output folder of the run; default runs/<time>-<verb>.", sweep=False
     )
     order_seed: int = setting(0, "Seed for the random order of launches.", low=0, high=2**31, sweep=False)
+    allow_oom: bool = setting(
+        False,
+        "Start also what needs more memory than there is by its forecast, which is refused otherwise.",
+        sweep=False,
+    )
     init_timeout: float = setting(
         300.0,
         "Time limit for starting the ranks and joining the process group.",

@@ -49,8 +49,8 @@ class Placement:
     )
     oversubscribe: bool = setting(
         False,
-        "Let several ranks share a GPU. This exercises the code path; the result is marked as not a "
-        "scaling measurement.",
+        "Let several ranks share a GPU, or more than 32 a core. This exercises the code path; the result is "
+        "not a scaling measurement.",
         neutral=False,
     )
     link: str | None = setting(

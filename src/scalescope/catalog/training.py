@@ -8,6 +8,9 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import Lever, PerDevice, setting
 from scalescope.errors import BadInput
 
+# How many values each optimizer keeps for a parameter, besides the parameter itself.
+STATE_VALUES = {"sgd": 0, "adamw": 2}
+
 
 def strategies_worth_trying() -> tuple[str, ...]:
     """Every strategy that wraps: what only averages gradients, then what saves memory, then pipelines."""
@@ -59,7 +62,7 @@ class Training:
     optimizer: str = setting(
         "sgd",
         "sgd updates each parameter once per step; adamw keeps two more copies of them and costs more.",
-        choices=("sgd", "adamw"),
+        choices=tuple(STATE_VALUES),
     )
     fused_optimizer: bool = setting(
         False,

@@ -9,6 +9,15 @@ from scalescope.catalog.setting import PerDevice, Scalar
 Defaults = Mapping[str, Scalar | PerDevice]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """What a model takes by its card alone; the values that are kept are a lower bound."""
+
+    parameters: int
+    sample_bytes: int = 0  # of one sample as it lies on the device
+    kept_values: int = 0  # per sample, from the forward pass for the backward pass, in 16 or 32 bits each
+
+
 class WorkloadTraits:
     """What a workload is fed, and how others see it."""
 
@@ -27,6 +36,10 @@ class WorkloadTraits:
 
     def flops_per_sample(self) -> int | None:
         """Floating-point operations of forward and backward for one sample; None where they are not known."""
+        return None
+
+    def model_size(self) -> ModelSize | None:
+        """What the model takes; None where that is not known before it is built."""
         return None
 
     def tokens_per_sample(self) -> int | None:

@@ -189,8 +189,11 @@ def _on_slurm(
     written = request.of_job()
     lines = tuple(given.text for given in written.pop("setup", ()))
     run = prepare(study, request, {**written, **job_flags}, setup or lines)
+    for note in run.notes:
+        click.echo(note, err=True)  # the script alone goes to a file
     if request.dry_run:
         click.echo(run.script, nl=False)
+        click.echo(f"Nothing was submitted or written; a job would write to {run.path}.", err=True)
         return Report(sections=())
     return run_on_slurm(run, watcher)
 

@@ -17,6 +17,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
 
 MOST_TRIALS = 10_000
+_MOST_RANKS_PER_CORE = 32  # ranks that sleep share a core well; so many that compute hardly advance
 _CHOOSERS = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 
 
@@ -119,10 +120,21 @@ def _check_ranks_fit(settings: Mapping[str, tuple[Value, ...]], machine: Machine
             )
         notes.append(f"{most} ranks share {len(machine.gpus)} GPU(s): this is not a scaling measurement.")
     elif "cpu" in settings["device"] and machine.ranks_on_a_host(most) > machine.cores:
+        _check_ranks_per_core(settings, machine, most)
         effect = "ranks compete for cores, so this shows less scaling than separate machines would."
         if all(settings.get("stand_in", (False,))):
             effect = "with more ranks than cores, each rank sleeps for the measured compute time."
         notes.append(f"{machine.ranks_on_a_host(most)} ranks on {machine.cores} cores: {effect}")
+
+
+def _check_ranks_per_core(settings: Mapping[str, tuple[Value, ...]], machine: Machine, most: int) -> None:
+    """Refuse ranks that would hardly get to run; ranks that torchrun or srun started are there already."""
+    limit = _MOST_RANKS_PER_CORE * machine.cores
+    if machine.ranks_per_node is None and most > limit and not all(settings.get("oversubscribe", (False,))):
+        raise CannotRun(
+            f"{most} ranks on {machine.cores} core(s) are more than {_MOST_RANKS_PER_CORE} per core; use "
+            f"--world-size {limit} or fewer, or add --oversubscribe to run anyway"
+        )
 
 
 def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:

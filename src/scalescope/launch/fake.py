@@ -5,7 +5,7 @@ Each benchmark has a module in `launch.simulated`, found by its name.
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
@@ -59,6 +59,9 @@ class FakeLauncher:
         self._loads = loads
         self._load_at_start = load_at_start or OtherLoad()
         self.launched: list[tuple[str, int]] = []
+
+    def outlook(self, devices: Sequence[str]) -> Machine | None:
+        return None
 
     def machine(self) -> Machine:
         return self._machine

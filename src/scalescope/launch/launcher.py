@@ -65,6 +65,10 @@ class Launcher(Protocol):
         """How many ranks others started; None where the launcher starts its own."""
         ...
 
+    def outlook(self, devices: Sequence[str]) -> Machine | None:
+        """What is known of the machine before torch is loaded; None where that is too little."""
+        ...
+
     def machine(self) -> Machine:
         """What the machine can do."""
         ...

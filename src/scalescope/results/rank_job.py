@@ -5,6 +5,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+# In a rank's environment: bytes of the host that it may take at most; unset without a limit.
+ROOM_VARIABLE = "SCALESCOPE_ROOM_BYTES"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankJob:

@@ -34,6 +34,7 @@ from scalescope.studies.campaign import run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.plan import Plan
 from scalescope.studies.presenting import is_unstable, report_of
+from scalescope.studies.refusal import refuse_before_torch, refuse_impossible
 from scalescope.studies.report import PAGE
 from scalescope.studies.request import Request
 from scalescope.studies.study import Host, Report, Study
@@ -45,6 +46,7 @@ _MAY_DIFFER = (
     "repeat_disturbed",
     "budget",
     "name",
+    "allow_oom",
     "window",
     "init_timeout",
     "warmup_timeout",
@@ -55,7 +57,9 @@ _MAY_DIFFER = (
 
 def run_study(study: Study, request: Request, launcher: Launcher, watcher: CampaignWatcher) -> Report:
     """Plan, measure, and present what is stored then."""
+    refuse_before_torch(study, request, launcher)
     plan = study.plan(request, host_of(launcher))
+    refuse_impossible(plan)
     if request.only_launches is not None:
         plan = dataclasses.replace(plan, only=request.only_launches, budget_since=request.budget_since)
         request = dataclasses.replace(request, resume=_is_begun(plan))

@@ -68,6 +68,7 @@ class Study(NextLaunches, Protocol):
     verb: ClassVar[str]
     benchmark: ClassVar[str] = "train"
     defaults: ClassVar[Mapping[str, Any]] = {}
+    compares_ranks: ClassVar[bool] = False  # one rank alone answers nothing
     runs_on_slurm: ClassVar[bool] = False  # --launcher slurm submits it as a job
 
     def flags(self) -> tuple[str, ...]:

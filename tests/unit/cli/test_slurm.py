@@ -15,10 +15,16 @@ _NOTHING = Report(sections=())
 _JOB = ("--launcher=slurm", "--nodes=2")
 
 
+def _only_where(err: str) -> bool:
+    """Whether nothing is said beside the script but that nothing was written."""
+    return err.count("\n") == 1 and str(Path.cwd() / "runs") in err
+
+
 @pytest.mark.parametrize("verb", ["scale", "train", "comm", "memory"])
 def test_a_dry_run_prints_the_script_and_leaves_nothing(run: Run, verb: str) -> None:
     ended = run(verb, *_JOB, "--gpus-per-node=4", "--time=1h", "--name=mine", "--dry-run")
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0
+    assert _only_where(ended.err)
     assert ended.out.startswith("#!/bin/bash\n#SBATCH --job-name=mine\n#SBATCH --nodes=2\n")
     assert f"-m scalescope {verb} {Path.cwd()}/runs/" in ended.out
     launches = "0 1 2 3 4" if verb == "scale" else "0"
@@ -36,8 +42,45 @@ def test_words_of_the_verb_reach_the_job(run: Run) -> None:
 
 def test_one_task_may_start_several_ranks(run: Run) -> None:
     ended = run("train", "--launcher=slurm", "--world-size=2", "--cpus-per-task=2", "--dry-run")
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0
+    assert _only_where(ended.err)
     assert "srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=2 " in ended.out
+
+
+@pytest.mark.parametrize(
+    ("words", "shared"),
+    [
+        (("scale",), "1 core, which 2 ranks"),
+        (("comm",), "1 core, which 2 ranks"),
+        (("scale", "--world-size=1"), "1 core, which 2 ranks"),
+        (("scale", "--world-size=1,2,4", "--cpus-per-task=2"), "2 cores, which 4 ranks"),
+        (("train", "--world-size=4"), "1 core, which 4 ranks"),
+        (("scale", "--gpus-per-node=1"), "1 GPU, which 2 ranks"),
+    ],
+)
+def test_a_job_whose_ranks_share_one_task_is_remarked_on(
+    run: Run, words: tuple[str, ...], shared: str
+) -> None:
+    ended = run(*words, "--launcher=slurm", "--dry-run")
+    assert ended.code == 0
+    assert shared in ended.err
+    assert "--gpus-per-node N" in ended.err and "--tasks-per-node N" in ended.err
+    assert ended.out.startswith("#!/bin/bash\n") and ended.out.endswith('exit "$status"\n')
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train",),
+        ("memory",),
+        ("scale", "--tasks-per-node=2"),
+        ("scale", "--nodes=2"),
+        ("scale", "--gpus-per-node=4"),
+        ("scale", "--cpus-per-task=4"),
+    ],
+)
+def test_a_job_with_enough_for_its_ranks_is_not(run: Run, words: tuple[str, ...]) -> None:
+    assert _only_where(run(*words, "--launcher=slurm", "--dry-run").err)
 
 
 _FILE = """\
@@ -57,7 +100,8 @@ def _written(text: str = _FILE) -> str:
 
 def test_a_file_asks_for_a_job_and_flags_win(run: Run) -> None:
     ended = run("train", _written(), "--nodes=3", "--dry-run")
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0
+    assert _only_where(ended.err)
     assert "#SBATCH --nodes=3\n" in ended.out
     assert "#SBATCH --partition=gpu\n" in ended.out
     assert "\nmodule load cuda\nulimit -c 0\ncd " in ended.out

@@ -184,6 +184,7 @@ def test_the_file_has_plain_sorted_lines_and_its_usage() -> None:
     text = to_yaml(ask(world_size="1,2", epochs="3", env__A="x,y", bucket_cap_mb="none", name="first"))
     assert text == (
         "# scalescope train FILE repeats this run.\n"
+        "allow_oom: false\n"
         "bucket_cap_mb: null\n"
         "budget: null\n"
         "env: {A: [x, y]}\n"

@@ -57,7 +57,7 @@ def _least_squares(points: Sequence[tuple[int, int]]) -> FittedLine:
 class Bracket:
     """The largest batch seen to fit and the smallest seen not to; 0 fits always, None is not known.
 
-    There are only `most` samples, where a batch was larger than all of them.
+    There are only `most` samples, where the data says so or a batch was larger than all of them.
     """
 
     fits: int
@@ -78,7 +78,12 @@ class Bracket:
 
 
 def next_batch(bracket: Bracket, predicted: int | None, tries: int) -> int | None:
-    """The batch to try next; None once the bracket is closed or enough was tried."""
+    """The batch to try next, of no more samples than there are; None once enough was tried."""
+    batch = _next_batch(bracket, predicted, tries)
+    return batch if batch is None or bracket.most is None else min(batch, bracket.most)
+
+
+def _next_batch(bracket: Bracket, predicted: int | None, tries: int) -> int | None:
     low, high = bracket.fits, bracket.fails
     if bracket.is_closed or tries >= MOST_TRIES:
         return None

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from scalescope.analysis.memory.fit import Bracket, FittedLine, fit_line, next_batch
 from scalescope.analysis.memory.forecast import Savings, forecast_points, savings_of
-from scalescope.analysis.memory.rows import MemoryRow, memory_job, memory_rows
+from scalescope.analysis.memory.rows import LEAST_ON_CPU, MemoryRow, memory_job, memory_rows
 from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run
 
@@ -56,10 +56,17 @@ class MemoryGroup:
 
     @property
     def calculated_batch(self) -> int | None:
-        """The largest batch by the line alone."""
+        """The largest batch by the line, and no more samples than there are."""
         if self.line is None or self.capacity is None:
             return None
-        return self.line.largest_batch(self.capacity)
+        batch = self.line.largest_batch(self.capacity)
+        most = self.bracket.most
+        return batch if batch is None or most is None else min(batch, most)
+
+    @property
+    def holds_all_samples(self) -> bool:
+        """Whether the data set ends before the memory does, by the line."""
+        return self.bracket.most is not None and self.calculated_batch == self.bracket.most
 
     @property
     def largest_measured(self) -> MemoryRow | None:
@@ -94,7 +101,8 @@ def _group(rows: list[MemoryRow], host_bytes: int | None) -> MemoryGroup | None:
     measured = _seen_line(whole)
     points = [points for row in looked_at if (points := forecast_points(row.counters, row.trial))]
     forecast = fit_line(points[-1]) if points else None
-    by_forecast = forecast is not None and not _agrees(measured, forecast)
+    on_gpu = looked_at[0].trial.on_gpu
+    by_forecast = forecast is not None and not _agrees(measured, forecast, on_gpu=on_gpu)
     held = [
         (row.batch, size)
         for row in whole
@@ -126,10 +134,12 @@ def _seen_line(rows: list[MemoryRow]) -> FittedLine | None:
     return fit_line(points)
 
 
-def _agrees(measured: FittedLine | None, forecast: FittedLine) -> bool:
+def _agrees(measured: FittedLine | None, forecast: FittedLine, *, on_gpu: bool) -> bool:
     """Whether measured batches were large enough to see what a sample costs: the peak of small ones may lie
-    in the optimizer, and pages hide it on the CPU."""
+    in the optimizer, and on the CPU libraries and the allocator hide it."""
     if measured is None or measured.slope <= 0 or measured.base < 0:
+        return False
+    if not on_gpu and measured.largest * measured.slope < LEAST_ON_CPU:
         return False
     if measured.largest * measured.slope >= measured.base:
         return True
@@ -142,7 +152,7 @@ def _bracket(rows: list[MemoryRow]) -> Bracket:
     tried = [row.all_samples or row.batch for row in rows if row.status == "ok"]
     # Luck decides near the edge: above a batch that failed, none is said to fit.
     fits = max((batch for batch in tried if fails is None or batch < fails), default=0)
-    samples = [row.all_samples for row in rows if row.all_samples is not None]
+    samples = [row.samples_per_rank for row in rows if row.samples_per_rank is not None]
     return Bracket(fits=fits, fails=fails, most=min(samples, default=None))
 
 

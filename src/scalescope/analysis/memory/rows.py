@@ -16,6 +16,9 @@ from scalescope.experiment.same_job import BATCH, job_key
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
+# Measured with small models: libraries and the allocator add 4 to 35 MiB to a process, and not the same at
+# every batch. Resident memory below this says little about the tensors in it.
+LEAST_ON_CPU = 64 << 20
 _IGNORED = BATCH | {"purpose"}
 
 
@@ -41,6 +44,12 @@ class MemoryRow:
         return _number(self.counters.get("data/samples"))
 
     @property
+    def samples_per_rank(self) -> int | None:
+        """How many samples the data has for a rank; None where they do not end, or it does not say."""
+        samples = (_number(self.counters.get("data/samples_per_rank")), self.all_samples)
+        return min((number for number in samples if number is not None), default=None)
+
+    @property
     def is_search(self) -> bool:
         return self.trial.purpose == "search"
 
@@ -61,6 +70,11 @@ class MemoryRow:
         """The most that was ever taken; the first steps may need more than those that follow."""
         sizes = [size for size in (self.peak, self.measured("peak_of_first_steps")) if size is not None]
         return max(sizes, default=None)
+
+    @property
+    def is_too_small_to_compare(self) -> bool:
+        """Whether libraries and the allocator take more of a process than the tensors that are forecast."""
+        return not self.trial.on_gpu and self.forecast is not None and self.forecast.peak < LEAST_ON_CPU
 
     @property
     def difference(self) -> float | None:

@@ -8,7 +8,9 @@ from scalescope.catalog.setting import setting
 from scalescope.catalog.training import Training
 
 BATCHES = (1, 2, 4, 8)  # small batches show as much about memory as large ones, in less time
-WARMUP_STEPS = 2  # the optimizer makes its state in the first, DDP its lasting buckets after it
+# The optimizer makes its state in the first. DDP makes its lasting buckets after the first, and after the
+# second with a static graph: while it does, the buckets from before are there too.
+WARMUP_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Memory(Training):
     )
 
     def steps(self) -> int:
-        """How many steps a launch takes: two to settle, and one that is looked at."""
+        """How many steps a launch takes: three to settle, and one that is looked at."""
         return WARMUP_STEPS + (self.purpose != "search")
 
     @staticmethod

@@ -1,11 +1,11 @@
 """Card of the `cnn` workload."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scalescope.catalog.setting import Lever, PerDevice, setting
-from scalescope.catalog.traits import WorkloadTraits
+from scalescope.catalog.traits import ModelSize, WorkloadTraits
 from scalescope.errors import BadInput
 
 # Residual blocks in each of the four stages (He et al. 2016, table 1).
@@ -113,20 +113,36 @@ class Cnn(WorkloadTraits):
         """What the last block hands to the classifier."""
         return self.blocks()[-1].path[-1].outputs
 
-    def forward_macs(self) -> int:
-        """Multiplications with addition of one image's forward pass, in convolutions and classifier."""
-        size, total = _after(self.image_size, self.stem), _macs(self.image_size, self.stem)
+    def convolutions(self) -> Iterator[tuple[int, Convolution]]:
+        """Every convolution with the size of the image that it reads."""
+        yield self.image_size, self.stem
+        size = _after(self.image_size, self.stem)
         if self.has_large_images:
             size = _halved(size)
         for block in self.blocks():
             inner = size
             for convolution in block.path:
-                total += _macs(inner, convolution)
+                yield inner, convolution
                 inner = _after(inner, convolution)
             if block.shortcut is not None:
-                total += _macs(size, block.shortcut)
+                yield size, block.shortcut
             size = inner
+
+    def forward_macs(self) -> int:
+        """Multiplications with addition of one image's forward pass, in convolutions and classifier."""
+        total = sum(_macs(size, convolution) for size, convolution in self.convolutions())
         return total + self.features * self.classes
+
+    def model_size(self) -> ModelSize:
+        """Of each convolution at least the output is kept, which its normalisation reads."""
+        layers = list(self.convolutions())
+        weights = sum(layer.inputs * layer.outputs * layer.kernel**2 for _, layer in layers)
+        norms = sum(2 * layer.outputs for _, layer in layers)
+        return ModelSize(
+            parameters=weights + norms + (self.features + 1) * self.classes,
+            sample_bytes=4 * 3 * self.image_size**2,
+            kept_values=sum(layer.outputs * _after(size, layer) ** 2 for size, layer in layers),
+        )
 
     def flops_per_sample(self) -> int:
         """Floating-point operations of forward and backward for one image.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from scalescope.catalog.setting import Lever, PerDevice, setting
-from scalescope.catalog.traits import WorkloadTraits
+from scalescope.catalog.traits import ModelSize, WorkloadTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,14 @@ class Mlp(WorkloadTraits):
         """(inputs, outputs) of every linear layer, first to last."""
         widths = [self.input_dim, *[self.hidden_dim] * self.num_layers, self.output_dim]
         return tuple(pairwise(widths))
+
+    def model_size(self) -> ModelSize:
+        """Weights and biases; what each layer hands on is kept."""
+        return ModelSize(
+            parameters=sum((inputs + 1) * outputs for inputs, outputs in self.layer_widths),
+            sample_bytes=4 * self.input_dim,
+            kept_values=sum(outputs for _, outputs in self.layer_widths),
+        )
 
     def flops_per_sample(self) -> int:
         """Floating-point operations of forward and backward for one sample.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from scalescope.catalog.setting import setting
-from scalescope.catalog.traits import WorkloadTraits
+from scalescope.catalog.traits import ModelSize, WorkloadTraits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,10 @@ class Paced(WorkloadTraits):
         """When each gradient is ready after the backward pass began, the last layer's first."""
         share = self.backward_ms / 1e3 / self.layers
         return tuple(share * number for number in range(1, self.layers + 1))
+
+    def model_size(self) -> ModelSize:
+        """Parameters alone: nothing is computed that would be kept."""
+        return ModelSize(parameters=sum(self.layer_elements))
 
     def least_step_s(self) -> float:
         """What is slept in a step."""

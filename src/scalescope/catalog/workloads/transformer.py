@@ -6,7 +6,7 @@ from typing import Any
 
 from scalescope.catalog import cards
 from scalescope.catalog.setting import Lever, PerDevice, setting
-from scalescope.catalog.traits import WorkloadTraits
+from scalescope.catalog.traits import ModelSize, WorkloadTraits
 from scalescope.errors import BadInput
 
 SYNTHETIC_CLASSES = 4
@@ -81,6 +81,26 @@ class Transformer(WorkloadTraits):
         there = getattr(cards.card("data", values["data"]), "classes", None)
         if wanted is not None and there is not None and wanted < there:
             raise BadInput(f"num_classes must be at least {there} for {values['data']}, got {wanted}")
+
+    def model_size(self) -> ModelSize:
+        """Of each block at least queries, keys, values, what attention gives and the wide vector are kept."""
+        width, inner, length = self.d_model, self.dim_feedforward, self.max_seq_len
+        attention = 3 * width * (width + 1) + width * (width + 1)
+        feedforward = inner * (width + 1) + width * (inner + 1)
+        norms = 2 * 2 * width
+        if self.task == "next_token":
+            head, answers = width * self.vocab_size, length * self.vocab_size
+        else:
+            classes = self.num_classes or SYNTHETIC_CLASSES
+            head, answers = (width + 1) * classes, classes
+        return ModelSize(
+            parameters=(self.vocab_size + length) * width
+            + self.num_layers * (attention + feedforward + norms)
+            + 2 * width
+            + head,
+            sample_bytes=4 * length,
+            kept_values=self.num_layers * length * (4 * width + inner) + answers,
+        )
 
     def flops_per_sample(self) -> int:
         """Floating-point operations of forward and backward for one sample.

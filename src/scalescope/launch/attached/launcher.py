@@ -126,6 +126,9 @@ class AttachedLauncher:
         """How many there are."""
         return self._context.world_size
 
+    def outlook(self, devices: Sequence[str]) -> Machine | None:
+        return None  # ranks on other hosts are asked
+
     def machine(self) -> Machine:
         return combined_machine(
             self.nodes(), {name: len(ranks) for name, ranks in self.ranks_of_nodes().items()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.cores import own_cores, share_of
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.local.network import ShapedNetwork, check_possible
+from scalescope.launch.local.outlook import outlook
 from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
 from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
@@ -23,7 +26,7 @@ from scalescope.launch.telemetry.load import LoadMeter, load_at_start
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.heartbeat import Heartbeats
 from scalescope.results.other_load import OtherLoad
-from scalescope.results.rank_job import RankJob
+from scalescope.results.rank_job import ROOM_VARIABLE, RankJob
 from scalescope.results.run_folder import RunFolder
 
 # The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
@@ -40,14 +43,19 @@ class LocalLauncher:
         self.telemetry = telemetry
         self._meter = LoadMeter()
         self._began = self._meter.read(time.monotonic())
-        self._zygote = Zygote() if (can_fork() if fork is None else fork) else None
+        self._forks = can_fork() if fork is None else fork
+        self._zygote: Zygote | None = None  # it loads torch, so it is started when it is needed
         self._machine: Machine | None = None
         self._networks: dict[tuple[str, int], ShapedNetwork] = {}
         self._splits: dict[int, SplitGpu] = {}
 
+    def outlook(self, devices: Sequence[str]) -> Machine | None:
+        return outlook(devices)
+
     def machine(self) -> Machine:
         if self._machine is None:
-            raw = self._zygote.probe() if self._zygote else probe_in_new_process()
+            zygote = self._started_zygote()
+            raw = zygote.probe() if zygote else probe_in_new_process()
             self._machine = machine_from_probe(raw)
         return self._machine
 
@@ -81,6 +89,12 @@ class LocalLauncher:
         judged = judge(trial, outcome.records)
         return dataclasses.replace(judged, notes=outcome.notes, telemetry=outcome.telemetry)
 
+    def _started_zygote(self) -> Zygote | None:
+        """The process that forks ranks; None where fresh ones are started."""
+        if self._zygote is None and self._forks:
+            self._zygote = Zygote()
+        return self._zygote
+
     def _replace_zygote(self) -> None:
         """One that died or cannot fork costs a launch, not the sweep."""
         if self._zygote is not None:
@@ -98,9 +112,8 @@ class LocalLauncher:
     ) -> Outcome:
         world = trial.world_size
         beats = Heartbeats(directory / "beats", world, create=True)
-        spawner: Spawner = FreshSpawner(directory)
-        if self._zygote is not None and not trial.env:
-            spawner = self._zygote
+        zygote = None if trial.env else self._started_zygote()
+        spawner: Spawner = FreshSpawner(directory) if zygote is None else zygote
         ranks: list[SupervisedRank] = []
         gpus = gpus_of(trial, self.machine()) if self.telemetry else []
         telemetry = Telemetry(
@@ -119,7 +132,8 @@ class LocalLauncher:
                 for stale in (rank_file, log):
                     stale.unlink(missing_ok=True)
                 job = self._job(trial, launch, rank, directory, rank_file, folder)
-                process = spawner.start(job, self._environment(trial, rank), log)
+                environment = self._environment(trial, rank) | room_for(trial, limits)
+                process = spawner.start(job, environment, log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
             outcome = supervisor.run()
             sampled = telemetry.of_window(outcome.records) if self.telemetry else {}
@@ -203,6 +217,14 @@ class LocalLauncher:
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
+
+
+def room_for(trial: Trial, limits: Measuring) -> dict[str, str]:
+    """The variable that bounds the model of a rank: its share of all memory, unless it may run out."""
+    memory = usable_memory()
+    if memory is None or limits.allow_oom or trial.memory_limit is not None:
+        return {}
+    return {ROOM_VARIABLE: str(memory // trial.world_size)}
 
 
 def cpus_for(trial: Trial, rank: int) -> list[int]:

@@ -117,6 +117,37 @@ class Nvml:
         self._handles = {}
 
 
+def gpu_totals() -> list[tuple[str, str, int]] | None:
+    """(uuid, name, bytes) of every GPU of the host; None where NVML does not say."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, *_READ_ERRORS):
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [
+            (
+                _text(pynvml.nvmlDeviceGetUUID(handle)),
+                _text(pynvml.nvmlDeviceGetName(handle)),
+                int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            )
+            for handle in handles
+        ]
+    except (pynvml.NVMLError, *_READ_ERRORS):
+        return None
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def slowdowns(mask: float) -> list[str]:
     """The names of the reasons in a throttle mask."""
     return [name for bit, name in _SLOWDOWNS.items() if int(mask) & bit]

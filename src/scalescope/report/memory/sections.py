@@ -4,7 +4,7 @@ import dataclasses
 
 from scalescope.analysis.memory.forecast import Saving
 from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
-from scalescope.analysis.memory.rows import MemoryRow
+from scalescope.analysis.memory.rows import LEAST_ON_CPU, MemoryRow
 from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import context
@@ -76,7 +76,7 @@ def _cells(row: MemoryRow, varied: tuple[str, ...], others: tuple[str, ...]) -> 
         **{name: _size(row.measured(name)) for name in others},
         "peak": shown_peak,
         "forecast": _forecast(row),
-        "difference": MISSING if row.difference is None else signed_percent(row.difference),
+        "difference": _difference(row),
     }
 
 
@@ -86,6 +86,12 @@ def _forecast(row: MemoryRow) -> str:
     layout = row.trial.memory_layout
     bound = "at most " if layout is not None and layout.is_upper_bound else ""
     return bound + data_size(row.forecast.peak)
+
+
+def _difference(row: MemoryRow) -> str:
+    if row.difference is None or row.is_too_small_to_compare:
+        return MISSING
+    return signed_percent(row.difference)
 
 
 def _size(size: int | None) -> str:
@@ -177,6 +183,11 @@ def limits_of(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
         lines.append(
             "On the CPU the peak is resident memory: whole pages, including libraries and freed memory that "
             "the allocator keeps. Differences of a few MiB are not significant."
+        )
+    if any(row.is_too_small_to_compare for row in rows):
+        lines.append(
+            f"Forecasts below {data_size(LEAST_ON_CPU)} are not compared with the peak: libraries and the "
+            "allocator take tens of MiB of a process, as much as such a model."
         )
     if "cuda" in devices:
         lines.append(

@@ -59,6 +59,8 @@ def _fit(group: MemoryGroup) -> str:
     batch = group.calculated_batch
     if batch is None:
         return "the largest batch that fits is unknown"
+    if group.holds_all_samples:
+        return f"all {batch:,} samples per rank of the data set fit{room} (calculated; {how_to_try(group)})"
     if batch == 0:
         return f"not even batch 1 fits{room} (calculated; {how_to_try(group)})"
     return f"the largest batch that fits{room} is {batch:,} (calculated; {how_to_try(group)})"

@@ -28,6 +28,7 @@ class CommStudy(Study):
     """Measures collectives; below `least_busbw` bytes per second the exit code says so."""
 
     verb: ClassVar[str] = "comm"
+    compares_ranks: ClassVar[bool] = True
     runs_on_slurm: ClassVar[bool] = True
     benchmark: ClassVar[str] = "comm"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1}

@@ -1,5 +1,6 @@
 """`compare`: whether a run is slower than an earlier one, or how several runs lie beside each other."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,9 +148,21 @@ def _check_hardware(
 
 def _check_common(before: Run, after: Run, comparison: RunComparison) -> None:
     if comparison.has_nothing_in_common:
+        _check_holds_speeds(before)
+        _check_holds_speeds(after)
         raise BadInput(
             f"compare: {before.path} and {after.path} have no configuration in common; "
             f"{_what_differs(before, after)}"
+        )
+
+
+def _check_holds_speeds(run: Run) -> None:
+    """A run that has nothing in common with itself measured something else, for instance memory."""
+    if compare_runs(run.results, run.results, threshold=0.03).has_nothing_in_common:
+        measured = sorted({result.trial.benchmark_card.measures for result in run.of_status("ok")})
+        raise BadInput(
+            f"compare: {run.path} measured {' and '.join(measured)}, and compare judges speed; "
+            f"scalescope explain {shlex.quote(str(run.path))} shows what it measured"
         )
 
 

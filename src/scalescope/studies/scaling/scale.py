@@ -39,6 +39,7 @@ class ScaleStudy(Study):
     """Measures a sweep, and what explains how it scales."""
 
     verb: ClassVar[str] = "scale"
+    compares_ranks: ClassVar[bool] = True
     runs_on_slurm: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5}
 

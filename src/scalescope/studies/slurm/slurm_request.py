@@ -36,6 +36,7 @@ class SlurmRun:
     script: str
     yaml: str
     asked: dict[str, Any]  # what --resume needs to submit it again
+    notes: tuple[str, ...] = ()  # what a person should know before it is submitted
 
 
 def is_job_folder(path: Path) -> bool:
@@ -103,6 +104,20 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
             "directory": str(directory),
             "template": template,
         },
+        notes=_notes(study, experiment, job),
+    )
+
+
+def _notes(study: Study, experiment: Experiment, job: SlurmJob) -> tuple[str, ...]:
+    """That ranks share what one task gets, and which flags give them more."""
+    ranks = max(experiment.asked("world_size", 1))
+    ranks = max(2, ranks) if study.compares_ranks else ranks
+    if job.tasks > 1 or ranks <= (job.gpus_per_node or job.cpus_per_task):
+        return ()
+    shared = "1 GPU" if job.gpus_per_node else f"{job.cpus_per_task} core{'s'[: job.cpus_per_task > 1]}"
+    return (
+        f"This job has one task with {shared}, which {ranks} ranks would share: it cannot show scaling. "
+        "Add --gpus-per-node N (one rank per GPU), --tasks-per-node N (ranks on the CPU) or --nodes N.",
     )
 
 

@@ -15,6 +15,7 @@ from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
 from scalescope.report.tuning.sections import NOW
+from scalescope.studies.refusal import refuse_too_large
 
 ALL = "all"
 
@@ -64,6 +65,7 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
     if len(trials) != 1:
         raise BadInput(f"tune starts from one configuration, these settings make {len(trials)}")
     baseline = trials[0]
+    _refuse_too_large(baseline, experiment, machine)
     candidates: dict[str, Candidate] = {}
     inapplicable: list[Inapplicable] = []
     for setting, values, left_out in _wanted(baseline, asked):
@@ -94,6 +96,11 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
         candidates=tuple(candidates.values()),
         inapplicable=tuple(lever for lever in inapplicable if lever.text not in tried),
     )
+
+
+def _refuse_too_large(trial: Trial, experiment: Experiment, machine: Machine) -> None:
+    if not experiment.measuring.allow_oom:
+        refuse_too_large((trial,), machine)
 
 
 def _why_not_worth_trying(
@@ -198,6 +205,7 @@ def _candidate(
     experiment: Experiment, machine: Machine, baseline: Trial, setting: Setting, value: Value
 ) -> Candidate:
     (trial,) = expand(with_values(experiment, {setting.name: value}), machine).trials
+    _refuse_too_large(trial, experiment, machine)
     changes = _changes(setting, baseline)
     if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
         changes = "the job"

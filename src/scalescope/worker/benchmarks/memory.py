@@ -103,10 +103,14 @@ def _measure(
 
 
 def _shortage(trial: Trial, workload: Workload, batch: Batch) -> dict[str, int]:
-    """The number of samples, if the data set has fewer than the batch size."""
-    samples = batch_size_of(batch)
-    short = workload.data.synthesize is None and samples < trial.micro_batch_size
-    return {"data/samples": samples} if short else {}
+    """The number of samples, if the data set has fewer than the batch size; and how many each rank has."""
+    if workload.data.synthesize is not None:
+        return {}
+    samples, there = batch_size_of(batch), workload.data.samples
+    counters = {"data/samples": samples} if samples < trial.micro_batch_size else {}
+    if hasattr(there, "__getitem__") and hasattr(there, "__len__"):
+        counters["data/samples_per_rank"] = -(-len(there) // trial.replicas)
+    return counters
 
 
 def next_whole(batches: Batches, samples: int) -> Batch:

@@ -90,6 +90,7 @@ class ResidentGauge:
         self._device = device
         self._marks: dict[str, int | None] = {}
         self._peak: ResidentPeak | None = None
+        self._first_peak: int | None = None  # until the measured step
         self._available: int | None = None
 
     def before_model(self) -> None:
@@ -110,7 +111,9 @@ class ResidentGauge:
         self._peak = ResidentPeak()
 
     def begin_step(self) -> None:
-        pass
+        """The first steps take more: libraries prepare, and DDP has its first buckets beside the lasting."""
+        self._first_peak = self._peak.end() if self._peak is not None else None
+        self._peak = ResidentPeak()
 
     def begin_phase(self, name: str) -> None:
         """Only the first forward pass allocates new memory; later ones reuse what the allocator kept."""
@@ -127,14 +130,20 @@ class ResidentGauge:
     def counters(self) -> dict[str, float | int | str | None]:
         """Bytes by name; None where the difference is not positive or unknown."""
         highest = self._peak.end() if self._peak is not None else None
-        model = _difference(self._marks, "after_model", "before_model")
-        before = self._marks.get("before_steps")
-        known = model is not None and highest is not None and before is not None
         return {
-            "measured/peak": (model or 0) + (highest or 0) - (before or 0) if known else None,
+            "measured/peak": self._of_training(highest),
+            "measured/peak_of_first_steps": self._of_training(self._first_peak),
             "measured/activations": _difference(self._marks, "after_forward", "before_forward"),
             "device/available": self._available,
         }
+
+    def _of_training(self, highest: int | None) -> int | None:
+        """What the model and its steps took, of a peak of the process."""
+        model = _difference(self._marks, "after_model", "before_model")
+        before = self._marks.get("before_steps")
+        if model is None or highest is None or before is None:
+            return None
+        return model + highest - before
 
 
 def _difference(marks: dict[str, int | None], later: str, earlier: str) -> int | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.worker.process.group import Group
 from scalescope.worker.training.feeding import Feed, InputOptions, Shard, feed, preloaded
+from scalescope.worker.training.model_room import built_within, check_model, room_of
 from scalescope.worker.training.step import BuildContext, OptimizerFactory, Step, Workload
 
 
@@ -33,7 +35,11 @@ def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload
         batch_size=trial.micro_batch_size,
         corpus=_corpus(trial),
     )
-    workload: Workload = module.build(trial.options(card), device, context)
+    room = room_of(os.environ)
+    workload: Workload = built_within(
+        room if card.brings_data else None, lambda: module.build(trial.options(card), device, context)
+    )
+    check_model(workload.model, trial, room)
     _check_same_on_all_ranks(workload.model, group)
     return workload
 

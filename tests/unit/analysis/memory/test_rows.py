@@ -212,3 +212,42 @@ def test_a_host_offers_what_is_available_and_not_all_it_has() -> None:
     rank_counters = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
     (group,) = groups_of(made(1, *rank_counters, world_size=2, strategy="ddp"))
     assert group.capacity == 350 * MIB  # the second rank found the first one's batch
+
+
+def forecast_at(base: int, slope: int) -> dict[str, Any]:
+    """Forecasts of two large batches that lie on a line."""
+    return {
+        f"forecast/at/{batch}/{name}": size
+        for batch in (256, 512)
+        for name, size in (
+            ("parameters", base),
+            *((name, 0) for name in ("buffers", "gradients", "optimizer", "temporary", "inputs")),
+            ("activations", slope * batch),
+        )
+    }
+
+
+def test_small_growth_on_the_cpu_is_that_of_libraries_where_there_is_a_forecast() -> None:
+    """Batches of a few MiB: resident memory grows by twice what the tensors take."""
+    rows = [made(batch, peak((16 + 2 * batch) * MIB) | forecast_at(4 * MIB, MIB)) for batch in (1, 2, 4, 8)]
+    (group,) = groups_of(*rows)
+    assert group.line_is_forecast and group.line is not None
+    assert group.line.slope == pytest.approx(MIB)
+    large = [made(batch, peak((16 + 2 * batch) * MIB) | forecast_at(4 * MIB, MIB)) for batch in (8, 64)]
+    (group,) = groups_of(*large)
+    assert not group.line_is_forecast
+    (group,) = groups_of(*(made(batch, peak((16 + 2 * batch) * MIB)) for batch in (1, 8)))
+    assert group.line is not None and not group.line_is_forecast  # better than nothing
+
+
+def test_a_data_set_bounds_what_is_calculated_and_tried() -> None:
+    few = {"data/samples_per_rank": 50}
+    limited = {"memory_limit": 1 << 30}
+    rows = [made(batch, peak((16 + batch) * MIB) | few, **limited) for batch in (8, 16)]
+    (group,) = groups_of(*rows)
+    assert group.calculated_batch == 50
+    tried = group.next_try()
+    assert tried is not None and tried.micro_batch_size == 50
+    done = made(50, peak(66 * MIB) | few, purpose="search", **limited)
+    (group,) = groups_of(*rows, done)
+    assert group.bracket.is_all and group.next_try() is None

@@ -58,6 +58,15 @@ def test_a_good_script_is_clean() -> None:
             "it is 0 on every node",
         ),
         ("srun --cpus-per-task=32 ", "", 9, "runs only on the first node"),
+        ("--nnodes=2", "--nnodes=4", 9, "--nnodes=4 on 2 nodes: it waits"),
+        ("--nnodes=2", "--nnodes 3:8", 9, "--nnodes=3 on 2 nodes: it waits"),
+        ("--nnodes=2", "--nnodes=1", 9, "--nnodes=1 on 2 nodes: the others"),
+        ("--nodes=2", "--nodes=1", 9, "--nnodes=2 on 1 node: it waits"),
+        ("--nodes=2", "-N 3", 9, "--nnodes=2 on 3 nodes: the others"),
+        ("srun --cpus", "srun --nodes=1 --ntasks=1 --cpus", 9, "--nnodes=2 on 1 node: it waits"),
+        ("--gpus-per-node=4", "--gpus=4", 9, "8 ranks in all (2 × 4) for 4 requested GPUs"),
+        ("--gpus-per-node=4", "-G a100:7", 9, "8 ranks in all (2 × 4) for 7 requested GPUs"),
+        ("export OMP", "cd /scratch\n#SBATCH --mem=8G\nexport OMP", 7, "after the first command (line 6)"),
         ("train.py\n", "train.py\n#SBATCH --time=10\n", 11, "has no effect"),
         ("train.py\n", "train.py\n  #SBATCH --time=10\n", 11, "after the first command"),
         ("#SBATCH --gpus", " #SBATCH --gpus", 4, "only at the start of a line"),
@@ -75,6 +84,42 @@ def test_each_mistake_is_found_at_its_line(old: str, new: str, line: int, words:
     (mistake,) = lint(_GOOD.replace(old, new))
     assert (mistake.line, words in mistake.what) == (line, True), mistake
     assert mistake.fix
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--nnodes=2", "--nnodes=1:4"),
+        ("--nnodes=2", "--nnodes=$SLURM_NNODES"),
+        ("--nnodes=2", "--nnodes=$NODES"),
+        ("--nnodes=2", "--nnodes=${SLURM_NNODES}"),
+        ("#SBATCH --nodes=2", "#SBATCH --nodes=2-4"),
+        ("#SBATCH --nodes=2", "#SBATCH --ntasks=2"),
+        ("--gpus-per-node=4", "--gpus=8"),
+        ("--gpus-per-node=4", "--gpus=h100:8"),
+    ],
+)
+def test_numbers_of_nodes_and_gpus_that_may_agree_are_left_alone(old: str, new: str) -> None:
+    assert old in _GOOD
+    assert lint(_GOOD.replace(old, new)) == []
+
+
+def test_a_torchrun_of_its_own_on_every_node_is_left_alone() -> None:
+    alone = _GOOD.replace("--nnodes=2", "--nnodes=1").replace("--rdzv_backend=c10d", "--standalone")
+    assert lint(alone.replace('\\\n    --rdzv_endpoint="$head:$port" ', "")) == []
+
+
+def test_a_torchrun_without_srun_waits_for_nodes_that_the_job_lacks() -> None:
+    script = _GOOD.replace("--nodes=2", "--nodes=1").replace("srun --cpus-per-task=32 ", "")
+    (mistake,) = lint(script)
+    assert (mistake.line, mistake.fix) == (9, "--nnodes=$SLURM_NNODES")
+    assert lint(script.replace("#SBATCH --nodes=1", "#SBATCH --nodes=1 --array=0-1")) == []
+
+
+def test_machines_of_accelerate_are_compared_with_nodes() -> None:
+    script = _GOOD.replace("torchrun --nnodes=2 --nproc_per_node=4", "accelerate launch --num_machines=3")
+    (mistake,) = lint(script)
+    assert "accelerate --num_machines=3 on 2 nodes" in mistake.what
 
 
 def test_missing_cores_are_found() -> None:

@@ -51,6 +51,7 @@ def test_torchrun_does_not_read_the_variable_so_the_fix_hands_it_over() -> None:
 @pytest.mark.parametrize(("script", "_line"), _BAD)
 def test_on_one_node_this_host_is_right(script: str, _line: int) -> None:
     top = _TOP.replace("--nodes=2", "--nodes=1")
+    script = script.replace("--nnodes=2", "--nnodes=1").replace("--num_machines 2", "--num_machines 1")
     assert lint(top + script.replace("@", "localhost").replace("=$SLURM_NODEID", "=0") + "\n") == []
 
 

@@ -62,8 +62,27 @@ def test_measured_and_forecast_are_shown_together() -> None:
         "36.0 MiB",
         "24.0 MiB",
     )
-    assert row["difference"] == "-33.3 %"
+    assert row["difference"] == "—"  # too small to be compared on the CPU
     assert row["temporary"] == "—"  # not traced
+    assert any("Forecasts below 64.0 MiB are not compared" in line for line in memory_sections(RUN)[-1].lines)
+
+
+@pytest.mark.parametrize(("device", "batch", "difference"), [("cuda", 4, "-33.3 %"), ("cpu", 60, "-69.2 %")])
+def test_the_difference_of_a_forecast_is_shown_where_it_says_something(
+    device: str, batch: int, difference: str
+) -> None:
+    run = run_of(made(batch, counters(batch), precision="fp32", device=device))
+    table = memory_sections(run)[1].table
+    assert table is not None
+    assert dict(zip(table.columns, table.rows[0], strict=True))["difference"] == difference
+    assert not any("are not compared" in line for line in memory_sections(run)[-1].lines)
+
+
+def test_no_more_samples_are_proposed_than_there_are() -> None:
+    few = {"data/samples_per_rank": 100}
+    run = run_of(*(made(batch, counters(batch) | few, precision="fp32") for batch in (1, 2, 4)))
+    (line,) = memory_sections(run)[0].lines
+    assert "all 100 samples per rank of the data set fit in 1.00 GiB (calculated; " in line
 
 
 def test_savings_name_what_is_unknown_and_what_costs() -> None:

@@ -114,3 +114,18 @@ def test_a_host_without_the_information_has_an_unknown_amount(
     for name in ("_MEMORY", "_GROUP", "_GROUPS"):
         monkeypatch.setattr(resident_memory, name, tmp_path / "none")
     assert available_bytes() is None
+
+
+def test_the_peak_of_the_first_steps_is_told_apart() -> None:
+    gauge = resident_memory.ResidentGauge(CPU)
+    gauge.before_model()
+    model = torch.ones(64 * MIB // 4)  # too large for memory that the allocator has kept
+    gauge.after_model()
+    gauge.before_steps()
+    torch.ones(96 * MIB // 4)  # given back before the measured step
+    gauge.begin_step()
+    counters = gauge.counters()
+    first, peak = counters["measured/peak_of_first_steps"], counters["measured/peak"]
+    assert isinstance(first, int) and isinstance(peak, int)
+    assert first - peak > 60 * MIB
+    assert peak >= model.numel()

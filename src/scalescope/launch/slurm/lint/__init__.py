@@ -16,10 +16,12 @@ _RULES: tuple[Callable[[LintedJob], Iterator[Mistake]], ...] = (
     rendezvous.shared_default_port,
     rendezvous.rank_of_the_first_node,
     rendezvous.one_node_of_several,
+    rendezvous.nodes_of_another_number,
     resources.several_launchers,
     resources.pmix,
     resources.gpus_per_task,
     resources.more_ranks_than_gpus,
+    resources.more_ranks_than_gpus_of_the_job,
     resources.no_cores,
     resources.no_thread_count,
 )

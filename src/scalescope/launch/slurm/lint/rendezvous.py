@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from scalescope.launch.slurm.lint.facts import LintedJob, Mistake
+from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, slurm_options
 from scalescope.launch.slurm.lint.launches import LaunchCommand
 from scalescope.launch.slurm.lint.script import DOUBLE, SINGLE, ShellCommand, assignments, commands
 
@@ -171,3 +171,52 @@ def one_node_of_several(job: LintedJob) -> Iterator[Mistake]:
                 "torchrun for several nodes without srun: a job script runs only on the first node",
                 "start it on all nodes: srun torchrun",
             )
+
+
+_NODES = re.compile(
+    r"(?P<flag>--(?:nnodes|num[-_]machines|num[-_]nodes))(?:=|\s+)[\"']?(?P<least>[0-9]+)"
+    r"(?::(?P<most>[0-9]+))?(?![\w$:])"
+)
+_OTHER_HOST = re.compile(rf"{ADDRESS}(?!localhost|127\.|\[?::1)")
+
+
+def nodes_of_another_number(job: LintedJob) -> Iterator[Mistake]:
+    """A launcher that waits for more nodes than there are, or does without some of them."""
+    for launch in job.launchers:
+        asked, there = _NODES.search(launch.started.arguments), _nodes_of_step(launch, job)
+        if asked is None or there is None:
+            continue
+        least, most = int(asked["least"]), int(asked["most"] or asked["least"])
+        if least <= there <= most:
+            continue
+        number = most if most < there else least
+        meets_others = number > 1 or _OTHER_HOST.search(launch.started.arguments)
+        if number < there and not meets_others:  # a job of its own on every node, which may be wanted
+            continue
+        effect = (
+            "it waits for nodes that never join" if number > there else f"the others do not join its {number}"
+        )
+        yield Mistake(
+            _line_of_nodes(launch),
+            f"{launch.started.program} {asked['flag']}={number} on {there} node{'s'[: there > 1]}: {effect}",
+            f"{asked['flag']}=$SLURM_NNODES"
+            if "nodes" not in slurm_options(launch.started.step or "")
+            else f"{asked['flag']}={there}",
+        )
+
+
+def _nodes_of_step(launch: LaunchCommand, job: LintedJob) -> int | None:
+    """On how many nodes a launcher is started; None where the script does not say, or an array adds jobs."""
+    if "array" in job.options or "a" in job.options:
+        return None
+    if launch.started.step is None:
+        is_elsewhere = any(OTHER_NODES.search(line.text) for line in job.script.lines)
+        return 1 if job.options.get("nodes") == "1" and not is_elsewhere else None
+    nodes = slurm_options(launch.started.step).get("nodes", job.options.get("nodes", ""))
+    return int(nodes) if re.fullmatch("[1-9][0-9]{0,5}", nodes) else None
+
+
+def _line_of_nodes(launch: LaunchCommand) -> int:
+    """Of the number where the command has it, else (in a variable) of the command."""
+    match = _NODES.search(launch.command.text)
+    return launch.line.number_at(launch.command.offset + match.start()) if match else launch.number

@@ -10,6 +10,7 @@ from scalescope.launch.slurm.lint.facts import (
     Mistake,
     Tasks,
     all_lines,
+    number_in,
     slurm_options,
     tasks_of,
 )
@@ -101,6 +102,26 @@ def more_ranks_than_gpus(job: LintedJob) -> Iterator[Mistake]:
             _line_of_ranks(launch),
             f"{ranks[1]} ranks on a node with {gpus.number} requested GPU{'s'[: gpus.number > 1]}",
             f"{flag}={gpus.number}, or {gpus.option}{ranks[1]} instead of {gpus.option}{gpus.number}",
+        )
+
+
+def more_ranks_than_gpus_of_the_job(job: LintedJob) -> Iterator[Mistake]:
+    """--gpus is for all nodes together; where a node's are given too, that rule tells."""
+    gpus = _GPUS.fullmatch(job.options.get("gpus", ""))
+    if job.has_whole_nodes or gpus is None or int(gpus["number"]) == 0 or _gpus_of_node(job.options):
+        return
+    number = int(gpus["number"])
+    for launch in job.launchers:
+        step = slurm_options(launch.started.step or "")
+        ranks = _RANKS.search(launch.started.arguments)
+        nodes = (number_in(step.get("nodes")) or job.nodes) if launch.started.step is not None else 1
+        if ranks is None or "gpus" in step or _gpus_of_node(step) or int(ranks[1]) * nodes <= number:
+            continue
+        of_all = int(ranks[1]) * nodes
+        yield Mistake(
+            _line_of_ranks(launch),
+            f"{of_all} ranks in all ({nodes} × {ranks[1]}) for {number} requested GPU{'s'[: number > 1]}",
+            f"--gpus-per-node={ranks[1]} instead of --gpus={number}, which is for all nodes together",
         )
 
 

@@ -1,0 +1,46 @@
+"""How much memory the processes of this host may use together, as the system says it."""
+
+import re
+from pathlib import Path
+
+
+def usable_memory(root: Path = Path("/")) -> int | None:
+    """Physical memory, or less where a control group limits it; None where the system does not say."""
+    sizes = [_physical(root / "proc/meminfo"), *map(_limit, _limit_files(root))]
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def _physical(path: Path) -> int | None:
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", _read(path), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
+def _limit(path: Path) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.isdigit() else None  # "max" is no limit
+
+
+def _limit_files(root: Path) -> list[Path]:
+    """The limits of this process's control group and of all its parents, in both versions of groups."""
+    files: list[Path] = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            files += _up_from(root / "sys/fs/cgroup", group, "memory.max")
+        elif "memory" in controllers.split(","):
+            files += _up_from(root / "sys/fs/cgroup/memory", group, "memory.limit_in_bytes")
+    return files
+
+
+def _up_from(top: Path, group: str, name: str) -> list[Path]:
+    """The file of a group and of its parents up to `top`; a container may see only `top` itself."""
+    folder = top / group.lstrip("/")
+    parents = [parent for parent in folder.parents if parent.is_relative_to(top)]
+    return [path / name for path in (folder, *parents)]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
