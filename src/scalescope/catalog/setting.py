@@ -102,6 +102,10 @@ class Setting:
     aliases: tuple[str, ...] = ()
     opposite: str | None = None
     lever: Lever | None = None
+    common: str | None = None  # the heading under which `VERB --help` lists it; None: --help-all lists it
+    brief: str = ""  # what stands there, where the beginning of `help` is not enough
+    holds_path: bool = False  # a file or folder, which commands shown to people write in full
+    shortcut: tuple[str, Scalar] | None = None  # a switch, and the value that it stands for
 
     @property
     def flag(self) -> str:
@@ -128,6 +132,10 @@ def setting(
     aliases: tuple[str, ...] = (),
     opposite: str | None = None,
     lever: Lever | None = None,
+    common: str | None = None,
+    brief: str = "",
+    holds_path: bool = False,
+    shortcut: tuple[str, Scalar] | None = None,
 ) -> Any:
     """Declare a card's field; the arguments are those of `Setting`.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalescope.cli.interruption import interruptible
-from scalescope.cli.options import given_flags
+from scalescope.cli.options import given_flags, own_keys
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.given import Entries
 from scalescope.studies.study import Report, Study
@@ -64,7 +64,8 @@ def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entr
     """What was asked of the measurement, and what of SLURM."""
     from scalescope.studies.request import Request, split_slurm_flags
 
-    flags, job_flags = split_slurm_flags(given_flags(click.get_current_context()))
+    context = click.get_current_context()
+    flags, job_flags = split_slurm_flags(given_flags(context))
     only = arguments["only_launch"]
     request = Request(
         verb=study.verb,
@@ -77,6 +78,7 @@ def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entr
         yes=arguments["yes"],
         only_launches=None if only is None else (only,),
         budget_since=arguments["budget_since"],
+        own_keys=own_keys(context.command),
     )
     return request, job_flags
 

@@ -68,6 +68,7 @@ class Study(NextLaunches, Protocol):
     verb: ClassVar[str]
     benchmark: ClassVar[str] = "train"
     defaults: ClassVar[Mapping[str, Any]] = {}
+    planned_defaults: ClassVar[Mapping[str, str]] = {}  # in words, for help: what `plan` decides by the host
     runs_on_slurm: ClassVar[bool] = False  # --launcher slurm submits it as a job
 
     def flags(self) -> tuple[str, ...]:

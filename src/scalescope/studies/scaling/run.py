@@ -17,7 +17,7 @@ from scalescope.studies.flags import read_flags
 from scalescope.studies.memory.memory import with_one_forecaster
 from scalescope.studies.plan import Plan
 from scalescope.studies.scaling.network import exchanges
-from scalescope.studies.scaling.scale import only_explains, plan_scaling
+from scalescope.studies.scaling.scale import DEFAULT_SWEEP, only_explains, plan_scaling
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class RunStudy(Study):
 
     verb: ClassVar[str] = "run"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 110.0, "min_steps": 3}
+    planned_defaults: ClassVar[Mapping[str, str]] = {
+        **DEFAULT_SWEEP,
+        "window": "what the budget allows, at most 1.5s on CPU, 3s on GPU",
+    }
 
     parts: tuple[str, ...] = PARTS
     warmup: int | None = None
