@@ -45,6 +45,7 @@ def measure(
 
         sys.exit(follow(context))
     from scalescope.cli.progress import TerminalWatcher
+    from scalescope.report.performance import without_lines
     from scalescope.report.render.terminal import console, show
 
     with (
@@ -55,7 +56,8 @@ def measure(
             report = _on_slurm(study, request, job_flags, arguments["setup"], watcher)
         else:
             report = _with_ranks(study, request, context, watcher, finish)
-    show(report.sections, console(), verbose=arguments["verbose"])
+    once = () if report.headline is None else (report.headline,)  # shown below: in short
+    show(without_lines(once, report.sections), console(), verbose=arguments["verbose"])
     show_where(report)
     sys.exit(report.exit_code)
 
