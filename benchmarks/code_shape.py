@@ -99,6 +99,8 @@ FUNCTIONS = {
     ("cli/front_page.py", "_verb_files"): NAME,
     ("cli/front_page.py", "_wrapped"): LAYOUT,
     ("cli/help_pages.py", "<module>"): LAYOUT,
+    ("results/run_commands.py", "_absolute"): USER_SYNTAX,
+    ("results/run_commands.py", "_flag_of"): NAME,
     ("cli/help_pages.py", "brief_flag"): NAME,
     ("cli/help_pages.py", "text_and_examples"): LAYOUT,
     ("experiment/expand.py", "_card_name"): NAME,

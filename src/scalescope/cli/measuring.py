@@ -201,10 +201,12 @@ def _on_slurm(
 
 def show_where(report: Report) -> None:
     """The result in a sentence, what to do next, and where the files are."""
+    from scalescope.report.render.text import command_line
+
     if report.headline is not None:
         click.echo(f"\nIn short: {report.headline}")
     if report.next_step is not None:
-        click.echo(f"Next: {report.next_step}")
+        click.echo(f"Next: {command_line(report.next_step)}")
     if report.path is not None:
         click.echo(f"Results: {report.path / 'results.json'}")
     if report.page is not None:

@@ -46,7 +46,7 @@ def build_experiment(
     verb: str, benchmark: str, file: Entries, flags: Entries, defaults: Mapping[str, Any]
 ) -> Experiment:
     """Merge flag over file over default; `defaults` are the verb's own, for options and settings."""
-    file = _under_setting_names(benchmark, file)
+    file = _of_this_benchmark(benchmark, _under_setting_names(benchmark, file))
     given = {**file, **flags}
     _drop_overridden_batch(file, flags, given)
     _drop_overridden_steps(file, flags, given)
@@ -75,6 +75,20 @@ def build_experiment(
     _check_selection(settings, given)
     _check_name(measuring["name"], given)
     return Experiment(verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring))
+
+
+def _of_this_benchmark(benchmark: str, file: Entries) -> Entries:
+    """The file of a training job serves `train`, `scale` and `memory`: each leaves out what is another's."""
+    kind = cards.card("benchmarks", benchmark).selects
+    others = [name for name in cards.names("benchmarks") if cards.card("benchmarks", name).selects == kind]
+    known = cards.all_settings(benchmark)
+    left_out = {
+        name
+        for other in others
+        for name, versions in cards.all_settings(other).items()
+        if kind and name not in known and not versions[0].internal
+    }
+    return {name: values for name, values in file.items() if name not in left_out}
 
 
 def _under_setting_names(benchmark: str, file: Entries) -> Entries:

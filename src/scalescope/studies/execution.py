@@ -109,6 +109,7 @@ def _begin(study: Study, request: Request, plan: Plan, launcher: Launcher, folde
         flags=study.flags(),
         name=plan.experiment.measuring.name,
         repeatable=launcher.repeatable or request.only_launches is not None,
+        directory=str(Path.cwd()),
     )
     write_run_record(folder.path, record)
     environment = environment_record(folder.path, plan, launcher, resume=request.resume)

@@ -5,6 +5,7 @@ from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.network import is_slow_network
+from scalescope.results.run_commands import CHECK
 
 RULE = "ranks slow each other down"
 THREADS = "too many CPU threads"
@@ -49,5 +50,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=lost,
         share=lost / facts.ranks,
         evidence=(measured,),
-        advice=(Advice(label="check how ranks are placed", command="scalescope check"),),
+        advice=(Advice(label="check how ranks are placed", argv=CHECK),),
     )

@@ -2,6 +2,7 @@
 
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.results.run_commands import CHECK
 
 RULE = "the GPU was slowed down"
 _FULL = 0.99  # of the clock: no loss worth a figure
@@ -21,5 +22,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="slowdowns", value=", ".join(telemetry.slowdowns), source="NVML"),),
-        advice=(Advice(label="check cooling and power limits", command="scalescope check"),),
+        advice=(Advice(label="check cooling and power limits", argv=CHECK),),
     )

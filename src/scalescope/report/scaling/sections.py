@@ -12,6 +12,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.report.caveats import context, warnings_of
 from scalescope.report.findings import findings_section
+from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
     MISSING,
     counted,
@@ -23,9 +24,10 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.scaling.waterfall import waterfall_sections
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Command, Section, Table
 from scalescope.report.varied import changed_settings, shown_value, title_of, varied_settings
 from scalescope.results.run import Run
+from scalescope.results.run_commands import PROGRAM, command_on, continuing_command
 
 
 def scaling_sections(run: Run) -> tuple[Section, ...]:
@@ -51,6 +53,7 @@ def scaling_so_far(run: Run) -> str | None:
     return verdict(rows, f" ({counted(launches, 'launch')} each)")
 
 
+_LAUNCHES_FOR_A_CLAIM = 5
 _SERIAL = "serial fraction"
 _COMM_MS = "exposed comm (ms)"
 _INTERVAL = "95 % interval"
@@ -61,24 +64,47 @@ _IN_TITLE = ("workload", "batch_size", "global_batch_size", "link", "split_gpu",
 _DOUBTFUL = 0.5  # width of an interval as a share of its value
 
 
-def next_after_scaling(run: Run) -> str | None:
+def next_after_scaling(run: Run) -> Command | None:
     """What to do after `scale`: the first thing that would change the verdict."""
     rows = scaling_rows(configurations(run.results))
     scaled = [row for row in rows if not row.is_baseline]
     if not rows:
-        return "continue with --resume; a larger --budget measures more."
+        return _with_more_time(run)
     if not scaled:
-        return "measure more world sizes to compare with: --world-size 1,2 (on one GPU add --split-gpu 2)."
+        ranks = more_ranks(run, rows[0].trial)
+        argv = command_on(run.path, run.record.verb, ranks, run.record.flags)
+        return Command(label="measure more world sizes to compare with", argv=argv)
     if any(row.efficiency.low is None for row in scaled):
-        return "add --repeats 5 for confidence intervals (under torchrun or srun see --only-launch)."
+        return _with_more_launches(run)
     if smallest_batch_reaching(rows, 0.8).batch is None:
         costly = [finding for finding in diagnose(run).findings if finding.share > 0.0 and finding.advice]
         if costly:
-            return f"{costly[0].advice[0].label}: {costly[0].advice[0].command}"
+            advice = costly[0].advice[0]
+            return Command(label=advice.label, argv=advice.argv, changes_job=advice.changes_job)
         largest = max(row.batch for row in scaled)
-        flag = "--batch-size" if scaled[0].trial.mode == "weak" else "--global-batch-size"
-        return f"a larger batch hides more of the gradient exchange: {flag} {largest * 2},{largest * 4}"
-    return "-v shows the interval of every figure and the causes of noise."
+        name = "batch_size" if scaled[0].trial.mode == "weak" else "global_batch_size"
+        changes = {name: (largest * 2, largest * 4)}
+        argv = command_on(run.path, run.record.verb, changes, run.record.flags)
+        return Command(label="a larger batch hides more of the exchange", argv=argv, changes_job=True)
+    return Command(
+        label="a page with every figure and its interval", argv=(PROGRAM, "report", str(run.path.resolve()))
+    )
+
+
+def _with_more_time(run: Run) -> Command | None:
+    """Nothing was finished: the same run, with twice the budget where one ended it."""
+    budget = None if run.record.end is None else run.record.end.budget_s
+    changes = {} if budget is None else {"budget": 2.0 * budget}
+    return Command(label="continue the run", argv=continuing_command(run.path, run.record, changes))
+
+
+def _with_more_launches(run: Run) -> Command:
+    if not run.record.repeatable:
+        return Command(label="confidence intervals need several launches: see --only-launch in --help-all")
+    return Command(
+        label="more launches give confidence intervals",
+        argv=continuing_command(run.path, run.record, {"repeats": _LAUNCHES_FOR_A_CLAIM}),
+    )
 
 
 def table_section(rows: tuple[ScalingRow, ...]) -> Section:

@@ -8,6 +8,7 @@ from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import warnings_of
+from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
     MISSING,
     flop_rate,
@@ -19,9 +20,10 @@ from scalescope.report.numbers import (
     range_ms,
     significant,
 )
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Command, Section, Table
 from scalescope.report.varied import changed_settings, shown_value, varied_settings
 from scalescope.results.run import Run
+from scalescope.results.run_commands import command_on
 
 _LABEL_WIDTH = 17
 _MOST_EPOCHS = 20  # shown; results.json has them all
@@ -69,13 +71,13 @@ def _rate_interval(configuration: Configuration) -> str:
     return f"{significant(rate.low, 4)} to {significant(rate.high, 4)}"
 
 
-def next_after_training(run: Run) -> str | None:
+def next_after_training(run: Run) -> Command | None:
     """What to do after `train`."""
-    if not run.of_status("ok"):
+    trained = [result.trial for result in run.of_status("ok") if result.trial.is_training]
+    if not trained:
         return None
-    timed = [result for result in run.results if result.trial.is_training]
-    more = "" if len(timed) > 1 else "; --repeats 5 gives an interval"
-    return f"scalescope scale shows how this changes with the number of ranks{more}."
+    argv = command_on(run.path, "scale", more_ranks(run, trained[0]))
+    return Command(label="how this changes with the number of ranks", argv=argv)
 
 
 def training_sentence(configuration: Configuration) -> str:

@@ -21,6 +21,7 @@ from scalescope.studies.scaling.scale import DEFAULT_SWEEP, only_explains, plan_
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
+    from scalescope.report.section import Command
     from scalescope.results.run import Run
     from scalescope.studies.request import Request
 
@@ -104,7 +105,7 @@ class RunStudy(Study):
         report = report_of(self, run, sections, self._next_step()(run))
         return with_files(report, {PAGE: lambda: page_of(run)})
 
-    def _next_step(self) -> "Callable[[Run], str | None]":
+    def _next_step(self) -> "Callable[[Run], Command | None]":
         from scalescope.report.memory.verdict import next_after_memory
         from scalescope.report.scaling.sections import next_after_scaling
         from scalescope.report.training.sections import next_after_training

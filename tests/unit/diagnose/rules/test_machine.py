@@ -138,7 +138,7 @@ def test_memory_is_nearly_full_from_92_percent() -> None:
     cause = finding(memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.95 * GIB))))
     assert evidence_of(cause) == {"used": 0.95 * GIB, "total": GIB}
     assert "95%" in cause.claim
-    assert cause.advice[0].command == "scalescope memory"
+    assert cause.advice[0].command.startswith("scalescope memory /run/experiment.yaml --world-size ")
     assert memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.9 * GIB))) is None
 
 
