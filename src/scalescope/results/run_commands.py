@@ -37,12 +37,6 @@ def repeating_command(path: Path, record: RunRecord) -> Argv:
     return command_on(path, record.verb, own_flags=record.flags)
 
 
-def continuing_command(path: Path, record: RunRecord, changes: Mapping[str, object]) -> Argv:
-    """The command that continues the run at `path` with more time or more launches."""
-    folder = {"output_dir": str(path.resolve())}
-    return command_on(path, record.verb, {**changes, **folder}, (*record.flags, "--resume"))
-
-
 def _stored_paths(path: Path) -> dict[str, tuple[str, ...]]:
     """The settings of a stored request that name files."""
     from scalescope.experiment.yaml_file import read_experiment_file

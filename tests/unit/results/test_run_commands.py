@@ -7,7 +7,6 @@ import pytest
 
 from scalescope.results.run_commands import (
     command_on,
-    continuing_command,
     flags_of,
     repeating_command,
 )
@@ -81,11 +80,6 @@ def test_a_repeat_keeps_the_flags_of_the_verb(run: Path) -> None:
     record = RunRecord(verb="scale", flags=("--no-waterfall",))
     assert repeating_command(run, record)[-1] == "--no-waterfall"
     assert repeating_command(run, RunRecord()) == ()
-
-
-def test_a_run_is_continued_in_its_folder(run: Path) -> None:
-    argv = continuing_command(run, RunRecord(verb="scale"), {"repeats": 5})
-    assert argv[-5:] == ("--repeats", "5", "--output-dir", str(run), "--resume")
 
 
 def test_built_in_workloads_and_missing_files_stay_as_they_are(tmp_path: Path) -> None:
