@@ -133,6 +133,9 @@ BAD_COMMANDS = {
     "train .": ".: not a regular file",
     "train --batch-size ''": "--batch-size: expected a whole number, got ''",
     "train --batch-size 8,": "--batch-size: expected a whole number, got ''",
+    "train --steps-per-epoch al": "--steps-per-epoch: expected a whole number, auto or all, got 'al'; "
+    "did you mean all?",
+    "train --threads-per-rank x": "--threads-per-rank: expected a whole number or auto, got 'x'",
     "train --batch-size 8,8": "--batch-size: 8 is given twice",
     "train --batch-size 8 --global-batch-size 8": "--global-batch-size: give batch_size",
     "train --world-size 0": "--world-size: must be at least 1, got 0",
