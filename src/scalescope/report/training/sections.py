@@ -101,6 +101,7 @@ def summary_section(configuration: Configuration) -> Section:
         ("Measured steps", f"{configuration.measured_steps} / {total}"),
         ("Avg step time", in_ms(configuration.step_time_s.value, 2)),
         ("Throughput", _throughput(configuration)),
+        ("Measured samples", f"{sum(launch.samples for launch in configuration.launches):,}"),
         ("95 % interval", _interval(configuration)),
         *(("Warning", doubt) for doubt in warnings_of(configuration)),
     ]
@@ -116,7 +117,6 @@ def _detailed_facts(configuration: Configuration) -> list[tuple[str, str]]:
     return [
         ("All settings", json.dumps(_all_settings(configuration))),
         ("Measured window", f"{in_s(configuration.window_s)} per launch"),
-        ("Measured samples", f"{sum(launch.samples for launch in configuration.launches):,}"),
         ("Median step time", in_ms(configuration.median_step_s, 2)),
         ("Compute rate", compute_reading(configuration)),
         *[("GPU", text) for text in (gpu_reading(configuration.telemetry),) if text],
