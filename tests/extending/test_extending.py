@@ -43,7 +43,7 @@ def with_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def _help(verb: str) -> str:
-    ended = click.testing.CliRunner().invoke(app.app, [verb, "--help"], terminal_width=200)
+    ended = click.testing.CliRunner().invoke(app.app, [verb, "--help-all"], terminal_width=200)
     assert ended.exit_code == 0
     return ended.output
 

@@ -1,6 +1,5 @@
 """Training end to end on real CPU ranks: what is shown, what is stored, and that the training is right."""
 
-import json
 import math
 import re
 import sys
@@ -33,7 +32,7 @@ def _assert_summary_of_two_ranks(run: FinishedRun) -> None:
     shown = dict(re.findall(r"^(\w[\w %]*?) *: (.*)$", run.stdout, re.MULTILINE))
     assert shown["World size"] == "2"
     assert shown["Device"] == "cpu"
-    assert json.loads(shown["Config"])["hidden_dim"] == 16
+    assert "hidden_dim 16" in shown["Config"]
     assert shown["Warmup steps"] == "3"
     assert shown["Measured steps"] == "5 / 8"
     assert re.fullmatch(r"[\d.]+ ms", shown["Avg step time"])

@@ -89,7 +89,7 @@ def test_host_memory_is_not_filled_by_the_search() -> None:
     assert job["largest_batch_is"] == "calculated"
     assert job["largest_batch"] == (TWO_CORES.memory_bytes - 80_500_000) // 1_000_000
     assert "(calculated; to try it: --memory-limit)" in report.sections[0].lines[0]
-    assert report.next_step is not None and "--memory-limit" in report.next_step
+    assert report.next_step is not None and "--memory-limit" in report.next_step.argv
 
 
 def test_a_limit_on_the_cpu_is_searched() -> None:
@@ -193,7 +193,9 @@ def test_a_pipeline_starts_with_one_sample_per_rank_and_gets_no_search_hint() ->
     report = memory(request(strategy="pipeline", world_size=2), FakeLauncher(MODEL), watcher)
     assert sorted(purposes(watcher)) == [2, 4, 8, 16]
     assert "--memory-limit" not in report.sections[0].lines[0]
-    assert report.next_step == "scalescope train shows what a larger batch gains in speed."
+    assert report.next_step is not None
+    assert report.next_step.argv[1] == "train"
+    assert report.next_step.argv[-2:] == ("--batch-size", "2,16")
     watcher = RecordingWatcher()
     memory(
         request(strategy="pipeline", world_size=2, microbatches=6, output_dir="other"),
@@ -233,7 +235,7 @@ def test_hints_name_only_the_flags_that_are_missing(machine: Any, asked: dict[st
     report = memory(request(**asked), FakeLauncher(MODEL, machine), RecordingWatcher())
     assert f"(calculated; to try it: {hint})" in report.sections[0].lines[0]
     assert report.next_step is not None
-    assert ("--memory-limit 4GiB" in report.next_step) == ("--memory-limit" in hint)
+    assert ("--memory-limit" in report.next_step.argv) == ("--memory-limit" in hint)
 
 
 def test_without_optimizer_state_zero1_is_a_line_instead_of_a_row() -> None:

@@ -49,7 +49,7 @@ def test_the_standard_run_measures_the_memory_of_training() -> None:
     assert sorted(trial.rank_batch_size for trial, _ in memory_launches) == [2, 8]
     assert {(trial.world_size, n) for trial, n in memory_launches} == {(1, 0)}  # once, however many repeats
     assert "Each sample takes 977 KiB" in report.sections[-1].lines[0]
-    assert "calculated; to try it: scalescope memory --memory-limit" in report.sections[-1].lines[0]
+    assert "calculated; the verb memory tries it with --memory-limit" in report.sections[-1].lines[0]
 
 
 def test_memory_of_user_models_is_measured_with_the_requested_batches() -> None:

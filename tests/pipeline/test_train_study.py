@@ -68,7 +68,7 @@ def test_a_sweep_ends_with_all_configurations_side_by_side() -> None:
     request = ask("train", batch_size=[10, 20], optimizer=["sgd", "adamw"])
     table = train(request, FakeLauncher(MODEL), RecordingWatcher()).sections[-1].table
     assert table is not None
-    assert table.columns == ("configuration", "optimizer", "step ms", "samples/s", "95 % interval")
+    assert table.columns == ("configuration", "optimizer", "step (ms)", "samples/s", "95 % interval")
     assert sorted(row[1:4] for row in table.rows) == sorted(
         (optimizer, step, rate)
         for optimizer in ("sgd", "adamw")

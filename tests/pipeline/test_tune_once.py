@@ -115,9 +115,10 @@ def test_the_sentence_says_so_and_how_to_know() -> None:
     assert NOT_PROVEN in sentence(report)
     assert "scalescope tune on one machine without torchrun or srun" in sentence(report)
     assert tuning_of(report)["verdict"] == report.headline == sentence(report)
-    assert report.next_step == (
-        "without torchrun or srun: scalescope tune run/experiment.yaml --levers precision=bf16 --repeats 5"
-    )
+    assert report.next_step is not None
+    assert report.next_step.label == "without torchrun or srun"
+    file = Path("run/experiment.yaml").resolve()
+    assert report.next_step.command == f"scalescope tune {file} --repeats 5 --levers precision=bf16"
     shown = " ".join(
         [*sentence(report).split(), *(cell for row in rows(report).values() for cell in row.values())]
     )
@@ -256,8 +257,8 @@ def test_other_jobs_are_held_against_one_rank_in_one_launch_of_each() -> None:
 @pytest.mark.parametrize(
     ("lever", "command"),
     [
-        ("comm_hook=fp16", "scalescope train run/experiment.yaml --comm-hook none,fp16 {job}"),
-        ("jit", "scalescope train run/experiment.yaml {job}, and the same with --jit"),
+        ("comm_hook=fp16", "scalescope train {file} --comm-hook none,fp16 {job}"),
+        ("jit", "scalescope train {file} {job}"),
     ],
 )
 def test_on_several_nodes_a_job_of_slurm_gets_the_intervals(lever: str, command: str) -> None:
@@ -265,7 +266,9 @@ def test_on_several_nodes_a_job_of_slurm_gets_the_intervals(lever: str, command:
     factors: Factors = {((name, "fp16" if name == "comm_hook" else True),): 0.5}
     report = tuned(factors, lever, attached=Attached(factors, nodes=2))
     job = "--repeats 5 --launcher slurm --nodes 2 --tasks-per-node 1"
-    assert report.next_step == command.format(job=job)
+    assert report.next_step is not None
+    assert report.next_step.command == command.format(file=Path("run/experiment.yaml").resolve(), job=job)
+    assert ("--jit" in report.next_step.label) == (lever == "jit")
 
 
 def test_the_page_draws_them_without_intervals() -> None:

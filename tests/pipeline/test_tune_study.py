@@ -80,7 +80,8 @@ def test_it_finds_the_true_best() -> None:
     assert low < 1 / 0.7 < high
     assert sentence(report).startswith("precision bf16 is faster: 1.4")
     assert sentence(report).endswith("the current speed.")
-    assert report.next_step == "scalescope train run/tuned.yaml"
+    assert report.next_step is not None
+    assert report.next_step.argv == ("scalescope", "train", str(Path("run/tuned.yaml").resolve()))
 
 
 def test_repeats_are_spent_where_they_decide_something() -> None:
@@ -241,7 +242,7 @@ def test_a_search_that_its_budget_ended_is_resumed_to_the_same_answer(
     assert len(load_run("part").results) == budget_s // 10
     assert tuning_of(part)["finished"] is False
     assert sentence(part).endswith("The search ended early; continue with --resume.")
-    assert part.next_step is None or "tuned.yaml" not in part.next_step
+    assert part.next_step is None or "tuned.yaml" not in part.next_step.command
     assert not Path("part/tuned.yaml").exists()
     assert part.exit_code == 0
     assert any("ended the run" in note for note in watcher.notes)

@@ -22,6 +22,7 @@ class FilesOnDisk(DataTraits):
         None,
         "Folder with the files of the data set; without it, the Python package datasets downloads them.",
         sweep=False,
+        holds_path=True,
     )
 
 

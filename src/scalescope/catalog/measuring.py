@@ -16,6 +16,8 @@ class Measuring:
         low=1,
         high=10_000,
         sweep=False,
+        common="Run",
+        brief="Launches per row; 5 allow a claim.",
     )
     repeat_disturbed: bool = setting(
         True,
@@ -29,10 +31,16 @@ class Measuring:
         kind="duration",
         low=1,
         sweep=False,
+        common="Run",
+        brief="Time for the run: 90s, 10m, 2h.",
     )
     name: str | None = setting(None, "Name of the run, shown in results and reports.", sweep=False)
     output_dir: str | None = setting(
-        None, "Output folder of the run; default runs/<time>-<verb>.", sweep=False
+        None,
+        "Output folder of the run; default runs/<time>-<verb>.",
+        sweep=False,
+        common="Run",
+        brief="Where results go. [default: runs/<time>-<verb>]",
     )
     order_seed: int = setting(0, "Seed for the random order of launches.", low=0, high=2**31, sweep=False)
     allow_oom: bool = setting(

@@ -19,11 +19,15 @@ class Placement:
         low=1,
         high=65_536,
         aliases=("--nproc-per-node",),
+        common="Ranks",
+        brief="Number of ranks.",
     )
     device: str = setting(
         "auto",
         "Device of the ranks; auto uses GPUs if there are any.",
         choices=("cpu", "cuda", "auto"),
+        common="Ranks",
+        brief="cpu, or cuda where there are GPUs.",
     )
     backend: str = setting(
         "auto",

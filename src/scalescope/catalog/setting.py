@@ -25,6 +25,7 @@ _BYTES = re.compile(r"([0-9]+)(?:([kKmMgGtT])(?:i?[bB])?|[bB])?")  # 1024 a step
 _TRUE = {"true", "yes", "on"}
 _FALSE = {"false", "no", "off"}
 _LONGEST_VALUE = 4096
+Words = tuple[str, ...]  # that may stand instead of a value of a kind
 
 
 class Unset:
@@ -102,6 +103,10 @@ class Setting:
     aliases: tuple[str, ...] = ()
     opposite: str | None = None
     lever: Lever | None = None
+    common: str | None = None  # the heading under which `VERB --help` lists it; None: --help-all lists it
+    brief: str = ""  # what stands there, where the beginning of `help` is not enough
+    holds_path: bool = False  # a file or folder, which commands shown to people write in full
+    shortcut: tuple[str, Scalar] | None = None  # a switch, and the value that it stands for
 
     @property
     def flag(self) -> str:
@@ -128,6 +133,10 @@ def setting(
     aliases: tuple[str, ...] = (),
     opposite: str | None = None,
     lever: Lever | None = None,
+    common: str | None = None,
+    brief: str = "",
+    holds_path: bool = False,
+    shortcut: tuple[str, Scalar] | None = None,
 ) -> Any:
     """Declare a card's field; the arguments are those of `Setting`.
 
@@ -177,7 +186,9 @@ def parse_value(setting: Setting, text: str, origin: str) -> Scalar:
         return None
     if text.lower() in setting.words:
         return text.lower()
-    value = _PARSERS[setting.kind](text, origin)
+    spoken = (setting.none_word,) if setting.optional and setting.none_word != "none" else ()
+    words = (*setting.words, *spoken)
+    value = _PARSERS[setting.kind](text, origin, words)
     return check_value(setting, value, origin)
 
 
@@ -202,50 +213,50 @@ def nearest(word: str, candidates: typing.Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _parse_int(text: str, origin: str) -> int:
+def _parse_int(text: str, origin: str, words: Words) -> int:
     if len(text) <= 40 and _WHOLE.fullmatch(text):
         return int(text)
     if len(text) <= 40 and _NUMBER.fullmatch(text) and "e" in text.lower():
         number = float(text)
         if math.isfinite(number) and number.is_integer():
             return int(number)
-    raise BadInput(f"{origin}: expected a whole number, got {_shown(text)}")
+    raise _unexpected("a whole number", text, origin, words)
 
 
-def _parse_float(text: str, origin: str) -> float:
+def _parse_float(text: str, origin: str, words: Words) -> float:
     if len(text) <= 40 and _NUMBER.fullmatch(text):
         number = float(text)
         if math.isfinite(number):
             return number
-    raise BadInput(f"{origin}: expected a finite number, got {_shown(text)}")
+    raise _unexpected("a finite number", text, origin, words)
 
 
-def _parse_bool(text: str, origin: str) -> bool:
+def _parse_bool(text: str, origin: str, words: Words) -> bool:
     if text.lower() in _TRUE:
         return True
     if text.lower() in _FALSE:
         return False
-    raise BadInput(f"{origin}: expected true or false, got {_shown(text)}")
+    raise _unexpected("true or false", text, origin, words)
 
 
-def _parse_str(text: str, origin: str) -> str:
+def _parse_str(text: str, origin: str, words: Words) -> str:
     if not text or not text.isprintable():
-        raise BadInput(f"{origin}: expected a printable word, got {_shown(text)}")
+        raise _unexpected("a printable word", text, origin, words)
     return text
 
 
-def _parse_duration(text: str, origin: str) -> float:
+def _parse_duration(text: str, origin: str, words: Words) -> float:
     match = _DURATION.fullmatch(text) if len(text) <= 40 else None
     seconds = float(match[1]) * _DURATION_UNITS[match[2]] if match else math.inf
     if not math.isfinite(seconds):
-        raise BadInput(f"{origin}: expected a time such as 90s, 10m or 2h, got {_shown(text)}")
+        raise _unexpected("a time such as 90s, 10m or 2h", text, origin, words)
     return seconds
 
 
-def _parse_bytes(text: str, origin: str) -> int:
+def _parse_bytes(text: str, origin: str, words: Words) -> int:
     match = _BYTES.fullmatch(text) if len(text) <= 40 else None
     if match is None:
-        raise BadInput(f"{origin}: expected a size such as 8, 64K, 32M or 1GiB, got {_shown(text)}")
+        raise _unexpected("a size such as 8, 64K, 32M or 1GiB", text, origin, words)
     power = " KMGT".index((match[2] or " ").upper())
     return int(match[1]) << (10 * power)
 
@@ -254,12 +265,23 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-_PARSERS: dict[str, typing.Callable[[str, str], Scalar]] = {
+def _parse_link(text: str, origin: str, words: Words) -> str:
+    return parse_link(text, origin)
+
+
+def _unexpected(wanted: str, text: str, origin: str, words: Words) -> BadInput:
+    """What a value must be: of its kind, or one of the words that may stand instead."""
+    *others, last = (wanted, *words)
+    expected = f"{', '.join(others)} or {last}" if others else last
+    return BadInput(f"{origin}: expected {expected}, got {_shown(text)}{nearest(text.lower(), words)}")
+
+
+_PARSERS: dict[str, typing.Callable[[str, str, Words], Scalar]] = {
     "int": _parse_int,
     "float": _parse_float,
     "bool": _parse_bool,
     "str": _parse_str,
     "duration": _parse_duration,
     "bytes": _parse_bytes,
-    "link": parse_link,
+    "link": _parse_link,
 }

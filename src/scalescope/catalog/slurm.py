@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scalescope.catalog.setting import setting
+from scalescope.catalog.setting import setting, settings_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +14,8 @@ class Slurm:
         "How ranks are started: local starts them here; slurm submits a job and shows its results.",
         choices=("local", "slurm"),
         sweep=False,
+        common="Ranks",
+        brief="local, or slurm: submit a job.",
     )
     nodes: int = setting(1, "Number of nodes.", low=1, high=100_000, sweep=False)
     gpus_per_node: int | None = setting(
@@ -39,5 +41,12 @@ class Slurm:
         sweep=False,
     )
     slurm_template: str | None = setting(
-        None, "File to use instead of the built-in sbatch script, with the same {placeholders}.", sweep=False
+        None,
+        "File to use instead of the built-in sbatch script, with the same {placeholders}.",
+        sweep=False,
+        holds_path=True,
     )
+
+
+# What a file or a command says of the job and not of the measurement.
+JOB_KEYS = ("setup", *(field.name for field in settings_of(Slurm)))

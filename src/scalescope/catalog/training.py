@@ -37,12 +37,20 @@ class Training:
     optional_purposes: ClassVar[tuple[str, ...]] = ()  # launches whose failure does not fail the run
     lists_failures_as_training = True  # in results.json
 
-    workload: str = setting("mlp", "Model to train; FILE.py:FUNCTION or MODULE:FUNCTION selects your own.")
-    data: str = setting("synthetic", "Training data.", neutral="synthetic")
+    workload: str = setting(
+        "mlp",
+        "Model to train; FILE.py:FUNCTION or MODULE:FUNCTION selects your own.",
+        common="Job",
+        brief="Built-in model, or your FILE.py:FUNCTION.",
+        holds_path=True,
+    )
+    data: str = setting("synthetic", "Training data.", neutral="synthetic", common="Job")
     strategy: str = setting(
         "auto",
         "How the work is distributed over ranks; auto is single on one rank and ddp on more.",
         lever=Lever(tries=strategies_worth_trying, needs=("ranks",)),
+        common="Job",
+        brief="How ranks share the work: ddp, fsdp ...",
     )
     batch_size: int | None = setting(
         PerDevice(cpu=256, cuda=4096),
@@ -50,6 +58,8 @@ class Training:
         low=1,
         high=2**31,
         lever=Lever(multiples=(2, 8, 32, 128), changes="the job"),
+        common="Job",
+        brief="Per rank (weak scaling).",
     )
     global_batch_size: int | None = setting(
         None,
@@ -58,6 +68,8 @@ class Training:
         high=2**31,
         neutral=None,
         lever=Lever(multiples=(2, 8, 32, 128), changes="the job"),
+        common="Job",
+        brief="Over all ranks (strong scaling), instead.",
     )
     optimizer: str = setting(
         "sgd",

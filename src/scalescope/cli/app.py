@@ -7,6 +7,7 @@ import sys
 import click
 
 from scalescope.cli import front_page
+from scalescope.cli.help_pages import with_help_all
 from scalescope.cli.streams import abandon_output, replace_unencodable
 from scalescope.errors import Interrupted, ScalescopeError
 from scalescope.version import __version__
@@ -21,8 +22,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(f"scalescope.cli.verbs.{name}").command
-        return command
+        return with_help_all(importlib.import_module(f"scalescope.cli.verbs.{name}").command)
 
     def get_help(self, ctx: click.Context) -> str:
         return front_page.help_text(front_page.terminal_columns())

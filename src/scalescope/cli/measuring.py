@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalescope.cli.interruption import interruptible
-from scalescope.cli.options import given_flags
+from scalescope.cli.options import given_flags, own_keys
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.given import Entries
 from scalescope.studies.study import Report, Study
@@ -45,6 +45,7 @@ def measure(
 
         sys.exit(follow(context))
     from scalescope.cli.progress import TerminalWatcher
+    from scalescope.report.performance import without_lines
     from scalescope.report.render.terminal import console, show
 
     with (
@@ -55,7 +56,8 @@ def measure(
             report = _on_slurm(study, request, job_flags, arguments["setup"], watcher)
         else:
             report = _with_ranks(study, request, context, watcher, finish)
-    show(report.sections, console(), verbose=arguments["verbose"])
+    once = () if report.headline is None else (report.headline,)  # shown below: in short
+    show(without_lines(once, report.sections), console(), verbose=arguments["verbose"])
     show_where(report)
     sys.exit(report.exit_code)
 
@@ -64,7 +66,8 @@ def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entr
     """What was asked of the measurement, and what of SLURM."""
     from scalescope.studies.request import Request, split_slurm_flags
 
-    flags, job_flags = split_slurm_flags(given_flags(click.get_current_context()))
+    context = click.get_current_context()
+    flags, job_flags = split_slurm_flags(given_flags(context))
     only = arguments["only_launch"]
     request = Request(
         verb=study.verb,
@@ -77,6 +80,7 @@ def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entr
         yes=arguments["yes"],
         only_launches=None if only is None else (only,),
         budget_since=arguments["budget_since"],
+        own_keys=own_keys(context.command),
     )
     return request, job_flags
 
@@ -200,10 +204,12 @@ def _on_slurm(
 
 def show_where(report: Report) -> None:
     """The result in a sentence, what to do next, and where the files are."""
+    from scalescope.report.render.text import command_line
+
     if report.headline is not None:
         click.echo(f"\nIn short: {report.headline}")
     if report.next_step is not None:
-        click.echo(f"Next: {report.next_step}")
+        click.echo(f"Next: {command_line(report.next_step)}")
     if report.path is not None:
         click.echo(f"Results: {report.path / 'results.json'}")
     if report.page is not None:

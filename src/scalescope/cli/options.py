@@ -3,94 +3,146 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from scalescope.catalog import cards
 from scalescope.catalog.cards import grouped_settings
 from scalescope.catalog.measuring import Measuring
-from scalescope.catalog.setting import PerDevice, Scalar, Setting, settings_of
-from scalescope.catalog.slurm import Slurm
+from scalescope.catalog.setting import PerDevice, Scalar, Setting, parse_value, settings_of
+from scalescope.catalog.slurm import JOB_KEYS, Slurm
+from scalescope.cli.help_pages import RUN, VerbCommand, VerbOption, own_flag
+from scalescope.errors import BadInput
 from scalescope.experiment.given import Entries, Given
 from scalescope.studies.study import Study
 
+
+@dataclass(frozen=True, slots=True)
+class InWords:
+    """A default that planning decides, as help describes it."""
+
+    text: str
+
+
+Stated = Scalar | PerDevice | InWords
+
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
-SWEEP_TEXT = {
-    "world_size": "1, 2, 4 ... up to what the machine has",
-    "batch_size": "32,256 on CPU, 256,4096 on GPU",
-}
-_SHORT_FORMS = {"precision": ("amp", "bf16")}  # setting: (flag, value)
-_SWITCHES = {
-    "resume": "Continue a run that was stopped: the newest, or the one in --output-dir.",
-    "dry_run": "Show the trials and about how long they take; run nothing.",
-    "strict": "Exit with code 6 if the measurement is unstable.",
-    "yes": "Allow more than 10,000 trials.",
-}
 
 
-class SettingOption(click.Option):
-    """A flag that belongs to a setting and knows the heading it stands under."""
+class SettingOption(VerbOption):
+    """A flag that is made from a setting; `stated` is the default that its help gives."""
 
-    def __init__(self, *args: Any, heading: str, setting: Setting | None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        setting: Setting,
+        stated: Stated,
+        default_text: str,
+        cards: tuple[str, ...],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.heading = heading
+        self.default_text = default_text  # the same in words, with what other cards start from
+        self.cards = cards  # the headings of all that have the setting
         self.setting = setting
+        self.stated = stated
+
+    def brief_text(self) -> str:
+        default = _short_default(self.setting, self.stated)
+        return " ".join(filter(None, (super().brief_text(), default)))
+
+    def brief_value(self) -> str:
+        return "NAME" if self.setting.choices else _METAVARS.get(self.setting.kind) or super().brief_value()
+
+    def brief_flag(self) -> str:
+        if self.is_flag and self.stated is True:
+            return self.secondary_opts[0]
+        return super().brief_flag()
 
 
-class MeasuringCommand(click.Command):
-    """A verb whose help groups the flags by what they belong to."""
+class MeasuringCommand(VerbCommand):
+    """A verb that measures; its own flags may also stand in the experiment file."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                heading = getattr(parameter, "heading", "General")
-                groups.setdefault(heading, []).append(record)
-        for heading, records in groups.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
+    def invoke(self, ctx: click.Context) -> Any:
+        if ctx.params.get("experiment") is not None:
+            _take_own_flags_from_file(ctx)
+        return super().invoke(ctx)
 
 
-def measuring_verb(study: type[Study], shown: dict[str, str] | None = None) -> Callable[[Any], click.Command]:
-    """Decorator: the verb of a study: every setting as a flag, an experiment file and the run's switches.
+def own_keys(command: click.Command) -> frozenset[str]:
+    """The keys in an experiment file that are flags of the verb, and no settings."""
+    return frozenset(option.key for option in _own_options(command) if option.key is not None)
 
-    `shown` has defaults in words, for settings whose default is decided when the study is planned.
-    """
-    name, benchmark, defaults = study.verb, study.benchmark, {**study.defaults, **(shown or {})}
+
+def _own_options(command: click.Command) -> list[VerbOption]:
+    options = [option for option in command.params if isinstance(option, VerbOption)]
+    return [
+        option
+        for option in options
+        if option.key not in JOB_KEYS and not isinstance(option, SettingOption | Shortcut)
+    ]
+
+
+def _take_own_flags_from_file(ctx: click.Context) -> None:
+    """A flag that was not typed has the value that the experiment file gives it."""
+    from scalescope.experiment.yaml_file import read_experiment_file
+
+    written = read_experiment_file(ctx.params["experiment"])
+    for option in _own_options(ctx.command):
+        assert option.name is not None
+        if option.key in written and ctx.get_parameter_source(option.name) is ParameterSource.DEFAULT:
+            ctx.params[option.name] = _value_in_file(option, written[option.key], ctx)
+
+
+def _value_in_file(option: VerbOption, given: tuple[Given, ...], ctx: click.Context) -> Any:
+    texts, origin = tuple(value.text for value in given), given[0].origin
+    if option.is_flag:
+        switch = Setting(name="switch", kind="bool", default=None, help="", card="")
+        return parse_value(switch, ",".join(texts), origin)
+    try:
+        return option.type_cast_value(ctx, texts if option.multiple else ",".join(texts))
+    except click.BadParameter as error:
+        raise BadInput(f"{origin}: {error.message}") from None
+
+
+def measuring_verb(study: type[Study]) -> Callable[[Any], click.Command]:
+    """Decorator: the verb of a study: every setting as a flag, an experiment file and the run's switches."""
 
     def decorate(function: Any) -> click.Command:
-        command = click.command(name, cls=MeasuringCommand)(function)
-        verb_options = list(command.params)
+        command = click.command(study.verb, cls=MeasuringCommand)(function)
+        own_options = list(command.params)
         command.params = [
             click.Argument(
                 ["experiment"], required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.yaml]"
             ),
-            *verb_options,
-            *_setting_options(benchmark, defaults),
-            *_run_options(defaults),
+            *own_options,
+            *_setting_options(study),
+            *_run_options(study),
             *_switch_options(),
-            *(_slurm_options() if study.runs_on_slurm else ()),
+            *(_slurm_options(study) if study.runs_on_slurm else ()),
         ]
         return command
 
     return decorate
 
 
-def _setting_options(benchmark: str, defaults: dict[str, Any]) -> Iterator[click.Option]:
-    headings = _headings_by_setting(benchmark)
+def _setting_options(study: type[Study]) -> Iterator[click.Option]:
+    headings = _headings_by_setting(study.benchmark)
     listed: set[str] = set()
-    for heading, card in grouped_settings(benchmark):
+    for heading, card in grouped_settings(study.benchmark):
         for setting in settings_of(card):
             if not setting.internal and setting.name not in listed:
                 listed.add(setting.name)
                 others = [name[0].lower() + name[1:] for name in headings[setting.name] if name != heading]
                 also = f" Also for {', '.join(others)}." if others else ""
-                yield _option(dataclasses.replace(setting, help=setting.help + also), heading, defaults)
-                if setting.name in _SHORT_FORMS:
-                    yield _short_form(setting.name, heading)
+                documented = dataclasses.replace(setting, help=setting.help + also)
+                yield _option(documented, tuple(headings[setting.name]), study)
+                if setting.shortcut is not None:
+                    yield Shortcut(setting, heading)
 
 
 def _headings_by_setting(benchmark: str) -> dict[str, list[str]]:
@@ -102,92 +154,144 @@ def _headings_by_setting(benchmark: str) -> dict[str, list[str]]:
     return headings
 
 
-def _short_form(name: str, heading: str) -> click.Option:
-    flag, value = _SHORT_FORMS[name]
-    text = f"Short for --{name.replace('_', '-')} {value}."
-    return SettingOption([f"--{flag}", flag], is_flag=True, help=text, heading=heading, setting=None)
+class Shortcut(VerbOption):
+    """A switch that stands for one value of a setting."""
+
+    def __init__(self, setting: Setting, heading: str) -> None:
+        assert setting.shortcut is not None
+        name, self.value = setting.shortcut
+        text = f"Short for {setting.flag} {self.value}."
+        super().__init__(
+            [f"--{name.replace('_', '-')}", name], is_flag=True, help=text, heading=heading, common=None
+        )
+        self.setting_name = setting.name
 
 
-def _run_options(defaults: dict[str, Any]) -> Iterator[click.Option]:
+def _run_options(study: type[Study]) -> Iterator[click.Option]:
     for setting in settings_of(Measuring):
-        yield _option(setting, "Run", defaults)
+        yield _option(setting, (RUN,), study)
 
 
 def _switch_options() -> Iterator[click.Option]:
-    for name, help_text in _SWITCHES.items():
-        flag = "--" + name.replace("_", "-")
-        yield SettingOption([flag, name], is_flag=True, help=help_text, heading="Run", setting=None)
-    yield SettingOption(
-        ["-v", "--verbose", "verbose"],
-        is_flag=True,
-        help="Show intervals, causes of instability and how figures were computed.",
-        heading="Run",
-        setting=None,
+    yield _switch(
+        ["--resume"],
+        "Continue a run that was stopped: the newest, or the one in --output-dir.",
+        common=RUN,
+        brief="Continue the newest run, or --output-dir.",
+        in_file=False,
     )
-    yield SettingOption(
+    yield _switch(
+        ["--dry-run"],
+        "Show the trials and about how long they take; run nothing.",
+        common=RUN,
+        brief="Show what would be measured, and how long.",
+        in_file=False,
+    )
+    yield _switch(["--strict"], "Exit with code 6 if the measurement is unstable.")
+    yield _switch(["--yes"], "Allow more than 10,000 trials.")
+    yield _switch(
+        ["-v", "--verbose"],
+        "Show all columns, intervals, causes of instability and how figures were computed.",
+        common=RUN,
+        brief="All columns, intervals and causes of noise.",
+        in_file=False,
+    )
+    yield VerbOption(
         ["--only-launch", "only_launch"],
         type=click.IntRange(min=0),
         metavar="NUMBER",
         help="Run only the launches of this number, from 0; other commands with the same --output-dir run "
         "the others. For torchrun or srun, which start new ranks in every command.",
-        heading="Run",
-        setting=None,
+        heading=RUN,
+        common=None,
+        in_file=False,
     )
-    yield SettingOption(
+    yield VerbOption(
         ["--budget-since", "budget_since"],
         hidden=True,  # for job scripts too: a job that is submitted again has a budget of its own
-        heading="Run",
-        setting=None,
+        heading=RUN,
+        common=None,
+        in_file=False,
     )
 
 
-def _slurm_options() -> Iterator[click.Option]:
+def _switch(names: list[str], text: str, common: str | None = None, **rest: Any) -> VerbOption:
+    return VerbOption(names, is_flag=True, help=text, heading=RUN, common=common, **rest)
+
+
+def _slurm_options(study: type[Study]) -> Iterator[click.Option]:
     for setting in settings_of(Slurm):
-        yield _option(setting, "SLURM", {})
-    yield SettingOption(
+        yield _option(setting, ("SLURM",), study)
+    yield VerbOption(
         ["--setup", "setup"],
         multiple=True,
         metavar="TEXT",
         help="Shell line to run before the ranks start (module load ...); repeat for more.",
         heading="SLURM",
-        setting=None,
+        common=None,
     )
 
 
-def _option(setting: Setting, heading: str, defaults: dict[str, Any]) -> click.Option:
+def _option(setting: Setting, headings: tuple[str, ...], study: type[Study]) -> click.Option:
     kinds = {"workload": "workloads", "data": "data", "strategy": "strategies"}
+    brief = setting.brief
     if setting.name in kinds:
         choices = cards.known_names(kinds[setting.name])
         setting = dataclasses.replace(setting, help=f"{setting.help} Known: {', '.join(choices)}.")
-    common: dict[str, Any] = {
-        "help": f"{setting.help} {_default_text(setting, defaults)}".strip(),
-        "heading": heading,
+    default_text = _default_text(setting, study)
+    shown: dict[str, Any] = {
+        "help": f"{setting.help} [default: {default_text}]" if default_text else setting.help,
+        "heading": headings[0],
+        "cards": headings,
+        "common": setting.common,
+        "brief": brief,
         "setting": setting,
+        "stated": _stated_default(setting, study),
+        "default_text": default_text,
         "default": None,
     }
     if setting.kind == "bool":
         opposite = setting.opposite or f"--no-{setting.flag.removeprefix('--')}"
         flags = f"{setting.flag}/{opposite}"
-        return SettingOption([flags, setting.name], **common)
+        return SettingOption([flags, setting.name], **shown)
     if setting.kind == "env":
-        return SettingOption([setting.flag, setting.name], multiple=True, metavar="NAME=VALUE", **common)
+        return SettingOption([setting.flag, setting.name], multiple=True, metavar="NAME=VALUE", **shown)
     if setting.kind == "link":
-        return SettingOption([setting.flag, setting.name], multiple=True, metavar="RATE", **common)
+        return SettingOption([setting.flag, setting.name], multiple=True, metavar="RATE", **shown)
     metavar = "|".join(setting.choices) or _METAVARS[setting.kind]
     if setting.sweep:
         metavar += "[,...]"
     names = [setting.flag, *setting.aliases, setting.name]
-    return SettingOption(names, multiple=True, metavar=metavar, **common)
+    return SettingOption(names, multiple=True, metavar=metavar, **shown)
 
 
-def _default_text(setting: Setting, defaults: dict[str, Any]) -> str:
-    value = defaults.get(setting.name, setting.default)
+def _stated_default(setting: Setting, study: type[Study]) -> Stated:
+    """The default in help: what the study plans with, its own, or the setting's."""
+    if setting.name in study.planned_defaults:
+        return InWords(study.planned_defaults[setting.name])
+    value: Stated = study.defaults.get(setting.name, setting.default)
+    return value
+
+
+def _default_text(setting: Setting, study: type[Study]) -> str:
+    value = _stated_default(setting, study)
     texts = [_value_text(value, setting)] if value is not None or setting.none_word != "none" else []
-    if setting.name not in defaults:
+    if setting.name not in {**study.defaults, **study.planned_defaults}:
         texts += [
             f"{_value_text(other, setting)} with {name}" for name, other in _other_defaults(setting.name)
         ]
-    return f"[default: {'; '.join(texts)}]" if texts else ""
+    return "; ".join(texts)
+
+
+def _short_default(setting: Setting, value: Stated) -> str:
+    """The same for the first page: a switch that is off and a setting without a default say nothing."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, PerDevice):
+        return f"[{_value_text(value.cpu, setting)}; GPU: {_value_text(value.cuda, setting)}]"
+    if isinstance(value, InWords):
+        return f"[{value.text.partition(';')[0]}]"
+    return f"[{_value_text(value, setting)}]"
 
 
 def _other_defaults(name: str) -> Iterator[tuple[str, Scalar | PerDevice]]:
@@ -207,7 +311,9 @@ def _defaults_by_card() -> tuple[tuple[str, dict[str, Any]], ...]:
     )
 
 
-def _value_text(value: Scalar | PerDevice, setting: Setting) -> str:
+def _value_text(value: Stated, setting: Setting) -> str:
+    if isinstance(value, InWords):
+        return value.text
     if isinstance(value, PerDevice):
         return f"{_value_text(value.cpu, setting)} on CPU, {_value_text(value.cuda, setting)} on GPU"
     if value is None:
@@ -216,7 +322,17 @@ def _value_text(value: Scalar | PerDevice, setting: Setting) -> str:
         return "on" if value else "off"
     if setting.kind == "duration" and isinstance(value, float):
         return f"{value:g}s"
+    if setting.kind == "bytes" and isinstance(value, int):
+        return _size_text(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _size_text(size: int) -> str:
+    """A size as the flag takes it: 8, 64K, 32M."""
+    for power, unit in ((30, "G"), (20, "M"), (10, "K")):
+        if size and size % (1 << power) == 0:
+            return f"{size >> power}{unit}"
+    return str(size)
 
 
 def given_flags(context: click.Context) -> Entries:
@@ -240,16 +356,17 @@ def given_flags(context: click.Context) -> Entries:
             raise click.UsageError(f"{setting.flag} takes one value, but is given {len(value)} times")
         else:
             entries[setting.name] = (Given(value[0], setting.flag),)
-    _add_short_forms(context, entries)
+    _add_shortcuts(context, entries)
     return entries
 
 
-def _add_short_forms(context: click.Context, entries: Entries) -> None:
-    for name, (flag, value) in _SHORT_FORMS.items():
-        if context.params.get(flag):
+def _add_shortcuts(context: click.Context, entries: Entries) -> None:
+    for option in context.command.params:
+        if isinstance(option, Shortcut) and context.params.get(option.name or ""):
+            flag, name = option.opts[0], option.setting_name
             if name in entries:
-                raise click.UsageError(f"--{flag} is short for --{name} {value}; give one of them")
-            entries[name] = (Given(value, f"--{flag}"),)
+                raise click.UsageError(f"{flag} is short for --{name} {option.value}; give one of them")
+            entries[name] = (Given(str(option.value), flag),)
 
 
 def _env_entries(pairs: tuple[str, ...]) -> Entries:
@@ -263,8 +380,9 @@ def _env_entries(pairs: tuple[str, ...]) -> Entries:
     return entries
 
 
-no_waterfall = click.option(
+no_waterfall = own_flag(
     "--waterfall/--no-waterfall",
     default=True,
     help="Also measure what explains the lost speed, for the waterfall. [default: yes]",
+    brief="Measure only what was asked for, no causes.",
 )

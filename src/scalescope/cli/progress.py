@@ -35,7 +35,6 @@ class TerminalWatcher:
         self._every_placement = every_placement
         self._verbose = verbose
         self._placed: set[tuple[str, ...]] = set()
-        self._has_verdict = False
         self._progress = CampaignProgress(clock)
         self._live = self._display()
 
@@ -92,13 +91,8 @@ class TerminalWatcher:
             self._print(f"note: {note}")
 
     def verdict(self, text: str) -> None:
-        """Show the answer under the table; without one, only the first: later ones are in the report."""
-        from scalescope.cli.progress_table import verdict_text
-
+        """Show the answer so far under the live table; elsewhere it is printed once, at the end."""
         self._progress.verdict = text
-        if self._live is None and not self._has_verdict:
-            self._print(verdict_text(text))
-        self._has_verdict = True
 
     def _display(self) -> "Live | None":
         """The live table, where standard error is a terminal that can show one."""

@@ -1,12 +1,10 @@
 """What to try: commands of ours around the configuration at hand, never what it uses already."""
 
-import shlex
-
 from scalescope.catalog.cards import all_settings
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice
 from scalescope.diagnose.network import is_slow_network
-from scalescope.results.run_folder import EXPERIMENT
+from scalescope.results.run_commands import PROGRAM, Argv, command_on, flags_of
 
 
 def advise(facts: Facts, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
@@ -17,7 +15,7 @@ def advise(facts: Facts, label: str, name: str, value: object = None) -> tuple[A
     if name == "accumulation_steps" and trial.accumulation_steps > 1:
         return ()
     command = _command(facts, name if value is None else f"{name}={value}")
-    return (Advice(label=label, command=command, changes_job=_changes_job(facts, name)),)
+    return (Advice(label=label, argv=command, changes_job=_changes_job(facts, name)),)
 
 
 def _changes_job(facts: Facts, name: str) -> bool:
@@ -34,40 +32,30 @@ def advise_more(facts: Facts, label: str, name: str, value: float) -> tuple[Advi
     return advise(facts, label, name, value)
 
 
-def _command(facts: Facts, lever: str) -> str:
+def _command(facts: Facts, lever: str) -> Argv:
     """The command that tries a lever on this configuration: the run's own request, narrowed to it."""
-    batch = batch_name(facts).replace("_", "-")
-    return (
-        f"scalescope tune {request_of(facts)} --world-size {facts.ranks} --{batch} {facts.row.batch}"
-        f"{narrowed_to(facts)} --levers {lever}"
-    )
+    return command_on(facts.path, "tune", this_job(facts), ("--levers", lever))
 
 
-def request_of(facts: Facts) -> str:
-    """The run's own request, as the command line takes it."""
-    return shlex.quote(str(facts.path / EXPERIMENT))
+def this_job(facts: Facts) -> dict[str, object]:
+    """The settings that narrow a request to the configuration at hand."""
+    return {"world_size": facts.ranks, batch_name(facts): facts.row.batch, **narrowed_to(facts)}
 
 
-def narrowed_to(facts: Facts) -> str:
-    """Flags that narrow a request of several jobs to the one at hand."""
-    flags = "".join(f" {as_flag(name, value)}" for name, value in facts.varied)
+def narrowed_to(facts: Facts) -> dict[str, object]:
+    """Settings that narrow a request of several jobs to the one at hand."""
+    settings = dict(facts.varied)
     several = {row.trial.strategy for row in facts.rows if row.trial.is_wrapped}
-    return f"{flags} --strategy {facts.trial.strategy}" if len(several) > 1 else flags
+    return {**settings, "strategy": facts.trial.strategy} if len(several) > 1 else settings
 
 
-def comm_command(facts: Facts, what: str) -> str:
+def comm_command(facts: Facts, *words: str) -> Argv:
     """The command that measures the network as these ranks use it."""
-    placement = {"link": facts.trial.link, "split_gpu": facts.trial.split_gpu}
-    placed = "".join(f" {as_flag(name, value)}" for name, value in placement.items() if value is not None)
-    return f"scalescope comm {what} --world-size {facts.ranks} --device {facts.trial.device}{placed}"
-
-
-def as_flag(name: str, value: object) -> str:
-    """A setting at a value, as the command line takes it."""
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} {'null' if value is None else shlex.quote(str(value))}"
+    trial = facts.trial
+    placement = {"env": trial.env, "link": trial.link, "split_gpu": trial.split_gpu}
+    placed = {name: value for name, value in placement.items() if value}
+    ranks = {"world_size": facts.ranks, "device": trial.device}
+    return (PROGRAM, "comm", *words, *flags_of({**ranks, **placed}))
 
 
 def batch_name(facts: Facts) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
@@ -17,6 +18,7 @@ from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
+from scalescope.experiment.machine import PrecisionSupport, worst_support
 from scalescope.experiment.trial import ABLATIONS, Trial
 from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import Result
@@ -25,6 +27,7 @@ from scalescope.results.run import Run
 _WORTH = 0.03  # of the ranks: smaller losses are not worth a finding
 _LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which the finding states
 _FAR = 3.0
+_SHORT_FORMATS = ("tf32", "bf16", "fp16")
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
 _SHOWN_ANYWAY = ("world_size", "batch_size", "global_batch_size", "strategy", *ABLATIONS)
 
@@ -50,6 +53,7 @@ class Facts:
     nccl: NcclChoices | None = None  # what NCCL logged that it uses
     hosts: tuple[str, ...] = ()  # of each rank
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
+    short_formats: tuple[str, ...] | None = None  # that all GPUs have matrix units for; None is unknown
 
     @property
     def about(self) -> str:
@@ -254,11 +258,29 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             has_other_load=has_other_load,
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
+            short_formats=_short_formats(gpus),
         )
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
     ]
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
+
+
+def _short_formats(gpus: list[dict[str, Any]]) -> tuple[str, ...] | None:
+    """The formats shorter than fp32 that all GPUs compute natively; None where that was not recorded."""
+    recorded = [
+        tuple(
+            PrecisionSupport(
+                name=support["name"], native=support.get("native"), slowdown=support.get("slowdown")
+            )
+            for support in gpu.get("precisions") or ()
+        )
+        for gpu in gpus
+    ]
+    if not recorded or not all(recorded):
+        return None
+    supports = [worst_support(name, recorded) for name in _SHORT_FORMATS]
+    return tuple(support.name for support in supports if support.native and not support.emulated)
 
 
 def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:

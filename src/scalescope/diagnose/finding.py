@@ -1,5 +1,6 @@
 """Finding: a claim about a run, with what it stands on and what to do about it."""
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,8 +22,13 @@ class Advice:
     """Something to change, with a command of ours that shows whether it helps."""
 
     label: str
-    command: str
+    argv: tuple[str, ...]
     changes_job: bool = False  # it trains something else, such as another batch size: not a free speed-up
+
+    @property
+    def command(self) -> str:
+        """What to type into a shell."""
+        return shlex.join(self.argv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +60,13 @@ class Abstention:
 
     rule: str
     missing: str
-    command: str = ""
+    argv: tuple[str, ...] = ()  # the command that measures it
     error: str = ""  # what the rule raised, where it failed
+
+    @property
+    def command(self) -> str:
+        """What to type into a shell; empty where there is no such command."""
+        return shlex.join(self.argv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ def build_experiment(
     verb: str, benchmark: str, file: Entries, flags: Entries, defaults: Mapping[str, Any]
 ) -> Experiment:
     """Merge flag over file over default; `defaults` are the verb's own, for options and settings."""
+    file = _of_this_benchmark(benchmark, _under_setting_names(benchmark, file))
     given = {**file, **flags}
     _drop_overridden_batch(file, flags, given)
     _drop_overridden_steps(file, flags, given)
@@ -74,6 +75,48 @@ def build_experiment(
     _check_selection(settings, given)
     _check_name(measuring["name"], given)
     return Experiment(verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring))
+
+
+def _of_this_benchmark(benchmark: str, file: Entries) -> Entries:
+    """The file of a training job serves `train`, `scale` and `memory`: each leaves out what is another's."""
+    kind = cards.card("benchmarks", benchmark).selects
+    others = [name for name in cards.names("benchmarks") if cards.card("benchmarks", name).selects == kind]
+    known = cards.all_settings(benchmark)
+    left_out = {
+        name
+        for other in others
+        for name, versions in cards.all_settings(other).items()
+        if kind and name not in known and not versions[0].internal
+    }
+    return {name: values for name, values in file.items() if name not in left_out}
+
+
+def _under_setting_names(benchmark: str, file: Entries) -> Entries:
+    """A file may say `nproc_per_node` or `amp`, as flags do: other names of settings, and of their values."""
+    named = dict(file)
+    for name, versions in cards.all_settings(benchmark).items():
+        setting = versions[0]
+        aliases = [alias.strip("-").replace("-", "_") for alias in setting.aliases if alias.startswith("--")]
+        for alias in aliases:
+            if alias in named:
+                _rename(named, alias, name, named[alias])
+        if setting.shortcut is not None and setting.shortcut[0] in named:
+            alias, value = setting.shortcut
+            (*_, entry) = named[alias]
+            switch = dataclasses.replace(setting, kind="bool", choices=())
+            if parse_value(switch, ",".join(each.text for each in named[alias]), entry.origin):
+                _rename(named, alias, name, (Given(str(value), entry.origin),))
+            else:
+                del named[alias]
+    return named
+
+
+def _rename(entries: dict[str, tuple[Given, ...]], alias: str, name: str, values: tuple[Given, ...]) -> None:
+    if name in entries:
+        origin = entries[alias][0].origin
+        raise BadInput(f"{origin}: is another name for {name} (given at {entries[name][0].origin}); give one")
+    del entries[alias]
+    entries[name] = values
 
 
 def _drop_unselected(file: Entries, flags: Entries, given: Entries) -> None:

@@ -1,6 +1,7 @@
 """ReportInput: everything a report is made of, from one run folder or many."""
 
 import functools
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from scalescope.diagnose.finding import Diagnosis
 from scalescope.report.caveats import context
 from scalescope.report.varied import disambiguate
 from scalescope.results.run import Run
+from scalescope.results.run_commands import repeating_command
 
 _WELL = 0.9  # of the ideal: less counts as a loss
 
@@ -62,7 +64,12 @@ class AnalyzedRun:
     @property
     def command(self) -> str:
         """The command that repeats it; empty where that is not known."""
-        return self.run.record.command(self.run.path)
+        return shlex.join(self.argv)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The same word by word."""
+        return repeating_command(self.run.path, self.run.record)
 
 
 @dataclass(frozen=True)

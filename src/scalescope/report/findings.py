@@ -41,8 +41,7 @@ def _listed(finding: Finding, *, every: bool) -> ListedFinding:
     return ListedFinding(
         text=f"{finding.rule}{where}: {finding.claim}{doubt}",
         commands=tuple(
-            Command(label=advice.label, command=advice.command, changes_job=advice.changes_job)
-            for advice in shown
+            Command(label=advice.label, argv=advice.argv, changes_job=advice.changes_job) for advice in shown
         ),
     )
 
@@ -88,7 +87,9 @@ def findings_json(diagnosis: Diagnosis) -> list[dict[str, Any]]:
                 item.name: {"value": item.value, "unit": item.unit, "source": item.source}
                 for item in finding.evidence
             },
-            "advice": [dataclasses.asdict(advice) for advice in finding.advice],
+            "advice": [
+                {**dataclasses.asdict(advice), "command": advice.command} for advice in finding.advice
+            ],
         }
         for finding in diagnosis.findings
     ]

@@ -65,7 +65,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
             "There is no scaling to explain: that requires finished training on several world sizes "
             "(scalescope scale).",
         )
-        briefs = _without(first.lines, (*communication.communication_brief(run), *memory_brief(run)))
+        briefs = without_lines(first.lines, (*communication.communication_brief(run), *memory_brief(run)))
         findings = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
         return (first, *profile_sections(run), *briefs, *findings, Section(lines=lines))
     diagnosis = analyzed.diagnosis
@@ -84,7 +84,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
     )
 
 
-def _without(shown: tuple[str, ...], sections: tuple[Section, ...]) -> tuple[Section, ...]:
+def without_lines(shown: tuple[str, ...], sections: tuple[Section, ...]) -> tuple[Section, ...]:
     """The sections less the lines that are shown already."""
     return tuple(
         dataclasses.replace(section, lines=tuple(line for line in section.lines if line not in shown))

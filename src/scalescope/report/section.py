@@ -1,5 +1,6 @@
 """Section: a piece of a report as data; renderers decide how it looks."""
 
+import shlex
 from dataclasses import dataclass
 
 
@@ -21,8 +22,13 @@ class Command:
     """A command that a reader can run, and what it is for."""
 
     label: str
-    command: str
+    argv: tuple[str, ...] = ()  # empty where there is only the label to say
     changes_job: bool = False  # it trains something else, such as another batch size
+
+    @property
+    def command(self) -> str:
+        """What to type into a shell."""
+        return shlex.join(self.argv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

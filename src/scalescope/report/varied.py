@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from scalescope.catalog import cards
+from scalescope.experiment.expand import defaults_of
+from scalescope.experiment.same_job import LENGTH
 from scalescope.experiment.trial import ABLATIONS, Trial
 from scalescope.report.numbers import MISSING
 
@@ -16,6 +18,19 @@ _ALWAYS_SHOWN = (
     *ABLATIONS,
     "stand_in",
     "purpose",
+)
+
+_CHOSEN = {"workloads": "workload", "data": "data", "strategies": "strategy"}
+_DECIDED = (
+    "world_size",
+    "device",
+    "backend",
+    "threads_per_rank",
+    "strategy",
+    *LENGTH,
+    "window",
+    "warmup_steps",
+    *ABLATIONS,
 )
 
 
@@ -56,6 +71,22 @@ def _values(trials: Sequence[Trial], name: str) -> set[str]:
     if name == "strategy":  # the plain baseline is compared with, not compared
         having = [trial for trial in having if trial.is_wrapped]
     return {repr(trial.settings[name]) for trial in having}
+
+
+def changed_settings(trial: Trial) -> tuple[str, ...]:
+    """Names of the settings that are not at their default, with this workload on this device.
+
+    What the machine decides where nothing is asked for, and how long a launch measures, is left out.
+    """
+    selection = {kind: str(trial.settings[name]) for kind, name in _CHOSEN.items() if name in trial.settings}
+    defaults: dict[str, object] = {}
+    for card in cards.cards_of_trial(trial.benchmark, selection):
+        defaults |= defaults_of(card, selection, trial.device)
+    return tuple(
+        name
+        for name, value in sorted(trial.settings.items())
+        if name in defaults and name not in _DECIDED and value != defaults[name]
+    )
 
 
 def title_of(strategy: str) -> str:

@@ -1,6 +1,5 @@
 """run.json: which command made a run, and why it ended."""
 
-import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -35,12 +34,7 @@ class RunRecord:
     name: str | None = None
     repeatable: bool = True  # False where ranks of torchrun or srun measured it: one launch of everything
     end: RunEnd | None = None
-
-    def command(self, path: Path) -> str:
-        """The command that repeats the run at `path`; empty where its verb is not known."""
-        if self.verb == UNKNOWN_VERB:
-            return ""
-        return shlex.join(("scalescope", self.verb, *self.flags, str(path / EXPERIMENT)))
+    directory: str | None = None  # where the command ran: relative paths of its settings start there
 
 
 def write_run_record(path: Path, record: RunRecord) -> None:
@@ -54,13 +48,14 @@ def read_run_record(path: Path) -> RunRecord:
     if not isinstance(raw, dict):
         verb, flags = request_of_comment(path / EXPERIMENT)
         return RunRecord(verb=verb, flags=flags)
-    stored, name = raw.get("flags"), raw.get("name")
+    stored, name, directory = raw.get("flags"), raw.get("name"), raw.get("directory")
     return RunRecord(
         verb=str(raw.get("verb", UNKNOWN_VERB)),
         flags=tuple(map(str, stored)) if isinstance(stored, list) else (),
         name=name if isinstance(name, str) else None,
         repeatable=raw.get("repeatable") is not False,
         end=_end_of(raw.get("end")),
+        directory=directory if isinstance(directory, str) else None,
     )
 
 

@@ -131,6 +131,7 @@ def _begin(
         flags=study.flags(),
         name=plan.experiment.measuring.name,
         repeatable=launcher.repeatable or request.only_launches is not None,
+        directory=str(Path.cwd()),
     )
     write_run_record(folder.path, record)
     environment = environment_record(folder.path, plan, launcher, resume=request.resume)

@@ -7,7 +7,7 @@ from scalescope.errors import ExitCode
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.performance import NOTHING, headline, performance_sections, performance_text
 from scalescope.report.results_json import results_json
-from scalescope.report.section import Section
+from scalescope.report.section import Command, Section
 from scalescope.report.trials import failure_section
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
@@ -16,7 +16,7 @@ from scalescope.studies.study import Report, Study
 
 
 def report_of(
-    study: Study | None, run: Run, sections: tuple[Section, ...], next_step: str | None = None
+    study: Study | None, run: Run, sections: tuple[Section, ...], next_step: Command | None = None
 ) -> Report:
     """The sections of a study with what all of them have: headline, explanation, files, exit code.
 

@@ -5,20 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalescope.catalog.setting import settings_of
-from scalescope.catalog.slurm import Slurm
+from scalescope.catalog.slurm import JOB_KEYS
 from scalescope.experiment.experiment import Experiment, build_experiment
 from scalescope.experiment.given import Entries
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
 
-_OF_JOB = ("setup", *(setting.name for setting in settings_of(Slurm)))
-
 
 def split_slurm_flags(entries: Entries) -> tuple[Entries, Entries]:
     """What is asked of the measurement, and what is asked of SLURM."""
-    mine = {name: values for name, values in entries.items() if name not in _OF_JOB}
-    return mine, {name: values for name, values in entries.items() if name in _OF_JOB}
+    mine = {name: values for name, values in entries.items() if name not in JOB_KEYS}
+    return mine, {name: values for name, values in entries.items() if name in JOB_KEYS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +32,7 @@ class Request:
     yes: bool = False
     only_launches: tuple[int, ...] | None = None  # of a run that several commands share
     budget_since: str | None = None  # the budget of such a run is for launches that started later
+    own_keys: frozenset[str] = frozenset()  # of the file: flags of the verb, which are no settings
 
     def _begun(self) -> Path | None:
         """The request to go on with: --resume alone takes up what the folder was asked for."""
@@ -59,7 +57,8 @@ class Request:
     def experiment(self, defaults: Mapping[str, Any]) -> Experiment:
         """The checked request; `defaults` are the verb's own for the run's options."""
         path = self.file or self._begun()
-        file, _ = split_slurm_flags(read_experiment_file(path) if path else {})
+        written, _ = split_slurm_flags(read_experiment_file(path) if path else {})
+        file = {name: values for name, values in written.items() if name not in self.own_keys}
         return build_experiment(
             self.verb, self.benchmark, {**file, **self._stored_steps(file)}, self.flags, defaults
         )

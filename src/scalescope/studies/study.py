@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.report.section import Section
+from scalescope.report.section import Command, Section
 from scalescope.results.result import Result
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Report:
     sections: tuple[Section, ...]
     explain: Callable[[], tuple[Section, ...]] = tuple  # the performance report, made when it is asked for
     headline: str | None = None
-    next_step: str | None = None
+    next_step: Command | None = None
     exit_code: int = 0
     files: Mapping[str, Callable[[], str]] = field(default_factory=dict)  # made when they are written
     run: "Run | None" = field(default=None, repr=False)
@@ -69,6 +69,7 @@ class Study(NextLaunches, Protocol):
     benchmark: ClassVar[str] = "train"
     defaults: ClassVar[Mapping[str, Any]] = {}
     compares_ranks: ClassVar[bool] = False  # one rank alone answers nothing
+    planned_defaults: ClassVar[Mapping[str, str]] = {}  # in words, for help: what `plan` decides by the host
     runs_on_slurm: ClassVar[bool] = False  # --launcher slurm submits it as a job
 
     def flags(self) -> tuple[str, ...]:

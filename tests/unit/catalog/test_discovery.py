@@ -14,6 +14,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.launcher import judge
 from scalescope.results.result import RankRecord
+from scalescope.studies.training.train import TrainStudy
 from tests.unit.extending import extended
 
 _STRATEGY = '''
@@ -93,12 +94,12 @@ def test_a_new_strategy_can_be_asked_for_with_its_settings(tmp_path: Path) -> No
 def test_a_new_lever_gets_a_flag_and_leaves_older_trials_their_identity(tmp_path: Path) -> None:
     (before,) = _trials("train")
     with extended("scalescope.catalog.levers", tmp_path / "more", turbo=_LEVER):
-        assert "--turbo" in {flag for option in _setting_options("train", {}) for flag in option.opts}
+        assert "--turbo" in {flag for option in _setting_options(TrainStudy) for flag in option.opts}
         (unchanged,) = _trials("train")
         (faster,) = _trials("train", turbo="true")
         assert unchanged.trial_id == before.trial_id != faster.trial_id
         assert faster.is_on("turbo")
-    assert "--turbo" not in {flag for option in _setting_options("train", {}) for flag in option.opts}
+    assert "--turbo" not in {flag for option in _setting_options(TrainStudy) for flag in option.opts}
 
 
 def test_a_new_benchmark_brings_its_rules_of_validity(tmp_path: Path) -> None:

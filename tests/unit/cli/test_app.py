@@ -83,7 +83,7 @@ def test_every_verb_has_help(run: Run, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", MEASURING)
 def test_the_help_of_a_measuring_verb_has_every_setting_and_nothing_internal(run: Run, verb: str) -> None:
-    words = set(run(verb, "--help").out.replace("/", " ").replace(",", " ").split())
+    words = set(run(verb, "--help-all").out.replace("/", " ").replace(",", " ").split())
     settings = [versions[0] for versions in cards.all_settings("train").values()] + list(
         settings_of(Measuring)
     )
@@ -93,7 +93,7 @@ def test_the_help_of_a_measuring_verb_has_every_setting_and_nothing_internal(run
 
 
 def test_the_help_of_a_measuring_verb_is_grouped_by_card(run: Run) -> None:
-    lines = run("train", "--help").out.splitlines()
+    lines = run("train", "--help-all").out.splitlines()
     headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings.index("Training") < headings.index("Placement") < headings.index("Run")
     assert {"Placement", "Workload mlp", "Strategy ddp", "Lever precision", "Run"} <= set(headings)
@@ -101,7 +101,7 @@ def test_the_help_of_a_measuring_verb_is_grouped_by_card(run: Run) -> None:
 
 @pytest.mark.parametrize(("verb", "repeats"), [("run", 5), ("scale", 5), ("train", 1)])
 def test_help_shows_the_defaults_of_the_verb(run: Run, verb: str, repeats: int) -> None:
-    text = " ".join(run(verb, "--help").out.split())
+    text = " ".join(run(verb, "--help-all").out.split())
     assert f"a claim at least 5. [default: {repeats}]" in text
 
 
@@ -133,6 +133,9 @@ BAD_COMMANDS = {
     "train .": ".: not a regular file",
     "train --batch-size ''": "--batch-size: expected a whole number, got ''",
     "train --batch-size 8,": "--batch-size: expected a whole number, got ''",
+    "train --steps-per-epoch al": "--steps-per-epoch: expected a whole number, auto or all, got 'al'; "
+    "did you mean all?",
+    "train --threads-per-rank x": "--threads-per-rank: expected a whole number or auto, got 'x'",
     "train --batch-size 8,8": "--batch-size: 8 is given twice",
     "train --batch-size 8 --global-batch-size 8": "--global-batch-size: give batch_size",
     "train --world-size 0": "--world-size: must be at least 1, got 0",
@@ -222,6 +225,7 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
     ("command", "code", "unwanted"),
     [
         ("train --help", 0, {"torch", "pydantic", "rich", "numpy", "yaml"}),
+        ("settings precision", 0, {"torch", "numpy"}),
         ("train none.yaml", 2, {"torch", "numpy"}),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
-from scalescope.cli.options import given_flags, measuring_verb
+from scalescope.cli.options import MeasuringCommand, given_flags, measuring_verb
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.studies.study import Study
@@ -126,7 +126,8 @@ def test_help_describes_the_default() -> None:
 
 
 def test_help_names_the_values_of_a_flag() -> None:
-    text = " ".join(example.get_help(click.Context(example)).split())
+    assert isinstance(example, MeasuringCommand)
+    text = " ".join(example.full_page(click.Context(example)).split())
     assert "--world-size, --nproc-per-node INT[,...]" in text
     assert "--backend gloo|nccl|auto[,...]" in text
     assert "--budget TIME " in text

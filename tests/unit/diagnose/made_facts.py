@@ -55,7 +55,7 @@ def make_facts(
         waterfall=_waterfall(trial, step_s, terms, straggler),
     )
     facts = Facts(
-        path=Path("run"),
+        path=Path("/run"),
         varied=(),
         row=row,
         rows=(row,),
@@ -117,7 +117,7 @@ def measured(trial: Trial, *step_times_s: float) -> list[Result]:
 def facts_from(*results: list[Result], environment: dict[str, Any] | None = None) -> tuple[Facts, ...]:
     """The facts of a run that holds these results."""
     flat = tuple(result for some in results for result in some)
-    return facts_of(Run(path=Path("run"), environment=environment or {}, results=flat, warnings=()))
+    return facts_of(Run(path=Path("/run"), environment=environment or {}, results=flat, warnings=()))
 
 
 def finding(outcome: Finding | Abstention | None) -> Finding:

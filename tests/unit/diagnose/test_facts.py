@@ -178,6 +178,32 @@ def test_cores_and_memory_come_from_the_machine() -> None:
     assert (facts.cores, facts.gpu_memory_bytes) == (6, 1 << 30)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "formats"),
+    [
+        ([{"fp16": True, "tf32": True, "bf16": True}], ("tf32", "bf16", "fp16")),
+        ([{"fp16": True, "tf32": False, "bf16": False}], ("fp16",)),
+        ([{"fp16": True, "tf32": True}, {"fp16": True, "tf32": False}], ("fp16",)),
+        ([{"fp16": False, "tf32": False, "bf16": False}], ()),
+        ([{}], None),
+    ],
+)
+def test_short_formats_are_those_that_all_gpus_have(
+    gpus: list[dict[str, bool]], formats: tuple[str, ...] | None
+) -> None:
+    trial = make_trial(strategy="ddp", world_size=2)
+    recorded = [
+        {"memory_bytes": 1, "precisions": [{"name": name, "native": native} for name, native in gpu.items()]}
+        for gpu in gpus
+    ]
+    (facts,) = facts_from(
+        measured(single_rank_baseline(trial), 0.02),
+        measured(trial, 0.05),
+        environment={"machine": {"gpus": recorded}},
+    )
+    assert facts.short_formats == formats
+
+
 def test_one_rank_is_plain_training_with_the_same_batch() -> None:
     trial = make_trial(strategy="ddp", world_size=2)
     (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05))

@@ -65,4 +65,4 @@ def make_run(trials: Iterable[Trial], launches: int = 5, model: CostModel = MODE
                 "ranks": outcome.records,
             }
             results.append(Result(**{**values, **changes}))
-    return Run(path=Path("runs/known"), environment={}, results=tuple(results), warnings=())
+    return Run(path=Path("/runs/known"), environment={}, results=tuple(results), warnings=())

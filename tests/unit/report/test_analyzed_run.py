@@ -85,4 +85,4 @@ def test_the_command_is_that_of_the_record(tmp_path: Path) -> None:
     run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
     assert AnalyzedRun(run).command == ""
     recorded = dataclasses.replace(run, record=RunRecord(verb="train", flags=("--profile",)))
-    assert AnalyzedRun(recorded).command == f"scalescope train --profile {tmp_path / EXPERIMENT}"
+    assert AnalyzedRun(recorded).command == f"scalescope train {tmp_path / EXPERIMENT} --profile"

@@ -84,7 +84,7 @@ def test_cpu_use_of_the_host_is_shown_without_that_of_ranks() -> None:
 
 
 def _shown(render: Render, run: Run) -> dict[str, str]:
-    lines = render(training_sections(run)).splitlines()
+    lines = render(training_sections(run), verbose=True).splitlines()
     return {label.strip(): text for label, _, text in (line.partition(": ") for line in lines) if text}
 
 

@@ -38,9 +38,15 @@ class Comm:
     lists_failures_as_training = False
 
     collective: str = setting(
-        ALL, "Collectives to measure, separated by commas; all measures every one.", sweep=False
+        ALL,
+        "Collectives to measure, separated by commas; all measures every one.",
+        sweep=False,
+        common="Collectives",
+        brief="all_reduce, all_gather ...",
     )
-    min_bytes: int = setting(8, "Smallest size.", kind="bytes", low=1, high=2**40, aliases=("-b",))
+    min_bytes: int = setting(
+        8, "Smallest size.", kind="bytes", low=1, high=2**40, aliases=("-b",), common="Collectives"
+    )
     max_bytes: int = setting(
         PerDevice(cpu=64 << 20, cuda=1 << 30),
         "Largest size.",
@@ -48,6 +54,7 @@ class Comm:
         low=1,
         high=2**40,
         aliases=("-e",),
+        common="Collectives",
     )
     step_factor: int = setting(2, "Factor from each size to the next.", low=2, high=1024, aliases=("-f",))
     iters: int | None = setting(
@@ -57,6 +64,7 @@ class Comm:
         high=1_000_000,
         none_word="auto",
         aliases=("-n",),
+        common="Collectives",
     )
     warmup: int = setting(5, "Maximum number of warm-up iterations.", low=1, high=100_000, aliases=("-w",))
     time_per_size: float = setting(
@@ -65,7 +73,9 @@ class Comm:
         kind="duration",
         low=0.001,
     )
-    dtype: str = setting("float32", "Element type; a list measures each.", choices=tuple(DTYPE_BYTES))
+    dtype: str = setting(
+        "float32", "Element type; a list measures each.", choices=tuple(DTYPE_BYTES), common="Collectives"
+    )
     in_place: bool | None = setting(
         None,
         "Measure only in place or only out of place; by default both, where torch offers both.",
@@ -75,6 +85,8 @@ class Comm:
         False,
         "Measure every pair of ranks of a node and every pair of nodes separately, to find a slow link.",
         neutral=False,
+        common="Collectives",
+        brief="Each two ranks by themselves: finds a slow link.",
     )
 
     longest_exchange: float | None = setting(

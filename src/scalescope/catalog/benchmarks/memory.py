@@ -34,9 +34,15 @@ class Memory(Training):
         low=1 << 20,
         high=2**50,
         neutral=None,
+        common="Memory",
+        brief="Find the batch that fits: 512M, 8GiB.",
     )
     search: bool = setting(
-        True, "Search for the largest batch that fits, by trying.", neutral=True, sweep=False
+        True,
+        "Search for the largest batch that fits, by trying.",
+        neutral=True,
+        sweep=False,
+        common="Memory",
     )
     purpose: str = setting(
         "measure",

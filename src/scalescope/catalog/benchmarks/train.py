@@ -38,6 +38,8 @@ class Train(Training):
         neutral=None,
         sweep=False,
         identity=False,
+        common="Run",
+        brief="How long each launch measures.",
     )
     min_steps: int = setting(
         5,

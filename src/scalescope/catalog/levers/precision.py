@@ -17,6 +17,9 @@ class Precision:
         "fp32, tf32 (GPU), bf16 or fp16 (GPU) by autocast. Speeds up compute, not the gradient "
         "traffic: gradients stay fp32.",
         choices=("fp32", "tf32", "bf16", "fp16"),
+        common="Job",
+        brief="fp32, tf32, bf16 (--amp) or fp16.",
+        shortcut=("amp", "bf16"),
         lever=Lever(tries=("tf32", "bf16", "fp16"), changes="rounding"),
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalescope.cli.help_pages import VerbCommand
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from scalescope.studies.study import Report
 
 
-@click.command("check")
+@click.command("check", cls=VerbCommand)
 @click.option(
     "--world-size", type=click.IntRange(1, 65536), help="Ranks to map onto GPUs. [default: all GPUs]"
 )
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
     """Check GPUs, links, host, network, versions and variables before you trust a run.
 
-    Under torchrun or srun it checks every host, one row each:
+    Under torchrun or srun it checks every host, one row each. Exit code 3 if something would make a run
+    meaningless. Examples:
 
+      scalescope check
       srun --ntasks-per-node=1 scalescope check
-
-    Exit code 3 if something would make a run meaningless.
     """
     from scalescope.launch.attached.rank_context import rank_context
     from scalescope.report.render.terminal import console, show

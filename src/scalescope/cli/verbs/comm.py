@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
+from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import given_flags, measuring_verb
 from scalescope.errors import BadInput
@@ -17,24 +18,33 @@ _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 @measuring_verb(CommStudy)
-@click.option(
-    "--min-busbw", metavar="RATE", help="Exit 8 when a collective's best bus bandwidth is below (10GB/s)."
+@own_flag(
+    "--min-busbw",
+    metavar="RATE",
+    help="Exit 8 when a collective's best bus bandwidth is below (10GB/s).",
+    brief="Exit 8 if a collective is slower (10GB/s).",
 )
-@click.option(
-    "--json-nccl", type=click.Path(path_type=Path), help="Also write the results in nccl-tests' JSON layout."
+@own_flag(
+    "--json-nccl",
+    type=click.Path(path_type=Path),
+    help="Also write the results in nccl-tests' JSON layout.",
+    brief="Also write nccl-tests' JSON layout.",
 )
-@click.option(
+@own_flag(
     "--import",
     "import_file",
+    in_file=False,
+    brief="Read results of nccl-tests; measure nothing.",
     type=click.Path(path_type=Path),
     help="Read what nccl-tests wrote (JSON or table) instead of measuring.",
 )
 def command(**arguments: Any) -> None:
     """Measure the collectives that training uses, as nccl-tests does.
 
-    Every result is checked element by element. Example:
+    Every result is checked element by element. Examples:
 
       scalescope comm --world-size 2 --collective all_reduce -e 32M
+      scalescope comm --pairs
     """
     gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
     study = CommStudy(

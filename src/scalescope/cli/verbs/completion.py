@@ -2,13 +2,18 @@
 
 import click
 
+from scalescope.cli.help_pages import VerbCommand
 
-@click.command("completion")
+
+@click.command("completion", cls=VerbCommand)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the completion script of a shell.
 
-    For bash: scalescope completion bash > ~/.local/share/bash-completion/completions/scalescope
+    A shell reads it from its own folder, or when it starts. Examples:
+
+      scalescope completion fish > ~/.config/fish/completions/scalescope.fish
+      scalescope completion bash >> ~/.bashrc
     """
     from click.shell_completion import get_completion_class
 

@@ -4,29 +4,39 @@ from typing import Any
 
 import click
 
+from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
-from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
+from scalescope.cli.options import measuring_verb, no_waterfall
 from scalescope.errors import BadInput
 from scalescope.studies.scaling.run import PARTS, RunStudy
 
 
-@measuring_verb(RunStudy, SWEEP_TEXT)
-@click.option(
-    "--benchmark", metavar="PART[,...]", help="Parts to run: comm, training, memory, scaling. [default: all]"
+@measuring_verb(RunStudy)
+@own_flag(
+    "--benchmark",
+    metavar="PART[,...]",
+    help="Parts to run: comm, training, memory, scaling. [default: all]",
 )
-@click.option(
-    "--warmup", type=click.IntRange(min=3), help="Warm-up iterations of the measuring parts. [default: 5]"
+@own_flag(
+    "--warmup",
+    type=click.IntRange(min=3),
+    help="Warm-up iterations of the measuring parts. [default: 5]",
+    common=False,
 )
-@click.option(
+@own_flag(
     "--iters",
     type=click.IntRange(min=1),
+    common=False,
     help="Measured steps of each launch, instead of --window, which follows from the budget.",
 )
 @no_waterfall
 def command(**arguments: Any) -> None:
     """Run the standard benchmark on this machine and write a report.
 
-    Measures how training scales, how fast collectives are, and how much memory training takes.
+    Measures how training scales, how fast collectives are, and how much memory training takes. Examples:
+
+      scalescope run
+      scalescope run --workload transformer --budget 10m
     """
     parts = tuple((arguments["benchmark"] or ",".join(PARTS)).split(","))
     for part in parts:

@@ -3,18 +3,18 @@
 from typing import Any
 
 from scalescope.cli.measuring import measure
-from scalescope.cli.options import SWEEP_TEXT, measuring_verb, no_waterfall
+from scalescope.cli.options import measuring_verb, no_waterfall
 from scalescope.studies.scaling.scale import ScaleStudy
 
 
-@measuring_verb(ScaleStudy, SWEEP_TEXT)
+@measuring_verb(ScaleStudy)
 @no_waterfall
 def command(**arguments: Any) -> None:
     """Measure how training scales, and where the lost speed goes.
 
-    Sweeps --world-size (default 1, 2, 4 ... to what the machine has) against --batch-size (per rank, weak
-    scaling) or --global-batch-size (strong scaling). Example:
+    Measures every --world-size with every --batch-size or --global-batch-size. Examples:
 
-      scalescope scale --world-size 1,2 --batch-size 32,256
+      scalescope scale --world-size 1,2,4 --batch-size 32,256
+      scalescope scale --workload my.py:build --global-batch-size 512
     """
     measure(ScaleStudy(waterfall=arguments["waterfall"]), arguments)

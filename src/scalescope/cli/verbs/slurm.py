@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from scalescope.cli.help_pages import VerbCommand
 from scalescope.errors import BadInput, ExitCode
 
 _LARGEST_SCRIPT_BYTES = 64 << 10
@@ -15,12 +16,14 @@ def command() -> None:
     """Check SLURM job scripts. (To run a verb as a job, use --launcher slurm.)"""
 
 
-@command.command("lint")
+@command.command("lint", cls=VerbCommand)
 @click.argument("script", type=click.Path(path_type=Path))
 def lint_script(script: Path) -> None:
     """Find mistakes in a job script and show how to fix them.
 
-    Exit code 8 if there are any.
+    Exit code 8 if there are any. Example:
+
+      scalescope slurm lint job.sbatch
     """
     from scalescope.launch.slurm.lint import lint
 

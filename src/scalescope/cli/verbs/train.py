@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import Finish, measure
 from scalescope.cli.options import measuring_verb
 from scalescope.errors import BadInput
@@ -13,27 +14,39 @@ from scalescope.studies.training.train import TrainStudy
 
 
 @measuring_verb(TrainStudy)
-@click.option(
-    "--profile", is_flag=True, help="Also record a trace of a few steps, in a launch that is not timed."
+@own_flag(
+    "--profile",
+    is_flag=True,
+    help="Also record a trace of a few steps, in a launch that is not timed.",
+    brief="Also record a trace of a few steps.",
 )
-@click.option(
-    "--profile-steps", type=click.IntRange(1, 100), metavar="INT", help="Steps to record. [default: 3]"
+@own_flag(
+    "--profile-steps",
+    type=click.IntRange(1, 100),
+    metavar="INT",
+    help="Steps to record. [default: 3]",
+    common=False,
 )
-@click.option("--profile-ranks", metavar="INT[,...]", help="Ranks to record. [default: all]")
-@click.option(
+@own_flag("--profile-ranks", metavar="INT[,...]", help="Ranks to record. [default: all]", common=False)
+@own_flag(
     "--profile-ranges-only",
     is_flag=True,
     help="Mark the parts of a step (NVTX) for a profiler attached from outside, and record nothing.",
+    common=False,
 )
-@click.option(
-    "--nsys", is_flag=True, help="Write the command for Nsight Systems, and run it where it exists."
+@own_flag(
+    "--nsys",
+    is_flag=True,
+    help="Write the command for Nsight Systems, and run it where it exists.",
+    common=False,
 )
 def command(**arguments: Any) -> None:
     """Measure how fast one configuration trains.
 
-    Lists (--batch-size 32,256) measure each value. Example:
+    Lists (--batch-size 32,256) measure each value. Examples:
 
       scalescope train --world-size 2 --batch-size 256 --repeats 5
+      scalescope train --workload my.py:build --amp --profile
     """
     profiling = _profiling(arguments)
     measure(TrainStudy(profiling=profiling), arguments, every_placement=True, finish=_finish(profiling))

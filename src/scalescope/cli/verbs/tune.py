@@ -3,8 +3,7 @@
 import re
 from typing import Any
 
-import click
-
+from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
 from scalescope.errors import BadInput
@@ -14,27 +13,30 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 
 
 @measuring_verb(TuneStudy)
-@click.option(
+@own_flag(
     "--levers",
     multiple=True,
     metavar="NAME[=VALUE][,...]",
     help="Settings to change; each tries its usual values, or the one given. [default: all]",
+    brief="Settings to change. [all]",
 )
-@click.option(
+@own_flag(
     "--threshold",
     default="3%",
     metavar="PERCENT",
+    brief="The smallest difference that matters. [3%]",
     help="The smallest difference that matters; the number of launches may not suffice to detect smaller "
     "ones. [default: 3%]",
 )
-@click.option("--combine", is_flag=True, help="Also search for levers that help in combination.")
+@own_flag("--combine", is_flag=True, help="Also search for levers that help in combination.")
 def command(**arguments: Any) -> None:
     """Try performance levers on one configuration and report which help.
 
     Every verdict rests on interleaved launches and is corrected for the number of comparisons. Under
-    torchrun or srun everything is launched once, so there are no verdicts. Example:
+    torchrun or srun everything is launched once, so there are no verdicts. Examples:
 
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m
+      scalescope tune --workload my.py:build --combine
     """
     levers = levers_from(arguments["levers"] or ("all",))
     match = _PERCENT.fullmatch(arguments["threshold"].strip())

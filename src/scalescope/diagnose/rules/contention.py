@@ -5,6 +5,7 @@ from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.network import is_slow_network
+from scalescope.results.run_commands import CHECK
 
 RULE = "ranks slow each other down"
 THREADS = "too many CPU threads"
@@ -41,7 +42,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             advice=advise(facts, "one thread per core", "threads_per_rank", fair),
         )
     if facts.has_other_load:  # it slows ranks down in the same way
-        return Abstention(rule=RULE, missing="the speed without other load", command="scalescope check")
+        return Abstention(rule=RULE, missing="the speed without other load", argv=CHECK)
     return Finding(
         rule=RULE,
         term=CONTENTION,
@@ -51,5 +52,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=lost,
         share=lost / facts.ranks,
         evidence=(measured,),
-        advice=(Advice(label="check how ranks are placed", command="scalescope check"),),
+        advice=(Advice(label="check how ranks are placed", argv=CHECK),),
     )

@@ -18,7 +18,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return Abstention(
             rule=RULE,
             missing="how fast ranks exchange as many bytes as the gradients have",
-            command=comm_command(facts, "--collective all_reduce"),
+            argv=comm_command(facts, "--collective", "all_reduce"),
         )
     if is_latency(facts):
         return None

@@ -18,7 +18,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     share = wait.value / facts.step_s
     workers = facts.trial.num_workers or 0
-    more = max(2, 2 * workers)
+    more = _more_workers(facts, workers)
     beyond = facts.lost(INPUT) or 0.0
     scaling = beyond > share * facts.ranks / 2.0
     alone = "" if scaling else " One rank waits as well, so this costs speed and not scaling."
@@ -38,7 +38,15 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             ),
         ),
         advice=(
-            *advise(facts, f"{more} loader processes per rank", "num_workers", more),
+            *(advise(facts, f"{more} loader processes per rank", "num_workers", more) if more else ()),
             *(advise_more(facts, "prefetch more batches", "prefetch_factor", 8) if workers else ()),
         ),
     )
+
+
+def _more_workers(facts: Facts, workers: int) -> int | None:
+    """Twice the loader processes, but no more than a rank has cores; None where it has as many already."""
+    more = max(2, 2 * workers)
+    if facts.cores is not None:
+        more = min(more, max(1, facts.cores // -(-facts.ranks // facts.nodes)))
+    return more if more > workers else None

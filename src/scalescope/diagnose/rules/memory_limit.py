@@ -1,7 +1,9 @@
 """Memory near its limit: the next larger batch, or a fragmented allocator, will not fit."""
 
+from scalescope.diagnose.advice import this_job
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.results.run_commands import command_on
 
 RULE = "memory is nearly full"
 _FULL = 0.92
@@ -21,6 +23,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="total", value=there, unit="bytes", source="the GPU"),
         ),
         advice=(
-            Advice(label="see what uses the memory, and what would save some", command="scalescope memory"),
+            Advice(
+                label="see what uses the memory, and what would save some",
+                argv=command_on(facts.path, "memory", this_job(facts)),
+            ),
         ),
     )

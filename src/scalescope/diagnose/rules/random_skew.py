@@ -4,6 +4,7 @@ from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.rules.straggler import rule as one_rank_is_late
+from scalescope.results.run_commands import CHECK
 
 RULE = "random skew between ranks"
 
@@ -28,5 +29,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
                 source="slowest rank of each step, without communication",
             ),
         ),
-        advice=(Advice(label="check for other work on the machine", command="scalescope check"),),
+        advice=(Advice(label="check for other work on the machine", argv=CHECK),),
     )

@@ -2,6 +2,7 @@
 
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.results.run_commands import CHECK
 
 RULE = "ranks share a GPU"
 
@@ -17,5 +18,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=lost,
         share=lost / facts.ranks,
         evidence=(Evidence(name="oversubscribe", value="true", source="settings"),),
-        advice=(Advice(label="check which rank uses which GPU", command="scalescope check"),),
+        advice=(Advice(label="check which rank uses which GPU", argv=CHECK),),
     )

@@ -3,6 +3,7 @@
 from scalescope.analysis.scaling.waterfall import EXPOSED
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.results.run_commands import CHECK
 
 RULE = "NCCL fell back to sockets"
 
@@ -28,7 +29,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         advice=(
             Advice(
                 label="check NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_IB_DISABLE and the devices",
-                command="scalescope check",
+                argv=CHECK,
             ),
         ),
     )

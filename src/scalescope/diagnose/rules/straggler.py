@@ -3,6 +3,7 @@
 from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.results.run_commands import CHECK
 
 RULE = "straggling rank"
 _BEHIND = 0.05  # of a step
@@ -25,5 +26,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="rank", value=culprit.rank, source="steps without communication"),
             Evidence(name="behind", value=culprit.time_s, unit="s", source="steps without communication"),
         ),
-        advice=(Advice(label="check that rank's device, clocks and neighbours", command="scalescope check"),),
+        advice=(Advice(label="check that rank's device, clocks and neighbours", argv=CHECK),),
     )

@@ -2,6 +2,7 @@
 
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.results.run_commands import CHECK
 
 RULE = "the GPU was slowed down"
 _FULL = 0.99  # of the clock: no loss worth a figure
@@ -12,7 +13,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if not telemetry.slowdowns:
         return None
     if facts.has_other_load:  # what others compute heats the GPU and uses its power too
-        return Abstention(rule=RULE, missing="the clock without other load", command="scalescope check")
+        return Abstention(rule=RULE, missing="the clock without other load", argv=CHECK)
     speed = ""
     if telemetry.sm_clock_hz is not None and telemetry.sm_clock_limit_hz:
         share = telemetry.sm_clock_hz / telemetry.sm_clock_limit_hz
@@ -23,5 +24,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost=0.0,
         share=0.0,
         evidence=(Evidence(name="slowdowns", value=", ".join(telemetry.slowdowns), source="NVML"),),
-        advice=(Advice(label="check cooling and power limits", command="scalescope check"),),
+        advice=(Advice(label="check cooling and power limits", argv=CHECK),),
     )

@@ -15,7 +15,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     pairs_command = comm_command(facts, "--pairs")
     if not facts.pairs:
-        return Abstention(rule=RULE, missing="the speed of every pair of ranks", command=pairs_command)
+        return Abstention(rule=RULE, missing="the speed of every pair of ranks", argv=pairs_command)
     slow = slow_links(facts.pairs)
     if not slow:
         return None
@@ -37,7 +37,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
                 name="usual", value=worst.usual_bytes_per_s, unit="bytes/s", source="median of its kind"
             ),
         ),
-        advice=(Advice(label="measure every pair again and check that link", command=pairs_command),),
+        advice=(Advice(label="measure every pair again and check that link", argv=pairs_command),),
     )
 
 

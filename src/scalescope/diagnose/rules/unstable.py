@@ -2,6 +2,7 @@
 
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.results.run_commands import CHECK
 
 RULE = "unstable measurement"
 
@@ -19,5 +20,5 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name=f"doubt {number}", value=doubt, source="launches")
             for number, doubt in enumerate(doubts, start=1)
         ),
-        advice=(Advice(label="check what else runs here; more --repeats help", command="scalescope check"),),
+        advice=(Advice(label="check what else runs here; more --repeats help", argv=CHECK),),
     )

@@ -1,8 +1,9 @@
 """Weak scaling read as strong: more samples per second, but a job with a fixed batch is not faster."""
 
-from scalescope.diagnose.advice import narrowed_to, request_of
+from scalescope.diagnose.advice import narrowed_to
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.results.run_commands import Argv, command_on
 
 RULE = "weak scaling is not a faster job"
 _LOOKS_GOOD = 0.8
@@ -18,7 +19,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return Abstention(
             rule=RULE,
             missing=f"how fast {facts.ranks} ranks work on one rank's batch",
-            command=_command(facts),
+            argv=_command(facts),
         )
     if strong >= _IS_NOT * row.speedup.value:
         return None
@@ -32,18 +33,16 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="weak", value=row.speedup.value, source=f"batch {row.batch:,} per rank"),
             Evidence(name="strong", value=strong, source=f"batch {row.batch:,} in total"),
         ),
-        advice=(Advice(label="measure the job as it will run", command=_command(facts)),),
+        advice=(Advice(label="measure the job as it will run", argv=_command(facts)),),
     )
 
 
-def _command(facts: Facts) -> str:
+def _command(facts: Facts) -> Argv:
     """Strong scaling of the nearest batch that all ranks can share."""
     parts = facts.ranks * facts.trial.accumulation_steps
     batch = -(-facts.trial.rank_batch_size // parts) * parts
-    return (
-        f"scalescope scale {request_of(facts)} --world-size 1,{facts.ranks}{narrowed_to(facts)} "
-        f"--global-batch-size {batch}"
-    )
+    changes = {"world_size": (1, facts.ranks), **narrowed_to(facts), "global_batch_size": batch}
+    return command_on(facts.path, "scale", changes)
 
 
 def _strong_speedup(facts: Facts) -> float | None:

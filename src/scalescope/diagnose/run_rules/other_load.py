@@ -4,6 +4,7 @@ from scalescope.analysis.other_load import RunLoad, load_of, load_text
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.results.run import Run
+from scalescope.results.run_commands import CHECK, repeating_command
 
 RULE = "other load"
 
@@ -26,7 +27,9 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
         lost=explains,
         share=explains / ranks,
         evidence=tuple(_evidence(load)),
-        advice=(Advice(label="end them and measure again", command=_again(run)),),
+        advice=(
+            Advice(label="end them and measure again", argv=repeating_command(run.path, run.record) or CHECK),
+        ),
     )
 
 
@@ -56,7 +59,3 @@ def _evidence(load: RunLoad) -> list[Evidence]:
     if mean.gpu_processes is not None:
         evidence.append(Evidence(name="other processes on GPUs", value=mean.gpu_processes, source="NVML"))
     return evidence
-
-
-def _again(run: Run) -> str:
-    return run.record.command(run.path.absolute()) or "scalescope check"

@@ -7,6 +7,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import differing_nodes
 from scalescope.results.old_formats import node_differences_of
 from scalescope.results.run import Run
+from scalescope.results.run_commands import CHECK
 
 RULE = "nodes differ"
 
@@ -30,7 +31,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
             Evidence(name=difference.name, value=difference.values_text, source="inspection of every node")
             for difference in differences
         ),
-        advice=(Advice(label="compare all nodes (under srun or torchrun)", command="scalescope check"),),
+        advice=(Advice(label="compare all nodes (under srun or torchrun)", argv=CHECK),),
     )
 
 

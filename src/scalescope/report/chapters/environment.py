@@ -31,9 +31,9 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     )
     table = Table(columns=_COLUMNS, rows=rows, left=frozenset(_COLUMNS))
     commands = tuple(
-        Command(label=analyzed.name, command=analyzed.command)
+        Command(label=analyzed.name, argv=analyzed.argv)
         for analyzed in report_input.analyzed_runs
-        if analyzed.command
+        if analyzed.argv
     )
     repeated = (Section(title="Commands that repeat the runs", commands=commands),) if commands else ()
     return Chapter(

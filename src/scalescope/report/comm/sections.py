@@ -13,9 +13,10 @@ from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.report.caveats import context
 from scalescope.report.comm.nccl_tests import table_text
 from scalescope.report.numbers import counted, data_rate, data_size, in_us_or_ms, percent
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Command, Section, Table
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
+from scalescope.results.run_commands import PROGRAM, flags_of
 
 _NO_SLOW_PAIR = "No pair is slower than the others."
 _ONE_PAIR = "There is only one pair, so there is nothing to compare it with."
@@ -190,11 +191,17 @@ def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section
     return Section(lines=(f"Gate failed: below {data_rate(least)}: {names}.",)), True
 
 
-def next_after_communication(run: Run) -> str | None:
-    """What to do after `comm`."""
-    if not run.of_status("ok"):
+def next_after_communication(run: Run) -> Command | None:
+    """What to do after `comm`: training on the same ranks and links."""
+    measured = [result.trial for result in run.of_status("ok")]
+    if not measured:
         return None
-    return "scalescope scale shows how this network affects training."
+    trial = max(measured, key=lambda trial: trial.world_size)
+    placement = {"env": trial.env, "link": trial.link, "split_gpu": trial.split_gpu}
+    placed = {name: value for name, value in placement.items() if value}
+    ranks = {"world_size": (1, trial.world_size), "device": trial.device}
+    argv = (PROGRAM, "scale", *flags_of({**ranks, **placed}))
+    return Command(label="how this network affects training", argv=argv)
 
 
 def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[str, Any]]]:

@@ -4,8 +4,10 @@ from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.analysis.memory.rows import MemoryRow
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import counted, data_size
+from scalescope.report.section import Command
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
+from scalescope.results.run_commands import Argv, command_on
 
 
 def verdicts(groups: tuple[MemoryGroup, ...]) -> tuple[str, ...]:
@@ -89,21 +91,31 @@ def how_to_try(group: MemoryGroup) -> str:
         return f"{group.trial.strategy} splits its batch; try one with --batch-size"
     limit = "" if group.is_bounded else " --memory-limit"
     if group.trial.purpose == "brief":
-        return f"to try it: scalescope memory{limit}"
+        return "the verb memory tries it" + " with --memory-limit" * bool(limit)
     if group.trial.searches_batch:
         return "to try it: --memory-limit"
     return f"to try it: leave out --no-search{' and add --memory-limit' * bool(limit)}"
 
 
-def next_after_memory(run: Run) -> str | None:
+def next_after_memory(run: Run) -> Command | None:
     """What to do after `memory`."""
     groups = memory_groups(run)
     open_ones = [group for group in groups if not group.is_tried and group.calculated_batch is not None]
     searchable = [open_one for open_one in open_ones if not open_one.is_divided]
     if searchable and all(group.is_bounded for group in searchable):
-        return "scalescope memory without --no-search finds the largest batch that fits."
+        argv = command_on(run.path, "memory", {"search": True})
+        return Command(label="find the largest batch that fits", argv=argv)
     if searchable:
-        return "scalescope memory --memory-limit 4GiB finds the largest batch that fits in 4 GiB."
+        argv = command_on(run.path, "memory", {"search": True, "memory_limit": "4GiB"})
+        return Command(label="find the largest batch that fits in 4 GiB", argv=argv)
     if groups:
-        return "scalescope train shows what a larger batch gains in speed."
+        return Command(label="what a larger batch gains in speed", argv=_training_command(run, groups[0]))
     return None
+
+
+def _training_command(run: Run, group: MemoryGroup) -> Argv:
+    """Training with the smallest batch that was measured, and with the largest that fits."""
+    measured = [row.batch for row in group.rows if row.status == "ok"]
+    fitting = sorted({*measured, group.bracket.fits} - {0})
+    changes = {"batch_size": tuple(dict.fromkeys((fitting[0], fitting[-1])))} if fitting else {}
+    return command_on(run.path, "train", changes)

@@ -15,7 +15,7 @@ from scalescope.report.render.text import body_lines, detail_lines
 from scalescope.report.section import Section, Table
 from scalescope.results.printable import in_encoding, printable
 
-_PIPED_WIDTH = 160  # a file has no width of its own; wide enough for every table
+_PIPED_WIDTH = 200  # a file has no width of its own; wide enough for every table
 _UNLIMITED = 100_000
 
 
@@ -58,14 +58,17 @@ def _fitting(table: Table, target: Console, verbose: bool) -> RichTable:
     unlimited = target.options.update(width=_UNLIMITED)  # measured in the page itself, every table fits
     hidden = set() if verbose else set(table.expert)
     for dropped in range(len(table.optional) + 1):
-        drawn = _draw(table, target, hidden | set(table.optional[:dropped]))
-        if Measurement.get(target, unlimited, drawn).maximum <= target.width:
-            return drawn
-    return _draw(table, target, hidden | set(table.optional), wrapped=True)
+        for narrow in (False, True):
+            drawn = _draw(table, target, hidden | set(table.optional[:dropped]), narrow=narrow)
+            if Measurement.get(target, unlimited, drawn).maximum <= target.width:
+                return drawn
+    return _draw(table, target, hidden | set(table.optional), narrow=True, wrapped=True)
 
 
-def _draw(table: Table, target: Console, left_out: set[str], *, wrapped: bool = False) -> RichTable:
-    gap = (0, 1, 0, 0) if wrapped else (0, 1)
+def _draw(
+    table: Table, target: Console, left_out: set[str], *, narrow: bool, wrapped: bool = False
+) -> RichTable:
+    gap = (0, 1, 0, 0) if narrow else (0, 1)
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=gap)
     kept = [number for number, name in enumerate(table.columns) if name not in left_out]
     for number in kept:

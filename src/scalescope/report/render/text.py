@@ -25,8 +25,8 @@ def body_lines(section: Section) -> tuple[TextLine, ...]:
     lines = [TextLine(line) for line in section.lines]
     for number, finding in enumerate(section.findings, start=1):
         lines.append(TextLine(f"{number}. {finding.text}"))
-        lines += [_command_line(command, "try: ", indented=True) for command in finding.commands]
-    lines += [_command_line(command) for command in section.commands]
+        lines += [command_line(command, "try: ", indented=True) for command in finding.commands]
+    lines += [command_line(command) for command in section.commands]
     return tuple(lines)
 
 
@@ -35,9 +35,11 @@ def detail_lines(section: Section) -> tuple[TextLine, ...]:
     return tuple(TextLine(line) for line in section.details)
 
 
-def _command_line(command: Command, prefix: str = "", *, indented: bool = False) -> TextLine:
+def command_line(command: Command, prefix: str = "", *, indented: bool = False) -> TextLine:
+    """What a command is for, and the command as a shell takes it: the one place that makes it text."""
     changed = " (changes the job)" if command.changes_job else ""
-    return TextLine(f"{prefix}{command.label}{changed}: ", command.command, indented)
+    colon = ": " if command.argv else ""
+    return TextLine(f"{prefix}{command.label}{changed}{colon}", command.command, indented)
 
 
 def plain_text(sections: Iterable[Section]) -> str:

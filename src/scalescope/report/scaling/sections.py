@@ -12,19 +12,22 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.report.caveats import context, warnings_of
 from scalescope.report.findings import findings_section
+from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
     MISSING,
     counted,
     in_ms,
+    is_useful,
     milliseconds,
     percent,
     percent_with_interval,
     significant,
 )
 from scalescope.report.scaling.waterfall import waterfall_sections
-from scalescope.report.section import Section, Table
-from scalescope.report.varied import shown_value, title_of, varied_settings
+from scalescope.report.section import Command, Section, Table
+from scalescope.report.varied import changed_settings, shown_value, title_of, varied_settings
 from scalescope.results.run import Run
+from scalescope.results.run_commands import PROGRAM, command_on
 
 
 def scaling_sections(run: Run) -> tuple[Section, ...]:
@@ -50,28 +53,59 @@ def scaling_so_far(run: Run) -> str | None:
     return verdict(rows, f" ({counted(launches, 'launch')} each)")
 
 
+_LAUNCHES_FOR_A_CLAIM = 5
 _SERIAL = "serial fraction"
+_COMM_MS = "exposed comm (ms)"
+_INTERVAL = "95 % interval"
+_UNSURE = "~"
+_UNSURE_NOTE = "~ marks figures that need more launches (--repeats) to be sure; -v shows their intervals."
+_SHORT_VERDICTS = {"negative scaling": "negative"}  # in the table; the speedup stands beside it
+_IN_TITLE = ("workload", "batch_size", "global_batch_size", "link", "split_gpu", "stand_in", "oversubscribe")
 _DOUBTFUL = 0.5  # width of an interval as a share of its value
 
 
-def next_after_scaling(run: Run) -> str | None:
+def next_after_scaling(run: Run) -> Command | None:
     """What to do after `scale`: the first thing that would change the verdict."""
     rows = scaling_rows(configurations(run.results))
     scaled = [row for row in rows if not row.is_baseline]
     if not rows:
-        return "continue with --resume; a larger --budget measures more."
+        return _with_more_time(run)
     if not scaled:
-        return "measure more world sizes to compare with: --world-size 1,2 (on one GPU add --split-gpu 2)."
+        ranks = more_ranks(run, rows[0].trial)
+        argv = command_on(run.path, run.record.verb, ranks, run.record.flags)
+        return Command(label="measure more world sizes to compare with", argv=argv)
     if any(row.efficiency.low is None for row in scaled):
-        return "add --repeats 5 for confidence intervals (under torchrun or srun see --only-launch)."
+        return _with_more_launches(run)
     if smallest_batch_reaching(rows, 0.8).batch is None:
         costly = [finding for finding in diagnose(run).findings if finding.share > 0.0 and finding.advice]
         if costly:
-            return f"{costly[0].advice[0].label}: {costly[0].advice[0].command}"
+            advice = costly[0].advice[0]
+            return Command(label=advice.label, argv=advice.argv, changes_job=advice.changes_job)
         largest = max(row.batch for row in scaled)
-        flag = "--batch-size" if scaled[0].trial.mode == "weak" else "--global-batch-size"
-        return f"a larger batch hides more of the gradient exchange: {flag} {largest * 2},{largest * 4}"
-    return "-v shows the interval of every figure and the causes of noise."
+        name = "batch_size" if scaled[0].trial.mode == "weak" else "global_batch_size"
+        changes = {name: (largest * 2, largest * 4)}
+        argv = command_on(run.path, run.record.verb, changes, run.record.flags)
+        return Command(label="a larger batch hides more of the exchange", argv=argv, changes_job=True)
+    return Command(
+        label="a page with every figure and its interval", argv=(PROGRAM, "report", str(run.path.resolve()))
+    )
+
+
+def _with_more_time(run: Run) -> Command:
+    """Nothing was finished: the same again, with twice the budget where one ended it."""
+    budget = None if run.record.end is None else run.record.end.budget_s
+    changes = {} if budget is None else {"budget": 2.0 * budget}
+    argv = command_on(run.path, run.record.verb, changes, run.record.flags)
+    return Command(label="the same with more time" if changes else "the same again", argv=argv)
+
+
+def _with_more_launches(run: Run) -> Command:
+    if not run.record.repeatable:
+        return Command(label="confidence intervals need several launches: see --only-launch in --help-all")
+    return Command(
+        label="more launches give confidence intervals",
+        argv=command_on(run.path, run.record.verb, {"repeats": _LAUNCHES_FOR_A_CLAIM}, run.record.flags),
+    )
 
 
 def table_section(rows: tuple[ScalingRow, ...]) -> Section:
@@ -81,15 +115,17 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
     wrapped = _wrapped_heading(rows)
     law = _law_heading(max(rows, key=lambda row: row.ranks), next_sizes)
     cells = [_cells(row, next_sizes, varied, law, wrapped) for row in rows]
+    expert = ("mode", law, _SERIAL, wrapped, _COMM_MS, _INTERVAL)  # also in the title, -v and results.json
     return Section(
         title=_title(rows),
         table=Table(
             columns=tuple(cells[0]),
             rows=tuple(tuple(row.values()) for row in cells),
-            left=frozenset(("mode", "rating")),
-            optional=("mode", law, _SERIAL, wrapped, "samples/s"),  # also in the title, -v and results.json
-            expert=frozenset(("mode", law, _SERIAL, wrapped)),
+            left=frozenset(("mode", "verdict")),
+            optional=(*expert, "samples/s"),
+            expert=frozenset(expert),
         ),
+        lines=(_UNSURE_NOTE,) if any(_UNSURE in cell for row in cells for cell in row.values()) else (),
         details=_details(rows),
     )
 
@@ -103,14 +139,21 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
         base = " · each batch relative to its smallest world size"
     shared = any(row.trial.oversubscribe for row in rows)
     marks = " · ranks share a GPU: not a scaling measurement" if shared else ""
-    brackets = ", 95 % intervals in brackets" if any(row.efficiency.has_interval for row in rows) else ""
     made = "".join(f" · {surrounding}" for surrounding in context(first.trial))
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (
         f"{first.trial.mode} scaling · {first.trial.workload} on {first.trial.device} · {batch} · "
-        f"{launches} each{brackets}{base}{made}{marks}"
+        f"{launches} each{_changes(rows)}{base}{made}{marks}"
     )
+
+
+def _changes(rows: tuple[ScalingRow, ...]) -> str:
+    """The settings of the job that differ from the defaults and are neither in the title nor in a column."""
+    trial = max(rows, key=lambda row: row.ranks).trial
+    shown = (*_IN_TITLE, *varied_settings([row.trial for row in rows]))
+    words = [f"{name} {shown_value(trial, name)}" for name in changed_settings(trial) if name not in shown]
+    return f" · {', '.join(words)}" if words else ""
 
 
 def _cells(
@@ -121,16 +164,18 @@ def _cells(
         "ranks": f"{row.ranks} (stand-in)" if row.trial.stand_in else f"{row.ranks}",
         "batch": f"{row.batch:,}",
         **{name: shown_value(row.trial, name) for name in varied},
-        "step ms": milliseconds(configuration.step_time_s.value),
+        "step (ms)": milliseconds(configuration.step_time_s.value),
         "samples/s": significant(configuration.samples_per_s.value, 4),
         "speedup": f"{row.speedup.value:.2f}×",
-        "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
+        "efficiency": _efficiency(row),
+        _INTERVAL: _interval(row),
         wrapped: _against_wrapped(row),
-        "exposed comm": _exposed(row),
+        "exposed comm": _exposed_share(row),
+        _COMM_MS: _exposed_ms(row),
         _SERIAL: _serial(row.serial_fraction),
         law: _allowed(row, next_sizes),
         "mode": row.trial.mode,
-        "rating": row.reading,
+        "verdict": _SHORT_VERDICTS.get(row.reading, row.reading),
     }
 
 
@@ -160,22 +205,37 @@ def _serial(serial: float | None) -> str:
 
 
 def _against_wrapped(row: ScalingRow) -> str:
-    """The other baseline: DDP's own step on one rank, and the efficiency against it above."""
-    if row.efficiency_of_wrapped is not None:
-        return percent(row.efficiency_of_wrapped.value)
-    if row.wrapped is not None and row.is_baseline:
-        return in_ms(row.wrapped.step_time_s.value)
-    return MISSING
+    """The efficiency against the other baseline: the wrapper on one rank."""
+    return MISSING if row.efficiency_of_wrapped is None else percent(row.efficiency_of_wrapped.value)
 
 
-def _exposed(row: ScalingRow) -> str:
+def _exposed_share(row: ScalingRow) -> str:
+    """The share of a step that waits for communication."""
     exposed = row.exposed_comm_s
     if exposed is None or row.exposed_fraction is None:
         return MISSING if row.ranks == 1 else "unknown"
     if exposed.value <= 0:
-        return "~0 ms"
-    mark = "" if _is_sure(exposed) else "~"
-    return f"{mark}{in_ms(exposed.value)} ({percent(row.exposed_fraction)})"
+        return f"{_UNSURE}0 %"
+    return f"{'' if _is_sure(exposed) else _UNSURE}{percent(row.exposed_fraction)}"
+
+
+def _exposed_ms(row: ScalingRow) -> str:
+    if row.exposed_comm_s is None:
+        return MISSING
+    return milliseconds(max(0.0, row.exposed_comm_s.value))
+
+
+def _efficiency(row: ScalingRow) -> str:
+    if row.is_baseline:
+        return MISSING
+    return f"{_UNSURE if _is_doubtful(row) else ''}{percent(row.efficiency.value)}"
+
+
+def _interval(row: ScalingRow) -> str:
+    low, high = row.efficiency.low, row.efficiency.high
+    if row.is_baseline or low is None or high is None or not is_useful(row.efficiency):
+        return MISSING
+    return f"{100.0 * low:.0f} to {percent(high)}"
 
 
 def _is_sure(estimate: Estimate) -> bool:
@@ -248,6 +308,8 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
     for row in rows:
         step = row.configuration.step_time_s
         text = f"{_name(row)}: step {_ms(step)}, median {in_ms(row.configuration.median_step_s)}"
+        if row.wrapped is not None and row.is_baseline:
+            text += f", {in_ms(row.wrapped.step_time_s.value)} with {_wrapper_of(row)}"
         if row.exposed_comm_s is not None:
             text += f", exposed communication {_ms(row.exposed_comm_s)}"
         if row.efficiency_of_wrapped is not None:
@@ -268,6 +330,12 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
 
 def _wrapper(row: ScalingRow) -> str:
     return title_of(row.trial.strategy)
+
+
+def _wrapper_of(row: ScalingRow) -> str:
+    """The strategy whose step on one rank is the other baseline."""
+    assert row.wrapped is not None
+    return title_of(row.wrapped.trial.strategy)
 
 
 def _name(row: ScalingRow) -> str:

@@ -8,6 +8,7 @@ from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import warnings_of
+from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
     MISSING,
     flop_rate,
@@ -19,9 +20,10 @@ from scalescope.report.numbers import (
     range_ms,
     significant,
 )
-from scalescope.report.section import Section, Table
-from scalescope.report.varied import shown_value, varied_settings
+from scalescope.report.section import Command, Section, Table
+from scalescope.report.varied import changed_settings, shown_value, varied_settings
 from scalescope.results.run import Run
+from scalescope.results.run_commands import command_on
 
 _LABEL_WIDTH = 17
 _MOST_EPOCHS = 20  # shown; results.json has them all
@@ -39,7 +41,7 @@ def side_by_side(measured: tuple[Configuration, ...]) -> Section:
     """All configurations of a sweep in one table, by ranks, batch and what was varied."""
     trials = [configuration.trial for configuration in measured]
     varied = varied_settings(trials)
-    columns = ("configuration", *varied, "step ms", "samples/s", "95 % interval")
+    columns = ("configuration", *varied, "step (ms)", "samples/s", "95 % interval")
     rows = tuple(
         (
             configuration.trial.label,
@@ -69,13 +71,13 @@ def _rate_interval(configuration: Configuration) -> str:
     return f"{significant(rate.low, 4)} to {significant(rate.high, 4)}"
 
 
-def next_after_training(run: Run) -> str | None:
+def next_after_training(run: Run) -> Command | None:
     """What to do after `train`."""
-    if not run.of_status("ok"):
+    trained = [result.trial for result in run.of_status("ok") if result.trial.is_training]
+    if not trained:
         return None
-    timed = [result for result in run.results if result.trial.is_training]
-    more = "" if len(timed) > 1 else "; --repeats 5 gives an interval"
-    return f"scalescope scale shows how this changes with the number of ranks{more}."
+    argv = command_on(run.path, "scale", more_ranks(run, trained[0]))
+    return Command(label="how this changes with the number of ranks", argv=argv)
 
 
 def training_sentence(configuration: Configuration) -> str:
@@ -89,34 +91,61 @@ def training_sentence(configuration: Configuration) -> str:
 
 def summary_section(configuration: Configuration) -> Section:
     """The benchmark's summary, in the lines its users know."""
-    step = configuration.step_time_s
-    stored = identity(configuration.trial.settings)
-    shown = {name: value for name, value in stored.items() if value is not None}
-    workload_optimizer = configuration.launches[0].own_optimizer
-    if workload_optimizer is not None:
-        shown = {**shown, "optimizer": f"{workload_optimizer} of the workload"}
-        shown.pop("lr")
     warmup = configuration.trial.warmup_steps
     total = configuration.measured_steps + warmup
     facts = [
         ("World size", f"{configuration.trial.world_size}"),
         ("Device", configuration.device),
-        ("Config", json.dumps(shown)),
+        ("Config", _changes(configuration)),
         ("Warmup steps", f"{warmup}"),
         ("Measured steps", f"{configuration.measured_steps} / {total}"),
-        ("Measured window", f"{in_s(configuration.window_s)} per launch"),
-        ("Avg step time", in_ms(step.value, 2)),
+        ("Avg step time", in_ms(configuration.step_time_s.value, 2)),
         ("Throughput", _throughput(configuration)),
         ("Measured samples", f"{sum(launch.samples for launch in configuration.launches):,}"),
-        ("Median step time", in_ms(configuration.median_step_s, 2)),
         ("95 % interval", _interval(configuration)),
+        *(("Warning", doubt) for doubt in warnings_of(configuration)),
+    ]
+    return Section(
+        title=_banner(configuration.trial),
+        lines=tuple(_labelled(label, text) for label, text in facts),
+        details=tuple(_labelled(label, text) for label, text in _detailed_facts(configuration)),
+    )
+
+
+def _detailed_facts(configuration: Configuration) -> list[tuple[str, str]]:
+    """What -v adds."""
+    return [
+        ("All settings", json.dumps(_all_settings(configuration))),
+        ("Measured window", f"{in_s(configuration.window_s)} per launch"),
+        ("Median step time", in_ms(configuration.median_step_s, 2)),
         ("Compute rate", compute_reading(configuration)),
         *[("GPU", text) for text in (gpu_reading(configuration.telemetry),) if text],
         *[("CPU", text) for text in (cpu_reading(configuration.telemetry),) if text],
     ]
-    lines = [f"{label:<{_LABEL_WIDTH}}: {text}" for label, text in facts]
-    lines += [f"{'Warning':<{_LABEL_WIDTH}}: {doubt}" for doubt in warnings_of(configuration)]
-    return Section(title=_banner(configuration.trial), lines=tuple(lines))
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"{label:<{_LABEL_WIDTH}}: {text}"
+
+
+def _all_settings(configuration: Configuration) -> dict[str, object]:
+    stored = identity(configuration.trial.settings)
+    shown = {name: value for name, value in stored.items() if value is not None}
+    if configuration.launches[0].own_optimizer is not None:
+        shown["optimizer"] = f"{configuration.launches[0].own_optimizer} of the workload"
+        shown.pop("lr")
+    return shown
+
+
+def _changes(configuration: Configuration) -> str:
+    """The configuration as what differs from the defaults."""
+    trial = configuration.trial
+    optimizer = configuration.launches[0].own_optimizer
+    unused = () if optimizer is None else ("optimizer", "lr")
+    names = [name for name in changed_settings(trial) if name not in unused]
+    words = [f"{name} {shown_value(trial, name)}" for name in names]
+    words += [] if optimizer is None else [f"optimizer {optimizer} of the workload"]
+    return ", ".join(words) or "all settings at their defaults"
 
 
 def _banner(trial: Trial) -> str:

@@ -19,8 +19,11 @@ from scalescope.report.numbers import (
     shortened,
     signed_percent,
 )
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Command, Section, Table
 from scalescope.report.tuning.plan import left_out_section
+from scalescope.results.run_commands import command_on
+from scalescope.results.run_folder import TUNED
+from scalescope.results.run_record import RunRecord
 
 NOW = ""  # the baseline's name among jobs
 
@@ -50,6 +53,7 @@ class Tuning:
         return self.final is not None and self.final.verdict == "faster" and not self.final.loss_differs
 
 
+_MORE_LAUNCHES = 10
 _SPEED = "speedup"
 _SCALING = "speedup over 1 rank"
 _DETECTABLE = "detectable change"
@@ -144,14 +148,18 @@ def _of_other_jobs(tuning: Tuning) -> list[str]:
     return lines
 
 
-def next_after_tuning(tuning: Tuning, file: Path) -> str | None:
-    """The one line that runs what was found."""
+def next_after_tuning(tuning: Tuning, path: Path, record: RunRecord) -> Command | None:
+    """The one command that runs what was found, for the run at `path`."""
     if tuning.recommended:
-        return f"scalescope train {file}"
+        argv = command_on(path, "train", file=TUNED)
+        return Command(label="train with the levers that help", argv=argv)
     if any(
         single.verdict == "inconclusive" and len(single.candidate.launches) > 1 for single in tuning.singles
     ):
-        return "--repeats 10 and a longer --window detect smaller differences."
+        window = tuning.baseline.window_s
+        changes = {"repeats": _MORE_LAUNCHES, **({} if window is None else {"window": 2.0 * window})}
+        argv = command_on(path, "tune", changes, record.flags)
+        return Command(label="more and longer launches detect smaller differences", argv=argv)
     return None
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scalescope.studies.request import Request
 
 CURVE = "curve.json"
+_CPU_RANKS = 2  # beyond that, they would share cores and memory rather than use a network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class CommStudy(Study):
     runs_on_slurm: ClassVar[bool] = True
     benchmark: ClassVar[str] = "comm"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1}
+    planned_defaults: ClassVar[Mapping[str, str]] = {"world_size": f"{_CPU_RANKS} on CPU, all GPUs on GPU"}
 
     least_busbw: float | None = None
     is_import: bool = False  # a file of nccl-tests is read, nothing is measured
@@ -95,7 +97,7 @@ def _with_world_size(experiment: Experiment, host: Host) -> Experiment:
     if "world_size" in experiment.settings:
         return experiment
     device = chosen_device(experiment, host.machine)
-    all_ranks = default_most_ranks(device, host.machine, experiment) if device == "cuda" else 2
+    all_ranks = default_most_ranks(device, host.machine, experiment) if device == "cuda" else _CPU_RANKS
     ranks = host.ranks or all_ranks
     if ranks < 2:
         raise CannotRun(

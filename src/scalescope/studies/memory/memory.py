@@ -28,6 +28,9 @@ class MemoryStudy(Study):
     runs_on_slurm: ClassVar[bool] = True
     benchmark: ClassVar[str] = "memory"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1}
+    planned_defaults: ClassVar[Mapping[str, str]] = {
+        "batch_size": f"{','.join(map(str, BATCHES))}; 32 with your own workload"
+    }
 
     def plan(self, request: "Request", host: Host) -> Plan:
         experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))

@@ -17,10 +17,11 @@ from scalescope.studies.flags import read_flags
 from scalescope.studies.memory.memory import with_one_forecaster
 from scalescope.studies.plan import Plan
 from scalescope.studies.scaling.network import exchanges
-from scalescope.studies.scaling.scale import only_explains, plan_scaling
+from scalescope.studies.scaling.scale import DEFAULT_SWEEP, only_explains, plan_scaling
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
+    from scalescope.report.section import Command
     from scalescope.results.run import Run
     from scalescope.studies.request import Request
 
@@ -39,6 +40,10 @@ class RunStudy(Study):
 
     verb: ClassVar[str] = "run"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 110.0, "min_steps": 3}
+    planned_defaults: ClassVar[Mapping[str, str]] = {
+        **DEFAULT_SWEEP,
+        "window": "what the budget allows, at most 1.5s on CPU, 3s on GPU",
+    }
 
     parts: tuple[str, ...] = PARTS
     warmup: int | None = None
@@ -100,7 +105,7 @@ class RunStudy(Study):
         report = report_of(self, run, sections, self._next_step()(run))
         return with_files(report, {PAGE: lambda: page_of(run)})
 
-    def _next_step(self) -> "Callable[[Run], str | None]":
+    def _next_step(self) -> "Callable[[Run], Command | None]":
         from scalescope.report.memory.verdict import next_after_memory
         from scalescope.report.scaling.sections import next_after_scaling
         from scalescope.report.training.sections import next_after_training

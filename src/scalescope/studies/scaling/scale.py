@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from scalescope.studies.request import Request
 
 _BATCHES = {"cpu": (32, 256), "cuda": (256, 4096)}  # one too small to scale, one that should
+DEFAULT_SWEEP = {
+    "world_size": "1, 2, 4 ... up to what the machine has",
+    "batch_size": "{cpu[0]},{cpu[1]} on CPU, {cuda[0]},{cuda[1]} on GPU; of other workloads an "
+    "eighth of the usual batch, and that batch".format(**_BATCHES),
+}
 _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
 
 
@@ -42,6 +47,7 @@ class ScaleStudy(Study):
     compares_ranks: ClassVar[bool] = True
     runs_on_slurm: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5}
+    planned_defaults: ClassVar[Mapping[str, str]] = DEFAULT_SWEEP
 
     waterfall: bool = True  # also launch what explains the loss
 

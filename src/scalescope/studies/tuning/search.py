@@ -23,6 +23,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
+from scalescope.report.section import Command
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import Tuning, next_after_tuning
 from scalescope.results.files import to_text
@@ -128,8 +129,8 @@ class Search:
         ]
         return compare_all(baseline, [by_id[trial_id] for trial_id in there], self._threshold)
 
-    def next_step(self, run: Run) -> str | None:
-        return next_after_tuning(self.read(run), run.path / TUNED)
+    def next_step(self, run: Run) -> Command | None:
+        return next_after_tuning(self.read(run), run.path, run.record)
 
     def files(self, run: Run) -> dict[str, str]:
         tuning = self.read(run)

@@ -10,7 +10,7 @@ from scalescope.experiment.emulation import emulation_notes
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
-from scalescope.report.section import Section
+from scalescope.report.section import Command, Section
 from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
@@ -35,7 +35,7 @@ class Procedure(Protocol):
 
     def files(self, run: "Run") -> dict[str, str]: ...
 
-    def next_step(self, run: "Run") -> str | None: ...
+    def next_step(self, run: "Run") -> Command | None: ...
 
     def interim(self, run: "Run") -> str | None: ...
 

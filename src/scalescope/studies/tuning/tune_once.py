@@ -5,26 +5,27 @@ The processes stay the same: further launches of them would be no repeats, and n
 
 import dataclasses
 import random
-import shlex
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.statistics import ratio_of_logs
 from scalescope.analysis.tuning.lever_comparison import compare_all
 from scalescope.catalog.setting import Setting
-from scalescope.diagnose.advice import as_flag
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.trial import Value
+from scalescope.report.section import Command
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import Tuning, fastest_so_far
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
-from scalescope.results.run_folder import EXPERIMENT, TUNING
+from scalescope.results.run_commands import command_on, flags_of
+from scalescope.results.run_folder import TUNING
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host
 from scalescope.studies.tuning.levers import Candidate, Inapplicable, Levers, other_jobs, settings_of_trial
 
 _NOTE = "Under torchrun or srun every lever is launched once, so there is no interval and no verdict."
+_LAUNCHES = 5  # of each: what a verdict needs
 _KEEP_CORES = "threads of ranks that run already keep their cores; tune without torchrun or srun tries it"
 
 
@@ -130,27 +131,36 @@ class SingleLaunches:
             one_launch_each=True,
         )
 
-    def next_step(self, run: Run) -> str | None:
+    def next_step(self, run: Run) -> Command | None:
         """The command that launches what looked fastest anew; none where nothing did."""
         best = fastest_so_far(self.read(run))
-        nodes = self.host.nodes
-        on_a_node = self.host.machine.ranks_on_a_host(self.levers.baseline.world_size)
         if best is None:
             return None
         candidate = next(candidate for candidate in self.levers.candidates if candidate.text == best[0])
         setting = settings_of_trial(self.levers.baseline)[candidate.name]
-        file = shlex.quote(str(run.path / EXPERIMENT))
-        if nodes == 1:
-            lever = shlex.quote(f"{candidate.name}={_typed(setting, candidate.value)}")
-            return f"without torchrun or srun: scalescope tune {file} --levers {lever} --repeats 5"
-        ranks = "gpus" if self.levers.baseline.device == "cuda" else "tasks"
-        job = f"--repeats 5 --launcher slurm --nodes {nodes} --{ranks}-per-node {on_a_node}"
-        now = self.levers.baseline.settings[candidate.name]
+        if self.host.nodes == 1:
+            lever = f"{candidate.name}={_typed(setting, candidate.value)}"
+            argv = command_on(run.path, "tune", {"repeats": _LAUNCHES}, ("--levers", lever))
+            return Command(label="without torchrun or srun", argv=argv)
+        return self._as_job(run, candidate, setting)
+
+    def _as_job(self, run: Run, candidate: Candidate, setting: Setting) -> Command:
+        """Jobs with and without the lever, on the nodes of this run."""
+        baseline = self.levers.baseline
+        ranks = "gpus_per_node" if baseline.on_gpu else "tasks_per_node"
+        job = {
+            "repeats": _LAUNCHES,
+            "launcher": "slurm",
+            "nodes": self.host.nodes,
+            ranks: self.host.machine.ranks_on_a_host(baseline.world_size),
+        }
+        now = baseline.value(setting)
         if setting.kind == "bool":
-            way = as_flag(candidate.name, candidate.value)
-            return f"scalescope train {file} {job}, and the same with {way}"
-        both = shlex.quote(f"{_typed(setting, now)},{_typed(setting, candidate.value)}")
-        return f"scalescope train {file} {setting.flag} {both} {job}"
+            (flag,) = flags_of({candidate.name: candidate.value})
+            argv = command_on(run.path, "train", job)
+            return Command(label=f"as jobs, once as it is and once with {flag}", argv=argv)
+        argv = command_on(run.path, "train", {candidate.name: (now, candidate.value), **job})
+        return Command(label="as jobs, with and without it", argv=argv)
 
 
 def _typed(setting: Setting, value: Value) -> str:

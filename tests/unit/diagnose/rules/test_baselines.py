@@ -61,7 +61,7 @@ def test_a_job_that_gets_no_faster_though_ranks_do_more_is_named() -> None:
         "strong": pytest.approx(1.11, abs=0.005),
     }
     assert cause.advice[0].command == (
-        "scalescope scale run/experiment.yaml --world-size 1,2 --global-batch-size 100"
+        "scalescope scale /run/experiment.yaml --world-size 1,2 --global-batch-size 100"
     )
 
 

@@ -55,6 +55,23 @@ def test_more_loader_processes_are_advised_and_then_to_look_further_ahead() -> N
     assert levers(finding(input_bound.rule(waiting(0.08)))) == ["num_workers=4", "prefetch_factor=8"]
 
 
+@pytest.mark.parametrize(
+    ("cores", "workers", "advised"),
+    [
+        (64, 2, ["num_workers=4"]),
+        (6, 2, ["num_workers=3"]),
+        (4, 2, []),
+        (2, 2, []),
+        (2, 0, ["num_workers=1"]),
+    ],
+)
+def test_no_more_loader_processes_are_advised_than_there_are_cores(
+    cores: int, workers: int, advised: list[str]
+) -> None:
+    facts = dataclasses.replace(waiting(0.08, num_workers=workers), cores=cores)  # on two ranks
+    assert [lever for lever in levers(finding(input_bound.rule(facts))) if "workers" in lever] == advised
+
+
 def test_a_loader_without_processes_gets_two_and_cannot_look_ahead() -> None:
     assert levers(finding(input_bound.rule(waiting(0.08, num_workers=0)))) == ["num_workers=2"]
 

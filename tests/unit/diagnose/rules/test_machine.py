@@ -20,7 +20,16 @@ from scalescope.diagnose.rules import (
 from scalescope.experiment.ablations import single_rank_baseline
 from tests.unit.analysis.made_results import make_configuration
 
-from ..made_facts import ON_GPUS, evidence_of, finding, levers, make_curve, make_facts, with_telemetry
+from ..made_facts import (
+    ON_GPUS,
+    abstention,
+    evidence_of,
+    finding,
+    levers,
+    make_curve,
+    make_facts,
+    with_telemetry,
+)
 
 GIB = 1 << 30
 
@@ -125,8 +134,25 @@ def test_a_gpu_is_not_held_up_by_the_host_without_every_sign_of_it(facts: Facts)
     assert idle_gpu.rule(facts) is None
 
 
-def test_fp32_leaves_matrix_units_idle() -> None:
-    assert levers(finding(matrix_units.rule(on_gpu()))) == ["precision"]
+@pytest.mark.parametrize(
+    ("formats", "words"),
+    [
+        (("tf32", "bf16", "fp16"), "tf32, bf16 and fp16 do"),
+        (("fp16",), "fp16 does"),  # a V100 has units for fp16 alone
+    ],
+)
+def test_fp32_leaves_matrix_units_idle(formats: tuple[str, ...], words: str) -> None:
+    cause = finding(matrix_units.rule(dataclasses.replace(on_gpu(), short_formats=formats)))
+    assert levers(cause) == [f"precision={name}" for name in formats]
+    assert words in cause.claim
+
+
+def test_a_gpu_without_matrix_units_leaves_none_idle() -> None:
+    assert matrix_units.rule(dataclasses.replace(on_gpu(), short_formats=())) is None
+
+
+def test_a_gpu_whose_formats_were_not_recorded_is_not_judged() -> None:
+    assert "number formats" in abstention(matrix_units.rule(on_gpu())).missing
 
 
 @pytest.mark.parametrize("changes", [{"precision": "tf32"}, {"precision": "bf16"}, {"device": "cpu"}])
@@ -138,7 +164,7 @@ def test_memory_is_nearly_full_from_92_percent() -> None:
     cause = finding(memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.95 * GIB))))
     assert evidence_of(cause) == {"used": 0.95 * GIB, "total": GIB}
     assert "95%" in cause.claim
-    assert cause.advice[0].command == "scalescope memory"
+    assert cause.advice[0].command.startswith("scalescope memory /run/experiment.yaml --world-size ")
     assert memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.9 * GIB))) is None
 
 

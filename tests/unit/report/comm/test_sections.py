@@ -302,8 +302,8 @@ def test_what_nccl_chose_is_read_from_the_logs_of_the_untimed_launch(tmp_path: P
 
 
 def test_the_next_step_needs_a_result() -> None:
-    assert next_after_communication(make_run({}, {})) == (
-        "scalescope scale shows how this network affects training."
-    )
+    following = next_after_communication(make_run({}, {}))
+    assert following is not None
+    assert following.command == "scalescope scale --world-size 1,2 --device cpu"
     nothing = Run(path=Path("unused"), environment={}, results=(), warnings=())
     assert next_after_communication(nothing) is None

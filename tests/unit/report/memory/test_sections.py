@@ -49,7 +49,9 @@ def test_the_first_line_is_the_verdict() -> None:
     )
     assert memory_brief(RUN)[0].lines == (line,)
     following = next_after_memory(RUN)
-    assert following is not None and following.startswith("scalescope memory --memory-limit 4GiB ")
+    assert following is not None
+    assert following.argv[:2] == ("scalescope", "memory")
+    assert following.argv[-3:] == ("--search", "--memory-limit", "4GiB")
 
 
 def test_measured_and_forecast_are_shown_together() -> None:

@@ -42,7 +42,7 @@ def picture(name: str = "picture", text: str = "text") -> Figure:
 
 def chapter(text: str = "text", **others: Any) -> Chapter:
     table = Table(columns=(text, "number"), rows=((text, "1"),), left=frozenset((text,)))
-    command = Command(label=text, command=text)
+    command = Command(label=text, argv=(text,))
     finding = ListedFinding(text=text, commands=(command,))
     section = Section(
         title=text, table=table, lines=(text,), findings=(finding,), commands=(command,), details=(text,)
@@ -89,7 +89,7 @@ def test_every_chapter_has_a_link() -> None:
 
 def test_a_term_is_explained_once_in_every_chapter_but_not_in_code_or_figures() -> None:
     lines = ("two ranks", "three ranks")
-    command = Command(label="try", command="scalescope --ranks ranks")
+    command = Command(label="try", argv=("scalescope", "--ranks", "ranks"))
     section = Section(lines=lines, commands=(command,), details=lines)
     chapters = tuple(
         chapter(name=name, sections=(section,), figures=(picture(name, "ranks"),)) for name in ("a", "b")

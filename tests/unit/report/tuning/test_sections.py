@@ -12,13 +12,14 @@ from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare
 from scalescope.analysis.tuning.search import Attempt
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import NOW, Tuning, next_after_tuning, tuning_sections, verdict
+from scalescope.results.run_record import RunRecord
 from tests.unit.analysis.made_results import make_configuration, make_trial
 
 BASELINE = make_trial(seed=0)
 CALM = (0.0100, 0.0101, 0.0099, 0.0100, 0.0100)
 TEXTS = ("fast 1", "same 2", "noisy 3", "slow 4", "broken 5", "unmade 6")
 TRIALS = {text: make_trial(seed=int(text[-1])) for text in TEXTS}
-FILE = Path("run/tuned.yaml")
+RUN = Path("/run")
 
 
 def times(factor: float) -> tuple[float, ...]:
@@ -105,20 +106,22 @@ def test_the_sentence(changes: dict[str, Any], sentence: str) -> None:
     assert tuning_sections(tuning(**changes))[0].lines == (sentence,)
 
 
+LONGER = "scalescope tune /run/experiment.yaml --repeats 10 --levers all"
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "scalescope train run/tuned.yaml"),
-        ({"final": SAME}, "--repeats 10 and a longer --window detect smaller differences."),
-        (
-            {"final": None, "finished": False},
-            "--repeats 10 and a longer --window detect smaller differences.",
-        ),
+        ({}, "scalescope train /run/tuned.yaml"),
+        ({"final": SAME}, LONGER),
+        ({"final": None, "finished": False}, LONGER),
         ({**NOTHING, "singles": (SAME, SLOW)}, None),
     ],
 )
 def test_only_what_was_confirmed_is_run_next(changes: dict[str, Any], line: str | None) -> None:
-    assert next_after_tuning(tuning(**changes), FILE) == line
+    record = RunRecord(verb="tune", flags=("--levers", "all"))
+    following = next_after_tuning(tuning(**changes), RUN, record)
+    assert (None if following is None else following.command) == line
 
 
 def test_the_table_has_a_row_for_everything_the_best_first() -> None:

@@ -1,0 +1,100 @@
+"""Commands about a stored run: its own request with some settings changed, complete from any folder."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scalescope.catalog import cards
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.setting import Setting, settings_of
+from scalescope.catalog.slurm import Slurm
+from scalescope.errors import BadInput
+from scalescope.results.run_folder import EXPERIMENT
+from scalescope.results.run_record import UNKNOWN_VERB, RunRecord, read_run_record
+
+PROGRAM = "scalescope"
+Argv = tuple[str, ...]
+CHECK: Argv = (PROGRAM, "check")
+
+
+def command_on(
+    path: Path,
+    verb: str,
+    changes: Mapping[str, object] | None = None,
+    own_flags: Sequence[str] = (),
+    *,
+    file: str = EXPERIMENT,
+) -> Argv:
+    """A verb on the request that the run at `path` stores, with settings changed and flags of the verb."""
+    folder = path.resolve()
+    settings = with_absolute_paths({**_stored_paths(folder), **(changes or {})}, folder)
+    return (PROGRAM, verb, str(folder / file), *flags_of(settings), *own_flags)
+
+
+def repeating_command(path: Path, record: RunRecord) -> Argv:
+    """The command that makes the run at `path` once more; empty where its verb is not known."""
+    if record.verb == UNKNOWN_VERB:
+        return ()
+    return command_on(path, record.verb, own_flags=record.flags)
+
+
+def _stored_paths(path: Path) -> dict[str, tuple[str, ...]]:
+    """The settings of a stored request that name files."""
+    from scalescope.experiment.yaml_file import read_experiment_file
+
+    try:
+        written = read_experiment_file(path / EXPERIMENT)
+    except BadInput:  # a run that was imported, or is older than the file
+        return {}
+    texts = {name: tuple(value.text for value in values) for name, values in written.items()}
+    full = with_absolute_paths(texts, path)
+    return {name: values for name, values in texts.items() if values != full[name]}
+
+
+def with_absolute_paths(settings: Mapping[str, object], path: Path) -> dict[str, object]:
+    """The settings with the whole path of files, which start from where the run at `path` was measured."""
+    recorded = read_run_record(path).directory
+    base = Path.cwd() if recorded is None else Path(recorded)
+    full = dict(settings)
+    for name, value in settings.items():
+        setting = _setting_named(name)
+        if setting is not None and setting.holds_path and value is not None:
+            values = value if isinstance(value, tuple) else (value,)
+            full[name] = tuple(_absolute(str(each), base) for each in values)
+    return full
+
+
+def _absolute(text: str, base: Path) -> str:
+    """A folder, or FILE.py:FUNCTION, with its whole path; what names no existing file stays as it is."""
+    file, separator, function = text.rpartition(":") if ".py:" in text else (text, "", "")
+    path = base / Path(file).expanduser()
+    return f"{path.absolute()}{separator}{function}" if path.exists() else text
+
+
+def flags_of(settings: Mapping[str, object]) -> Argv:
+    """Settings at their values, as the command line takes them; a tuple is a sweep."""
+    return tuple(word for name, value in settings.items() for word in _flag_of(name, value))
+
+
+def _flag_of(name: str, value: object) -> Argv:
+    setting = _setting_named(name)
+    flag = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        opposite = setting.opposite if setting is not None else None
+        return (flag if value else opposite or f"--no-{flag.removeprefix('--')}",)
+    if isinstance(value, Mapping):
+        return tuple(word for key, text in value.items() for word in (flag, f"{key}={text}"))
+    values = value if isinstance(value, tuple) else (value,)
+    none_word = "null" if setting is None else setting.none_word
+    return (flag, ",".join(none_word if each is None else _text(each) for each in values))
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _setting_named(name: str) -> Setting | None:
+    for benchmark in cards.names("benchmarks"):
+        if name in cards.all_settings(benchmark):
+            return cards.all_settings(benchmark)[name][0]
+    shared = (*settings_of(Measuring), *settings_of(Slurm))
+    return next((setting for setting in shared if setting.name == name), None)

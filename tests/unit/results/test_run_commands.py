@@ -1,0 +1,96 @@
+"""Commands about a stored run keep its settings and its files, wherever they are run."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from scalescope.results.run_commands import (
+    command_on,
+    flags_of,
+    repeating_command,
+)
+from scalescope.results.run_folder import EXPERIMENT
+from scalescope.results.run_record import RunRecord, write_run_record
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A stored run of an own workload, started in a folder with spaces."""
+    home = tmp_path / "my proj ünï"
+    (home / "sub").mkdir(parents=True)
+    (home / "my.py").write_text("def build(): ...\n")
+    path = home / "runs" / "one"
+    path.mkdir(parents=True)
+    (path / EXPERIMENT).write_text("workload: my.py:build\nbatch_size: 8\n")
+    write_run_record(path, RunRecord(verb="scale", flags=("--no-waterfall",), directory=str(home)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("bucket_cap_mb", 5.0, ("--bucket-cap-mb", "5")),
+        ("bucket_cap_mb", None, ("--bucket-cap-mb", "none")),
+        ("threads_per_rank", None, ("--threads-per-rank", "auto")),
+        ("static_graph", True, ("--static-graph",)),
+        ("static_graph", False, ("--no-static-graph",)),
+        ("in_place", False, ("--out-of-place",)),
+        ("world_size", (1, 2), ("--world-size", "1,2")),
+        ("env", {"A": "1 2", "B": "x"}, ("--env", "A=1 2", "--env", "B=x")),
+        ("nodes", 2, ("--nodes", "2")),
+    ],
+)
+def test_a_setting_is_written_as_the_command_line_takes_it(
+    name: str, value: object, words: tuple[str, ...]
+) -> None:
+    assert flags_of({name: value}) == words
+
+
+def test_files_are_named_with_their_whole_path(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = run.parents[1]
+    monkeypatch.chdir(home / "sub")
+    argv = command_on(run, "tune", {"world_size": 2}, ("--levers", "precision"))
+    assert argv == (
+        "scalescope",
+        "tune",
+        str(run / EXPERIMENT),
+        "--workload",
+        f"{home / 'my.py'}:build",
+        "--world-size",
+        "2",
+        "--levers",
+        "precision",
+    )
+    assert tuple(shlex.split(shlex.join(argv))) == argv
+
+
+def test_a_workload_that_is_changed_is_given_once(run: Path) -> None:
+    argv = command_on(run, "tune", {"workload": "my.py:build"})
+    assert argv.count("--workload") == 1
+    assert f"{run.parents[1] / 'my.py'}:build" in argv
+
+
+def test_a_relative_path_to_the_run_is_made_absolute(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.parent)
+    assert command_on(Path("one"), "train")[2] == str(run / EXPERIMENT)
+
+
+def test_a_repeat_keeps_the_flags_of_the_verb(run: Path) -> None:
+    record = RunRecord(verb="scale", flags=("--no-waterfall",))
+    assert repeating_command(run, record)[-1] == "--no-waterfall"
+    assert repeating_command(run, RunRecord()) == ()
+
+
+def test_built_in_workloads_and_missing_files_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / EXPERIMENT).write_text("workload: [mlp, gone.py:build, package.module:build]\n")
+    assert command_on(tmp_path, "train") == ("scalescope", "train", str(tmp_path / EXPERIMENT))
+
+
+def test_a_folder_of_data_is_named_with_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / EXPERIMENT).write_text("data: ag_news\ndata_dir: texts\n")
+    assert command_on(tmp_path, "train")[3:] == ("--data-dir", str(tmp_path / "texts"))
