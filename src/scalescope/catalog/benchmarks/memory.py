@@ -10,6 +10,9 @@ from scalescope.catalog.training import Training
 BATCHES = (1, 2, 4, 8)  # small batches show as much about memory as large ones, in less time
 # The optimizer makes its state in the first. DDP makes its lasting buckets after the first, and after the
 # second with a static graph: while it does, the buckets from before are there too.
+# Builds of torch for ARM bring an allocator that reserves 1 GiB at a time, inside which no limit is noticed.
+# It reads this when torch is loaded; others do not know it.
+EXACT_ALLOCATION = {"MIMALLOC_ARENA_RESERVE": "0"}
 WARMUP_STEPS = 3
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
 from scalescope.cores import own_cores, share_of
@@ -112,7 +113,7 @@ class LocalLauncher:
     ) -> Outcome:
         world = trial.world_size
         beats = Heartbeats(directory / "beats", world, create=True)
-        zygote = None if trial.env else self._started_zygote()
+        zygote = None if trial.env or _limits_process(trial) else self._started_zygote()
         spawner: Spawner = FreshSpawner(directory) if zygote is None else zygote
         ranks: list[SupervisedRank] = []
         gpus = gpus_of(trial, self.machine()) if self.telemetry else []
@@ -183,6 +184,8 @@ class LocalLauncher:
         if trial.oversubscribe:
             # NCCL refuses two ranks of one host on one GPU; given different host ids, it uses sockets.
             variables |= {"NCCL_HOSTID": f"scalescope-{rank}", "NCCL_IB_DISABLE": 1}
+        if _limits_process(trial):
+            variables |= EXACT_ALLOCATION
         environment = {name: str(value) for name, value in variables.items()}
         if network := self._network_of(trial):
             environment |= network.environment_of(rank)
@@ -225,6 +228,11 @@ def room_for(trial: Trial, limits: Measuring) -> dict[str, str]:
     if memory is None or limits.allow_oom or trial.memory_limit is not None:
         return {}
     return {ROOM_VARIABLE: str(memory // trial.world_size)}
+
+
+def _limits_process(trial: Trial) -> bool:
+    """Whether the system limits the memory of each process, which needs an allocator that reserves none."""
+    return trial.memory_limit is not None and not trial.on_gpu
 
 
 def cpus_for(trial: Trial, rank: int) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.worker.memory import resident_memory
 from scalescope.worker.memory.resident_memory import DataLimit, ResidentPeak, available_bytes, status_bytes
 from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
@@ -58,7 +59,9 @@ def _beyond_the_limit(answers: Any) -> None:
     answers.put(len(kept))
 
 
-def test_a_limit_makes_large_tensors_fail_and_ends() -> None:
+def test_a_limit_makes_large_tensors_fail_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in EXACT_ALLOCATION.items():
+        monkeypatch.setenv(name, value)  # for the process below, which loads torch anew
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     process = context.Process(target=_beyond_the_limit, args=(answers,))
