@@ -113,6 +113,18 @@ def _run_options(defaults: dict[str, Any]) -> Iterator[click.Option]:
         yield _option(setting, "Run", defaults)
 
 
+def run_option(name: str) -> Callable[[Any], Any]:
+    """Decorator: the flag of one setting of the run, for verbs that have no others."""
+    setting = next(setting for setting in settings_of(Measuring) if setting.name == name)
+    option = _option(dataclasses.replace(setting, default=None), "Run", {name: None})
+
+    def decorate(function: Any) -> Any:
+        function.__click_params__ = [*getattr(function, "__click_params__", []), option]
+        return function
+
+    return decorate
+
+
 def _switch_options() -> Iterator[click.Option]:
     for name, help_text in _SWITCHES.items():
         flag = "--" + name.replace("_", "-")

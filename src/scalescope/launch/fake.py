@@ -50,6 +50,7 @@ class FakeLauncher:
         self._machine = machine
         self._outcomes = outcomes
         self.launched: list[tuple[str, int]] = []
+        self.deadlines: list[float | None] = []  # of these launches; simulating one takes no time
 
     def machine(self) -> Machine:
         return self._machine
@@ -64,9 +65,17 @@ class FakeLauncher:
         pass
 
     def launch(
-        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+        self,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: Measuring,
+        watcher: Watcher,
+        *,
+        deadline: float | None = None,
     ) -> Outcome:
         self.launched.append((trial.trial_id, launch))
+        self.deadlines.append(deadline)
         given = self._outcomes(trial, launch)
         if given is not None:
             return given

@@ -69,7 +69,9 @@ def _first_failures(results: Iterable[Result]) -> Iterable[tuple[Result, int]]:
 
 
 def is_answer(result: Result) -> bool:
-    """Whether this failure is expected: a batch that does not fit, or an optional launch."""
+    """Whether this failure is expected: a batch that does not fit, an optional launch, a spent budget."""
+    if result.stopped_by == "budget":
+        return True
     benchmark = result.trial.benchmark_card
     if result.status == "oom" and benchmark.oom_is_result:
         return True

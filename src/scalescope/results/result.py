@@ -8,6 +8,7 @@ from scalescope.experiment.trial import Trial
 
 SCHEMA_VERSION = "2.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
+StoppedBy = Literal["signal", "budget"]
 StageKind = Literal["alone", "add", "remove", "confirm", "scaling"]
 _STRICT = {"allow_inf_nan": False}
 
@@ -52,6 +53,7 @@ class Result:
     order: int
     status: Status
     reason: str | None = None
+    stopped_by: StoppedBy | None = None  # of a launch that was interrupted
     rank: int | None = None
     step: int | None = None
     log: str | None = None

@@ -27,6 +27,14 @@ from scalescope.results.run_folder import RunFolder
 _GROUP_TIMEOUT_S = 24 * 3600.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _TimeLimits:
+    """How long each stage of a launch may take, and when all of it must end."""
+
+    of_stages: Measuring
+    deadline: float | None
+
+
 class LocalLauncher:
     """Forks ranks from a zygote where the system allows it, and starts fresh processes elsewhere."""
 
@@ -58,11 +66,20 @@ class LocalLauncher:
             check_possible()
 
     def launch(
-        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+        self,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: Measuring,
+        watcher: Watcher,
+        *,
+        deadline: float | None = None,
     ) -> Outcome:
         with private_directory(folder.path) as directory:
             try:
-                outcome = self._launch_in(directory, trial, launch, folder, limits, watcher)
+                outcome = self._launch_in(
+                    directory, trial, launch, folder, _TimeLimits(limits, deadline), watcher
+                )
             except SpawnFailed as error:
                 self._replace_zygote()
                 return Outcome(status="failed", reason=str(error))
@@ -83,7 +100,7 @@ class LocalLauncher:
         trial: Trial,
         launch: int,
         folder: RunFolder,
-        limits: Measuring,
+        limits: "_TimeLimits",
         watcher: Watcher,
     ) -> Outcome:
         world = trial.world_size
@@ -95,7 +112,9 @@ class LocalLauncher:
         gpus = gpus_of(trial, self.machine()) if self.telemetry else []
         telemetry = Telemetry(gpus, lambda: [rank.process.pid for rank in ranks])
         sample = telemetry.sample if self.telemetry else lambda: None
-        supervised = SupervisedLaunch(ranks=ranks, beats=beats, limits=limits, steps=trial.steps)
+        supervised = SupervisedLaunch(
+            ranks=ranks, beats=beats, limits=limits.of_stages, steps=trial.steps, deadline=limits.deadline
+        )
         supervisor = Supervisor(supervised, watcher, spawner.wait, sample)
         try:
             for rank in range(world):

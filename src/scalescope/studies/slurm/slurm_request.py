@@ -15,7 +15,7 @@ from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.launch.slurm.script import TEMPLATE, SlurmJob, sbatch_script
 from scalescope.results.old_formats import request_of_comment
-from scalescope.results.run_folder import DEFAULT_ROOT, new_run_path, read_json
+from scalescope.results.run_folder import new_run_path, read_json
 from scalescope.studies.execution import check_same_request
 from scalescope.studies.request import Request
 from scalescope.studies.study import Study
@@ -149,8 +149,9 @@ def _new_path(request: Request) -> Path:
 
 
 def _resumed_path(request: Request) -> Path:
-    given = request.experiment({}).measuring.output_dir
-    return Path(given) if given else (DEFAULT_ROOT / "latest").resolve()
+    given = request.with_run_to_resume().experiment({}).measuring.output_dir
+    assert given is not None
+    return Path(given)
 
 
 def _as_begun(study: Study, request: Request, path: Path) -> Request:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.cores import usable_cores
+from scalescope.inspection import cpu_model
 from scalescope.worker.machine.capabilities import cpu_precisions, gpu_precisions
 
 
@@ -117,17 +118,6 @@ def _driver_version() -> str | None:
         return None
     numbers = [word for word in words if word[0].isdigit() and "." in word]
     return numbers[0] if numbers else None
-
-
-def cpu_model() -> str:
-    """The processor's name as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.lower().startswith(("model name", "hardware")):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _memory_bytes() -> int | None:
