@@ -23,6 +23,14 @@ EXPERIMENT = "experiment.yaml"
 ENVIRONMENT = "environment.json"
 JOB_REQUEST = "slurm/request.yaml"  # of a run that was submitted as a job
 LOCK = ".lock"
+# Everything that scalescope writes directly into a run folder: what else lies there is somebody's.
+WRITTEN = frozenset(
+    (
+        *(TRIALS, RESULTS, RUN, TUNING, TUNED, PERFORMANCE, EXPERIMENT, ENVIRONMENT, LOCK),
+        *("curve.json", "report.html", "report.json"),
+        *("ranks", "logs", "slurm", "traces", "figures", "tables"),
+    )
+)
 
 
 class RunFolder:
