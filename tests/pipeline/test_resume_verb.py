@@ -17,7 +17,7 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies import resuming
+from scalescope.studies.runs import resuming
 
 MODEL = CostModel(exposed_comm_s={2: 0.004})
 OLD_RUNS = Path(__file__).parent.parent / "old_runs"

@@ -21,6 +21,7 @@ _FORECAST_S = 1.5
 _FORECASTS = {"measure": 7, "compare": 1, "brief": 3, "search": 0}
 _STEPS_OF_A_DATA_SET = 500  # where only the data knows
 _LAUNCH_S = {"cpu": 1.0, "cuda": 4.0}
+_LEAST_START_S = 0.3  # of a launch, whatever was learnt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,19 @@ class KnownLaunch:
         step_s = statistics.median(steps) if steps else None
         return cls(trial=result.trial, duration_s=result.duration_s, step_s=step_s)
 
-    def step_of(self, trial: Trial) -> float | None:
-        """What a step of another batch of this workload takes, where that is in proportion."""
-        if self.step_s is None or not trial.has_strategy or not self.trial.has_strategy:
-            return None
-        return self.step_s * trial.rank_batch_size / self.trial.rank_batch_size
+    def step_of(self, trial: Trial) -> float:
+        """What a step of another batch, or of another size of this workload, takes in proportion."""
+        assert self.step_s is not None
+        if has_unknown_steps(trial):
+            return self.step_s * trial.rank_batch_size / self.trial.rank_batch_size
+        known = _counted_step_s(self.trial)
+        return self.step_s * (_counted_step_s(trial) / known if known else 1.0)
+
+    def start_of(self, trial: Trial) -> float:
+        """What another launch takes besides its steps: as this one did, and more for more ranks."""
+        assert self.step_s is not None
+        besides = self.duration_s - _training_s(self.trial, self.step_s)
+        return max(_LEAST_START_S, besides + _start_s(trial) - _start_s(self.trial))
 
 
 class LaunchDurations:
@@ -51,9 +60,14 @@ class LaunchDurations:
         self._by_trial: dict[str, list[float]] = {}
         self._cut_short: dict[str, float] = {}  # what launches took that the budget ended
         self._finished: list[KnownLaunch] = []
-        self._earlier = [KnownLaunch.of(result) for result in earlier if result.status == "ok"]
+        self._earlier: list[KnownLaunch] = []
+        self.learn(earlier)
         for result in results:
             self.add(result)
+
+    def learn(self, earlier: Iterable[Result]) -> None:
+        """Take launches of other runs of this machine into account."""
+        self._earlier += [KnownLaunch.of(result) for result in earlier if result.status == "ok"]
 
     def add(self, result: Result) -> None:
         self._by_trial.setdefault(result.trial_id, []).append(result.duration_s)
@@ -63,10 +77,9 @@ class LaunchDurations:
             longest = max(result.duration_s, self._cut_short.get(result.trial_id, 0.0))
             self._cut_short[result.trial_id] = longest
 
-    @property
-    def has_learnt(self) -> bool:
-        """Whether any launch that finished is known."""
-        return bool(self._finished or self._earlier)
+    def knows(self, trial: Trial) -> bool:
+        """Whether a launch that finished says how long one of this trial takes."""
+        return bool(_most_similar(trial, self._finished) or _most_similar(trial, self._earlier))
 
     def estimate_s(self, trial: Trial) -> float:
         """What a launch of a trial takes: as the nearest known launches did, else by operation counts."""
@@ -84,13 +97,14 @@ class LaunchDurations:
         similar = _most_similar(trial, self._finished) or _most_similar(trial, self._earlier)
         if not similar:
             return estimated_launch_s(trial)
-        steps = [step_s for launch in similar if (step_s := launch.step_of(trial)) is not None]
-        step_s = statistics.median(steps) if steps and has_unknown_steps(trial) else None
-        ratios = [
-            launch.duration_s / estimated_launch_s(launch.trial, None if step_s is None else launch.step_s)
-            for launch in similar
-        ]
-        return statistics.median(ratios) * estimated_launch_s(trial, step_s)
+        with_steps = [launch for launch in similar if launch.step_s is not None]
+        if with_steps:
+            start_s = statistics.median(launch.start_of(trial) for launch in with_steps)
+            same = [launch for launch in with_steps if _workload(launch.trial) == _workload(trial)]
+            steps = [launch.step_of(trial) for launch in same]  # of other workloads, only the start is alike
+            return start_s + _training_s(trial, statistics.median(steps) if steps else None)
+        ratios = [launch.duration_s / estimated_launch_s(launch.trial) for launch in similar]
+        return statistics.median(ratios) * estimated_launch_s(trial)
 
     def of(self, trial_id: str) -> list[float]:
         """The durations of a trial's launches, in their order; empty where it had none."""
@@ -153,8 +167,12 @@ def estimated_launch_s(trial: Trial, step_s: float | None = None) -> float:
     """Seconds for one launch, before any was made; `step_s` is what a step takes, where that is known."""
     if trial.benchmark == "comm":
         return _LAUNCH_S[trial.device] + trial.steps * trial.options(Comm).time_per_size
-    start_s = _LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + (_FRESH_S if trial.env else 0.0)
-    return start_s + _FORECAST_S * _forecasts(trial) + _training_s(trial, step_s)
+    return _start_s(trial) + _FORECAST_S * _forecasts(trial) + _training_s(trial, step_s)
+
+
+def _start_s(trial: Trial) -> float:
+    """Seconds until the ranks of a launch make steps."""
+    return _LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + (_FRESH_S if trial.env else 0.0)
 
 
 def _forecasts(trial: Trial) -> int:

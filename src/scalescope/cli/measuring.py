@@ -33,7 +33,7 @@ def measure(study: Study, arguments: dict[str, Any]) -> None:
     if _is_restarted(output_dir):
         request = dataclasses.replace(request, resume=True)
     elif request.resume and request.only_launches is None:
-        from scalescope.studies.resuming import refuse_from_files
+        from scalescope.studies.runs.resuming import refuse_from_files
 
         request = request.with_run_to_resume()
         refuse_from_files(study, request)

@@ -14,7 +14,7 @@ from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.launcher import Launcher, Outcome, RanksLost
 from scalescope.results.provenance import environment_id
 from scalescope.results.result import Result
-from scalescope.results.run import Run, load_run
+from scalescope.results.run import Run, earlier_results, load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, resume_command
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
@@ -176,6 +176,9 @@ class _Campaign:
         return self._ended_by_budget(durations, missing)
 
     def _ended_by_budget(self, durations: LaunchDurations, missing: Sequence[Launch]) -> RunEnd:
+        if not all(durations.knows(launch.trial) for launch in missing):
+            root, here = self.folder.path.parent, environment_id(self.plan.machine)
+            durations.learn(earlier_results(root, here, but=self.folder.path))
         seconds = [durations.estimate_s(launch.trial) for launch in missing]
         return RunEnd(
             why="budget",

@@ -11,12 +11,9 @@ from typing import Any
 
 import yaml
 
-from scalescope.analysis.durations import estimate_s
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.launch.launcher import Launcher, RanksLost
-from scalescope.report.machine import format_lines
-from scalescope.report.trials import plan_section
 from scalescope.results.files import to_text
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import (
@@ -75,7 +72,9 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
     if plan.preface:
         watcher.shown(plan.preface)
     if request.dry_run:
-        return _only_planned(plan, watcher)
+        from scalescope.studies.dry_run import only_planned
+
+        return only_planned(plan, request, launcher, watcher)
     for trial in plan.all_trials:
         launcher.check(trial)
     folder, plan = _open_folder(study, request, plan)
@@ -194,18 +193,6 @@ def _add_resume_command(error: BaseException, path: Path) -> None:
         error.kept = kept
     if isinstance(error, RanksLost):
         error.args = (f"{error}; {kept}",)
-
-
-def _only_planned(plan: Plan, watcher: CampaignWatcher) -> Report:
-    """What --dry-run shows: the trials and how long they take."""
-    if plan.preview:
-        return Report(sections=plan.preview)
-    repeats, budget = plan.experiment.measuring.repeats, plan.experiment.measuring.budget
-    seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
-    if budget is not None and budget < seconds:
-        watcher.noted(f"The budget of {budget:g} s would end this early.")
-    formats = format_lines(plan.machine, plan.all_trials)
-    return Report(sections=(plan_section(plan.trials, repeats, seconds, plan.once, formats),))
 
 
 def _is_begun(plan: Plan) -> bool:

@@ -26,7 +26,7 @@ def command(run: Path, **arguments: Any) -> None:
     import dataclasses
 
     from scalescope.cli.measuring import measure_request
-    from scalescope.studies.resuming import (
+    from scalescope.studies.runs.resuming import (
         refuse_finished,
         refuse_from_files,
         refuse_recorded_as_finished,

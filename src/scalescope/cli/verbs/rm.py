@@ -20,7 +20,7 @@ def command(runs: tuple[Path, ...], yes: bool) -> None:
     """
     from scalescope.report.numbers import counted, data_size
     from scalescope.report.render.terminal import printable
-    from scalescope.studies.removing import removable, remove, size_bytes
+    from scalescope.studies.runs.removing import removable, remove, size_bytes
 
     paths = removable(runs)
     sizes = [size_bytes(path) for path in paths]

@@ -1,0 +1,109 @@
+"""--dry-run: the trials of a plan and about how long they take, without measuring them."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from scalescope.analysis.durations import LaunchDurations, has_unknown_steps
+from scalescope.errors import BadInput
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Launcher
+from scalescope.report.machine import format_lines
+from scalescope.report.trials import EstimateBasis, plan_section
+from scalescope.results.provenance import environment_id
+from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.result import Result
+from scalescope.results.run import earlier_results
+from scalescope.results.run_folder import DEFAULT_ROOT, RunFolder
+from scalescope.studies.plan import Plan
+from scalescope.studies.request import Request
+from scalescope.studies.study import Report
+from scalescope.studies.watcher import CampaignWatcher
+
+_PRESENTING_S = 1.0  # to analyze what was measured and to write the files
+_WARMUP_STEPS, _TIMED_STEPS = 3, 2  # of an own workload, to know how long its steps take
+_TIMING_LIMIT_S = 30.0  # a step that takes longer is not waited for
+
+
+def only_planned(plan: Plan, request: Request, launcher: Launcher, watcher: CampaignWatcher) -> Report:
+    """What --dry-run shows: the trials and how long they take."""
+    if plan.preview:
+        return Report(sections=plan.preview)
+    start_s = 0.0 if request.started_s is None else time.monotonic() - request.started_s
+    durations, basis = _durations(plan, launcher, watcher)
+    repeats, budget = plan.experiment.measuring.repeats, plan.experiment.measuring.budget
+    seconds = start_s + _PRESENTING_S + sum(durations.estimate_s(launch.trial) for launch in plan.launches())
+    if budget is not None and budget < seconds:
+        watcher.noted(f"The budget of {budget:g} s would end this early.")
+    formats = format_lines(plan.machine, plan.all_trials)
+    return Report(sections=(plan_section(plan.trials, repeats, seconds, plan.once, formats, basis),))
+
+
+def _durations(
+    plan: Plan, launcher: Launcher, watcher: CampaignWatcher
+) -> tuple[LaunchDurations, EstimateBasis]:
+    """What is known of how long launches take, and from what."""
+    durations = LaunchDurations(earlier=_earlier_launches(plan))
+    unknown = [trial for trial in plan.all_trials if has_unknown_steps(trial) and not durations.knows(trial)]
+    if unknown and launcher.repeatable:
+        timed = _timed_steps(min(unknown, key=_effort), plan, launcher, watcher)
+        if timed is not None:
+            durations.add(timed)
+            return durations, "timed steps"
+    known = any(durations.knows(trial) for trial in plan.all_trials)
+    return durations, "earlier runs" if known else "operation counts"
+
+
+def _earlier_launches(plan: Plan) -> Sequence[Result]:
+    """The launches of this machine in the newest runs beside the run of a plan."""
+    output_dir = plan.experiment.measuring.output_dir
+    path = None if output_dir is None else Path(output_dir)
+    root = DEFAULT_ROOT if path is None else path.parent
+    return earlier_results(root, environment_id(plan.machine), but=path)
+
+
+def _effort(trial: Trial) -> tuple[int, int]:
+    return trial.world_size, trial.rank_batch_size
+
+
+def _timed_steps(trial: Trial, plan: Plan, launcher: Launcher, watcher: CampaignWatcher) -> Result | None:
+    """A launch of a few steps in a folder that does not stay; None where it does not succeed."""
+    steps = _WARMUP_STEPS + _TIMED_STEPS
+    counted = trial.replace(epochs=1, steps_per_epoch=steps, warmup_steps=_WARMUP_STEPS, window=None)
+    began, started_at = time.monotonic(), datetime.now(UTC).isoformat(timespec="milliseconds")
+    with tempfile.TemporaryDirectory(prefix="scalescope-") as directory:
+        folder = RunFolder.open(Path(directory) / "run", resume=False)
+        try:
+            limits = plan.experiment.measuring
+            deadline = began + _TIMING_LIMIT_S
+            outcome = launcher.launch(counted, 0, folder, limits, _Unwatched(), deadline=deadline)
+        finally:
+            folder.close()
+    if outcome.bad_input:
+        raise BadInput(str(outcome.reason))
+    if outcome.status != "ok":
+        watcher.noted(f"The steps of {trial.workload} could not be timed: {outcome.reason}.")
+        return None
+    return Result(
+        trial_id=counted.trial_id,
+        launch=0,
+        order=0,
+        status="ok",
+        settings=dict(counted.settings),
+        started_at=started_at,
+        duration_s=time.monotonic() - began,
+        environment_id=environment_id(plan.machine),
+        ranks=outcome.records,
+    )
+
+
+class _Unwatched:
+    """A watcher of launches that nobody follows."""
+
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
+        pass
+
+    def advanced(self, fraction: float) -> None:
+        pass
