@@ -48,9 +48,9 @@ def time_limit(seconds: float | None, error: ScalescopeError) -> Iterator[None]:
         raise error
 
     before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    alarm = signal.setitimer(signal.ITIMER_REAL, seconds)  # one that somebody else has set
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.setitimer(signal.ITIMER_REAL, *alarm)
         signal.signal(signal.SIGALRM, before)

@@ -31,14 +31,25 @@ def only_planned(plan: Plan, request: Request, launcher: Launcher, watcher: Camp
     """What --dry-run shows: the trials and how long they take."""
     if plan.preview:
         return Report(sections=plan.preview)
-    start_s = 0.0 if request.started_s is None else time.monotonic() - request.started_s
-    durations, basis = _durations(plan, launcher, watcher)
+    seconds, basis = estimated_run(plan, request.started_s, launcher, watcher)
     repeats, budget = plan.experiment.measuring.repeats, plan.experiment.measuring.budget
-    seconds = start_s + _PRESENTING_S + sum(durations.estimate_s(launch.trial) for launch in plan.launches())
     if budget is not None and budget < seconds:
         watcher.noted(f"The budget of {budget:g} s would end this early.")
     formats = format_lines(plan.machine, plan.all_trials)
     return Report(sections=(plan_section(plan.trials, repeats, seconds, plan.once, formats, basis),))
+
+
+def estimated_run(
+    plan: Plan, started_s: float | None, launcher: Launcher, watcher: CampaignWatcher
+) -> tuple[float, EstimateBasis]:
+    """How long a run takes from its command to its report; `started_s` is when this command began.
+
+    Starting takes what it took just now.
+    """
+    start_s = 0.0 if started_s is None else time.monotonic() - started_s
+    durations, basis = _durations(plan, launcher, watcher)
+    launches_s = sum(durations.estimate_s(launch.trial) for launch in plan.launches())
+    return start_s + launches_s + _PRESENTING_S, basis
 
 
 def _durations(
