@@ -40,7 +40,7 @@ JOBS: dict[str, tuple[str, dict[str, str]]] = {
     "transformer, steps": ("train", {"workload": "transformer", "batch_size": "4", "steps_per_epoch": "12"}),
     "cnn, window": ("train", {"workload": "cnn", "batch_size": "16", "window": "2s", "repeats": "2"}),
     "scale, 2 ranks": ("scale", {"world_size": "1,2", "batch_size": "32", "window": "1s", "repeats": "2"}),
-    "comm": ("comm", {"world_size": "2", "end_size": "1M"}),
+    "comm": ("comm", {"world_size": "2", "max_bytes": "1M"}),
     "memory": ("memory", {"batch_size": "4,8"}),
     "own workload, steps": (
         "train",

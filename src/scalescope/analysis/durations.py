@@ -13,8 +13,10 @@ from scalescope.catalog.benchmarks.train import Train
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
-# Orders of magnitude of one core and one data-centre GPU in fp32; an estimate needs no more.
+# One core and one data-centre GPU in fp32, where nothing was measured.
 _FLOPS_PER_S = {"cpu": 50e9, "cuda": 30e12}
+# The share of a bare matrix product's rate that training reaches on a core, by what its model has.
+_PLAIN_SHARE, _ATTENTION_SHARE, _CONVOLUTION_SHARE = 0.8, 0.4, 0.3
 _FRESH_S = 4.0  # importing torch anew, for trials with variables of their own
 # Counting a step's memory on tensors without data, and how often that is done.
 _FORECAST_S = 1.5
@@ -56,7 +58,13 @@ class KnownLaunch:
 class LaunchDurations:
     """Durations of the launches that ended, by trial; `earlier` are those of other runs of this machine."""
 
-    def __init__(self, results: Iterable[Result] = (), earlier: Iterable[Result] = ()) -> None:
+    def __init__(
+        self,
+        results: Iterable[Result] = (),
+        earlier: Iterable[Result] = (),
+        core_flops_per_s: float | None = None,
+    ) -> None:
+        self._core_flops_per_s = core_flops_per_s  # of this machine's processor, where that was measured
         self._by_trial: dict[str, list[float]] = {}
         self._cut_short: dict[str, float] = {}  # what launches took that the budget ended
         self._finished: list[KnownLaunch] = []
@@ -96,15 +104,23 @@ class LaunchDurations:
         """An estimate from launches of other trials, the most similar ones there are."""
         similar = _most_similar(trial, self._finished) or _most_similar(trial, self._earlier)
         if not similar:
-            return estimated_launch_s(trial)
+            return estimated_launch_s(trial, self._counted_step_s(trial))
         with_steps = [launch for launch in similar if launch.step_s is not None]
         if with_steps:
             start_s = statistics.median(launch.start_of(trial) for launch in with_steps)
             same = [launch for launch in with_steps if _workload(launch.trial) == _workload(trial)]
             steps = [launch.step_of(trial) for launch in same]  # of other workloads, only the start is alike
-            return start_s + _training_s(trial, statistics.median(steps) if steps else None)
+            return start_s + _training_s(
+                trial, statistics.median(steps) if steps else self._counted_step_s(trial)
+            )
         ratios = [launch.duration_s / estimated_launch_s(launch.trial) for launch in similar]
         return statistics.median(ratios) * estimated_launch_s(trial)
+
+    def _counted_step_s(self, trial: Trial) -> float | None:
+        """A step by its operations at the rate of this processor; None where that does not matter."""
+        if self._core_flops_per_s is None or trial.on_gpu or not trial.has_strategy:
+            return None
+        return _counted_step_s(trial, _share_of(trial) * self._core_flops_per_s)
 
     def of(self, trial_id: str) -> list[float]:
         """The durations of a trial's launches, in their order; empty where it had none."""
@@ -192,10 +208,18 @@ def _training_s(trial: Trial, step_s: float | None) -> float:
     return (trial.steps or _STEPS_OF_A_DATA_SET) * step_s
 
 
-def _counted_step_s(trial: Trial) -> float:
-    """Seconds for a step, by its operations."""
+def _counted_step_s(trial: Trial, flops_per_s: float | None = None) -> float:
+    """Seconds for a step, by its operations; `flops_per_s` is the rate of one core or GPU."""
     workload = trial.options(trial.workload_card)
     threads = 1 if trial.on_gpu else trial.threads_per_rank
     flops = workload.flops_per_sample() or 0  # of an own workload nobody knows
-    rate = _FLOPS_PER_S[trial.device] * threads
+    rate = (flops_per_s or _FLOPS_PER_S[trial.device]) * threads
     return float(workload.least_step_s() + flops * trial.rank_batch_size / rate)
+
+
+def _share_of(trial: Trial) -> float:
+    """The share of a matrix product's rate that a workload reaches on a processor."""
+    workload = trial.workload_card
+    if workload.has_convolutions:
+        return _CONVOLUTION_SHARE
+    return _ATTENTION_SHARE if workload.has_attention else _PLAIN_SHARE

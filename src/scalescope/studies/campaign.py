@@ -120,7 +120,7 @@ class _Campaign:
         before = self._stored()
         finished = {result.key for result in before.of_status(*KEPT)}
         ordered = self._ordered(plan, before)
-        durations = LaunchDurations(before.results)
+        durations = LaunchDurations(before.results, core_flops_per_s=plan.machine.core_flops_per_s)
         failures = Counter(
             {result.trial_id: failure_weight(result) for result in before.of_status("oom", "invalid")}
         )

@@ -56,7 +56,9 @@ def _durations(
     plan: Plan, launcher: Launcher, watcher: CampaignWatcher
 ) -> tuple[LaunchDurations, EstimateBasis]:
     """What is known of how long launches take, and from what."""
-    durations = LaunchDurations(earlier=_earlier_launches(plan))
+    durations = LaunchDurations(
+        earlier=_earlier_launches(plan), core_flops_per_s=plan.machine.core_flops_per_s
+    )
     unknown = [trial for trial in plan.all_trials if has_unknown_steps(trial) and not durations.knows(trial)]
     if unknown and launcher.repeatable:
         timed = _timed_steps(min(unknown, key=_effort), plan, launcher, watcher)

@@ -108,3 +108,10 @@ def test_a_launch_that_the_budget_ended_takes_at_least_as_long_as_it_did() -> No
     assert LaunchDurations([cut]).estimate_s(SHORT) == 50.0
     by_signal = dataclasses.replace(cut, stopped_by="signal")
     assert LaunchDurations([by_signal]).estimate_s(SHORT) == estimated_launch_s(SHORT)
+
+
+def test_steps_are_counted_at_the_rate_of_this_processor() -> None:
+    trial = make_trial(batch_size=10_000, steps_per_epoch=100)
+    slow, fast = (LaunchDurations(core_flops_per_s=rate).estimate_s(trial) for rate in (1e9, 1e12))
+    start_s = estimated_launch_s(trial, 0.0)
+    assert (slow - start_s) / (fast - start_s) == pytest.approx(1000.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from scalescope.cores import usable_cores
 from scalescope.inspection import cpu_model
-from scalescope.worker.machine.capabilities import cpu_precisions, gpu_precisions
+from scalescope.worker.machine.capabilities import core_flops_per_s, cpu_precisions, gpu_precisions
 
 
 def probe() -> dict[str, Any]:
@@ -46,6 +46,7 @@ def probe() -> dict[str, Any]:
         "gpus": gpus,
         "gpu_problem": problem,
         "precisions": [dataclasses.asdict(support) for support in cpu_precisions()],
+        "core_flops_per_s": core_flops_per_s(),
     }
 
 
