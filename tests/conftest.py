@@ -26,6 +26,7 @@ TINY = [
     "--batch-size=4",
     "--steps-per-epoch=8",
     "--warmup-steps=3",
+    "--no-repeat-disturbed",  # tests run side by side, and are other load to each other
 ]
 
 

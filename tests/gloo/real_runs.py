@@ -21,6 +21,7 @@ import pytest
 from scalescope.cli import app
 from scalescope.launch.local import launcher as local
 from scalescope.launch.local.processes import RankProcess, Zygote
+from scalescope.launch.telemetry.load import LoadMeter
 from scalescope.results.rank_job import RankJob
 from tests.conftest import clean_environment
 from tests.speed import limit
@@ -164,6 +165,8 @@ class RunsHere:
 
     def __init__(self, directory: Path, priority: int = 0) -> None:
         self.directory = directory
+        # Tests run side by side: each would be other load to the others, and launches would be repeated.
+        self._meter = LoadMeter(proc=directory / "no proc")
         self._mark = uuid.uuid4().hex
         self._numbers = itertools.count()
         with contextlib.chdir(directory), self._environment({}):
@@ -187,6 +190,7 @@ class RunsHere:
             contextlib.chdir(self.directory),
             self._environment(extra),
             mock.patch.object(local, "Zygote", lambda: self._zygote),
+            mock.patch.object(local, "LoadMeter", lambda: self._meter),
             contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as out,
             contextlib.redirect_stderr(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as err,
             pytest.raises(SystemExit) as leaving,

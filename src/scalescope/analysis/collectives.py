@@ -8,7 +8,7 @@ from typing import Literal
 from scalescope.analysis.culprit import last_to_arrive
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
-from scalescope.results.result import RankRecord, Result
+from scalescope.results.result import RankRecord, Result, undisturbed
 
 Reach = Literal["inside a node", "between nodes", "several nodes"]
 
@@ -104,11 +104,11 @@ class CollectiveRow:
 def collective_rows(results: Iterable[Result]) -> tuple[CollectiveRow, ...]:
     """All rows of the communication results that are ok, launches of one trial taken together."""
     grouped: dict[tuple[str, str], list[Result]] = {}
-    for result in results:
-        if result.status == "ok" and result.trial.benchmark == "comm":
-            for key in result.ranks[0].samples:
-                if not key.startswith("pair/"):
-                    grouped.setdefault((result.trial_id, key), []).append(result)
+    measured = [result for result in results if result.status == "ok" and result.trial.benchmark == "comm"]
+    for result in undisturbed(measured):
+        for key in result.ranks[0].samples:
+            if not key.startswith("pair/"):
+                grouped.setdefault((result.trial_id, key), []).append(result)
     return tuple(_row(key, members) for (_, key), members in grouped.items())
 
 

@@ -17,7 +17,8 @@ from scalescope.analysis.statistics import (
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import Result
+from scalescope.results.other_load import OtherLoad
+from scalescope.results.result import Result, undisturbed
 
 _UNSTABLE_CV = 0.03
 _DRIFT_SPAN_S = 120.0
@@ -32,6 +33,18 @@ class Configuration:
     trial: Trial
     launches: tuple[LaunchSummary, ...]
     device: str
+    left_out: int = 0  # launches that other load disturbed, where there are others
+    loads: tuple[OtherLoad, ...] = ()  # of all launches, those left out included
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the estimate is made of launches that other load disturbed, as there are no others."""
+        return any(launch.is_disturbed for launch in self.launches)
+
+    @property
+    def had_other_load(self) -> bool:
+        """Whether other processes used the machine during any launch."""
+        return any(load.is_present for load in self.loads)
 
     @property
     def log_rates(self) -> list[float]:
@@ -177,11 +190,15 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
     for result in results:
         if result.status == "ok" and result.trial.is_training:
             grouped.setdefault(result.trial_id, []).append(result)
-    return tuple(
-        Configuration(
-            trial=members[0].trial,
-            launches=tuple(summarise(member) for member in members),
-            device=members[0].ranks[0].device,
-        )
-        for members in grouped.values()
+    return tuple(_configuration(members) for members in grouped.values())
+
+
+def _configuration(members: list[Result]) -> Configuration:
+    counted = undisturbed(members)
+    return Configuration(
+        trial=members[0].trial,
+        launches=tuple(summarise(member) for member in counted),
+        device=members[0].ranks[0].device,
+        left_out=len(members) - len(counted),
+        loads=tuple(member.other_load for member in members),
     )

@@ -36,6 +36,7 @@ class LaunchSummary:
     peak_memory_bytes: int | None = None  # of the rank that took most; None where it was not counted
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
     telemetry: TelemetrySummary = field(default_factory=TelemetrySummary)
+    is_disturbed: bool = False  # by other load
 
     @property
     def samples_per_s(self) -> float:
@@ -72,6 +73,7 @@ def summarise(result: Result) -> LaunchSummary:
         epochs=epochs_of(result),
         flops_per_sample=_flops_per_sample(result),
         telemetry=telemetry_summary(result.telemetry),
+        is_disturbed=result.is_disturbed,
     )
 
 

@@ -17,6 +17,12 @@ class Measuring:
         high=10_000,
         sweep=False,
     )
+    repeat_disturbed: bool = setting(
+        True,
+        "Repeat launches that other processes disturbed, at most as often as launches were asked for; "
+        "what still is disturbed is left out where the trial has other launches.",
+        sweep=False,
+    )
     budget: float | None = setting(
         None,
         "Time budget of the run (90s, 10m, 2h); a launch that would exceed it is not started.",

@@ -30,6 +30,7 @@ class Training:
     measures_by_purpose: ClassVar[Mapping[str | None, str]] = {}
     launch_figure: ClassVar[str | None] = "step time"  # shown while a run fills up
     oom_is_result = False
+    measures_time = True  # so that other load changes what it measures
     optional_purposes: ClassVar[tuple[str, ...]] = ()  # launches whose failure does not fail the run
     lists_failures_as_training = True  # in results.json
 

@@ -70,5 +70,12 @@ def _once(findings: list[Finding]) -> list[Finding]:
 
 def _in_order(findings: list[Finding]) -> list[Finding]:
     return sorted(
-        findings, key=lambda finding: (finding.symptom, -finding.share, not finding.root, finding.rule)
+        findings,
+        key=lambda finding: (
+            not finding.leads,
+            finding.symptom,
+            -finding.share,
+            not finding.root,
+            finding.rule,
+        ),
     )

@@ -10,6 +10,7 @@ from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.culprit import Straggler
+from scalescope.analysis.other_load import load_of
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
@@ -48,6 +49,7 @@ class Facts:
     pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
     nccl: NcclChoices | None = None  # what NCCL logged that it uses
     hosts: tuple[str, ...] = ()  # of each rank
+    has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
 
     @property
     def about(self) -> str:
@@ -232,6 +234,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     cores, gpus = machine.get("cores"), machine.get("gpus") or []
     by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
     varied = _varied(row.trial for row in rows)
+    has_other_load = load_of(run).is_present
     cases = [
         Facts(
             path=run.path.resolve() if run.path.is_symlink() else run.path,
@@ -248,6 +251,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             pairs=pairs.get(_network_path(row.trial), ()),
             nccl=choices.get(_network_path(row.trial)),
             hosts=_hosts(run.results, row.trial),
+            has_other_load=has_other_load,
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
         )

@@ -40,6 +40,7 @@ class Finding:
     certain: bool = True  # False where that term's interval includes none at all
     single: bool = False  # where it stands on one launch, which has no interval
     root: bool = False  # where two cost the same, the cause comes first
+    leads: bool = False  # it stands before all others: while it lasts, they cannot be trusted
     symptom: bool = False  # what causes it stands before it, whatever it costs
 
     @property

@@ -3,6 +3,7 @@
 Each benchmark has a module in `launch.simulated`, found by its name.
 """
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.simulation import HOST, CostModel, simulated_placement
+from scalescope.results.other_load import OtherLoad
 from scalescope.results.run_folder import RunFolder
 
 __all__ = ["TWO_CORES", "CostModel", "FakeLauncher"]
@@ -35,7 +37,10 @@ TWO_CORES = Machine(
 
 
 class FakeLauncher:
-    """Simulates ranks from a cost model; `outcomes` replaces chosen ones, for instance by failures."""
+    """Simulates ranks from a cost model; `outcomes` replaces chosen ones, for instance by failures.
+
+    `loads` is what others use, by trial and by how many launches of any trial were made before.
+    """
 
     repeatable = True
     ranks: int | None = None
@@ -45,10 +50,14 @@ class FakeLauncher:
         model: CostModel,
         machine: Machine = TWO_CORES,
         outcomes: Callable[[Trial, int], Outcome | None] = lambda trial, launch: None,
+        loads: Callable[[Trial, int], OtherLoad] = lambda trial, attempt: OtherLoad(),
+        load_at_start: OtherLoad | None = None,
     ) -> None:
         self._model = model
         self._machine = machine
         self._outcomes = outcomes
+        self._loads = loads
+        self._load_at_start = load_at_start or OtherLoad()
         self.launched: list[tuple[str, int]] = []
         self.deadlines: list[float | None] = []  # of these launches; simulating one takes no time
 
@@ -60,6 +69,9 @@ class FakeLauncher:
 
     def systems(self) -> dict[str, dict[str, Any]]:
         return {host: {} for host in self.nodes()}
+
+    def other_load(self) -> OtherLoad:
+        return self._load_at_start
 
     def check(self, trial: Trial) -> None:
         pass
@@ -86,7 +98,8 @@ class FakeLauncher:
         records = outcome.records
         watcher.placed([simulated_placement(record) for record in records])
         watcher.advanced(1.0)
-        return judge(trial, records)
+        load = self._loads(trial, len(self.launched) - 1).to_json()
+        return dataclasses.replace(judge(trial, records), telemetry={"load": load} if load else {})
 
     def close(self) -> None:
         pass

@@ -10,6 +10,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.errors import ExitCode, ScalescopeError
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.results.other_load import OtherLoad
 from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import RankRecord, Status, StoppedBy
 from scalescope.results.run_folder import RunFolder
@@ -75,6 +76,10 @@ class Launcher(Protocol):
 
     def systems(self) -> Mapping[str, Mapping[str, Any]]:
         """What was inspected on each of these hosts (`inspection`)."""
+        ...
+
+    def other_load(self) -> OtherLoad:
+        """What other processes use here before any rank runs; unknown where it cannot be measured."""
         ...
 
     def check(self, trial: Trial) -> None:

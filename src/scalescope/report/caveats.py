@@ -1,7 +1,9 @@
 """Caveats: what a reader must know before believing a configuration, in every table and figure."""
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.other_load import disturbance_text, load_of, load_text, mean_load
 from scalescope.experiment.trial import Trial
+from scalescope.results.run import Run
 
 
 def context(trial: Trial) -> list[str]:
@@ -19,7 +21,29 @@ def context(trial: Trial) -> list[str]:
 def warnings_of(configuration: Configuration) -> list[str]:
     """What a reader must know before believing this configuration."""
     warnings = [f"noisy: {cause}" for cause in configuration.instabilities()] + configuration.remarks()
-    warnings[:0] = context(configuration.trial)
+    warnings[:0] = [*context(configuration.trial), *_other_load(configuration)]
     if configuration.trial.oversubscribe:
         warnings.insert(0, "ranks share a GPU: this is not a scaling measurement")
     return warnings
+
+
+def _other_load(configuration: Configuration) -> list[str]:
+    """What others used meanwhile, and what became of the launches that it disturbed."""
+    if configuration.is_disturbed:
+        return [f"disturbed: {disturbance_text(mean_load(configuration.loads))}"]
+    if configuration.left_out:
+        launches = len(configuration.launches) + configuration.left_out
+        return [f"other load disturbed {configuration.left_out} of {launches} launches; they are left out"]
+    return [load_text(mean_load(configuration.loads))] if mean_load(configuration.loads).is_present else []
+
+
+def disturbance_lines(run: Run) -> tuple[str, ...]:
+    """How many launches of a run other load disturbed, and what became of them; nothing where it was none."""
+    load = load_of(run)
+    if not load.disturbed:
+        return ()
+    text = load_text(load.mean) or "other load came and went"
+    return (
+        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Repeated: "
+        f"{load.repeated}; still disturbed: {load.counted}, left out of every estimate that has others.",
+    )

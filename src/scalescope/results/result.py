@@ -1,10 +1,12 @@
 """Result: what one launch of one trial gave, in plain types that ranks can write without pydantic."""
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from scalescope.experiment.trial import Trial
+from scalescope.results.other_load import OtherLoad
 
 SCHEMA_VERSION = "2.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
@@ -71,6 +73,16 @@ class Result:
         return self.trial_id, self.launch
 
     @property
+    def other_load(self) -> OtherLoad:
+        """What other processes used while this launch measured."""
+        return OtherLoad.from_json(self.telemetry.get("load"))
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others used what this launch needed, so that it does not show the machine's own speed."""
+        return self.status == "ok" and self.other_load.disturbs
+
+    @property
     def trial(self) -> Trial:
         """What was launched, with typed properties."""
         return Trial(settings=self.settings)
@@ -79,3 +91,15 @@ class Result:
 def to_json(record: RankRecord | Result) -> dict[str, Any]:
     """The record as plain JSON values."""
     return dataclasses.asdict(record)
+
+
+def undisturbed(results: Iterable[Result]) -> list[Result]:
+    """The launches that estimates are made of: of every trial those that nothing disturbed, or else all."""
+    by_trial: dict[str, list[Result]] = {}
+    for result in results:
+        by_trial.setdefault(result.trial_id, []).append(result)
+    return [
+        result
+        for members in by_trial.values()
+        for result in [member for member in members if not member.is_disturbed] or members
+    ]

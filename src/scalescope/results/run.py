@@ -22,13 +22,14 @@ _LARGEST_BYTES = 4 << 20  # a file beyond that takes longer to read than it is w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All results of a run, newest record of each launch, and what could not be read."""
+    """All results of a run, one record of each launch, and what could not be read."""
 
     path: Path
     record: RunRecord = field(default_factory=RunRecord)
     environment: dict[str, Any]
     results: tuple[Result, ...]
     warnings: tuple[str, ...]
+    replaced: tuple[Result, ...] = ()  # disturbed launches that were repeated: kept, but not counted
 
     def of_status(self, *statuses: str) -> tuple[Result, ...]:
         return tuple(result for result in self.results if result.status in statuses)
@@ -42,17 +43,30 @@ def load_run(path: str | Path) -> Run:
     if not any((folder / name).is_file() for name in (TRIALS, EXPERIMENT)):
         raise BadInput(f"{folder}: holds no run")
     warnings: list[str] = []
-    newest: dict[tuple[str, int], Result] = {}
+    counted: dict[tuple[str, int], Result] = {}
+    replaced: list[Result] = []
     for result in _read_results(folder / TRIALS, warnings):
-        newest[result.key] = result
+        before = counted.get(result.key)
+        counted[result.key], other = (result, before) if before is None else _counted(before, result)
+        if other is not None and other.status == "ok":
+            replaced.append(other)
     environment = read_json(folder / ENVIRONMENT)
     return Run(
         path=folder,
         record=read_run_record(folder),
         environment=environment if isinstance(environment, dict) else {},
-        results=tuple(newest.values()),
+        results=tuple(counted.values()),
         warnings=tuple(warnings),
+        replaced=tuple(replaced),
     )
+
+
+def _counted(before: Result, after: Result) -> tuple[Result, Result]:
+    """Of two records of one launch the one that counts, then the other.
+
+    It is the newer one, unless a disturbed launch was repeated and the repeat did not even finish.
+    """
+    return (before, after) if before.status == "ok" and after.status != "ok" else (after, before)
 
 
 def _read_results(path: Path, warnings: list[str]) -> Iterator[Result]:

@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from scalescope.studies.watcher import CampaignWatcher
 KEPT = ("ok", "oom", "invalid")
 # What a budget should have besides the time that launches are expected to take: noise, and starting torch.
 _MARGIN, _START_S = 1.25, 10.0
+_DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
 
 
 def run_campaign(
@@ -154,8 +155,37 @@ class _Campaign:
                 if answer is not None:
                     self.watcher.verdict(answer)
         refusals.decide()
+        if end is None and plan.experiment.measuring.repeat_disturbed:
+            self._repeat_disturbed(ordered, durations)
         self.notes += [f"Gave up on {label}: {n} more launches not run." for label, n in given_up.items()]
         return end
+
+    def _repeat_disturbed(self, ordered: Sequence[tuple[int, Launch]], durations: LaunchDurations) -> None:
+        """Launch again what other load disturbed, as often as launches were asked for, while time is left.
+
+        A load that stays is not waited for: the run would take twice as long, and show the same.
+        """
+        allowed, waiting = _allowed_repeats(ordered, self._stored())
+        if waiting:
+            repeats = [(launch.trial, launch.number) for _, launch in waiting]
+            self.watcher.began(repeats, (), self.remaining_s())
+        in_a_row = 0
+        while waiting and in_a_row < _DISTURBED_IN_A_ROW:
+            order, launch = waiting.popleft()
+            trial_id = launch.trial.trial_id
+            if allowed[trial_id] <= 0:
+                continue
+            if self._over_budget(durations, [launch]) is not None:
+                break
+            allowed[trial_id] -= 1
+            result, _ = self._launch(launch, order)
+            durations.add(result)
+            self.watcher.ended(result)
+            if result.stopped_by == "budget":  # the disturbed launch counts, and nothing is missing
+                break
+            in_a_row = in_a_row + 1 if result.is_disturbed else 0
+            if result.is_disturbed:
+                waiting.append((order, launch))
 
     def _stored(self) -> Run:
         return load_run(self.folder.path)
@@ -232,6 +262,21 @@ class _Campaign:
             record(error.outcome)
             raise
         return record(outcome), outcome.bad_input
+
+
+def _allowed_repeats(
+    ordered: Sequence[tuple[int, Launch]], stored: Run
+) -> tuple[Counter[str], deque[tuple[int, Launch]]]:
+    """How often each trial may be repeated, and the launches that other load disturbed."""
+    disturbed = {result.key for result in stored.results if result.is_disturbed}
+    waiting = deque(
+        (order, launch)
+        for order, launch in ordered
+        if launch.key in disturbed and launch.trial.benchmark_card.measures_time
+    )
+    allowed = Counter(launch.trial.trial_id for _, launch in ordered)
+    allowed.subtract(Counter(result.trial_id for result in stored.replaced))
+    return allowed, waiting
 
 
 class _Refusals:

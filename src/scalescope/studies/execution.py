@@ -11,10 +11,13 @@ from typing import Any
 
 import yaml
 
+from scalescope.analysis.other_load import load_text
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.launch.launcher import Launcher, RanksLost
+from scalescope.report.caveats import disturbance_lines
 from scalescope.results.files import to_text
+from scalescope.results.other_load import OtherLoad
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import (
     DEFAULT_ROOT,
@@ -45,6 +48,7 @@ from scalescope.studies.watcher import CampaignWatcher
 # What may differ between the command that began a run and the one that continues it.
 _MAY_DIFFER = (
     "repeats",
+    "repeat_disturbed",
     "budget",
     "name",
     "window",
@@ -77,9 +81,12 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
         return only_planned(plan, request, launcher, watcher)
     for trial in plan.all_trials:
         launcher.check(trial)
+    load = launcher.other_load()
+    if load.is_present:
+        watcher.noted(_load_note(load))
     folder, plan = _open_folder(study, request, plan)
     try:
-        record = _begin(study, request, plan, launcher, folder)
+        record = _begin(study, request, plan, launcher, folder, load)
         notes, end = run_campaign(plan, launcher, folder, watcher, study)
         report = study.present(load_run(folder.path))
         report, unwritten = write_files(report, folder)
@@ -94,7 +101,7 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
     assert report.run is not None
     if end.why == "budget" and all(result.stopped_by == "budget" for result in report.run.results):
         raise CannotRun(nothing_finished_note(end, folder.path))
-    for note in (*notes, *unwritten, *report.run.warnings):
+    for note in (*notes, *disturbance_lines(report.run), *unwritten, *report.run.warnings):
         watcher.noted(note)
     if not report.run.results and not report.exit_code:
         raise CannotRun("nothing was measured")
@@ -121,7 +128,18 @@ def host_of(launcher: Launcher) -> Host:
     )
 
 
-def _begin(study: Study, request: Request, plan: Plan, launcher: Launcher, folder: RunFolder) -> RunRecord:
+def _load_note(load: OtherLoad) -> str:
+    """What others use before the first launch, and what that means."""
+    average = "" if load.load_average is None else f" (load average {load.load_average:.1f})"
+    return (
+        f"Other load: {load_text(load, now=True)}{average}. Launches that it disturbs are repeated and left "
+        "out; results are best without it."
+    )
+
+
+def _begin(
+    study: Study, request: Request, plan: Plan, launcher: Launcher, folder: RunFolder, load: OtherLoad
+) -> RunRecord:
     """Write what was asked for, and where it is measured."""
     stored = read_run_record(folder.path) if request.resume else RunRecord()
     begun = began_at(folder.path) if request.resume else datetime.now(UTC)
@@ -137,7 +155,7 @@ def _begin(study: Study, request: Request, plan: Plan, launcher: Launcher, folde
     folder.write(EXPERIMENT, to_yaml(plan.experiment, study.flags()))
     environment = environment_record(folder.path, plan, launcher, resume=request.resume)
     if environment is not None:
-        folder.write(ENVIRONMENT, to_text(environment))
+        folder.write(ENVIRONMENT, to_text({**environment, "load_at_start": load.to_json()}))
     return record
 
 

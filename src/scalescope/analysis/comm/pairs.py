@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from scalescope.results.result import Result
+from scalescope.results.result import Result, undisturbed
 
 End = TypeVar("End", bound=int | str)  # a rank or a node
 EndPair = tuple[End, End]
@@ -47,7 +47,7 @@ def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
     A run may have gone on on other nodes: launches count that had their ranks where the last one had them.
     """
     times_by_pair: dict[tuple[int, int, int], list[float]] = {}
-    measured = [result for result in results if result.status == "ok" and _has_pairs(result)]
+    measured = undisturbed(result for result in results if result.status == "ok" and _has_pairs(result))
     hosts = _hosts(measured[-1]) if measured else {}
     for result in measured:
         here = _hosts(result)

@@ -30,6 +30,7 @@ class ScalingRow:
     efficiency_of_wrapped: Estimate | None
     exposed_comm_s: Estimate | None
     waterfall: Waterfall | None = None
+    had_other_load: bool = False  # during its launches, or those of what it is compared with
 
     @property
     def trial(self) -> Trial:
@@ -107,7 +108,7 @@ class ScalingRow:
             return "negative scaling"
         for least, word in ((0.9, "excellent"), (0.8, "good"), (0.5, "fair")):
             if self.efficiency.value > least:
-                return word
+                return "good" if self.had_other_load and word == "excellent" else word
         return "poor"
 
 
@@ -179,6 +180,7 @@ def _row(
         efficiency_of_wrapped=_against_wrapped(configuration, wrapped),
         exposed_comm_s=_exposed(fed, uncoupled) if exposed is None else exposed.time_s,
         waterfall=waterfall,
+        had_other_load=configuration.had_other_load or baseline.had_other_load,
     )
 
 

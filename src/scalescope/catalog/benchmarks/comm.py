@@ -33,6 +33,7 @@ class Comm:
     measures_by_purpose: ClassVar[Mapping[str | None, str]] = {}
     launch_figure: ClassVar[str | None] = "bus bandwidth"
     oom_is_result = False
+    measures_time = True
     optional_purposes: ClassVar[tuple[str, ...]] = ()
     lists_failures_as_training = False
 

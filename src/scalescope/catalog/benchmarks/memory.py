@@ -20,6 +20,7 @@ class Memory(Training):
     measures_by_purpose: ClassVar[Mapping[str | None, str]] = {"search": "whether the batch fits"}
     launch_figure: ClassVar[str | None] = "peak memory"
     oom_is_result = True
+    measures_time = False
     optional_purposes: ClassVar[tuple[str, ...]] = ("brief", "search")
     lists_failures_as_training = False
 

@@ -40,6 +40,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             evidence=(measured, Evidence(name="threads", value=threads * facts.ranks, source="settings")),
             advice=advise(facts, "one thread per core", "threads_per_rank", fair),
         )
+    if facts.has_other_load:  # it slows ranks down in the same way
+        return Abstention(rule=RULE, missing="the speed without other load", command="scalescope check")
     return Finding(
         rule=RULE,
         term=CONTENTION,

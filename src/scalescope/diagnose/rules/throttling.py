@@ -11,6 +11,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     telemetry = facts.telemetry
     if not telemetry.slowdowns:
         return None
+    if facts.has_other_load:  # what others compute heats the GPU and uses its power too
+        return Abstention(rule=RULE, missing="the clock without other load", command="scalescope check")
     speed = ""
     if telemetry.sm_clock_hz is not None and telemetry.sm_clock_limit_hz:
         share = telemetry.sm_clock_hz / telemetry.sm_clock_limit_hz

@@ -27,8 +27,10 @@ from scalescope.launch.culprit import RankFailure, find_culprit
 from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
 from scalescope.launch.private_directory import shared_directory
 from scalescope.launch.probing import Node, nodes_from_probes
+from scalescope.launch.telemetry.load import NOBODY, LoadMeter, load_at_start
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.files import write_atomically
+from scalescope.results.other_load import OtherLoad
 from scalescope.results.rank_placement import UNKNOWN, RankPlacement
 from scalescope.results.run_folder import RunFolder
 
@@ -113,6 +115,10 @@ class AttachedLauncher:
         if leader is not None:
             leader.acquire()
             self._held.callback(leader.release)
+        self._meter = LoadMeter(
+            os.getppid()
+        )  # torchrun or a step's daemon: all ranks of this host are under it
+        self._began = self._meter.read(time.monotonic())
         self._child = _start_worker(variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
@@ -130,6 +136,17 @@ class AttachedLauncher:
 
     def systems(self) -> dict[str, dict[str, Any]]:
         return {name: node.system for name, node in self._probed_nodes().items()}
+
+    def other_load(self) -> OtherLoad:
+        """Of the host of rank 0; unknown where its ranks were started apart and look like others."""
+        here = next(iter(self._probed_nodes().values()))
+        if not self._sees_all_ranks(len(here.ranks)):
+            return OtherLoad()
+        return load_at_start(self._meter, self._began, [gpu.uuid for gpu in here.machine.gpus])
+
+    def _sees_all_ranks(self, ranks: int) -> bool:
+        """Whether all ranks of this host are children of the process that started us."""
+        return len(self._meter.own_children()) >= ranks
 
     def ranks_of_nodes(self) -> dict[str, tuple[int, ...]]:
         """Which ranks each node has."""
@@ -181,7 +198,8 @@ class AttachedLauncher:
             "group_timeout_s": limits.init_timeout,
         }
         here = next(iter(self.nodes().values()))
-        telemetry = Telemetry(gpus_of(trial, here))
+        sees_all = self._sees_all_ranks(len(next(iter(self.ranks_of_nodes().values()))))
+        telemetry = Telemetry(gpus_of(trial, here), meter=self._meter if sees_all else LoadMeter(NOBODY))
         try:
             with telemetry.sampling():
                 raw = self._ask(request)["answers"]

@@ -1,6 +1,7 @@
 """Local launcher: ranks as supervised child processes on this machine, without a listening port."""
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank,
 from scalescope.launch.loopback import LOOPBACK
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
+from scalescope.launch.telemetry.load import LoadMeter, load_at_start
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.heartbeat import Heartbeats
+from scalescope.results.other_load import OtherLoad
 from scalescope.results.rank_job import RankJob
 from scalescope.results.run_folder import RunFolder
 
@@ -43,6 +46,8 @@ class LocalLauncher:
 
     def __init__(self, *, fork: bool | None = None, telemetry: bool = True) -> None:
         self.telemetry = telemetry
+        self._meter = LoadMeter()
+        self._began = self._meter.read(time.monotonic())
         self._zygote = Zygote() if (can_fork() if fork is None else fork) else None
         self._machine: Machine | None = None
         self._networks: dict[tuple[str, int], ShapedNetwork] = {}
@@ -59,6 +64,11 @@ class LocalLauncher:
 
     def systems(self) -> dict[str, dict[str, Any]]:
         return {self.machine().host: inspect_system()}
+
+    def other_load(self) -> OtherLoad:
+        if not self.telemetry:
+            return OtherLoad()
+        return load_at_start(self._meter, self._began, [gpu.uuid for gpu in self.machine().gpus])
 
     def check(self, trial: Trial) -> None:
         """A shaped link needs rights and tools; everything else can be started here."""
@@ -110,7 +120,12 @@ class LocalLauncher:
             spawner = self._zygote
         ranks: list[SupervisedRank] = []
         gpus = gpus_of(trial, self.machine()) if self.telemetry else []
-        telemetry = Telemetry(gpus, lambda: [rank.process.pid for rank in ranks])
+        telemetry = Telemetry(
+            gpus,
+            lambda: [rank.process.pid for rank in ranks],
+            meter=self._meter,
+            shows_processes=trial.split_gpu is None,
+        )
         sample = telemetry.sample if self.telemetry else lambda: None
         supervised = SupervisedLaunch(
             ranks=ranks, beats=beats, limits=limits.of_stages, steps=trial.steps, deadline=limits.deadline
@@ -126,7 +141,8 @@ class LocalLauncher:
                 process = spawner.start(job, self._environment(trial, rank), log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
             outcome = supervisor.run()
-            return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
+            sampled = telemetry.of_window(outcome.records) if self.telemetry else {}
+            return dataclasses.replace(outcome, telemetry=sampled)
         except BaseException:
             supervisor.end_all()
             raise

@@ -66,6 +66,14 @@ class Nvml:
             self.problem = self.problem or f"NVML no longer reports anything about GPU {uuid}"
         return readings
 
+    def processes(self, uuid: str) -> tuple[int, ...] | None:
+        """Ids of the processes that compute on a GPU; None where the driver does not show them."""
+        handle, module = self._handles.get(uuid), self._module
+        if handle is None:
+            return None
+        listed = self._readings({"processes": lambda: module.nvmlDeviceGetComputeRunningProcesses(handle)})
+        return tuple(process.pid for process in listed["processes"]) if listed else None
+
     def history(self, uuid: str) -> dict[str, list[tuple[float, float]]]:
         """(wall time in s, value) of utilisation and power, as the driver itself wrote them down lately.
 

@@ -1,5 +1,6 @@
 """Telemetry: what processors and GPUs do while ranks run, sampled from outside the ranks."""
 
+import dataclasses
 import os
 import threading
 import time
@@ -10,7 +11,9 @@ from typing import Any
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.launch.telemetry.load import PROC, LoadMeter, host_ticks, load_between, process_ticks
 from scalescope.launch.telemetry.nvml import Nvml, slowdowns
+from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import WINDOW, RankRecord
 
 # Reading /proc is cheap and harmless. Reading a GPU may delay whoever launches kernels on it, so it is
@@ -20,8 +23,10 @@ _GPU_INTERVAL_S = 1.0
 _HISTORY_INTERVAL_S = 5.0
 _UTILIZATION_SPAN_S = 0.2  # what one of the driver's samples is an average over
 _MOST_SAMPLES = 2_000  # a day's training must not fill the memory: every second sample is dropped then
-_IDLE_FIELDS = ("idle", "iowait")
-_STAT_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+_LOAD_INTERVAL_S = 0.5  # of counters of every thread
+_PROCESSES_INTERVAL_S = 2.0
+_HOT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
+_FEWEST_CLOCKS = 3  # readings that tell whether a clock fell
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -32,11 +37,18 @@ class Telemetry:
         self,
         uuids: Sequence[str],
         pids: Callable[[], Sequence[int]] = tuple,
-        proc: Path = Path("/proc"),
+        proc: Path = PROC,
+        meter: LoadMeter | None = None,
+        *,
+        shows_processes: bool = True,  # False where processes of a daemon stand for ours
     ) -> None:
         self._uuids = tuple(uuids)
         self._pids = pids
         self._proc = proc
+        self._meter = meter or LoadMeter(proc=proc)
+        self._shows_processes = shows_processes
+        self._load = _TimedReadings(_LOAD_INTERVAL_S)
+        self._gpu_processes = _TimedReadings(_PROCESSES_INTERVAL_S)
         self._nvml = Nvml(self._uuids)
         self._cpu = _TimedReadings(_INTERVAL_S)
         self._gpu = _TimedReadings(_GPU_INTERVAL_S)
@@ -50,15 +62,29 @@ class Telemetry:
         if self._cpu.is_due(now):
             ranks = [process_ticks(self._proc / str(pid) / "stat") for pid in self._pids()]
             self._cpu.add(now, {"host": host_ticks(self._proc / "stat"), "ranks": ranks})
+        if self._load.is_due(now):
+            self._load.add(now, self._meter.read(now, self._pids()))
         if self._uuids and self._gpu.is_due(now):
             self._ask()
 
     def _ask(self) -> None:
         now = time.monotonic()
         self._gpu.add(now, {uuid: self._nvml.read(uuid) for uuid in self._uuids})
+        if self._gpu_processes.is_due(now):
+            self._gpu_processes.add(now, self._other_processes())
         if now - self._history_read_s >= _HISTORY_INTERVAL_S:
             self._read_history()
         self._asking.append((now, time.monotonic() - now))
+
+    def _other_processes(self) -> int | None:
+        """Processes of others on these GPUs; None where the driver does not show even ours."""
+        if not self._shows_processes:
+            return None
+        using = [self._nvml.processes(uuid) for uuid in self._uuids]
+        own_pids = self._meter.own_pids()
+        if any(pids is None or not own_pids & set(pids) for pids in using):
+            return None  # in a container the driver may show other ids than ours, or none
+        return sum(len(set(pids or ()) - own_pids) for pids in using)
 
     def _read_history(self) -> None:
         self._history_read_s = time.monotonic()
@@ -98,10 +124,31 @@ class Telemetry:
             summary["asking_gpus_s"] = sum(
                 took_s for at_s, took_s in self._asking if begin_s <= at_s <= end_s
             )
-        return summary | {"cpu": _cpu(inside)}
+        load = self._other_load(begin_s, end_s, summary.get("gpus", {})).to_json()
+        return summary | {"cpu": _cpu(inside)} | ({"load": load} if load else {})
+
+    def _other_load(self, begin_s: float, end_s: float, gpus: dict[str, dict[str, Any]]) -> OtherLoad:
+        """What others used in a window, by the readings inside it, or by those around a short one."""
+        readings = self._load.between(begin_s, end_s)
+        if len(readings) < 2:
+            readings = self._load.around(begin_s, end_s)
+        load = load_between(readings[0][1], readings[-1][1]) if len(readings) > 1 else OtherLoad()
+        if not gpus:
+            return load
+        states = self._gpu_processes.between(begin_s - self._gpu_processes.interval_s, end_s)
+        counts = [count for _, count in states if count is not None]
+        inside = [state for _, state in self._gpu.between(begin_s, end_s)]
+        return dataclasses.replace(
+            load,
+            gpu_processes=max(counts, default=None),
+            gpu_slowed=_slowed(gpus.values()),
+            gpu_clock_share=_lowest_clock_share(inside, self._uuids),
+        )
 
     def of_window(self, records: Sequence[RankRecord]) -> dict[str, Any]:
         """What was sampled while ranks measured, by the first rank's clock; empty where that is unknown."""
+        now = time.monotonic()
+        self._load.add(now, self._meter.read(now, self._pids()))  # the end of a window too short for two
         marks = [records[0].counters.get(name) for name in WINDOW] if records else []
         began, ended = (mark if isinstance(mark, float) else None for mark in marks or (None, None))
         return {} if began is None or ended is None else self.between(began, ended)
@@ -166,6 +213,12 @@ class _TimedReadings:
     def between(self, begin_s: float, end_s: float) -> list[tuple[float, Any]]:
         return [sample for sample in self._taken if begin_s <= sample[0] <= end_s]
 
+    def around(self, begin_s: float, end_s: float) -> list[tuple[float, Any]]:
+        """The last reading before, those between, and the first one after."""
+        before = [sample for sample in self._taken if sample[0] < begin_s]
+        after = [sample for sample in self._taken if sample[0] > end_s]
+        return [*before[-1:], *self.between(begin_s, end_s), *after[:1]]
+
 
 def gpus_of(trial: Trial, machine: Machine) -> list[str]:
     """The ids of the GPUs that a trial's ranks use on this host."""
@@ -181,6 +234,25 @@ def _shares(named: list[list[str]]) -> dict[str, float]:
     return {name: sum(name in present for present in named) / len(named) for name in names}
 
 
+def _slowed(gpus: Iterable[dict[str, Any]]) -> float | None:
+    """In what share of the readings heat or its power supply held a GPU back, at the worst of them."""
+    shares = [
+        max((share for name, share in gpu["slowdowns"].items() if name in _HOT), default=0.0)
+        for gpu in gpus
+        if "slowdowns" in gpu
+    ]
+    return max(shares, default=None)
+
+
+def _lowest_clock_share(states: Sequence[dict[str, dict[str, float]]], uuids: Sequence[str]) -> float | None:
+    """The lowest over the highest clock in the window, of the GPU that changed most."""
+    clocks = [
+        [state[uuid]["sm_clock_hz"] for state in states if "sm_clock_hz" in state[uuid]] for uuid in uuids
+    ]
+    shares = [min(series) / max(series) for series in clocks if len(series) >= _FEWEST_CLOCKS]
+    return min(shares, default=None)
+
+
 def _cpu(samples: list[tuple[float, Any]]) -> dict[str, Any]:
     """Busy share of the host and busy cores of each rank, over the whole window; missing where unknown."""
     if len(samples) < 2:
@@ -189,30 +261,10 @@ def _cpu(samples: list[tuple[float, Any]]) -> dict[str, Any]:
     span_s = ended_s - began_s
     summary: dict[str, Any] = {}
     if first["host"] and last["host"]:
-        busy, total = (end - start for start, end in zip(first["host"], last["host"], strict=True))
+        total = last["host"].total - first["host"].total
         if total > 0:
-            summary["host_utilization"] = busy / total
+            summary["host_utilization"] = (last["host"].busy - first["host"].busy) / total
     pairs = list(zip(first["ranks"], last["ranks"], strict=False))
     if pairs and all(start is not None and end is not None for start, end in pairs):
         summary["rank_busy_cores"] = [(end - start) / _TICKS_PER_S / span_s for start, end in pairs]
     return summary
-
-
-def host_ticks(path: Path) -> tuple[int, int] | None:
-    """(busy, all) clock ticks of all cores since the start; None where the system does not show it."""
-    try:
-        words = path.read_text().splitlines()[0].split()
-        ticks = dict(zip(_STAT_FIELDS, map(int, words[1:]), strict=False))
-    except (OSError, ValueError, IndexError):
-        return None
-    total = sum(ticks.values())
-    return total - sum(ticks.get(name, 0) for name in _IDLE_FIELDS), total
-
-
-def process_ticks(path: Path) -> int | None:
-    """Clock ticks that a process has computed, its threads included; None where it is gone."""
-    try:
-        after_name = path.read_text().rpartition(")")[2].split()
-        return int(after_name[11]) + int(after_name[12])  # utime and stime, fields 14 and 15
-    except (OSError, ValueError, IndexError):
-        return None

@@ -66,7 +66,8 @@ class _StageRunner:
 
         The broadcast overlaps with the optimizer, so that all ranks get the loss without waiting for it.
         """
-        if not (isinstance(batch, tuple) and all(isinstance(part, Tensor) for part in batch)):
+        two = isinstance(batch, tuple) and len(batch) == 2
+        if not two or not all(isinstance(part, Tensor) for part in batch):
             raise BadInput("pipeline requires batches of two tensors: inputs and targets")
         inputs, targets = batch
         schedule = self._schedule_for(inputs)

@@ -17,7 +17,7 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.training.ddp_logging import DdpWatch
 
 _POLL_S = 0.0005  # shorter than a step, so that polling does not delay the end of the window
-# (inputs, targets), or a mapping of the model's arguments.
+# (inputs, ..., targets), or a mapping of the model's arguments.
 Batch = Any
 Batches = Iterator[Batch]
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
@@ -46,15 +46,19 @@ class Workload:
     make_optimizer: OptimizerFactory | None = None  # a user's own workload may have one
 
     def loss_of(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The loss of a batch under `model`, which is this workload's model or a wrapper of it."""
+        """The loss of a batch under `model`, which is this workload's model or a wrapper of it.
+
+        The last element of a batch is the targets, and all before it are the model's arguments.
+        """
         if isinstance(batch, Mapping):
             return self.loss(model(**batch), batch)
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
+        if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise BadInput(
-                f"a batch is {_described(batch)}; expected (inputs, targets) or a mapping of argument names"
+                f"a batch is {_described(batch)}; expected (inputs, targets), (a, b, targets) for "
+                "model(a, b), or a mapping of argument names"
             )
-        inputs, targets = batch
-        return self.loss(model(inputs), targets)
+        *inputs, targets = batch
+        return self.loss(model(*inputs), targets)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -234,3 +234,16 @@ def test_a_mask_names_all_its_slowdowns_and_nothing_else() -> None:
     assert slowdowns(0.0) == []
     assert slowdowns(float(0x01 | 0x02 | 0x100)) == []  # idle, clocks as set, display: no slowdowns
     assert slowdowns(float(0x01 | 0x04 | 0x40)) == ["power cap", "thermal (hardware)"]
+
+
+def test_processes_are_named_by_their_ids_and_unknown_where_the_driver_does_not_show_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = FakeDriver(monkeypatch)
+    assert Nvml(["a"]).processes("a") is None
+    driver.answer(
+        "nvmlDeviceGetComputeRunningProcesses",
+        lambda handle: [SimpleNamespace(pid=7), SimpleNamespace(pid=9)],
+    )
+    assert Nvml(["a"]).processes("a") == (7, 9)
+    assert Nvml(["a"]).processes("b") is None

@@ -19,7 +19,8 @@ from scalescope.launch.attached import launcher as attached
 from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.probing import Node
 from scalescope.launch.telemetry import sampler as sampler_module
-from scalescope.launch.telemetry.sampler import Telemetry, gpus_of, host_ticks, process_ticks
+from scalescope.launch.telemetry.load import HostTicks, LoadMeter, host_ticks, process_ticks
+from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import WINDOW, RankRecord
 from scalescope.results.run_folder import RunFolder
@@ -131,9 +132,11 @@ def test_waiting_for_a_disk_is_idle(host: Host) -> None:
     assert all_of(sampler)["cpu"] == {"host_utilization": 0.25}
 
 
-def test_all_kinds_of_work_are_busy_and_guests_are_not_counted_twice(tmp_path: Path) -> None:
+def test_all_kinds_of_work_are_busy_but_what_other_machines_took_and_guests_are_not_counted_twice(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "stat").write_text("cpu  1 2 4 1000 2000 8 16 32 1 0\n")
-    assert host_ticks(tmp_path / "stat") == (63, 3_063)
+    assert host_ticks(tmp_path / "stat") == HostTicks(cores=1, busy=31, steal=32, total=3_063)
 
 
 @pytest.mark.parametrize("name", ["python", "pt main thread", "a) R 1 2 (b", "))((", ""])
@@ -231,6 +234,7 @@ class FakeNvml:
         self.problem: str | None = None
         self.states: dict[str, list[dict[str, float]]] = {}
         self.samples: dict[str, Samples] = {}  # at so many seconds after the beginning
+        self.pids: tuple[int, ...] | None = None  # that compute on each of them
         self.keeps_s = 1e9
         self.takes_s = 0.0
         self.asked_s: list[float] = []
@@ -240,6 +244,9 @@ class FakeNvml:
     def read(self, uuid: str) -> dict[str, float]:
         left = self._asked(self.asked_s) and self.states.get(uuid)
         return left.pop(0) if left else {}
+
+    def processes(self, uuid: str) -> tuple[int, ...] | None:
+        return self.pids
 
     def history(self, uuid: str) -> Samples:
         if not self._asked(self.history_s):
@@ -627,3 +634,63 @@ def test_the_gpus_of_a_trial_are_those_its_ranks_use(
     settings: dict[str, Any], gpus: int, expected: list[str]
 ) -> None:
     assert gpus_of(Trial(settings={"split_gpu": None, **settings}), _machine(gpus)) == expected
+
+
+def _seen_on_gpus(host: Host, gpus: FakeNvml, pids: tuple[int, ...] | None, **options: Any) -> Any:
+    """How many processes of others a window has, where process 41 is ours."""
+    gpus.pids = pids
+    gpus.states = {"a": _temperatures(9)}
+    (host.proc / "41/task/41").mkdir(parents=True, exist_ok=True)
+    (host.proc / "41/task/41/children").write_text("42")
+    telemetry = Telemetry(["a"], proc=host.proc, meter=LoadMeter(41, host.proc), **options)
+    sample_at(telemetry, host, 0.0, 1.0, 2.0, 3.0)
+    return between(telemetry, 0.5, 3.5).get("load", {}).get("gpu_processes")
+
+
+@pytest.mark.parametrize(
+    ("pids", "others"),
+    [
+        ((41,), 0),
+        ((42,), 0),
+        ((42, 90, 91), 2),
+        ((7, 8), None),  # ours is not among them: in a container the driver shows the ids of its host
+        ((), None),
+        (None, None),
+    ],
+)
+def test_processes_of_others_on_a_gpu_are_those_that_are_not_ours(
+    host: Host, gpus: FakeNvml, pids: tuple[int, ...] | None, others: int | None
+) -> None:
+    assert _seen_on_gpus(host, gpus, pids) == others
+
+
+def test_where_a_daemon_s_processes_stand_for_ours_others_are_unknown(host: Host, gpus: FakeNvml) -> None:
+    assert _seen_on_gpus(host, gpus, (41, 90), shows_processes=False) is None
+
+
+def test_a_clock_that_falls_inside_the_window_and_heat_are_load(host: Host, gpus: FakeNvml) -> None:
+    clocks = (1e9, 2e9, 2e9, 1.4e9, 2e9)  # the first is before the window
+    gpus.states = {"a": [{"sm_clock_hz": clock, "throttle_mask": float(0x20)} for clock in clocks]}
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, 0.0, 1.0, 2.0, 3.0, 4.0)
+    load = between(sampler, 0.5, 4.5)["load"]
+    assert load["gpu_clock_share"] == pytest.approx(0.7)
+    assert load["gpu_slowed"] == 1.0
+
+
+def test_a_power_cap_is_not_heat_and_two_readings_do_not_tell_a_falling_clock(
+    host: Host, gpus: FakeNvml
+) -> None:
+    gpus.states = {"a": [{"sm_clock_hz": clock, "throttle_mask": 4.0} for clock in (2e9, 1e9)]}
+    sampler = sampler_of(host, ["a"])
+    sample_at(sampler, host, 0.0, 1.0)
+    assert between(sampler, 0.0, 1.5)["load"] == {"gpu_slowed": 0.0}
+
+
+def test_a_window_too_short_for_two_readings_takes_those_around_it(host: Host) -> None:
+    (host.proc / "loadavg").write_text("1.5 1 1 1/2 3")
+    sampler = sampler_of(host)
+    sample_at(sampler, host, 0.0, 1.0)
+    host.now_s = _BEGIN_S + 1.6
+    records = _records(dict(zip(WINDOW, (_BEGIN_S + 1.1, _BEGIN_S + 1.4), strict=True)))
+    assert sampler.of_window(records)["load"] == {"load_average": 1.5}

@@ -147,15 +147,25 @@ def test_a_mapping_is_the_models_arguments_and_the_loss_sees_all_of_it() -> None
     ("batch", "shown"),
     [
         (torch.zeros(2, 3), "a Tensor"),
-        ((torch.zeros(2), torch.zeros(2), torch.zeros(2)), "a tuple of 3"),
+        ((torch.zeros(2),), "a tuple of 1"),
         ([torch.zeros(2)], "a list of 1"),
         (None, "a NoneType"),
     ],
 )
 def test_a_batch_that_is_neither_a_pair_nor_a_mapping_is_refused(batch: Batch, shown: str) -> None:
     workload = _workload()
-    with pytest.raises(BadInput, match=rf"^a batch is {shown}; expected \(inputs, targets\) or a mapping"):
+    with pytest.raises(BadInput, match=rf"^a batch is {shown}; expected \(inputs, targets\), "):
         workload.loss_of(workload.model, batch)
+
+
+def test_of_three_elements_the_last_is_the_targets_and_the_model_gets_the_others() -> None:
+    class Two(nn.Module):
+        def forward(self, first: Tensor, second: Tensor) -> Tensor:
+            return first - second
+
+    workload = Workload(model=Two(), data=Data(), loss=lambda output, targets: output * targets)
+    batch = (torch.tensor([5.0]), torch.tensor([2.0]), torch.tensor([7.0]))
+    assert workload.loss_of(workload.model, batch).item() == 21.0
 
 
 def test_a_list_of_two_is_a_pair() -> None:

@@ -1,0 +1,62 @@
+"""Other load: other processes used what the ranks needed, so the figures are not the job's own."""
+
+from scalescope.analysis.other_load import RunLoad, load_of, load_text
+from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Advice, Evidence, Finding
+from scalescope.results.run import Run
+
+RULE = "other load"
+
+
+def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
+    load = load_of(run)
+    if not load.is_present:
+        return None
+    # All that is lost at the worst place: no other rule can say how much of it others caused.
+    lost, ranks = max(
+        ((max(0.0, facts.ranks * (1.0 - facts.row.efficiency.value)), facts.ranks) for facts in cases),
+        default=(0.0, 1),
+    )
+    explains = lost if load.mean.delays_ranks or load.mean.uses_gpus else 0.0
+    text = load_text(load.mean)
+    return Finding(
+        rule=RULE,
+        leads=explains > 0.0,
+        claim=f"{text[0].upper()}{text[1:]} during the measurement{_disturbed(load)}.",
+        lost=explains,
+        share=explains / ranks,
+        evidence=tuple(_evidence(load)),
+        advice=(Advice(label="end them and measure again", command=_again(run)),),
+    )
+
+
+def _disturbed(load: RunLoad) -> str:
+    if not load.disturbed:
+        return "; the ranks did not have to wait for them"
+    return f"; {load.disturbed} of {load.launches} launches were disturbed"
+
+
+def _evidence(load: RunLoad) -> list[Evidence]:
+    mean, evidence = load.mean, []
+    if mean.other_cores is not None:
+        evidence.append(Evidence(name="cores used by others", value=mean.other_cores, source="/proc/stat"))
+    if mean.stolen_cores is not None:
+        evidence.append(Evidence(name="stolen cores", value=mean.stolen_cores, source="/proc/stat"))
+    if mean.longest_wait is not None:
+        source = "schedstat of the rank that waited most"
+        evidence.append(
+            Evidence(name="time without a core", value=f"{mean.longest_wait * 100:.0f} %", source=source)
+        )
+    if mean.pressure is not None:
+        evidence.append(
+            Evidence(name="CPU pressure", value=f"{mean.pressure * 100:.0f} %", source="/proc/pressure/cpu")
+        )
+    if mean.load_average is not None:
+        evidence.append(Evidence(name="load average", value=mean.load_average, source="over one minute"))
+    if mean.gpu_processes is not None:
+        evidence.append(Evidence(name="other processes on GPUs", value=mean.gpu_processes, source="NVML"))
+    return evidence
+
+
+def _again(run: Run) -> str:
+    return run.record.command(run.path.absolute()) or "scalescope check"
