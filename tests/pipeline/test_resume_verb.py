@@ -217,3 +217,18 @@ def test_the_machine_of_this_process_has_the_facts_of_a_probe() -> None:
     facts = resuming.machine_here()
     assert set(facts) <= names
     assert facts["cores"] >= 1
+
+
+def test_a_job_is_submitted_again_by_what_was_asked_of_it(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "slurm"
+    folder.mkdir(parents=True)
+    flags = ["--min-busbw", "1000.0B/s"]
+    job = {"verb": "comm", "verb_flags": flags, "flags": {"launcher": "slurm", "nodes": "2"}}
+    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "request.yaml").write_text(
+        "# scalescope comm FILE repeats this run.\nmax_bytes: 1024\nrepeats: 2\n"
+    )
+    script = cli("resume", "run", "--repeats=3", "--dry-run")
+    assert (script.code, script.err) == (0, "")
+    assert "for launch in 0 1 2; do" in script.out
+    assert f"request.yaml --output-dir={tmp_path}/run" in script.out  # the gate is for all launches together

@@ -23,8 +23,8 @@ SWEEP_TEXT = {
 }
 _SHORT_FORMS = {"precision": ("amp", "bf16")}  # setting: (flag, value)
 _SWITCHES = {
-    "resume": "Continue a run that was stopped: the newest, or the one in --output-dir.",
-    "dry_run": "Show the trials and about how long they take; run nothing.",
+    "resume": "Continue a run that was stopped: the newest unfinished one, or the one in --output-dir.",
+    "dry_run": "Show the trials and about how long they take; measure nothing.",
     "strict": "Exit with code 6 if the measurement is unstable.",
     "yes": "Allow more than 10,000 trials.",
 }

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from scalescope.results.run_record import (
 )
 from scalescope.studies.campaign import nothing_finished_note, run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
-from scalescope.studies.flags import read_flags
+from scalescope.studies.flags import deciding_flags
 from scalescope.studies.plan import Plan
 from scalescope.studies.presenting import is_unstable, report_of
 from scalescope.studies.report import PAGE
@@ -56,6 +56,7 @@ _MAY_DIFFER = (
     "warmup_timeout",
     "stall_timeout",
     "teardown_timeout",
+    "repeat_disturbed",
 )
 
 
@@ -257,15 +258,10 @@ def check_continues(study: Study, plan: Plan, path: Path) -> None:
 
 
 def _check_same_study(study: Study, stored: RunRecord, path: Path) -> None:
-    deciding = [_deciding_flags(study, flags) for flags in (stored.flags, study.flags())]
+    deciding = [deciding_flags(flags, study.flags_may_differ) for flags in (stored.flags, study.flags())]
     if stored.verb != study.verb or deciding[0] != deciding[1]:
         begun = shlex.join(("scalescope", stored.verb, *stored.flags))
         raise BadInput(f"--resume: {path} was started with a different command: {begun}")
-
-
-def _deciding_flags(study: Study, flags: Sequence[str]) -> dict[str, str | bool]:
-    """The flags of a verb without those that do not change what is measured."""
-    return {name: value for name, value in read_flags(flags).items() if name not in study.flags_may_differ}
 
 
 def check_same_request(stored: Path, wanted: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:

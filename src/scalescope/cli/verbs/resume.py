@@ -13,7 +13,9 @@ from scalescope.cli.options import given_flags, run_option
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @run_option("budget")
 @run_option("repeats")
-@click.option("--dry-run", is_flag=True, help="Show the trials and about how long they take; run nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the trials and about how long they take; measure nothing."
+)
 @click.option("--strict", is_flag=True, help="Exit with code 6 if the measurement is unstable.")
 @click.option("-v", "--verbose", is_flag=True, help="Show intervals and how figures were computed.")
 def command(run: Path, **arguments: Any) -> None:

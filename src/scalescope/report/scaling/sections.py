@@ -25,6 +25,7 @@ from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, title_of, varied_settings
 from scalescope.results.run import Run
+from scalescope.results.run_record import resume_command
 
 
 def scaling_sections(run: Run) -> tuple[Section, ...]:
@@ -59,7 +60,7 @@ def next_after_scaling(run: Run) -> str | None:
     rows = scaling_rows(configurations(run.results))
     scaled = [row for row in rows if not row.is_baseline]
     if not rows:
-        return "continue with --resume; a larger --budget measures more."
+        return f"{resume_command(run.path)} continues; a larger --budget measures more."
     if not scaled:
         return "measure more world sizes to compare with: --world-size 1,2 (on one GPU add --split-gpu 2)."
     if any(row.efficiency.low is None for row in scaled):

@@ -25,6 +25,7 @@ from scalescope.results.run_folder import (
 )
 from scalescope.results.run_record import is_unfinished, read_run_record
 from scalescope.studies.request import Request
+from scalescope.studies.slurm.slurm_request import submitted_flags
 from scalescope.studies.stored import find_study, recorded_host
 from scalescope.studies.study import Study
 
@@ -49,12 +50,14 @@ def stored_request(path: Path, flags: Entries) -> StoredRequest:
     if not is_run_folder(path):
         raise BadInput(f"resume: {path}: holds no run")
     path = path.resolve()
-    files = [file for name in (EXPERIMENT, JOB_REQUEST) if (file := path / name).is_file()]
+    # A job is submitted again by what was asked of it; what its steps made of that depends on their nodes.
+    files = [file for name in (JOB_REQUEST, EXPERIMENT) if (file := path / name).is_file()]
     record = read_run_record(path)
     kind = find_study(record.verb)
     if not files or kind is None:
         raise BadInput(f"resume: {path} does not say which command made it, so it cannot be continued")
-    study = kind.from_flags(record.flags)
+    submitted = submitted_flags(path)
+    study = kind.from_flags(record.flags if submitted is None else submitted)
     request = Request(
         verb=study.verb,
         benchmark=study.benchmark,

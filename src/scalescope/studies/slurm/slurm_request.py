@@ -17,6 +17,7 @@ from scalescope.launch.slurm.script import TEMPLATE, SlurmJob, sbatch_script
 from scalescope.results.old_formats import request_of_comment
 from scalescope.results.run_folder import new_run_path, read_json
 from scalescope.studies.execution import check_same_request
+from scalescope.studies.flags import deciding_flags, written_flags
 from scalescope.studies.request import Request
 from scalescope.studies.study import Study
 
@@ -125,6 +126,12 @@ def job_id_of(path: Path) -> str | None:
     return number if number.isdecimal() else None
 
 
+def submitted_flags(path: Path) -> tuple[str, ...] | None:
+    """The verb's own flags of a submitted run; None where it is not one, or does not say."""
+    flags = _record_of(path).get("verb_flags")
+    return None if not isinstance(flags, list) else _texts(flags)
+
+
 def _record_of(path: Path) -> dict[str, Any]:
     """What was asked for when a run was submitted, or tried to be."""
     record = read_json(path / FOLDER / JOB)
@@ -163,7 +170,8 @@ def _as_begun(study: Study, request: Request, path: Path) -> Request:
         request = dataclasses.replace(request, file=stored)
     check_same_request(stored, to_mapping(request.experiment({})), neutral_values(study.benchmark))
     before = _record_of(path).get("verb_flags", list(request_of_comment(stored)[1]))
-    if list(before) != list(study.flags()):
+    may_differ = study.flags_may_differ
+    if deciding_flags(before, may_differ) != deciding_flags(study.flags(), may_differ):
         begun = " ".join(("scalescope", request.verb, *before))
         raise BadInput(f"--resume: {path} was started with a different command: {begun}")
     return request
@@ -192,7 +200,10 @@ def _check_ranks(experiment: Experiment, tasks: int) -> None:
 def _command(study: Study, request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:
     """What a step runs; a job that SLURM sends back to the queue keeps its budget, a new one gets its own."""
     start = (sys.executable, "-m", "scalescope", request.verb, str(path / FOLDER / REQUEST))
-    words = [*start, *study.flags(), f"--output-dir={path}", *(("--yes",) if request.yes else ())]
+    flags = study.flags()
+    if study.flags_may_differ:  # such as a gate: a single step cannot judge by it
+        flags = written_flags(deciding_flags(flags, study.flags_may_differ))
+    words = [*start, *flags, f"--output-dir={path}", *(("--yes",) if request.yes else ())]
     if experiment.measuring.budget is not None:
         words.append(f"--budget-since={datetime.now(UTC).isoformat(timespec='milliseconds')}")
     return tuple(words)
