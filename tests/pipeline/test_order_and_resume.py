@@ -96,7 +96,7 @@ def test_the_budget_stops_between_launches_and_cuts_only_the_last_round(clock: C
     assert sorted(counts.values()) == [2, 2, 3]
     assert report.run is not None
     assert load_run("run").record.end == RunEnd(
-        why="budget", missing=8, failed=0, budget_s=75.0, next_launch_s=10.0, rest_s=80.0
+        why="budget", missing=8, failed=0, budget_s=75.0, next_launch_s=10.0, rest_s=80.0, start_s=0.0
     )
     (note,) = (note for note in watcher.notes if "8 of 15 launches" in note)
     assert f"scalescope resume {Path('run').absolute()} --budget 2m continues" in note
@@ -341,6 +341,8 @@ def test_a_budget_too_short_for_any_launch_names_one_that_would_suffice() -> Non
         train(ask("train", repeats=3, budget="2s"), launcher, RecordingWatcher())
     assert len(launcher.launched) == 1
     assert f"scalescope resume {Path('run').absolute()} --budget " in str(caught.value)
+    suggested = str(caught.value).partition(" --budget ")[2].partition("s ")[0]
+    assert float(suggested) >= 4.0  # more than what was too short
     end = load_run("run").record.end
     assert end is not None and end.why == "budget" and end.missing == 3
     assert end.next_launch_s and f"about {end.next_launch_s:.0f} s" in str(caught.value)

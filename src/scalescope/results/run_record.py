@@ -36,6 +36,7 @@ class RunEnd:
     budget_s: float | None = None
     next_launch_s: float | None = None  # what the first of them is expected to take
     rest_s: float | None = None  # what all of them are expected to take
+    start_s: float | None = None  # what the command took before its first launch
     signal: str | None = None
     message: str | None = None  # what stopped a run that failed
 

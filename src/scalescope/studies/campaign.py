@@ -24,8 +24,7 @@ from scalescope.studies.watcher import CampaignWatcher
 
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
 KEPT = ("ok", "oom", "invalid")
-# What a budget should have besides the time that launches are expected to take: noise, and starting torch.
-_MARGIN, _START_S = 1.25, 10.0
+_MARGIN, _LEAST_ROOM_S = 1.25, 5.0  # of a budget, for what takes longer than expected
 _DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
 
 
@@ -65,10 +64,9 @@ def missing_launches(planned: Sequence[Launch], run: Run) -> int:
 def budget_note(end: RunEnd, planned: int, path: Path) -> str:
     """That a budget ended a run, what is missing, and the command that measures it."""
     assert end.budget_s is not None
+    command = resume_command(path, _enough_s(end))
     left = f"{end.missing} of {planned} launches to go"
-    return (
-        f"The budget of {end.budget_s:g} s ended the run with {left}; {_continuing(end, path)} continues it."
-    )
+    return f"The budget of {end.budget_s:g} s ended the run with {left}; {command} continues it."
 
 
 def nothing_finished_note(end: RunEnd, path: Path) -> str:
@@ -77,14 +75,14 @@ def nothing_finished_note(end: RunEnd, path: Path) -> str:
     note = f"the budget of {end.budget_s:g} s ended the run before any launch was finished"
     if end.next_launch_s:
         note += f"; the next one takes about {end.next_launch_s:.0f} s"
-    return f"{note}; {_continuing(end, path)} continues it"
+    enough_s = max(_enough_s(end), 2.0 * end.budget_s)  # more than what did not suffice for one
+    return f"{note}; {resume_command(path, enough_s)} continues it"
 
 
-def _continuing(end: RunEnd, path: Path) -> str:
-    """The command that continues a run, with a budget that should suffice for all that is missing."""
-    assert end.budget_s is not None
-    enough_s = max(_MARGIN * (end.rest_s or 0.0) + _START_S, 2.0 * (end.next_launch_s or 0.0))
-    return resume_command(path, enough_s if end.rest_s else 2.0 * end.budget_s)
+def _enough_s(end: RunEnd) -> float:
+    """A budget that should suffice for all that is missing."""
+    launches_s = max(_MARGIN * (end.rest_s or 0.0), 2.0 * (end.next_launch_s or 0.0))
+    return launches_s + _MARGIN * (end.start_s or 0.0) + _LEAST_ROOM_S
 
 
 @dataclass(kw_only=True)
@@ -99,7 +97,9 @@ class _Campaign:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.started = time.monotonic() if self.plan.started_s is None else self.plan.started_s
+        now = time.monotonic()
+        self.started = now if self.plan.started_s is None else self.plan.started_s
+        self.start_s = now - self.started
         if self.plan.only is not None:  # time that others took counts: there is one budget per submission
             since = self.plan.budget_since or ""
             shared = [result for result in self._stored().results if result.started_at >= since]
@@ -216,6 +216,7 @@ class _Campaign:
             budget_s=self.plan.experiment.measuring.budget,
             next_launch_s=seconds[0],
             rest_s=sum(seconds),
+            start_s=self.start_s,
         )
 
     def _launch(self, launch: Launch, order: int) -> tuple[Result, bool]:
