@@ -10,7 +10,11 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
+from scalescope.results.other_load import OtherLoad
+from scalescope.studies.dry_run import estimated_run
+from scalescope.studies.execution import host_of
 from scalescope.studies.study import Report
+from scalescope.studies.training.train import TrainStudy
 from tests.verbs import train
 
 from .recording import RecordingWatcher, ask
@@ -83,3 +87,22 @@ def test_steps_that_cannot_be_timed_are_noted() -> None:
     report, watcher = planned(FakeLauncher(CostModel(), outcomes=fail), **OWN)
     assert any("could not be timed" in note for note in watcher.notes)
     assert "from operation counts" in line_of(report)
+
+
+def seconds_of(launcher: FakeLauncher, **asked: Any) -> float:
+    study = TrainStudy()
+    request = ask("train", output_dir=None, dry_run=True, **asked)
+    plan = study.plan(request, host_of(launcher))
+    return estimated_run(plan, None, launcher, RecordingWatcher())[0]
+
+
+def test_other_load_makes_runs_longer() -> None:
+    machine = dataclasses.replace(TWO_CORES, core_flops_per_s=1e9)
+    idle = FakeLauncher(CostModel(), machine)
+    busy = FakeLauncher(CostModel(), machine, load_at_start=OtherLoad(cores=2, other_cores=2.0))
+    asked: dict[str, Any] = {"batch_size": 4096, "steps_per_epoch": 100, "repeats": 2}
+    # Half of the cores are left, and both launches are repeated.
+    assert seconds_of(busy, **asked) / seconds_of(idle, **asked) == pytest.approx(4.0, rel=0.05)
+    assert seconds_of(busy, **asked, repeat_disturbed="false") == pytest.approx(
+        seconds_of(busy, **asked) / 2.0, rel=0.05
+    )

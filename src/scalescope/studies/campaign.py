@@ -25,7 +25,7 @@ from scalescope.studies.watcher import CampaignWatcher
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
 KEPT = ("ok", "oom", "invalid")
 _MARGIN, _LEAST_ROOM_S = 1.25, 5.0  # of a budget, for what takes longer than expected
-_DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
+DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
 
 
 def run_campaign(
@@ -170,7 +170,7 @@ class _Campaign:
             repeats = [(launch.trial, launch.number) for _, launch in waiting]
             self.watcher.began(repeats, (), self.remaining_s())
         in_a_row = 0
-        while waiting and in_a_row < _DISTURBED_IN_A_ROW:
+        while waiting and in_a_row < DISTURBED_IN_A_ROW:
             order, launch = waiting.popleft()
             trial_id = launch.trial.trial_id
             if allowed[trial_id] <= 0:

@@ -1,5 +1,6 @@
 """--dry-run: the trials of a plan and about how long they take, without measuring them."""
 
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -7,16 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scalescope.analysis.durations import LaunchDurations, has_unknown_steps
+from scalescope.analysis.other_load import load_text
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
 from scalescope.report.machine import format_lines
 from scalescope.report.trials import EstimateBasis, plan_section
+from scalescope.results.other_load import OtherLoad
 from scalescope.results.provenance import environment_id
 from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import Result
 from scalescope.results.run import earlier_results
 from scalescope.results.run_folder import DEFAULT_ROOT, RunFolder
+from scalescope.studies.campaign import DISTURBED_IN_A_ROW
 from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
 from scalescope.studies.study import Report
@@ -47,17 +51,30 @@ def estimated_run(
     Starting takes what it took just now.
     """
     start_s = 0.0 if started_s is None else time.monotonic() - started_s
-    durations, basis = _durations(plan, launcher, watcher)
-    launches_s = sum(durations.estimate_s(launch.trial) for launch in plan.launches())
-    return start_s + launches_s + _PRESENTING_S, basis
+    load = launcher.other_load()
+    if load.is_present:
+        watcher.noted(f"Other load: {load_text(load, now=True)}. The estimate allows for it.")
+    durations, basis = _durations(plan, launcher, watcher, _slowdown(load))
+    launches_s = [durations.estimate_s(launch.trial) for launch in plan.launches()]
+    if launches_s and load.is_present and plan.experiment.measuring.repeat_disturbed:
+        launches_s += [statistics.fmean(launches_s)] * min(len(launches_s), DISTURBED_IN_A_ROW)
+    return start_s + sum(launches_s) + _PRESENTING_S, basis
+
+
+def _slowdown(load: OtherLoad) -> float:
+    """How much longer computing takes where others use the cores too."""
+    if not load.cores or not (load.uses_cores or load.is_stolen_from):
+        return 1.0
+    return 1.0 + ((load.other_cores or 0.0) + (load.stolen_cores or 0.0)) / load.cores
 
 
 def _durations(
-    plan: Plan, launcher: Launcher, watcher: CampaignWatcher
+    plan: Plan, launcher: Launcher, watcher: CampaignWatcher, slowdown: float
 ) -> tuple[LaunchDurations, EstimateBasis]:
     """What is known of how long launches take, and from what."""
+    rate = plan.machine.core_flops_per_s
     durations = LaunchDurations(
-        earlier=_earlier_launches(plan), core_flops_per_s=plan.machine.core_flops_per_s
+        earlier=_earlier_launches(plan), core_flops_per_s=None if rate is None else rate / slowdown
     )
     unknown = [trial for trial in plan.all_trials if has_unknown_steps(trial) and not durations.knows(trial)]
     if unknown and launcher.repeatable:
