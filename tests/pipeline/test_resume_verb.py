@@ -232,3 +232,29 @@ def test_a_job_is_submitted_again_by_what_was_asked_of_it(cli: Cli, tmp_path: Pa
     assert (script.code, script.err) == (0, "")
     assert "for launch in 0 1 2; do" in script.out
     assert f"request.yaml --output-dir={tmp_path}/run" in script.out  # the gate is for all launches together
+
+
+def test_ranks_that_follow_refuse_nothing(
+    cli: Cli, launchers: Launchers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 holds the folder while the others start: that must not end them."""
+    launchers.lost = 1
+    cli("train", *SMALL, "--output-dir=run")
+    followed: list[int] = []
+
+    def follow(context: Any) -> int:
+        followed.append(context.rank)
+        return 0
+
+    monkeypatch.setattr("scalescope.launch.attached.launcher.follow", follow)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    held = RunFolder.open(Path("run"), resume=True)
+    try:
+        assert cli("resume", "run").code == 0
+        assert cli("train", *SMALL, "--resume", "--output-dir=run").code == 0
+    finally:
+        held.close()
+    assert followed == [1, 1]

@@ -32,12 +32,20 @@ def measure(study: Study, arguments: dict[str, Any]) -> None:
     output_dir = request.experiment({}).measuring.output_dir  # bad input is refused before torch is loaded
     if _is_restarted(output_dir):
         request = dataclasses.replace(request, resume=True)
-    elif request.resume and request.only_launches is None:
+    elif request.resume and request.only_launches is None and not is_following():
         from scalescope.studies.runs.resuming import refuse_from_files
 
         request = request.with_run_to_resume()
         refuse_from_files(study, request)
     measure_request(study, request, job_flags, arguments)
+
+
+def is_following() -> bool:
+    """Whether this is a rank of torchrun or srun other than 0, which only does what rank 0 publishes."""
+    from scalescope.launch.attached.rank_context import rank_context
+
+    context = rank_context(os.environ)
+    return context is not None and context.rank != 0
 
 
 def measure_request(

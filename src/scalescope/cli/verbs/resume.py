@@ -27,7 +27,7 @@ def command(run: Path, **arguments: Any) -> None:
     """
     import dataclasses
 
-    from scalescope.cli.measuring import measure_request
+    from scalescope.cli.measuring import is_following, measure_request
     from scalescope.studies.runs.resuming import (
         refuse_finished,
         refuse_from_files,
@@ -46,7 +46,8 @@ def command(run: Path, **arguments: Any) -> None:
         yes=True,  # so many trials were allowed when the run began
         started_s=context.find_root().obj,
     )
-    refuse_recorded_as_finished(request)
-    refuse_from_files(stored.study, request)
-    refuse_finished(stored.study, request)
+    if not is_following():  # rank 0 may hold the folder already
+        refuse_recorded_as_finished(request)
+        refuse_from_files(stored.study, request)
+        refuse_finished(stored.study, request)
     measure_request(stored.study, request, {}, arguments)
