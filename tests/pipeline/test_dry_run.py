@@ -15,6 +15,7 @@ from scalescope.studies.dry_run import estimated_run
 from scalescope.studies.execution import host_of
 from scalescope.studies.study import Report
 from scalescope.studies.training.train import TrainStudy
+from tests.unit.analysis.made_results import make_result
 from tests.verbs import train
 
 from .recording import RecordingWatcher, ask
@@ -106,3 +107,18 @@ def test_other_load_makes_runs_longer() -> None:
     assert seconds_of(busy, **asked, repeat_disturbed="false") == pytest.approx(
         seconds_of(busy, **asked) / 2.0, rel=0.05
     )
+
+
+def test_what_is_stored_is_not_made_again() -> None:
+    asked: dict[str, Any] = {"batch_size": 4096, "steps_per_epoch": 100, "repeats": 4}
+    launcher = FakeLauncher(CostModel(), dataclasses.replace(TWO_CORES, core_flops_per_s=1e9))
+    plan = TrainStudy().plan(ask("train", **asked), host_of(launcher))
+    trial = plan.trials[0]
+    done = [
+        dataclasses.replace(make_result(trial, [[1.0] * 95], launch=launch), duration_s=100.0)
+        for launch in range(3)
+    ]
+    everything, rest = (
+        estimated_run(plan, None, launcher, RecordingWatcher(), stored)[0] for stored in (done[:1], done)
+    )
+    assert (everything, rest) == (pytest.approx(301.0), pytest.approx(101.0))

@@ -18,9 +18,9 @@ from scalescope.results.other_load import OtherLoad
 from scalescope.results.provenance import environment_id
 from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import Result
-from scalescope.results.run import earlier_results
+from scalescope.results.run import earlier_results, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, RunFolder
-from scalescope.studies.campaign import DISTURBED_IN_A_ROW
+from scalescope.studies.campaign import DISTURBED_IN_A_ROW, KEPT
 from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
 from scalescope.studies.study import Report
@@ -35,7 +35,9 @@ def only_planned(plan: Plan, request: Request, launcher: Launcher, watcher: Camp
     """What --dry-run shows: the trials and how long they take."""
     if plan.preview:
         return Report(sections=plan.preview)
-    seconds, basis = estimated_run(plan, request.started_s, launcher, watcher)
+    output_dir = plan.experiment.measuring.output_dir
+    stored = load_run(output_dir).results if request.resume and output_dir is not None else ()
+    seconds, basis = estimated_run(plan, request.started_s, launcher, watcher, stored)
     repeats, budget = plan.experiment.measuring.repeats, plan.experiment.measuring.budget
     if budget is not None and budget < seconds:
         watcher.noted(f"The budget of {budget:g} s would end this early.")
@@ -44,18 +46,26 @@ def only_planned(plan: Plan, request: Request, launcher: Launcher, watcher: Camp
 
 
 def estimated_run(
-    plan: Plan, started_s: float | None, launcher: Launcher, watcher: CampaignWatcher
+    plan: Plan,
+    started_s: float | None,
+    launcher: Launcher,
+    watcher: CampaignWatcher,
+    stored: Sequence[Result] = (),
 ) -> tuple[float, EstimateBasis]:
     """How long a run takes from its command to its report; `started_s` is when this command began.
 
-    Starting takes what it took just now.
+    Starting takes what it took just now. What is `stored` of the run is not made again, but learnt from.
     """
     start_s = 0.0 if started_s is None else time.monotonic() - started_s
     load = launcher.other_load()
     if load.is_present:
         watcher.noted(f"Other load: {load_text(load, now=True)}. The estimate allows for it.")
     durations, basis = _durations(plan, launcher, watcher, _slowdown(load))
-    launches_s = [durations.estimate_s(launch.trial) for launch in plan.launches()]
+    for result in stored:
+        durations.add(result)
+    answered = {result.key for result in stored if result.status in KEPT}
+    missing = [launch for launch in plan.launches() if launch.key not in answered]
+    launches_s = [durations.estimate_s(launch.trial) for launch in missing]
     if launches_s and load.is_present and plan.experiment.measuring.repeat_disturbed:
         launches_s += [statistics.fmean(launches_s)] * min(len(launches_s), DISTURBED_IN_A_ROW)
     return start_s + sum(launches_s) + _PRESENTING_S, basis

@@ -20,7 +20,12 @@ _STATUSES = (_UNFINISHED, "running", "finished", "failed", "budget", "interrupte
 @click.argument("root", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option("--verb", metavar="VERB", help="Only runs of this verb: scale, train ...")
 @click.option("--workload", metavar="TEXT", help="Only runs of workloads whose name has this text.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Only runs that ended so, or have not.")
+@click.option(
+    "--status",
+    type=click.Choice(_STATUSES),
+    metavar="STATUS",
+    help=f"Only runs that ended so, or have not: {', '.join(_STATUSES)}.",
+)
 @click.option("--since", metavar="TIME", help="Only runs begun since then: 12h, 3d or 2026-01-31.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="INT", help="Only so many, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
@@ -33,9 +38,11 @@ def command(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """List the runs below ROOT (default: runs), newest first. Example:
+    """List the runs below ROOT (default: runs), newest first.
 
-    scalescope list --status unfinished --since 7d
+    Example:
+
+      scalescope list --status unfinished --since 7d
     """
     from scalescope.report.render.terminal import console, show
     from scalescope.report.runs import listed_runs, runs_section
