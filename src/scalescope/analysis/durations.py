@@ -16,7 +16,7 @@ from scalescope.results.result import Result
 # One core and one data-centre GPU in fp32, where nothing was measured.
 _FLOPS_PER_S = {"cpu": 50e9, "cuda": 30e12}
 # The share of a bare matrix product's rate that training reaches on a core, by what its model has.
-_PLAIN_SHARE, _ATTENTION_SHARE, _CONVOLUTION_SHARE = 0.8, 0.4, 0.3
+_PLAIN_SHARE, _ATTENTION_SHARE, _CONVOLUTION_SHARE = 0.8, 0.4, 0.2
 _FRESH_S = 4.0  # importing torch anew, for trials with variables of their own
 # Counting a step's memory on tensors without data, and how often that is done.
 _FORECAST_S = 1.5
