@@ -66,8 +66,13 @@ def estimated_run(
     answered = {result.key for result in stored if result.status in KEPT}
     missing = [launch for launch in plan.launches() if launch.key not in answered]
     launches_s = [durations.estimate_s(launch.trial) for launch in missing]
-    if launches_s and load.is_present and plan.experiment.measuring.repeat_disturbed:
-        launches_s += [statistics.fmean(launches_s)] * min(len(launches_s), DISTURBED_IN_A_ROW)
+    timed_s = [
+        seconds
+        for launch, seconds in zip(missing, launches_s, strict=True)
+        if launch.trial.benchmark_card.measures_time
+    ]
+    if timed_s and load.is_present and plan.experiment.measuring.repeat_disturbed:
+        launches_s += [statistics.fmean(timed_s)] * min(len(timed_s), DISTURBED_IN_A_ROW)
     return start_s + sum(launches_s) + _PRESENTING_S, basis
 
 
