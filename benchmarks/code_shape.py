@@ -121,6 +121,7 @@ FUNCTIONS = {
     ("studies/runs/removing.py", "_is_ours"): NAME,
     ("studies/runs/resuming.py", "_comparable"): NAME,
     ("studies/scaling/run.py", "from_flags"): USER_SYNTAX,
+    ("studies/slurm/job.py", "_last_error"): OTHER_PROGRAM,
     ("studies/slurm/job.py", "_log_of"): LAYOUT,
     ("studies/slurm/queue.py", "tell"): PROTOCOL,
     ("studies/trace/profiling.py", "_check"): USER_SYNTAX,
@@ -135,12 +136,13 @@ FUNCTIONS = {
     ("worker/memory/device_memory.py", "_guarded"): FOREIGN_ERROR,
     ("worker/memory/forecast.py", "_forecast_variant"): FOREIGN_ERROR,
     ("worker/memory/forecast.py", "_times_that_fit"): KEY,
-    ("worker/process/rank.py", "describe_error"): FOREIGN_ERROR,
+    ("worker/process/rank.py", "_first_statement"): FOREIGN_ERROR,
     ("worker/process/zygote.py", "serve"): PROTOCOL,
     ("worker/strategies/scratch_ddp.py", "__init__"): "a tensor, not text",
     ("worker/training/assembly.py", "_check_same_on_all_ranks"): KEY,
     ("worker/training/ddp_logging.py", "bucket_samples"): OTHER_PROGRAM,
     ("worker/training/flops.py", "<module>"): OTHER_PROGRAM,
+    ("worker/training/optimizer_hooks.py", "_hooks_of"): NAME,
 }
 
 

@@ -181,6 +181,29 @@ def test_a_narrow_window_never_scrolls_sideways(opened: Any, tmp_path: Path, wid
     assert view.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_every_table_fits_a_window_of_1280_pixels(opened: Any) -> None:
+    view = opened(viewport={"width": 1280, "height": 800})
+    view.page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    widths = view.page.evaluate(
+        "[...document.querySelectorAll('.scroll')].map((e) => [e.ariaLabel, e.scrollWidth, e.clientWidth])"
+    )
+    assert [name for name, needed, room in widths if needed > room] == []
+    assert view.page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+@pytest.mark.parametrize("chapter", ["verdict", "scaling", "data", "steps", "levers", "collectives"])
+def test_pointing_at_a_mark_shows_its_values(opened: Any, chapter: str) -> None:
+    view = opened()
+    mark = view.page.locator(f"#{chapter} figure svg [data-values]").first
+    tip = view.page.locator("#values")
+    assert not tip.is_visible()
+    mark.hover()
+    assert tip.inner_text() == mark.get_attribute("data-values")
+    assert any(letter.isdigit() for letter in tip.inner_text())
+    view.page.mouse.move(0, 0)
+    assert not tip.is_visible()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_paper_is_white_and_nothing_is_cut_off(opened: Any, tmp_path: Path, scheme: str) -> None:
     view = opened(color_scheme=scheme, viewport={"width": 718, "height": 1000})

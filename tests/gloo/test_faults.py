@@ -113,8 +113,9 @@ def test_a_stalling_rank_is_measured(run_here: RunsHere) -> None:
     assert max(times[:2] + times[3:]) < times[2]
 
 
-def test_a_hang_in_teardown_loses_no_result(run_here: RunsHere) -> None:
-    run = _run(run_here, "teardown-hang@1:0", f"--teardown-timeout={duration(1)}")
+@pytest.mark.parametrize("stage", ["teardown", "exit"])
+def test_a_hang_after_the_last_step_loses_no_result(run_here: RunsHere, stage: str) -> None:
+    run = _run(run_here, f"{stage}-hang@1:0", f"--teardown-timeout={duration(1)}")
     assert run.returncode == 0
     (result,) = run.results
     assert result["status"] == "ok"

@@ -90,6 +90,45 @@ def build():
 """
 
 
+_HOOKED = """
+def build():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def report(optimizer, arguments, keywords):
+        print("hook of", sum(len(group["params"]) for group in optimizer.param_groups), flush=True)
+
+    optimizer.register_step_pre_hook(report)
+    return model, [(torch.zeros(2), torch.zeros(2))] * 32, nn.functional.mse_loss, optimizer"""
+
+
+_BAD_BATCH = """
+class Samples(torch.utils.data.IterableDataset):
+    def __init__(self, rank):
+        self.rank = rank
+
+    def __iter__(self):
+        for number in range(10_000):
+            value = float("nan") if (self.rank, number) == (1, 9) else 0.5
+            yield torch.full((2,), value), torch.zeros(2)
+
+def build(rank):
+    return nn.Linear(2, 2), Samples(rank), nn.functional.mse_loss"""
+
+
+_UNUSED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+def build():
+    return Model(), [(torch.zeros(2), torch.zeros(2))] * 64, nn.functional.mse_loss"""
+
+
 def _write(directory: Path, name: str, source: str) -> None:
     (directory / name).parent.mkdir(exist_ok=True)
     (directory / name).write_text(_IMPORTS + source + "\n")
@@ -209,3 +248,39 @@ def test_what_a_workload_prints_is_in_the_logs(trained: FinishedRun) -> None:
     printing = _result_of(trained, _REFERENCES["printing"])
     assert "out of build" in trained.log(printing, 0) and "out of build" in trained.log(printing, 1)
     assert "out of build" not in trained.stdout
+
+
+def test_hooks_of_the_optimizer_run_once_per_step_with_every_strategy(run_here: RunsHere) -> None:
+    _write(run_here.directory, "hooked.py", _HOOKED)
+    strategies = ("ddp", "scratch_ddp", "zero1", "fsdp")
+    flags = ("--batch-size=4", "--repeats=1", "--workload=hooked.py:build")
+    run = run_here("train", *_SHORT, *flags, f"--strategy={','.join(strategies)}")
+    assert (run.returncode, run.stderr) == (0, "")
+    for strategy in strategies:
+        lines = run.log(run.only(strategy=strategy), 1).splitlines()
+        assert lines.count("hook of 2") == 8, strategy
+
+
+def test_a_loss_that_is_not_a_number_in_the_warm_up_is_reported_where_it_arose(run_here: RunsHere) -> None:
+    _write(run_here.directory, "bad_batch.py", _BAD_BATCH)
+    flags = ("--batch-size=4", "--repeats=1", "--workload=bad_batch.py:build")
+    for batches, step in ((1, 2), (2, 1)):  # sample 9 is in batch 2: the first of two batches of step 1
+        run = run_here("train", *_SHORT, *flags, f"--accumulation-steps={batches}")
+        assert run.returncode == 6
+        (result,) = run.results
+        assert (result["status"], result["rank"], result["step"]) == ("invalid", 1, step)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_parameters_without_a_gradient_are_named_with_the_flag_that_allows_them(
+    run_here: RunsHere, strategy: str
+) -> None:
+    _write(run_here.directory, "unused.py", _UNUSED)
+    flags = ("--batch-size=4", "--repeats=1", "--workload=unused.py:build", f"--strategy={strategy}")
+    refused = _refused(run_here, *flags)
+    assert (
+        "4 of the model's parameters get no gradient (first.weight, first.bias, second.weight and 1 more)"
+        in (refused.stderr)
+    )
+    assert "--find-unused-parameters" in refused.stderr
+    assert run_here("train", *_SHORT, *flags, "--find-unused-parameters").returncode == 0

@@ -51,6 +51,24 @@ def test_two_ranks_leave_two_traces_in_which_every_step_communicates(busy: Finis
             assert step.collectives and all(collective.size_bytes for collective in step.collectives)
 
 
+def test_every_recorded_step_has_the_mark_that_other_tools_look_for(busy: FinishedRun) -> None:
+    for name in _profile_of(busy)["files"].values():
+        events = read_events(busy.folder / name)
+        marks = sorted(
+            (event for event in events if event["name"].startswith("ProfilerStep#")),
+            key=lambda mark: mark["ts"],
+        )
+        first = int(marks[0]["name"].partition("#")[2])
+        assert [mark["name"] for mark in marks] == [f"ProfilerStep#{first + n}" for n in range(10 + 1)]
+        assert {mark["cat"] for mark in marks} == {"user_annotation"}
+        unmarked = [event for event in events if event not in marks]
+        assert read_rank(events, on_gpu=False) == read_rank(unmarked, on_gpu=False)
+
+
+def test_the_folder_of_the_traces_is_shown(busy: FinishedRun) -> None:
+    assert f"Traces: {busy.folder.name}/traces" in busy.stdout
+
+
 def test_the_trace_and_ddps_own_counters_agree(busy: FinishedRun) -> None:
     profile = _profile_of(busy)
     assert 0 <= profile["overlap"] <= 1

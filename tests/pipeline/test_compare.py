@@ -294,5 +294,60 @@ def test_other_links_and_longer_runs_are_the_same_job() -> None:
 
 
 def test_different_jobs_are_not_shown_side_by_side() -> None:
-    with pytest.raises(BadInput, match=r"no other run has a job of a.*hidden_dim"):
+    with pytest.raises(BadInput, match=r"no two of these runs have a job in common.*hidden_dim"):
         lay_side_by_side([scaled("a", 0.001), scaled("b", 0.001, hidden_dim=64)])
+
+
+@pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "a", "b")])
+def test_a_run_without_a_partner_is_named_wherever_it_stands(order: tuple[str, ...]) -> None:
+    paths = {
+        "a": scaled("a", 0.001),
+        "b": scaled("b", 0.004),
+        "c": scaled("c", 0.001, hidden_dim=64),
+    }
+    report = lay_side_by_side([paths[name] for name in order])
+    assert {row["run"] for row in report.data["rows"]} == {"a", "b"}
+    assert {row["run"] for row in report.data["rows_of_one_run"]} == {"c"}
+    (alone,) = [part for part in report.sections if part.title == "Measured in one run only"]
+    assert alone.lines[0].startswith("c: 1 rank, batch 50")
+    (note,) = [note for note in report.data["notes"] if note.startswith("c has no job in common")]
+    assert "hidden_dim" in note
+
+
+def test_every_row_of_every_run_is_in_one_list() -> None:
+    sizes = {"a": [1, 2], "b": [1, 4], "c": [1, 2, 8]}
+    paths = []
+    for name, world_sizes in sizes.items():
+        request = ask("scale", output_dir=name, world_size=world_sizes, batch_size=50, repeats=2)
+        report = scale(request, FakeLauncher(CostModel()), RecordingWatcher())
+        assert report.path is not None
+        paths.append(report.path)
+    data = lay_side_by_side(paths).data
+    listed = [(row["run"], row["world_size"]) for row in (*data["rows"], *data["rows_of_one_run"])]
+    assert sorted(listed) == sorted((name, size) for name, worlds in sizes.items() for size in worlds)
+    assert [(row["run"], row["world_size"]) for row in data["rows_of_one_run"]] == [("b", 4), ("c", 8)]
+
+
+def test_jobs_that_the_first_run_lacks_are_compared_as_well() -> None:
+    paths = [scaled("a", 0.001), scaled("b", 0.001, hidden_dim=64), scaled("c", 0.004, hidden_dim=64)]
+    rows = lay_side_by_side(paths).data["rows"]
+    behind = {row["run"]: row["behind_first_ranks"] for row in rows if row["world_size"] == 2}
+    assert set(behind) == {"b", "c"}
+    assert behind["b"] is None and behind["c"] > 0.0
+
+
+def test_a_run_that_is_given_twice_has_two_names() -> None:
+    path = scaled("a", 0.001)
+    assert lay_side_by_side([path, path]).data["runs"] == [str(path), f"{path} (2)"]
+
+
+def test_failed_launches_of_runs_side_by_side_are_mentioned() -> None:
+    def fail(trial: Trial, launch: int) -> Outcome | None:
+        failing = trial.world_size == 2 and launch == 1 and trial.is_training and not trial.is_ablation
+        return Outcome(status="failed", reason="no luck") if failing else None
+
+    request = ask("scale", output_dir="b", world_size=[1, 2], batch_size=50, repeats=2)
+    broken = scale(request, FakeLauncher(CostModel(), outcomes=fail), RecordingWatcher())
+    assert broken.path is not None
+    notes = lay_side_by_side([scaled("a", 0.001), broken.path]).data["notes"]
+    assert any(note.startswith("b: 1 of ") and "failed" in note for note in notes)

@@ -76,6 +76,18 @@ def test_one_failed_launch_does_not_stop_the_others() -> None:
     assert [result.status for result in load_run("run").results] == ["ok", "failed", "ok", "ok", "ok"]
 
 
+def test_a_failed_launch_whose_message_is_not_valid_text_counts_like_any_other() -> None:
+    def once(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status="failed", reason="no file \udcff\ud800.bin") if launch == 1 else None
+
+    report = train(ask("train", repeats=3), FakeLauncher(MODEL, outcomes=once), RecordingWatcher())
+    assert report.exit_code == 4
+    run = load_run("run")
+    assert run.warnings == ()
+    assert [result.status for result in run.results] == ["ok", "failed", "ok"]
+    assert run.results[1].reason == "no file \\udcff\\ud800.bin"
+
+
 def test_a_run_in_which_everything_failed_still_has_a_summary() -> None:
     report = train(
         ask("train", world_size=2), FakeLauncher(MODEL, outcomes=failing("failed")), RecordingWatcher()

@@ -40,7 +40,8 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tune": ("tune", ("--levers", "bucket_cap_mb", "--threshold", "3%")),
 }
 VERDICTS = {"same": "no difference", "no difference": "no difference"}  # what it was, what it is
-LEFT_OUT = ("settings", "schema_version", "advice", "base", "new")
+ADDED_SINCE = ("segments", "significance", "rows_of_one_run")
+LEFT_OUT = ("settings", "schema_version", "advice", "base", "new", *ADDED_SINCE)
 ABLATIONS = {  # what was stored: without_communication, with_preloaded_input
     "none": (False, False),
     "noop_comm": (True, False),

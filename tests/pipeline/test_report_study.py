@@ -1,8 +1,11 @@
 """`report` from run folders to files, and one line for what cannot be shown."""
 
 import csv
+import html
 import io
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +15,8 @@ import pytest
 from scalescope.cli import app
 from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.report.render import drawing, page
-from scalescope.studies.report import ReportOptions, report
+from scalescope.results.run import load_run
+from scalescope.studies.report import FORMATS, ReportOptions, page_of, report
 from tests.made_runs import VERBS, make_failures, make_runs
 
 FIGURES = {
@@ -33,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(runs: Path) -> Path:
     out = runs.parent / "out"
-    report([runs], out, ReportOptions())
+    report([runs], out, ReportOptions(formats=FORMATS))
     return out
 
 
@@ -46,6 +50,20 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 def test_every_figure_is_there_in_every_format(made: Path) -> None:
     written = {path.name for path in (made / "figures").iterdir()}
     assert written >= {f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg", "pdf")}
+
+
+def test_figure_files_are_written_when_they_are_asked_for(
+    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folders = {}
+    for name, flags in {"plain": [], "figures": ["--figures"]}.items():
+        with pytest.raises(SystemExit) as leaving:
+            app.main(["report", str(runs / "comm"), "--out", str(tmp_path / name), *flags])
+        assert leaving.value.code == 0
+        folders[name] = {path.name for path in (tmp_path / name).iterdir()}
+    assert folders["plain"] == {"report.html", "tables", "performance_report.txt", "report.json"}
+    assert folders["figures"] - folders["plain"] == {"figures"}
+    assert "<svg" in (tmp_path / "plain" / "report.html").read_text()
 
 
 def test_every_table_is_there(made: Path) -> None:
@@ -171,6 +189,7 @@ def test_a_run_of_failures_alone_is_refused_with_the_first(tmp_path: Path) -> No
     [
         ({"formats": ("docx",)}, "--format: 'docx' is not one of html, figures"),
         ({"width": "poster"}, "--width: 'poster' is not one of column, page"),
+        ({"width": "column"}, "--width is about figure files; add --figures"),
         ({"by": "flavour"}, "--by: no trial has a setting 'flavour'"),
         ({"datasets": ("mnist",)}, "--datasets: no run has 'mnist'; there are mlp, imdb"),
     ],
@@ -266,3 +285,24 @@ def test_a_broken_summary_is_left_out_of_the_report(tmp_path: Path) -> None:
     (folder / "results.json").write_text('{"value": NaN}')
     report([folder], tmp_path / "out", ReportOptions(formats=("json",)))
     assert json.loads((tmp_path / "out" / "report.json").read_text())["runs"] == {"comm": None}
+
+
+def test_every_command_of_the_page_can_be_pasted_into_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_runs(tmp_path / "my proj ünï & 'co'", ["scale", "comm"])
+    out = tmp_path / "out"
+    report([root], out, ReportOptions(formats=("html",)))
+    monkeypatch.chdir(root)
+    pages = [(out / "report.html").read_text(), page_of(load_run(Path("scale")))]
+    for text in pages:
+        commands = re.findall(r'(?:<code>|<p class="command">)(scalescope .*?)</', text)
+        assert len(commands) > 4
+        files = [
+            Path(word)
+            for command in commands
+            for word in shlex.split(html.unescape(command))
+            if word.endswith(".yaml")
+        ]
+        assert len(files) > 2
+        assert all(file.is_absolute() and file.is_file() for file in files)

@@ -349,6 +349,19 @@ def test_sbatch_output_without_a_job_id_is_an_error(monkeypatch: pytest.MonkeyPa
         slurm.submit(Path("job.sh"))
 
 
+def test_of_a_job_that_never_measured_the_error_of_its_step_is_shown(made_up: MadeUpSlurm) -> None:
+    def failed() -> str:
+        Path("run/slurm/slurm-17.out").write_text(
+            "some module is loaded\nscalescope: --world-size: too many ranks\n"
+            "srun: error: node1: task 0: Exited with exit code 2\n"
+        )
+        return "FAILED|None"
+
+    made_up.states = [failed]
+    with pytest.raises(CannotRun, match=r"scalescope: --world-size: too many ranks \(log: "):
+        _run(_prepared())
+
+
 def test_strict_holds_for_jobs(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_run, "is_unstable", lambda run: True)
     made_up.states = [lambda: _step(0), lambda: _step(1)]

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from scalescope.cli.progress_state import CampaignProgress
 from scalescope.experiment.trial import Trial
 from scalescope.report.placement import placement_lines
-from scalescope.report.render.terminal import console, printable, show
+from scalescope.report.render.terminal import console, show
 from scalescope.report.section import Section
 from scalescope.report.trials import is_answer
+from scalescope.results.printable import printable
 from scalescope.results.rank_placement import RankPlacement
 from scalescope.results.result import Result
 

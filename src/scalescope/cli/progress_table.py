@@ -7,8 +7,8 @@ from rich.text import Text
 
 from scalescope.cli.progress_state import CampaignProgress, TimeLeft, TrialRow
 from scalescope.report.numbers import MISSING
-from scalescope.report.render.terminal import printable
 from scalescope.report.training.launch_figures import main_figure, sample_rate
+from scalescope.results.printable import printable
 
 _MOST_ROWS = 15
 _MOST_VERDICT_LINES = 2

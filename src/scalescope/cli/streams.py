@@ -1,15 +1,41 @@
 """Standard output and error as the command line needs them."""
 
+import codecs
 import os
 import signal
 import sys
 
+from scalescope.results.printable import IN_ASCII
+
+_ASCII = "ascii"
+# The same by another name: click takes a stream of ASCII for a broken one, and writes UTF-8 to it.
+_PLAIN = "scalescope_ascii"
+
 
 def replace_unencodable() -> None:
-    """Print `?` for what the terminal's encoding lacks: a Latin-1 terminal must not cost a measurement."""
+    """Write what the terminal's encoding lacks with other characters, such as - for a minus sign."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+            is_ascii = codecs.lookup(stream.encoding).name == _ASCII
+            stream.reconfigure(encoding=_PLAIN if is_ascii else stream.encoding, errors=IN_ASCII)
+
+
+def _plain_ascii(name: str) -> codecs.CodecInfo | None:
+    if name != _PLAIN:
+        return None
+    ascii_codec = codecs.lookup(_ASCII)
+    return codecs.CodecInfo(
+        ascii_codec.encode,
+        ascii_codec.decode,
+        ascii_codec.streamreader,
+        ascii_codec.streamwriter,
+        ascii_codec.incrementalencoder,
+        ascii_codec.incrementaldecoder,
+        name=_PLAIN,
+    )
+
+
+codecs.register(_plain_ascii)
 
 
 def abandon_output() -> int:

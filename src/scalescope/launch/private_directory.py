@@ -14,6 +14,7 @@ from scalescope.errors import CannotRun
 
 _PREFIX = "scalescope-launch-"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - mkdtemp makes a directory there that only we can read
+_ROOM_BYTES = 1 << 18  # for the heartbeats, the store and the jobs of one launch
 _YOUNG_S = 60.0  # a directory this new may not be locked by its owner yet
 
 
@@ -41,6 +42,7 @@ def shared_directory(name: str) -> Iterator[Path]:
     while lock is None:
         lock = _hold(path)
     try:
+        _check_shared_room(path)
         yield path
     finally:
         with contextlib.suppress(BlockingIOError):  # the others are still there
@@ -70,13 +72,41 @@ def _hold(path: Path) -> int | None:
     return None
 
 
+def _check_shared_room(path: Path) -> None:
+    """All ranks must use the same directory, so that none can look for another."""
+    try:
+        _check_room(path)
+    except OSError as error:
+        raise CannotRun(f"{path}: ranks cannot share this directory: {error.strerror}") from None
+
+
 def _make(fallback: Path) -> Path:
     for parent in (Path(_SHARED_MEMORY), None, fallback):
         with contextlib.suppress(OSError):
             directory = Path(tempfile.gettempdir()) if parent is None else parent
             _remove_leftovers(directory)
-            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
-    raise CannotRun("temporary files cannot be created in /dev/shm, TMPDIR or the run folder")
+            return _make_with_room(directory)
+    raise CannotRun("temporary files cannot be created in /dev/shm, TMPDIR or the run folder; are they full?")
+
+
+def _make_with_room(parent: Path) -> Path:
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    try:
+        _check_room(path)
+    except OSError:
+        path.rmdir()
+        raise
+    return path
+
+
+def _check_room(path: Path) -> None:
+    """Raise an OSError where files cannot grow: in a full /dev/shm directories can still be made."""
+    descriptor, name = tempfile.mkstemp(prefix="room-", dir=path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(bytes(_ROOM_BYTES))
+    finally:
+        Path(name).unlink()
 
 
 def _remove_leftovers(parent: Path) -> None:

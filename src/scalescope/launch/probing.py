@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 from scalescope.errors import CannotRun
 from scalescope.experiment.machine import Machine
+from scalescope.interpreter import python_module
 
 _LIMIT_S = 300
 _LEAST_TORCH = (2, 6)
@@ -15,7 +15,7 @@ _LEAST_TORCH = (2, 6)
 
 def probe_in_new_process() -> dict[str, Any]:
     """Run the worker's probe as a process of its own."""
-    command = [sys.executable, "-m", "scalescope.worker.machine.probe"]
+    command = python_module("scalescope.worker.machine.probe")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:

@@ -39,12 +39,12 @@ def chapters_of(report_input: ReportInput) -> tuple[Chapter, ...]:
     )
 
 
-def titled_by_run(parts: Iterable[tuple[AnalyzedRun, Part]]) -> tuple[Part, ...]:
-    """Sections or figures with the run's name in their titles, where they belong to several runs."""
+def titled_by_run(report_input: ReportInput, parts: Iterable[tuple[AnalyzedRun, Part]]) -> tuple[Part, ...]:
+    """Sections or figures with the run's name in their titles, where the report is about several runs."""
     pairs = list(parts)
-    names = [analyzed.name for analyzed, _ in pairs]
-    if len(set(names)) < 2:
+    if len(report_input.analyzed_runs) < 2:
         return tuple(part for _, part in pairs)
+    names = [analyzed.name for analyzed, _ in pairs]
     titled = []
     for number, (name, (_, part)) in enumerate(zip(names, pairs, strict=True)):
         follows = name in names[:number]  # a part without a title belongs to the one before

@@ -9,6 +9,7 @@ from scalescope.analysis.scaling.waterfall import (
     CONTENTION,
     EXPOSED,
     INPUT,
+    NOT_SIGNIFICANT,
     SMALLER_BATCH,
     STRAGGLERS,
     WRAPPER,
@@ -95,9 +96,16 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     ),
     GlossaryTerm(
         name="waterfall",
-        meaning="The lost speed of N ranks, split into causes. Delivered speed and all causes add up to N.",
+        meaning="The lost speed of N ranks, split into causes. Delivered speed and all causes add up to N. A "
+        "cause that makes the ranks faster is negative and drawn left of zero.",
         measured="The job is measured again with one thing removed at a time; each cause is the difference "
         "of two step times.",
+    ),
+    GlossaryTerm(
+        name=NOT_SIGNIFICANT,
+        meaning="Causes in the waterfall that may well be noise. They are drawn together, so that the bar "
+        "still adds up to N.",
+        measured="The 95 % interval of each of these causes includes zero.",
     ),
     GlossaryTerm(
         name=SMALLER_BATCH,

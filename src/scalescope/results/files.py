@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.errors import StorageError
+from scalescope.results.printable import encodable
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -14,7 +15,7 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as stream:
                 stream.write(text)
                 stream.flush()
                 os.fchmod(stream.fileno(), 0o644)
@@ -30,7 +31,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
     """Append one JSON line by a single write and wait until it is on the disk."""
-    line = json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
+    line = _json(record, separators=(",", ":")) + "\n"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -64,4 +65,11 @@ def _sync_directory(directory: Path) -> None:
 
 def to_text(record: Any) -> str:
     """Readable JSON: indented, stable, without NaN."""
-    return json.dumps(record, indent=1, sort_keys=False, allow_nan=False) + "\n"
+    return _json(record, indent=1) + "\n"
+
+
+def _json(record: Any, **style: Any) -> str:
+    """JSON that strict readers accept: a lone surrogate in a message would make a whole line unreadable."""
+    text = json.dumps(record, allow_nan=False, **style)
+    may_hold_surrogates = "\\ud" in text  # as half of a pair, or lone
+    return json.dumps(encodable(record), allow_nan=False, **style) if may_hold_surrogates else text

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from scalescope.errors import CannotRun
+
 # completed steps, begun steps, stage, phase, slowest warm-up step in seconds, planned steps
 _SLOT = struct.Struct("<qqiidq")
 
@@ -56,14 +58,10 @@ class Heartbeats:
     """All slots of one launch; a rank writes its own, the launcher reads all."""
 
     def __init__(self, path: Path, ranks: int, *, create: bool = False) -> None:
-        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            if create:
-                os.ftruncate(descriptor, _SLOT.size * ranks)
-            self._memory = mmap.mmap(descriptor, _SLOT.size * ranks)
-        finally:
-            os.close(descriptor)
+        if create:
+            _create(path, _SLOT.size * ranks)
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), _SLOT.size * ranks)
 
     def write(self, rank: int, beat: Beat) -> None:
         _SLOT.pack_into(
@@ -85,6 +83,16 @@ class Heartbeats:
         """The write of the timed loop: no object is made, stage and limits stay as they are."""
         _POSITION.pack_into(self._memory, rank * _SLOT.size, completed, begun)
         _PHASE.pack_into(self._memory, rank * _SLOT.size + _PHASE_OFFSET, phase)
+
+
+def _create(path: Path, size: int) -> None:
+    """Write the whole file: where /dev/shm is full, a file of that size without content ends us by SIGBUS."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(bytes(size))
+    except OSError as error:
+        raise CannotRun(f"{path}: could not be written: {error.strerror}") from None
 
 
 _POSITION = struct.Struct("<qq")

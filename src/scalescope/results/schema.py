@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from scalescope.results.old_formats import upgraded_result
+from scalescope.results.printable import encodable
 from scalescope.results.result import SCHEMA_VERSION, Result
 
 _OLD_SCHEMA = re.compile(rb'"schema_version": ?"1\.')
@@ -36,14 +37,24 @@ def parse_result(line: bytes) -> Result:
 def _validated(line: bytes) -> Result:
     """The line as a result; one of schema 1 is upgraded first."""
     if _OLD_SCHEMA.search(line) is None:
-        return _adapter().validate_json(line)
+        return _adapter().validate_json(_without_surrogates(line))
     try:
         raw = json.loads(line)
     except RecursionError:
         raise ValueError("the line is nested too deeply") from None
     if not isinstance(raw, dict) or _major(str(raw.get("schema_version"))) != "1":
         return _adapter().validate_json(line)
-    return _adapter().validate_json(json.dumps(upgraded_result(raw)))
+    return _adapter().validate_json(json.dumps(encodable(upgraded_result(raw))))
+
+
+def _without_surrogates(line: bytes) -> bytes:
+    """The line with lone surrogates spelled out: earlier versions stored them."""
+    if rb"\ud" not in line:
+        return line
+    try:
+        return json.dumps(encodable(json.loads(line))).encode()
+    except (ValueError, RecursionError):
+        return line
 
 
 def _major(version: str) -> str:

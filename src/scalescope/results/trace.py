@@ -12,6 +12,7 @@ PREFIX = "scalescope."
 INPUT, FORWARD, BACKWARD, OPTIMIZER, CLEAR = (
     f"{PREFIX}{name}" for name in ("input", "forward", "backward", "optimizer", "clear")
 )
+STEP = "ProfilerStep#"  # and the number of a step: the mark by which HTA and TensorBoard know steps
 COMPUTE = f"{PREFIX}compute"  # compute that is not an operation of torch: a paced model's sleep
 _COMMUNICATION = re.compile(r"^gloo:|nccl", re.IGNORECASE)
 
@@ -27,8 +28,8 @@ def is_transfer(name: str) -> bool:
 
 
 def trace_name(trial_id: str, launch: int, rank: int) -> str:
-    """The name of a rank's trace inside a run folder."""
-    return f"{TRACES}/{trial_id}-{launch}-{rank}.json.gz"
+    """The name of a rank's trace inside a run folder; TensorBoard looks for files with this ending."""
+    return f"{TRACES}/{trial_id}-{launch}-{rank}.pt.trace.json.gz"
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

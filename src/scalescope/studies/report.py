@@ -1,5 +1,6 @@
 """`report`: from run folders everything a person would show: a page, figures, tables."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,20 +19,23 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, PERFORMANCE, RESULTS, find_runs, read_json
 from scalescope.studies.stored import present
 
-FORMATS = ("html", "figures", "csv", "tex", "md", "txt", "json")
+FIGURES = "figures"
+FORMATS = ("html", FIGURES, "csv", "tex", "md", "txt", "json")
+DEFAULT_FORMATS = tuple(name for name in FORMATS if name != FIGURES)  # the page has its figures inside
 PAGE = "report.html"
+PAGE_WIDTH = "page"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
     """How a report is to look."""
 
-    formats: tuple[str, ...] = FORMATS
+    formats: tuple[str, ...] = DEFAULT_FORMATS
     title: str | None = None
     datasets: tuple[str, ...] = ()
     skip_epochs: int = 0
     by: str | None = None
-    width: str = "page"
+    width: str = PAGE_WIDTH
     tensorboard: Path | None = None  # where scalars are to go as well
 
     def check(self) -> None:
@@ -41,6 +45,8 @@ class ReportOptions:
                 raise BadInput(f"--format: {name!r} is not one of {', '.join(FORMATS)}")
         if self.width not in WIDTHS_IN:
             raise BadInput(f"--width: {self.width!r} is not one of {', '.join(WIDTHS_IN)}")
+        if self.width != PAGE_WIDTH and FIGURES not in self.formats:
+            raise BadInput("--width is about figure files; add --figures")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +77,8 @@ def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> W
 
 
 def page_of(run: Run) -> str:
-    """The page of one run, as text."""
-    report_input = _input_of([run], ReportOptions())
+    """The page of one run, as text; its commands name the run by its whole path."""
+    report_input = _input_of([dataclasses.replace(run, path=run.path.absolute())], ReportOptions())
     return page(chapters_of(report_input), report_input.title, 1)
 
 
@@ -137,10 +143,10 @@ def _default_folder(report_input: ReportInput) -> Path:
 
 
 def _figures(chapters: tuple[Chapter, ...], folder: Path, options: ReportOptions) -> list[Path]:
-    if "figures" not in options.formats:
+    if FIGURES not in options.formats:
         return []
     check_drawing()
-    target = folder / "figures"
+    target = folder / FIGURES
     target.mkdir(parents=True, exist_ok=True)
     return [
         path

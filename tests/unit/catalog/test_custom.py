@@ -8,6 +8,20 @@ from scalescope.catalog import cards
 from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput
 
+_SEVERAL = """
+class Buildl:
+    def other(self): pass
+
+def build(rank, *, device, size=3): pass
+
+def small(batch_size=1): pass
+
+def helper(path): pass
+
+if __name__ == "__main__":
+    main()
+"""
+
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,12 +35,16 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("mine.py:", r"'' is not a function name; expected FILE.py:FUNCTION$"),
         ("mine.py:a-b", r"'a-b' is not a function name"),
         ("a/b:build", r"'a/b' is neither a FILE.py nor a module name$"),
-        ("mine.py:biuld", r"biuld is not defined there; .* build$"),
+        ("mine.py:biuld", r"mine.py has no function biuld; did you mean build\? \(.*: build, small\)$"),
+        ("mine.py:other", r"mine.py has no function other; .*: build, small$"),
+        ("mine.py:main", r"mine.py has no function main; "),
+        ("empty.py:build", r"empty.py has no function build; .*: none$"),
         ("torn.py:build", r"^torn.py:2: invalid syntax: def build\(:$"),
     ],
 )
 def test_what_can_be_seen_without_running_is_refused_before_the_launch(reference: str, message: str) -> None:
-    Path("mine.py").write_text("def build(): pass\n")
+    Path("mine.py").write_text(_SEVERAL)
+    Path("empty.py").write_text("")
     Path("torn.py").write_text("import torch\ndef build(:\n    pass\n")
     card = cards.card("workloads", reference)
     assert card is Custom

@@ -40,6 +40,7 @@ def main() -> None:
     position.enter(RankStage.TEARDOWN)
     fault.at_stage("teardown")
     position.enter(RankStage.DONE)
+    fault.at_stage("exit")
 
 
 def _wait_for_peers(peers: Heartbeats, ranks: int, arrived: Callable[[Beat], bool]) -> None:

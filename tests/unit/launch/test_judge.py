@@ -31,15 +31,18 @@ def test_equal_parameters_are_ok_and_the_records_are_kept() -> None:
     assert outcome.records == records
 
 
-def test_a_loss_that_is_no_number_names_rank_and_step_with_the_warm_up_counted() -> None:
-    bad = {"parameter_checksum": "a", "first_bad_loss_step": 4}
+def test_a_loss_that_is_no_number_names_rank_and_step() -> None:
+    bad = {"parameter_checksum": "a", "first_step_with_bad_loss": 7}
     outcome = judge(_trial(), _records({"parameter_checksum": "a"}, bad))
     assert (outcome.status, outcome.rank, outcome.step) == ("invalid", 1, 7)
     assert outcome.reason == "the loss of rank 1 is not finite at step 7"
 
 
-def test_the_first_measured_step_can_be_the_bad_one() -> None:
-    assert judge(_trial(), _records({"first_bad_loss_step": 0})).step == 3
+def test_the_rank_that_had_it_first_is_named_also_in_the_warm_up() -> None:
+    records = _records({"first_step_with_bad_loss": 1}, {"first_step_with_bad_loss": 0})
+    outcome = judge(_trial(), records)
+    assert (outcome.status, outcome.rank, outcome.step) == ("invalid", 1, 0)
+    assert outcome.reason == "the loss of rank 1 is not finite at step 0 (a warm-up step)"
 
 
 def test_different_parameters_are_invalid() -> None:
@@ -51,7 +54,10 @@ def test_different_parameters_are_invalid() -> None:
 def test_without_communication_parameters_may_differ_but_losses_must_be_finite() -> None:
     apart = _records({"parameter_checksum": "a"}, {"parameter_checksum": "b"})
     assert judge(_trial(without_communication=True), apart).status == "ok"
-    assert judge(_trial(without_communication=True), _records({"first_bad_loss_step": 1})).status == "invalid"
+    assert (
+        judge(_trial(without_communication=True), _records({"first_step_with_bad_loss": 1})).status
+        == "invalid"
+    )
 
 
 def _recorded(world_size: int = 2, **ablations: bool) -> Trial:

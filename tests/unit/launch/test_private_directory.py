@@ -1,11 +1,13 @@
 """The ranks' shared directory: readable by us alone, gone afterwards, leftovers of the dead removed."""
 
+import errno
 import fcntl
 import os
 import stat
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +112,49 @@ def test_without_shared_memory_tmpdir_and_then_the_run_folder_serve(
         assert path.parent == fallback
     with pytest.raises(CannotRun, match="temporary files cannot be created"), private_directory(refused):
         pass
+
+
+def _let_be_full(monkeypatch: pytest.MonkeyPatch, *full: Path) -> None:
+    """Directories in which files can be made and cannot grow, as in a full /dev/shm."""
+    make = tempfile.mkstemp
+
+    def mkstemp(**options: Any) -> tuple[int, str]:
+        descriptor, name = make(**options)
+        if any(Path(name).is_relative_to(directory) for directory in full):
+            os.close(descriptor)
+            descriptor = os.open("/dev/full", os.O_WRONLY)
+        return descriptor, name
+
+    monkeypatch.setattr(tempfile, "mkstemp", mkstemp)
+
+
+def test_where_shared_memory_is_full_tmpdir_and_then_the_run_folder_serve(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, fallback = tmp_path / "temporary", tmp_path / "run"
+    temporary.mkdir()
+    fallback.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    _let_be_full(monkeypatch, memory)
+    with private_directory(fallback) as path:
+        assert path.parent == temporary
+        assert list(path.iterdir()) == []
+    _let_be_full(monkeypatch, memory, temporary)
+    with private_directory(fallback) as path:
+        assert path.parent == fallback
+    _let_be_full(monkeypatch, tmp_path)
+    with pytest.raises(CannotRun, match="temporary files cannot be created"), private_directory(fallback):
+        pass
+    assert [*memory.iterdir(), *temporary.iterdir(), *fallback.iterdir()] == []
+
+
+def test_a_full_shared_directory_is_an_error_because_all_ranks_must_use_the_same(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _let_be_full(monkeypatch, memory)
+    with pytest.raises(CannotRun, match=os.strerror(errno.ENOSPC)), shared_directory("77.0.0"):
+        pass
+    assert list(memory.iterdir()) == []
 
 
 def test_processes_of_one_host_find_the_same_directory_until_the_last_has_left(memory: Path) -> None:

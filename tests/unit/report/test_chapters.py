@@ -22,6 +22,7 @@ from scalescope.report.chapters import (
     steps,
     timeline,
     trials,
+    verdict,
 )
 from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
@@ -134,8 +135,31 @@ def test_a_section_without_a_title_has_the_name_of_its_run_once() -> None:
     run = make_run(make_trials(), 1)
     runs = [AnalyzedRun(run, label=name) for name in ("a", "a", "b")]
     sections = [Section(lines=("line",))] * 3
-    assert [part.title for part in titled_by_run(zip(runs, sections, strict=True))] == ["a", None, "b"]
-    assert [part.title for part in titled_by_run(zip(runs[:2], sections, strict=False))] == [None, None]
+    both = report_input(run, dataclasses.replace(run, path=Path("other")))
+    assert [part.title for part in titled_by_run(both, zip(runs, sections, strict=True))] == ["a", None, "b"]
+    single = titled_by_run(report_input(run), zip(runs[:2], sections, strict=False))
+    assert [part.title for part in single] == [None, None]
+
+
+def test_a_waterfall_of_a_combined_report_names_its_run_even_where_it_is_the_only_one() -> None:
+    explained = make_run(make_trials(world_size=[1, 2], batch_size=16, explained=True), 2)
+    other = dataclasses.replace(make_run(make_trials(), 1), path=Path("other"))
+    chapter = verdict.chapter(report_input(dataclasses.replace(explained, path=Path("mine")), other))
+    assert chapter is not None
+    assert [part.title.startswith("mine: ") for part in chapter.figures] == [True]
+    assert (chapter.sections[1].title or "").startswith("mine: ")
+
+
+def test_every_kind_of_launch_has_its_own_name() -> None:
+    made = make_trials(world_size=[2], batch_size=16, num_workers=1, explained=True)
+    others = make_trials(world_size=[2], batch_size=16, optimizer=["sgd", "adamw"])
+    run = make_run([*made, *others], 1)
+    chapter = trials.chapter(report_input(run))
+    assert chapter is not None and chapter.sections[0].table is not None
+    named = {row[1]: row[3] for row in chapter.sections[0].table.rows}
+    assert len(set(named.values())) == len(named) == len({trial.trial_id for trial in (*made, *others)})
+    assert any(name.endswith("no communication, preloaded input") for name in named.values())
+    assert any(name.endswith("batch 16, preloaded input") for name in named.values())
 
 
 def test_a_line_of_speedups_starts_at_its_baseline() -> None:
@@ -237,3 +261,19 @@ def _profile(trial: Trial, step: TracedStep) -> TraceProfile:
         trial=trial, files={}, ranks=ranks, unread={}, untraced_step_s=None, traced_step_s=0.1,
         ddp_overlap=None, bucket_bytes=None,
     )  # fmt: skip
+
+
+def test_disturbed_launches_are_marked_and_repeated_ones_are_listed() -> None:
+    busy = {"load": {"cores": 2, "other_cores": 1.5, "rank_waits": [0.5]}}
+    run = make_run(make_trials(), 2)
+    first, second = run.results
+    disturbed = dataclasses.replace(first, telemetry=busy)
+    run = dataclasses.replace(
+        run,
+        results=(first, dataclasses.replace(second, telemetry=busy)),
+        replaced=(disturbed,),
+    )
+    chapter = trials.chapter(report_input(run))
+    assert chapter is not None and chapter.sections[0].table is not None
+    listed = [(row[2], row[4]) for row in chapter.sections[0].table.rows]
+    assert listed == [("0", "ok"), ("1", "ok, disturbed"), ("0", "ok, disturbed and repeated")]

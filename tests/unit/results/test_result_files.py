@@ -41,6 +41,24 @@ def test_lines_are_appended_one_by_one(tmp_path: Path) -> None:
     assert path.read_bytes().endswith(b"\n")
 
 
+def test_broken_characters_are_spelled_out(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    append_line(path, {"reason": "no file \udcff.bin", "notes": ["\ud800", "ü 🙂"]})
+    write_atomically(tmp_path / "run.json", to_text({"reason": "\udcff"}))
+    write_atomically(tmp_path / "report.txt", "no file \udcff.bin ü")
+    assert json.loads(path.read_text()) == {"reason": "no file \\udcff.bin", "notes": ["\\ud800", "ü 🙂"]}
+    assert read_json(tmp_path / "run.json") == {"reason": "\\udcff"}
+    assert (tmp_path / "report.txt").read_text(encoding="utf-8") == "no file \\udcff.bin ü"
+
+
+def test_lines_that_earlier_versions_stored_with_broken_characters_are_read(tmp_path: Path) -> None:
+    result = make_result(status="failed", reason="no file \udcff.bin 🙂")
+    (tmp_path / "trials.jsonl").write_text(json.dumps(to_json(result)) + "\n")
+    run = load_run(tmp_path)
+    assert run.warnings == ()
+    assert [stored.reason for stored in run.results] == ["no file \\udcff.bin 🙂"]
+
+
 def test_half_a_line_does_not_swallow_the_next(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     path.write_bytes(b'{"a":1}\n{"half":')

@@ -45,7 +45,7 @@ def test_other_events_are_no_transfers(name: str) -> None:
 
 
 def test_every_rank_and_launch_has_a_trace_of_its_own() -> None:
-    assert trace_name("abc", 1, 23) == "traces/abc-1-23.json.gz"
+    assert trace_name("abc", 1, 23) == "traces/abc-1-23.pt.trace.json.gz"
 
 
 def test_the_parts_of_a_step_have_names_of_their_own() -> None:

@@ -15,17 +15,17 @@ _IGNORED = LENGTH | {"warmup_steps", "lr", "stand_in"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run's row, and what it delivers less than the first run, in ranks' worth of speed."""
+    """One run's row, and what it delivers less than the first run of its group, in ranks' worth of speed."""
 
     run: int  # its number among the runs
     row: ScalingRow
-    behind: float | None
-    behind_by_exposed: float | None
+    behind: float | None = None
+    behind_by_exposed: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroup:
-    """The same job on the same number of ranks in several runs, the first run's row first."""
+    """The same job on the same number of ranks in several runs, in the order of the runs."""
 
     members: tuple[RunRow, ...]
 
@@ -34,20 +34,27 @@ class JobGroup:
         return self.members[0].row
 
 
-def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> tuple[JobGroup, ...]:
-    """All rows of the first run that another run has as well."""
-    placed = [(number, row) for number, rows in enumerate(runs) for row in rows]
-    groups = []
-    done: set[str] = set()
-    for first in runs[0] if runs else ():
-        job = _job_of(first.trial)
-        if job in done:
-            continue
-        done.add(job)
-        same = [(number, row) for number, row in placed if _job_of(row.trial) == job]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedRows:
+    """All rows of all runs: those that several runs have, and those that a single run has."""
+
+    groups: tuple[JobGroup, ...]
+    alone: tuple[RunRow, ...]
+
+
+def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> MatchedRows:
+    """Group the rows of all runs by their job, in the order in which jobs appear."""
+    jobs: dict[str, list[tuple[int, ScalingRow]]] = {}
+    for number, rows in enumerate(runs):
+        for row in rows:
+            jobs.setdefault(_job_of(row.trial), []).append((number, row))
+    groups, alone = [], []
+    for same in jobs.values():
         if len({number for number, _ in same}) > 1:
             groups.append(JobGroup(members=tuple(_run_row(number, row, same[0][1]) for number, row in same)))
-    return tuple(groups)
+        else:
+            alone += [RunRow(run=number, row=row) for number, row in same]
+    return MatchedRows(groups=tuple(groups), alone=tuple(alone))
 
 
 def _job_of(trial: Trial) -> str:
@@ -59,7 +66,7 @@ def _job_of(trial: Trial) -> str:
 def _run_row(number: int, row: ScalingRow, first: ScalingRow) -> RunRow:
     """Losses of a waterfall add up to what is not delivered, so their differences do as well."""
     if row is first:
-        return RunRow(run=number, row=row, behind=None, behind_by_exposed=None)
+        return RunRow(run=number, row=row)
     return RunRow(
         run=number,
         row=row,

@@ -3,11 +3,16 @@
 plain on one rank → inside the wrapper → N ranks that send nothing → the slowest of them in each step → full
 training; strong scaling has the smaller batch before all that, and a loader's input comes last. The
 differences of step times telescope, so terms and delivered speed add up to N.
+
+`Waterfall.segments` is the bar that is drawn of it. Figure, table, sentence and JSON are all made of these
+segments, so they cannot disagree.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.culprit import Straggler, find_culprit
@@ -28,6 +33,14 @@ STRAGGLERS = "stragglers"
 EXPOSED = "exposed communication"
 INPUT = "input"
 TERMS = (SMALLER_BATCH, WRAPPER, CONTENTION, STRAGGLERS, EXPOSED, INPUT)
+DELIVERED = "delivered"
+NOT_SIGNIFICANT = "not significant"
+NOT_SEPARATED = "not separated"
+
+# not_significant: the interval includes zero. no_interval: too few launches for one. not_measured: the rest
+# that is left for terms that are unknown.
+Significance = Literal["significant", "not_significant", "no_interval", "not_measured"]
+_ROUNDING = 1e-9  # of all ranks; less is the rounding of sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +51,27 @@ class Term:
     time_s: Estimate | None
     lost: Estimate | None
     reason: str | None = None  # why it is unknown
+
+    @property
+    def significance(self) -> Significance:
+        if self.lost is None:
+            return "not_measured"
+        if self.lost.low is None or self.lost.high is None:
+            return "no_interval"
+        return "not_significant" if self.lost.low <= 0.0 <= self.lost.high else "significant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of the drawn bar, in ranks' worth of speed: right of zero where it counts for the ranks, left
+    of zero where it is negative."""
+
+    name: str  # delivered, a term, not significant, or not separated
+    terms: tuple[str, ...]  # what it holds; empty for what is delivered
+    value: float
+    begin: float
+    end: float
+    significance: Significance | None  # None for what is delivered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +98,59 @@ class Waterfall:
     def term(self, name: str) -> Term | None:
         return next((term for term in self.terms if term.name == name), None)
 
+    def terms_that_are(self, significance: Significance) -> tuple[Term, ...]:
+        return tuple(term for term in self.terms if term.significance == significance)
+
+    @property
+    def not_separated(self) -> float:
+        """What is left for the terms that are unknown, together, in ranks' worth of speed."""
+        return self.unexplained_s * self.ranks / self.step_s
+
     @property
     def largest(self) -> Term | None:
-        """The term that costs most; None where nothing is lost or nothing is known."""
-        known = [term for term in self.terms if term.lost is not None and term.lost.value > 0.0]
+        """The term that costs most; None where nothing is lost for sure, or nothing is known."""
+        known = [
+            term
+            for term in (*self.terms_that_are("significant"), *self.terms_that_are("no_interval"))
+            if term.lost is not None and term.lost.value > 0.0
+        ]
         return max(known, key=lambda term: term.lost.value if term.lost else 0.0, default=None)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The bar as it is drawn: what is right of zero minus what is left of zero is N."""
+        parts: list[tuple[str, tuple[str, ...], float, Significance | None]] = [
+            (DELIVERED, (), self.delivered, None)
+        ]
+        together = self.terms_that_are("not_significant")
+        parts += [
+            (term.name, (term.name,), term.lost.value, term.significance)
+            for term in self.terms
+            if term.lost is not None and term not in together
+        ]
+        if together:
+            names = tuple(term.name for term in together)
+            value = math.fsum(term.lost.value for term in together if term.lost is not None)
+            parts.append((NOT_SIGNIFICANT, names, value, "not_significant"))
+        unknown = tuple(term.name for term in self.terms_that_are("not_measured"))
+        if unknown or abs(self.not_separated) > _ROUNDING * self.ranks:
+            parts.append((NOT_SEPARATED, unknown, self.not_separated, "not_measured"))
+        return _laid_out(parts)
+
+
+def _laid_out(
+    parts: Sequence[tuple[str, tuple[str, ...], float, Significance | None]],
+) -> tuple[Segment, ...]:
+    """Positive parts one after the other from zero to the right, negative ones from zero to the left."""
+    segments = []
+    left = right = 0.0
+    for name, terms, value, significance in parts:
+        begin, end = (left + value, left) if value < 0.0 else (right, right + value)
+        left, right = min(left, begin), max(right, end)
+        segments.append(
+            Segment(name=name, terms=terms, value=value, begin=begin, end=end, significance=significance)
+        )
+    return tuple(segments)
 
 
 def waterfall_of(configuration: Configuration, by_trial: Mapping[str, Configuration]) -> Waterfall | None:

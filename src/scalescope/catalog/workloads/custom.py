@@ -2,12 +2,15 @@
 
 import ast
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalescope.catalog.setting import nearest
 from scalescope.catalog.traits import WorkloadTraits
 from scalescope.errors import BadInput
 
+ARGUMENTS = ("rank", "world_size", "batch_size", "device")  # what a workload may ask for
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -67,18 +70,41 @@ def _syntax_problem(source: str, error: SyntaxError | ValueError) -> str:
 
 
 def _check_defined(reference: str, function: str, tree: ast.Module) -> None:
-    """Name the functions that are there when the wanted one is not."""
+    """Refuse a function that the file does not have."""
     defined = [node.name for node in tree.body if isinstance(node, _DEFINITIONS)]
     loose = [node for node in tree.body if not isinstance(node, _DEFINITIONS)]
     if function in defined or any(_may_bind(node, function) for node in loose):
         return
-    known = ", ".join(defined) or "none"
-    raise BadInput(f"workload {reference}: {function} is not defined there; functions defined: {known}")
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    workloads = [node.name for node in functions if _can_be_called(node)]
+    raise missing_function(reference, [node.name for node in functions], workloads)
+
+
+def missing_function(reference: str, functions: Iterable[str], workloads: Iterable[str]) -> BadInput:
+    """The error for a function that is not there: the closest one, and what could be a workload."""
+    source, _, function = reference.rpartition(":")
+    meant = nearest(function, functions)
+    known = f"functions that could be workloads: {', '.join(workloads) or 'none'}"
+    hint = f"{meant} ({known})" if meant else f"; {known}"
+    return BadInput(f"workload {reference}: {source} has no function {function}{hint}")
+
+
+def _can_be_called(function: ast.FunctionDef) -> bool:
+    """Whether a function requires no more than what a workload is given."""
+    plain = [*function.args.posonlyargs, *function.args.args]
+    required = plain[: len(plain) - len(function.args.defaults)]
+    keywords = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+    required += [argument for argument, default in keywords if default is None]
+    return {argument.arg for argument in required} <= set(ARGUMENTS)
 
 
 def _may_bind(node: ast.stmt, name: str) -> bool:
     """Whether a statement might bring the name, by assignment, import or a definition inside it."""
-    names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+    names = {
+        child.id
+        for child in ast.walk(node)
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)
+    }
     names |= {child.name for child in ast.walk(node) if isinstance(child, _DEFINITIONS)}
     aliases = {child.asname or child.name for child in ast.walk(node) if isinstance(child, ast.alias)}
     return name in names | aliases or "*" in aliases

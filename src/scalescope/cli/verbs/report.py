@@ -14,12 +14,16 @@ import click
     "--out", type=click.Path(path_type=Path), help="Where to write. [default: the run, or ROOT/report]"
 )
 @click.option("--datasets", multiple=True, metavar="NAME[,...]", help="Only these data sets.")
+@click.option("--figures", is_flag=True, help="Also write every figure as PNG, SVG and PDF.")
 @click.option(
-    "--format", "formats", metavar="NAME[,...]", help="html, figures, csv, tex, md, txt, json. [default: all]"
+    "--format",
+    "formats",
+    metavar="NAME[,...]",
+    help="html, figures, csv, tex, md, txt, json. [default: all but figures]",
 )
 @click.option("--title", help="Of the page.")
 @click.option("--by", metavar="SETTING", help="Overlay the values of a setting: strategy, precision ...")
-@click.option("--width", default="page", help="Of figures: column or page. [default: page]")
+@click.option("--width", default="page", help="Of figure files: column or page. [default: page]")
 @click.option(
     "--skip-epochs", type=click.IntRange(0), default=0, help="First epochs left out of epoch curves."
 )
@@ -31,17 +35,18 @@ import click
 )
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 def command(roots: tuple[Path, ...], **arguments: Any) -> None:
-    """Make a page, figures and tables of stored runs (default: all under runs/).
+    """Make a page and tables of stored runs (default: all under runs/).
 
-    A folder is searched for runs. Nothing is measured and torch is not needed. Example:
+    The page holds its figures; --figures writes them as files as well. A folder is searched for runs. Nothing
+    is measured and torch is not needed. Example:
 
       scalescope report runs/ --out report
     """
-    from scalescope.studies.report import FORMATS, PAGE, ReportOptions, report
+    from scalescope.studies.report import DEFAULT_FORMATS, FIGURES, PAGE, ReportOptions, report
 
-    formats = arguments["formats"]
+    formats = DEFAULT_FORMATS if arguments["formats"] is None else _names([arguments["formats"]])
     options = ReportOptions(
-        formats=FORMATS if formats is None else _names([formats]),
+        formats=(*formats, FIGURES) if arguments["figures"] else formats,
         title=arguments["title"],
         datasets=_names(arguments["datasets"]),
         skip_epochs=arguments["skip_epochs"],

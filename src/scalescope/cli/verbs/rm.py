@@ -19,7 +19,7 @@ def command(runs: tuple[Path, ...], yes: bool) -> None:
       scalescope rm runs/20260131-101500-train
     """
     from scalescope.report.numbers import counted, data_size
-    from scalescope.report.render.terminal import printable
+    from scalescope.results.printable import printable
     from scalescope.studies.runs.removing import removable, remove, size_bytes
 
     paths = removable(runs)

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import combined_machine, differences
 from scalescope.experiment.trial import Trial
+from scalescope.interpreter import python_module
 from scalescope.launch.attached.leader import Leader
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.culprit import RankFailure, find_culprit
@@ -76,7 +76,7 @@ def _worker_variables(
 
 
 def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "scalescope.worker.process.attached", str(os.getpid())]
+    command = python_module("scalescope.worker.process.attached", str(os.getpid()))
     return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **variables})
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from scalescope.errors import CannotRun
+from scalescope.interpreter import python_module
 
 _TOOLS = ("ip", "tc", "nsenter", "unshare")
 _LIMIT_S = 10.0
@@ -83,7 +84,7 @@ def check_possible() -> None:
 def _hold_namespace() -> "subprocess.Popen[bytes]":
     command = ["unshare", "--net", "sleep", "infinity"]
     return subprocess.Popen(
-        [sys.executable, "-m", "scalescope.parent_death", str(os.getpid()), *command],
+        python_module("scalescope.parent_death", str(os.getpid()), *command),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

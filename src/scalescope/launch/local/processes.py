@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scalescope.errors import CannotRun
+from scalescope.interpreter import python_module
 from scalescope.results.rank_job import RankJob
 
 _ZYGOTE_START_LIMIT_S = 300.0
@@ -48,10 +49,16 @@ class FreshSpawner:
     def start(self, job: RankJob, environment: dict[str, str], log: Path) -> RankProcess:
         job = dataclasses.replace(job, parent=os.getpid())
         job_file = self._directory / f"job-{job.rank}.json"
-        job_file.write_text(job.to_text(), encoding="utf-8")
+        try:
+            job_file.write_text(job.to_text(), encoding="utf-8")
+            return self._start(job_file, environment, log)
+        except OSError as error:
+            raise SpawnFailed(f"a rank could not be started: {error.strerror}") from None
+
+    def _start(self, job_file: Path, environment: dict[str, str], log: Path) -> RankProcess:
         with log.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "scalescope.worker.process.main", str(job_file)],
+                python_module("scalescope.worker.process.main", str(job_file)),
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -74,7 +81,7 @@ class Zygote:
         # One BLAS thread: a thread alive at the fork would be missing in the children.
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "scalescope.worker.process.zygote", str(os.getpid())],
+            python_module("scalescope.worker.process.zygote", str(os.getpid())),
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -4,12 +4,12 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from scalescope.errors import CannotRun
+from scalescope.interpreter import python_module
 from scalescope.launch.private_directory import private_directory
 
 _PROGRAM = "nvidia-cuda-mps-control"
@@ -29,7 +29,7 @@ class SplitGpu:
         (self._directory / "pipe").mkdir()
         (self._directory / "log").mkdir()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "scalescope.parent_death", str(os.getpid()), _PROGRAM, "-f"],
+            python_module("scalescope.parent_death", str(os.getpid()), _PROGRAM, "-f"),
             env={**os.environ, **self._mps_variables(), "CUDA_VISIBLE_DEVICES": self._gpu},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -130,8 +130,7 @@ class Supervisor:
 
     def _failure(self) -> Outcome:
         self._settle()
-        lost = [rank for rank in range(len(self._ranks)) if self._lost(rank)]
-        rank = find_culprit(map(self._rank_failure, lost)).rank
+        rank = find_culprit(map(self._rank_failure, self._failed_ranks())).rank
         error = self._ranks[rank].record().get("error") or {}
         step = self._step(rank)
         where = "" if step is None else f" at step {step}"
@@ -148,6 +147,14 @@ class Supervisor:
             log=str(self._ranks[rank].log),
             records=self._records(),
         )
+
+    def _failed_ranks(self) -> list[int]:
+        """The ranks that were lost, and those that recorded an error and then did not exit."""
+        return [
+            rank
+            for rank, process in enumerate(self._ranks)
+            if self._lost(rank) or process.record().get("state") == "failed"
+        ]
 
     def _settle(self) -> None:
         deadline = time.monotonic() + _SETTLE_S
@@ -177,9 +184,9 @@ class Supervisor:
     def _overdue(self) -> Outcome | None:
         now = time.monotonic()
         for rank in self._ranks:
-            if rank.exit_code is not None or rank.stage == RankStage.DONE:
+            if rank.exit_code is not None:
                 continue
-            if rank.stage == RankStage.TEARDOWN:
+            if rank.stage >= RankStage.TEARDOWN:  # also once it is done: it may block while it exits
                 if self._all_leaving() and now - self._last_to_leave() > self._limits.teardown_timeout:
                     return self._teardown_hang()
             elif now - self._waiting_since(rank) > self._time_limit_s(rank):
@@ -219,6 +226,8 @@ class Supervisor:
         return Outcome(status="ok", records=self._records(), notes=[note])
 
     def _hang(self, now: float) -> Outcome:
+        if self._failed_ranks():  # it blocks while it writes to its log; its error is what matters
+            return self._failure()
         idle_s = now - min(rank.moved_at for rank in self._ranks)
         stopped = [number for number, rank in enumerate(self._ranks) if is_stopped(rank.process.pid)]
         hung = find_hung_ranks([rank.position for rank in self._ranks], stopped)

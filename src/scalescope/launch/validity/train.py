@@ -8,12 +8,16 @@ from scalescope.results.result import RankRecord
 
 def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
     """Losses must be finite, and parameters equal on all ranks."""
-    for record in records:
-        bad = record.counters.get("first_bad_loss_step")
-        if bad is not None:
-            step = trial.warmup_steps + int(bad)
-            reason = f"the loss of rank {record.rank} is not finite at step {step}"
-            return Outcome(status="invalid", reason=reason, rank=record.rank, step=step, records=records)
+    bad_steps = [
+        (int(step), record.rank)
+        for record in records
+        if (step := record.counters.get("first_step_with_bad_loss")) is not None
+    ]
+    if bad_steps:
+        step, rank = min(bad_steps)  # gradients carry it to the other ranks, a step later
+        when = " (a warm-up step)" if step < trial.warmup_steps else ""
+        reason = f"the loss of rank {rank} is not finite at step {step}{when}"
+        return Outcome(status="invalid", reason=reason, rank=rank, step=step, records=records)
     sums = {record.counters.get("parameter_checksum") for record in records}
     if len(sums) > 1 and not has_ablation(trial, NO_COMM):
         reason = "the ranks' parameters differ after training"

@@ -21,10 +21,16 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         title="Collective bandwidth",
         order=50,
         sections=titled_by_run(
-            (analyzed, section) for analyzed in analyzed_runs for section in communication_brief(analyzed.run)
+            report_input,
+            (
+                (analyzed, section)
+                for analyzed in analyzed_runs
+                for section in communication_brief(analyzed.run)
+            ),
         ),
         figures=titled_by_run(
-            (analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(analyzed_runs[:_MOST])
+            report_input,
+            ((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(analyzed_runs[:_MOST])),
         ),
     )
 
@@ -48,11 +54,11 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
         alt=f"Lines of bus bandwidth and time by message size for {', '.join(shown)}.",
         panels=(
             Panel(
-                kind="lines", x_label="message size", x_in_bytes=True, y_label="bus bandwidth, GB/s",
+                kind="lines", x_label="message size", x_in_bytes=True, y_label="mean bus bandwidth, GB/s",
                 series=(*bandwidth, *published), x_log=True, y_log=True,
             ),
             Panel(
-                kind="lines", x_label="message size", x_in_bytes=True, y_label="time, ms",
+                kind="lines", x_label="message size", x_in_bytes=True, y_label="mean time, ms",
                 series=tuple(times), x_log=True, y_log=True,
             ),
         ),
@@ -62,13 +68,13 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
 
 
 def _series(label: str, rows: list[CollectiveRow], *, bandwidth: bool) -> Series:
-    """The faster of in-place and out-of-place at every size."""
+    """The faster of in-place and out-of-place at every size; both values are means, as in nccl-tests."""
     best: dict[int, CollectiveRow] = {}
     for row in rows:
-        if row.size_bytes not in best or row.median_s < best[row.size_bytes].median_s:
+        if row.size_bytes not in best or row.time_s < best[row.size_bytes].time_s:
             best[row.size_bytes] = row
     ordered = [best[size] for size in sorted(best)]
-    values = [row.busbw_bytes_per_s / _GB if bandwidth else row.median_s * 1e3 for row in ordered]
+    values = [row.busbw_bytes_per_s / _GB if bandwidth else row.time_s * 1e3 for row in ordered]
     return Series(label=label, x=tuple(float(row.size_bytes) for row in ordered), y=tuple(values))
 
 

@@ -15,7 +15,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     diagnosed = [analyzed for analyzed in others if analyzed.diagnosis.findings]
     analyzed_runs = [*report_input.scaling_runs, *diagnosed][:_MOST]
     sections = titled_by_run(
-        (analyzed, section) for analyzed in analyzed_runs for section in _sections(analyzed)
+        report_input, ((analyzed, section) for analyzed in analyzed_runs for section in _sections(analyzed))
     )
     if not sections:
         return None

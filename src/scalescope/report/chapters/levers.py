@@ -19,9 +19,12 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         if (tuning := _tuning(analyzed))
     ]
     figures = titled_by_run(
-        (analyzed, figure)
-        for number, (analyzed, tuning) in enumerate(tunings)
-        if (figure := _figure(analyzed, tuning, number))
+        report_input,
+        (
+            (analyzed, figure)
+            for number, (analyzed, tuning) in enumerate(tunings)
+            if (figure := _figure(analyzed, tuning, number))
+        ),
     )
     if not tunings:
         return None

@@ -20,14 +20,18 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     if not analyzed_runs:
         return None
     figures = titled_by_run(
-        (analyzed, figure)
-        for analyzed in analyzed_runs
-        for group in memory_groups(analyzed.run)
-        if (figure := _figure(analyzed, group))
+        report_input,
+        (
+            (analyzed, figure)
+            for analyzed in analyzed_runs
+            for group in memory_groups(analyzed.run)
+            if (figure := _figure(analyzed, group))
+        ),
     )
     named = tuple(_named(figure, number) for number, figure in enumerate(figures[:_MOST]))
     sections = titled_by_run(
-        (analyzed, section) for analyzed in analyzed_runs for section in memory_sections(analyzed.run)
+        report_input,
+        ((analyzed, section) for analyzed in analyzed_runs for section in memory_sections(analyzed.run)),
     )
     return Chapter(name="memory", title="Memory per rank", order=80, sections=sections, figures=named)
 

@@ -30,10 +30,13 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         name="scaling",
         title="Scaling",
         order=30,
-        sections=titled_by_run((analyzed, _section(analyzed)) for analyzed in analyzed_runs),
+        sections=titled_by_run(report_input, ((analyzed, _section(analyzed)) for analyzed in analyzed_runs)),
         figures=titled_by_run(
-            (analyzed, _figure(analyzed, number, report_input.by))
-            for number, analyzed in enumerate(analyzed_runs)
+            report_input,
+            (
+                (analyzed, _figure(analyzed, number, report_input.by))
+                for number, analyzed in enumerate(analyzed_runs)
+            ),
         ),
     )
 
@@ -130,6 +133,7 @@ def speedup_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
         y_label=f"speedup over {counted(least, 'rank')}",
         series=(*series, ideal),
         x_log=True,
+        y_log=True,
     )
 
 

@@ -33,10 +33,15 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         title="Timeline of one step",
         order=70,
         sections=titled_by_run(
-            (analyzed, section) for analyzed in analyzed_runs for section in profile_sections(analyzed.run)
+            report_input,
+            ((analyzed, section) for analyzed in analyzed_runs for section in profile_sections(analyzed.run)),
         ),
         figures=titled_by_run(
-            (analyzed, _figure(analyzed, profile, number)) for number, (analyzed, profile) in enumerate(drawn)
+            report_input,
+            (
+                (analyzed, _figure(analyzed, profile, number))
+                for number, (analyzed, profile) in enumerate(drawn)
+            ),
         ),
     )
 

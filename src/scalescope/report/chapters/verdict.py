@@ -1,7 +1,13 @@
 """Verdict: each run in one sentence, and what its lost speed is lost to."""
 
 from scalescope.analysis.scaling.rows import ScalingRow
-from scalescope.analysis.scaling.waterfall import TERMS, Waterfall
+from scalescope.analysis.scaling.waterfall import (
+    DELIVERED,
+    NOT_SEPARATED,
+    NOT_SIGNIFICANT,
+    TERMS,
+    Waterfall,
+)
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.performance import headline
@@ -12,6 +18,7 @@ from scalescope.report.section import Section
 _MOST = 3  # runs with a waterfall each
 _MOST_LINES = 12  # sentences; the rest is folded
 _MOST_BARS = 24  # of those that lose most
+_GAINS = "Left of zero: negative terms. What is right of zero minus what is left of it is N."
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
@@ -30,9 +37,12 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     details = (*sentences[_MOST_LINES:], *(nothing if sentences else ()))
     drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
     sections = titled_by_run(
-        (analyzed, section) for analyzed in drawn for section in waterfall_sections(analyzed.rows)
+        report_input,
+        ((analyzed, section) for analyzed in drawn for section in waterfall_sections(analyzed.rows)),
     )
-    figures = titled_by_run((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(drawn))
+    figures = titled_by_run(
+        report_input, ((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(drawn))
+    )
     return Chapter(
         name="verdict",
         title="Summary",
@@ -55,44 +65,62 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     everything = _waterfalls(analyzed)
     shown = sorted(everything, key=lambda pair: -pair[1].lost)[:_MOST_BARS]
     shown.sort(key=everything.index)
-    names = tuple(f"{row.ranks} ranks, batch {row.batch:,}" for row, _ in shown)
-    places = tuple(float(row_number) for row_number in range(len(shown)))
-    delivered = Series(
-        label="delivered", colour=0, x=places, y=tuple(waterfall.delivered for _, waterfall in shown)
-    )
-    terms = [_term(name, number, shown) for number, name in enumerate(TERMS, start=1)]
+    panel = waterfall_panel(shown)
     modes = sorted({row.trial.mode for row, _ in shown})
-    panel = Panel(
-        kind="stacked",
-        x_label="speed, in multiples of one rank",
-        y_label="",
-        series=(delivered, *(term for term in terms if any(value > 0.0 for value in term.y))),
-        names=names,
-    )
+    gains = any(part.begin < 0.0 for _, waterfall in shown for part in waterfall.segments)
     worst = max(shown, key=lambda pair: pair[1].lost)[1]
     largest = worst.largest
     most = "" if largest is None else f" The largest loss is {largest.name}."
     return Figure(
         name="waterfall" if number == 0 else f"waterfall_{number + 1}",
         title=f"Delivered and lost speed of N ranks ({' and '.join(modes)} scaling)",
-        alt=f"Bars of delivered and lost speed for {', '.join(names)}.{most}",
+        alt=f"Bars of delivered and lost speed for {', '.join(panel.names)}.{most}",
         panels=(panel,),
         command=analyzed.command,
-        notes=notes_of([row.configuration for row, _ in shown]),
+        notes=(*((_GAINS,) if gains else ()), *notes_of([row.configuration for row, _ in shown])),
     )
 
 
-def _term(name: str, number: int, shown: list[tuple[ScalingRow, Waterfall]]) -> Series:
-    values: list[tuple[float, float, float | None, float | None]] = []
-    for row_number, (_, waterfall) in enumerate(shown):
-        term = waterfall.term(name)
-        if term is not None and term.lost is not None:
-            values.append((float(row_number), term.lost.value, term.lost.low, term.lost.high))
+def waterfall_panel(shown: list[tuple[ScalingRow, Waterfall]]) -> Panel:
+    """A bar per configuration, made of the segments of its waterfall."""
+    parts = (DELIVERED, *TERMS, NOT_SEPARATED, NOT_SIGNIFICANT)  # a colour each, the last one grey
+    series = [_series(part, colour, shown) for colour, part in enumerate(parts)]
+    ideal = Series(
+        label="N ranks",
+        role="ideal",
+        x=tuple(float(row_number) for row_number in range(len(shown))),
+        y=tuple(float(row.ranks) for row, _ in shown),
+    )
+    return Panel(
+        kind="stacked",
+        x_label="speed, in multiples of one rank",
+        y_label="",
+        series=(*(part for part in series if part.x), ideal),
+        names=tuple(_name(row, waterfall) for row, waterfall in shown),
+    )
+
+
+def _name(row: ScalingRow, waterfall: Waterfall) -> str:
+    single = waterfall.terms_that_are("no_interval")
+    return f"{row.ranks} ranks, batch {row.batch:,}{' (one launch, no intervals)' if single else ''}"
+
+
+def _series(part: str, colour: int, shown: list[tuple[ScalingRow, Waterfall]]) -> Series:
+    """One part of every bar that has it, where its segment begins."""
+    segments = [
+        (float(row_number), segment, waterfall.term(part))
+        for row_number, (_, waterfall) in enumerate(shown)
+        for segment in waterfall.segments
+        if segment.name == part
+    ]
+    intervals = [None if term is None else term.lost for _, _, term in segments]
     return Series(
-        label=name,
-        colour=number,
-        x=tuple(value[0] for value in values),
-        y=tuple(value[1] for value in values),
-        low=tuple(value[2] for value in values),
-        high=tuple(value[3] for value in values),
+        label=part,
+        colour=colour,
+        role="not significant" if part == NOT_SIGNIFICANT else "data",
+        x=tuple(row_number for row_number, _, _ in segments),
+        y=tuple(segment.value for _, segment, _ in segments),
+        begin=tuple(segment.begin for _, segment, _ in segments),
+        low=tuple(None if interval is None else interval.low for interval in intervals),
+        high=tuple(None if interval is None else interval.high for interval in intervals),
     )

@@ -77,18 +77,20 @@ def _pairs_by_trial(run: Run) -> list[tuple[tuple[PairRow, ...], list[str]]]:
 
 
 def verdict(rows: tuple[CollectiveRow, ...]) -> str:
-    """The best bandwidth and the latency of the collective that training uses most, over all ranks."""
+    """The best bandwidth and the latency of the collective that training uses most, over all ranks; both
+    are means, as in nccl-tests."""
     rows = tuple(row for row in rows if row.among == "all") or rows
     name = "all_reduce" if any(row.collective == "all_reduce" for row in rows) else rows[0].collective
     of_name = [row for row in rows if row.collective == name]
     best = max(of_name, key=lambda row: row.busbw_bytes_per_s)
     small = min((row for row in of_name if row.ranks == best.ranks), key=lambda row: row.size_bytes)
     ranks = f"{best.ranks} ranks{_nodes_text(best)}"
-    text = f"{name} over {ranks} takes {in_us_or_ms(small.median_s)} at {data_size(small.size_bytes)}"
+    text = f"{name} over {ranks} takes {in_us_or_ms(small.time_s)} at {data_size(small.size_bytes)}"
     if best.size_bytes:
         text += (
             f" and reaches {data_rate(best.busbw_bytes_per_s)} bus bandwidth at {data_size(best.size_bytes)}"
         )
+    text += " (mean over iterations)"
     waits = [row for row in of_name if (row.wait_s or 0.0) > 0.2 * row.median_s and row.last_rank is not None]
     if len(waits) > len(of_name) / 2:
         text += f"; ranks wait for rank {waits[-1].last_rank}"
@@ -332,8 +334,9 @@ def _details(rows: tuple[CollectiveRow, ...]) -> tuple[str, ...]:
         spread = "unknown" if row.variation is None else percent(row.variation)
         last = "" if row.last_rank is None else f", rank {row.last_rank} usually last"
         lines.append(
-            f"{row.collective} {data_size(row.size_bytes)} {variant}: median {in_us_or_ms(row.median_s)}, "
-            f"p95 {in_us_or_ms(row.quantile_s(0.95))}, p99 {in_us_or_ms(row.quantile_s(0.99))}, CV {spread}, "
+            f"{row.collective} {data_size(row.size_bytes)} {variant}: mean {in_us_or_ms(row.time_s)}, "
+            f"median {in_us_or_ms(row.median_s)}, p95 {in_us_or_ms(row.quantile_s(0.95))}, "
+            f"p99 {in_us_or_ms(row.quantile_s(0.99))}, CV {spread}, "
             f"transfer {in_us_or_ms(row.transfer_s)}, wait {in_us_or_ms(row.wait_s)}{last}"
         )
     return tuple(lines)

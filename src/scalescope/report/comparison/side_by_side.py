@@ -19,13 +19,16 @@ from scalescope.report.numbers import (
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings
 
+_MOST_ALONE = 8  # jobs of a run in a line; the JSON has all
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """The matched rows of several runs; `differences` are each run's to the first."""
+    """The rows of several runs, matched or `alone`; `differences` are each run's to the first."""
 
     runs: tuple[str, ...]
     groups: tuple[JobGroup, ...]
+    alone: tuple[RunRow, ...]
     differences: tuple[tuple[Difference, ...], ...]
     notes: tuple[str, ...] = ()
 
@@ -37,12 +40,13 @@ class SideBySide:
 
 
 def side_by_side_sections(sides: SideBySide) -> tuple[Section, ...]:
-    """The largest world size in a sentence, then all rows, then what differs."""
+    """The largest world size in a sentence, then all rows, then what a single run has, then what differs."""
     machines = "The hardware differs" if sides.other_machines else "The hardware is the same"
     no_verdict = f"{machines}; runs are shown side by side, without a verdict."
     return (
         Section(lines=(_sentence(sides), no_verdict, *sides.notes)),
         _table(sides),
+        *_alone(sides),
         *_differing(sides),
     )
 
@@ -61,7 +65,8 @@ def _sentence(sides: SideBySide) -> str:
     worst = max(group.members, key=lambda member: member.behind or 0.0)
     if worst.behind is None or worst.behind <= 0.0:
         return f"{where}: efficiency {shares}."
-    gap = f"{sides.runs[worst.run]} delivers {worst.behind:.2f} ranks' worth less than {sides.runs[0]}"
+    reference = sides.runs[group.members[0].run]
+    gap = f"{sides.runs[worst.run]} delivers {worst.behind:.2f} ranks' worth less than {reference}"
     if worst.behind_by_exposed is None:
         return f"{where}: efficiency {shares}; {gap}, cause unknown."
     return f"{where}: efficiency {shares}; {gap}, {worst.behind_by_exposed:.2f} of it exposed communication."
@@ -80,7 +85,8 @@ def _table(sides: SideBySide) -> Section:
             optional=tuple(varied),
         ),
         lines=(
-            "ranks behind: how many ranks' worth of speed less than the first run; of it exposed comm: the "
+            "ranks behind: how many ranks' worth of speed less than the first run that has this job; of it "
+            "exposed comm: the "
             "part caused by communication that compute does not hide (scalescope explain shows the rest).",
         ),
     )
@@ -117,6 +123,28 @@ def _exposed(member: RunRow) -> str:
     return f"{in_ms(exposed.value)} ({percent(member.row.exposed_fraction)})"
 
 
+def _alone(sides: SideBySide) -> tuple[Section, ...]:
+    """What only one of the runs measured, run by run: it has nothing to be compared with."""
+    by_run: dict[int, list[RunRow]] = {}
+    for member in sides.alone:
+        by_run.setdefault(member.run, []).append(member)
+    if not by_run:
+        return ()
+    varied = varied_settings([member.row.trial for member in sides.alone])
+    lines = []
+    for run, members in by_run.items():
+        rest = f", and {len(members) - _MOST_ALONE} more" if len(members) > _MOST_ALONE else ""
+        jobs = "; ".join(_job_text(member, varied) for member in members[:_MOST_ALONE])
+        lines.append(f"{sides.runs[run]}: {jobs}{rest}.")
+    return (Section(title="Measured in one run only", lines=tuple(lines)),)
+
+
+def _job_text(member: RunRow, varied: Sequence[str]) -> str:
+    row = member.row
+    words = [f"{name} {shown_value(row.trial, name)}" for name in varied if name in row.trial.settings]
+    return ", ".join((counted(row.ranks, "rank"), f"batch {row.batch:,}", *words))
+
+
 def _differing(sides: SideBySide) -> tuple[Section, ...]:
     lines = tuple(
         f"{run}: {difference.kind} {difference.name}: {difference.after} "
@@ -133,6 +161,7 @@ def side_by_side_json(sides: SideBySide) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "runs": list(sides.runs),
         "rows": [_row_json(sides, member) for group in sides.groups for member in group.members],
+        "rows_of_one_run": [_row_json(sides, member) for member in sides.alone],
         "differences": [
             {"run": run, "differs": differences_json(differences)}
             for run, differences in zip(sides.runs, sides.differences, strict=True)

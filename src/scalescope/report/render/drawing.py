@@ -10,6 +10,7 @@ from typing import Any
 
 from scalescope.errors import CannotRun
 from scalescope.report.render.figure import Figure
+from scalescope.report.render.hover import with_values
 from scalescope.report.render.painting import (
     COLOURS,
     FAINT,
@@ -51,7 +52,7 @@ def svg_for_page(figure: Figure) -> str:
     with _drawn(figure, "page", titled=False) as drawn:
         drawn.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     text = stream.getvalue()
-    text = text[text.index("<svg") :]
+    text = with_values(text[text.index("<svg") :], figure)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     # Names inside a page must differ from figure to figure; text between tags is left as it is.
     prefix = "".join(
@@ -73,7 +74,7 @@ def _drawn(figure: Figure, width: str, *, titled: bool = True) -> Iterator[Any]:
     with in_style(_style()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name may have letters that the font has not
         drawn = _draw(new_figure, figure, width, titled=titled)
-        drawn.draw_without_rendering()
+        drawn.get_layout_engine().execute(drawn)
         drawn.set_layout_engine(None)  # or every format would do the layout again
         yield drawn
 

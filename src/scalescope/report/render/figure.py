@@ -8,7 +8,7 @@ from scalescope.report.numbers import MISSING, data_size, percent, significant
 from scalescope.report.section import Table
 
 Kind = Literal["lines", "bars", "stacked", "forest", "distribution", "timeline"]
-Role = Literal["data", "ideal", "reference"]
+Role = Literal["data", "ideal", "reference", "not significant"]
 _MOST_ROWS = 200  # of a table behind a figure; results.json has everything
 
 
@@ -24,6 +24,7 @@ class Series:
     high: tuple[float | None, ...] = ()
     role: Role = "data"
     colour: int | None = None  # a fixed number, where it must look the same in every figure
+    begin: tuple[float, ...] = ()  # of a stack's segments: their left ends; else they follow each other
     row: int = 0  # of a timeline: which of the panel's names it belongs to
     in_legend: bool = True  # False for a line drawn again without a name; it has no column in the table
 
@@ -72,7 +73,7 @@ def _table_of_lines(panel: Panel) -> Table:
     rows = []
     for x in places:
         cells = [_cell(series, series.x.index(x)) if x in series.x else MISSING for series in shown]
-        rows.append((_name(panel, x), *cells))
+        rows.append((shown_place(panel, x), *cells))
     first = "name" if panel.names else panel.x_label
     return Table(
         columns=(first, *(series.label for series in shown)), rows=tuple(rows), left=frozenset((first,))
@@ -81,7 +82,7 @@ def _table_of_lines(panel: Panel) -> Table:
 
 def _table_of_forest(panel: Panel) -> Table:
     rows = [
-        (panel.names[int(y)], drawn.label, _cell_of(x, drawn.interval(index)))
+        (panel.names[int(y)], drawn.label, shown_value(x, drawn.interval(index)))
         for drawn in panel.series
         for index, (x, y) in enumerate(zip(drawn.x, drawn.y, strict=True))
     ]
@@ -109,7 +110,8 @@ def _table_of_timeline(panel: Panel) -> Table:
     return Table(columns=columns, rows=tuple(rows[:_MOST_ROWS]), left=frozenset(("row", "kind")))
 
 
-def _name(panel: Panel, x: float) -> str:
+def shown_place(panel: Panel, x: float) -> str:
+    """A value on the axis as a reader sees it: its name, size or number."""
     if panel.names:
         return panel.names[int(x)].replace("\n", ", ")
     if panel.x_in_bytes:
@@ -118,10 +120,11 @@ def _name(panel: Panel, x: float) -> str:
 
 
 def _cell(series: Series, index: int) -> str:
-    return _cell_of(series.y[index], series.interval(index))
+    return shown_value(series.y[index], series.interval(index))
 
 
-def _cell_of(value: float, interval: tuple[float, float] | None) -> str:
+def shown_value(value: float, interval: tuple[float, float] | None) -> str:
+    """`82.2 [81.9, 82.5]`: a value with its interval, where it has one."""
     text = significant(value, 4)
     return (
         text if interval is None else f"{text} [{significant(interval[0], 4)}, {significant(interval[1], 4)}]"

@@ -4,9 +4,9 @@ import html
 import re
 from collections.abc import Iterable
 
-from scalescope.report.render.terminal import printable
 from scalescope.report.render.text import TextLine, body_lines
 from scalescope.report.section import Section, Table
+from scalescope.results.printable import printable
 
 _MARKUP = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]|~#$"})
 

@@ -1,6 +1,7 @@
 """The page: one self-contained HTML file of a report's chapters."""
 
 import functools
+import re
 from importlib import resources
 from typing import Any
 
@@ -32,8 +33,14 @@ def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
         term_marker=functools.partial(TermMarker, safe),
         body_lines=body_lines,
         detail_lines=detail_lines,
+        unbroken=_unbroken,
     )
     return text
+
+
+def _unbroken(cell: str) -> str:
+    """A number that is broken, where it must be, before its interval or share and nowhere else."""
+    return re.sub(r" (?![\[(])", "\u00a0", cell)
 
 
 def _jinja() -> tuple[Any, Any]:

@@ -4,11 +4,11 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from scalescope.report.numbers import data_size, shortened, significant
 from scalescope.report.render.figure import Panel, Series
+from scalescope.report.render.hover import mark_id
 
 # Distinguishable with colour blindness (Okabe and Ito 2008) and in grey; markers and dashes differ as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6e6e2a")
@@ -39,30 +39,34 @@ def _lines(axes: Any, panel: Panel, room_in: float) -> None:
         errors = _errors(drawn)
         label = _clean(drawn.label) if drawn.in_legend else None
         if errors is not None:
-            axes.errorbar(drawn.x, drawn.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style)
+            line = axes.errorbar(
+                drawn.x, drawn.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style
+            ).lines[0]
         else:
-            axes.plot(
-                *(_between(drawn) if drawn.role == "ideal" else (drawn.x, drawn.y)), label=label, **style
-            )
-    _scale_x(axes, panel)
-    _scale_y(axes, panel)
+            (line,) = axes.plot(drawn.x, drawn.y, label=label, **style)
+        if drawn.role == "data":
+            line.set_gid(_mark(axes, number))
+    x_log, y_log = _has_log_axes(panel)
+    _scale_x(axes, panel, log=x_log)
+    _scale_y(axes, panel, log=y_log)
     if panel.names:
         _name_columns(axes, panel)
 
 
-def _between(series: Series) -> tuple[list[float], list[float]]:
-    """Points along a straight line, which is none where an axis is logarithmic."""
-    xs, ys = list(series.x[:1]), list(series.y[:1])
-    for (x, y), (next_x, next_y) in pairwise(zip(series.x, series.y, strict=True)):
-        xs += [x + (next_x - x) * part / 8 for part in range(1, 9)]
-        ys += [y + (next_y - y) * part / 8 for part in range(1, 9)]
-    return xs, ys
+def _has_log_axes(panel: Panel) -> tuple[bool, bool]:
+    """Whether x and y are logarithmic, as asked and as values allow. With a sloping ideal both are or none
+    is: else N times as much on N ranks would not be a straight line."""
+    values = [y for drawn in panel.series for y in drawn.y]
+    positive = min(values, default=0.0) > 0.0
+    if panel.x_log and any(drawn.role == "ideal" and len(set(drawn.y)) > 1 for drawn in panel.series):
+        return positive, positive
+    return panel.x_log, panel.y_log and positive and max(values) >= 2.0 * min(values)
 
 
-def _scale_x(axes: Any, panel: Panel) -> None:
+def _scale_x(axes: Any, panel: Panel, *, log: bool) -> None:
     """A few values on a logarithmic axis each have a tick."""
     values = sorted({x for drawn in panel.series for x in drawn.x})
-    if panel.x_log and values:
+    if log and values:
         axes.set_xscale("log", base=2)
         if panel.x_in_bytes:
             axes.set_xticks(_doublings(values[0], values[-1]))
@@ -84,10 +88,10 @@ def _doublings(least: float, most: float) -> list[float]:
     return [least * 2.0**power for power in range(0, count + 1, step)]
 
 
-def _scale_y(axes: Any, panel: Panel) -> None:
-    """Logarithmic where asked and where values are far apart; else from zero."""
+def _scale_y(axes: Any, panel: Panel, *, log: bool = False) -> None:
+    """Logarithmic, or from zero."""
     values = [y for drawn in panel.series for y in drawn.y]
-    if panel.y_log and min(values, default=0.0) > 0.0 and max(values) >= 2.0 * min(values):
+    if log:
         _log_ticks(axes, axes.yaxis, "y", max(values) / min(values))
     elif values and min(values) >= 0.0:
         axes.set_ylim(0, max(axes.get_ylim()[1], 1.05 * max(values)) or None)
@@ -99,7 +103,9 @@ def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     getattr(axes, f"set_{which}scale")("log")
-    between = tuple(range(1, 10)) if ratio < 5.0 else (1, 2, 3, 5) if ratio < 100.0 else (1,)
+    between: tuple[float, ...] = (1,) if ratio >= 100.0 else (1, 2, 3, 5)
+    if ratio < 5.0:
+        between = (1, 1.5, 2, 3, 4, 5, 7) if ratio >= 2.5 else (1, 1.2, 1.4, 1.7, 2, 2.5, *range(3, 10))
     axis.set_major_locator(LogLocator(base=10, subs=between))
     axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(_plain)
@@ -107,7 +113,8 @@ def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
 
 def _plain(value: float, position: object = None) -> str:
     """A tick's number without powers of ten."""
-    return significant(value, 12) if abs(value) < 1.0 else f"{value:,.12g}"
+    text = significant(abs(value), 12) if abs(value) < 1.0 else f"{abs(value):,.12g}"
+    return f"−{text}" if value < 0.0 else text
 
 
 def _bars(axes: Any, panel: Panel, room_in: float) -> None:
@@ -116,11 +123,12 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
     wide = 0.8 / max(1, len(panel.series))
     for number, drawn in enumerate(panel.series):
         positions = [x - 0.4 + wide * (number + 0.5) for x in drawn.x]
-        (axes.bar if upright else axes.barh)(
+        columns = (axes.bar if upright else axes.barh)(
             positions, drawn.y, wide * 0.92, label=_clean(drawn.label), color=_colour(number), capsize=2,
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.4,
             error_kw={"elinewidth": 0.9, "ecolor": INK}, **{"yerr" if upright else "xerr": _errors(drawn)},
         )  # fmt: skip
+        _mark_each(axes, columns, number)
     if upright:
         _name_columns(axes, panel)
         margin = max(0.6, (_FEW_COLUMNS - len(panel.names)) / 2)  # or one column would fill the picture
@@ -158,21 +166,45 @@ def _name_rows(axes: Any, names: Sequence[str], room_in: float) -> None:
 
 
 def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
-    """Rows from left to right; a part below zero has no length, and its value is in the table only."""
-    ends = [0.0] * len(panel.names)
-    for index, drawn in enumerate(panel.series):
-        number = index if drawn.colour is None else drawn.colour
+    """Rows of segments: to the right of zero, or to its left where they are negative; a short line across
+    each row is its ideal."""
+    for (left, right), (index, drawn) in zip(segment_ends(panel), enumerate(panel.series), strict=True):
         rows = [int(x) for x in drawn.x]
-        lengths = [max(0.0, y) for y in drawn.y]
-        axes.barh(
-            rows, lengths, left=[ends[row] for row in rows], height=0.62, color=_colour(number),
-            hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.5,
-            label=_clean(drawn.label),
+        if drawn.role == "ideal":
+            low, high = [row - 0.42 for row in rows], [row + 0.42 for row in rows]
+            axes.vlines(drawn.y, low, high, colors=INK, linewidth=1.4, label=_clean(drawn.label))
+            continue
+        number = index if drawn.colour is None else drawn.colour
+        faint = drawn.role == "not significant"
+        bars = axes.barh(
+            rows, [end - begin for begin, end in zip(left, right, strict=True)], left=left, height=0.62,
+            color=GRID if faint else _colour(number),
+            hatch="" if faint else _HATCHES[number % len(_HATCHES)], edgecolor=FAINT if faint else PAPER,
+            linewidth=0.5, label=_clean(drawn.label),
         )  # fmt: skip
-        for row, length in zip(rows, lengths, strict=True):
-            ends[row] += length
+        _mark_each(axes, bars, index)
+    if any(value < 0.0 for drawn in panel.series for value in drawn.y):
+        axes.axvline(0.0, color=INK, linewidth=0.8)
     _name_rows(axes, panel.names, room_in)
     axes.xaxis.set_major_formatter(_plain)
+
+
+def segment_ends(panel: Panel) -> list[tuple[list[float], list[float]]]:
+    """Left and right ends of every series' segments; those without a begin follow each other."""
+    lefts, rights = [0.0] * len(panel.names), [0.0] * len(panel.names)
+    ends = []
+    for drawn in panel.series:
+        left, right = [], []
+        for index, (x, value) in enumerate(zip(drawn.x, drawn.y, strict=True)):
+            row = int(x)
+            follows = rights[row] if value >= 0.0 else lefts[row] + value
+            begin = drawn.begin[index] if drawn.begin else follows
+            left.append(begin)
+            right.append(begin + abs(value))
+            if drawn.role != "ideal":
+                lefts[row], rights[row] = min(lefts[row], begin), max(rights[row], right[-1])
+        ends.append((left, right))
+    return ends
 
 
 def _forest(axes: Any, panel: Panel, room_in: float) -> None:
@@ -181,10 +213,11 @@ def _forest(axes: Any, panel: Panel, room_in: float) -> None:
             interval = drawn.interval(index)
             if interval is not None:
                 axes.plot(interval, (y, y), color=_colour(number), linewidth=1.4)
-            axes.plot(
+            (point,) = axes.plot(
                 x, y, _MARKERS[number % len(_MARKERS)], color=_colour(number), markersize=5,
                 label=_clean(drawn.label) if index == 0 else None,
             )  # fmt: skip
+            point.set_gid(_mark(axes, number, index))
     axes.axvline(1.0, color=FAINT, linewidth=0.8, linestyle="--")
     _name_rows(axes, panel.names, room_in)
     if panel.x_log:
@@ -194,12 +227,16 @@ def _forest(axes: Any, panel: Panel, room_in: float) -> None:
 
 
 def _distribution(axes: Any, panel: Panel, room_in: float) -> None:
-    """From the first to the last share a thin line, the middle half thick, the median a mark."""
+    """From the first to the last share a thin line, the middle half thick, the median a mark; around them
+    a box that cannot be seen but pointed at."""
     for row, drawn in enumerate(panel.series):
         lowest, lower, middle, upper, highest = drawn.y
         axes.plot((lowest, highest), (row, row), color=COLOURS[0], linewidth=0.9)
         axes.plot((lower, upper), (row, row), color=COLOURS[0], linewidth=4.5, solid_capstyle="butt")
         axes.plot(middle, row, "|", color=INK, markersize=10, markeredgewidth=1.4)
+        around = axes.barh(row, highest - lowest, left=lowest, height=0.7, color="none", zorder=5)
+        around[0].set_gid(_mark(axes, row, 0))
+        around[0].sticky_edges.x.clear()  # or the axis would begin at the shortest step
     _name_rows(axes, [series.label for series in panel.series], room_in)
     values = [y for series in panel.series for y in series.y]
     if panel.x_log and min(values, default=0.0) > 0.0:
@@ -211,18 +248,28 @@ def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
     kinds = dict.fromkeys(series.label for series in panel.series)
     colours = {kind: number for number, kind in enumerate(kinds)}
     named: set[str] = set()
-    for drawn in panel.series:
+    for series_number, drawn in enumerate(panel.series):
         kind = drawn.label
         spans = [(start, end - start) for start, end in zip(drawn.x, drawn.y, strict=True)]
         number = colours[kind]
-        axes.broken_barh(
+        boxes = axes.broken_barh(
             spans, (drawn.row - 0.32, 0.64), facecolors=_colour(number),
             hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.2,
             label=None if kind in named else _clean(kind),
         )  # fmt: skip
+        boxes.set_gid(_mark(axes, series_number))
         named.add(kind)
     _name_rows(axes, panel.names, room_in)
     axes.xaxis.set_major_formatter(_plain)
+
+
+def _mark(axes: Any, series: int, value: int | None = None) -> str:
+    return mark_id(axes.figure.axes.index(axes), series, value)
+
+
+def _mark_each(axes: Any, artists: Any, series: int) -> None:
+    for value, artist in enumerate(artists):
+        artist.set_gid(_mark(axes, series, value))
 
 
 def _clean(text: str, most: int = 60) -> str:

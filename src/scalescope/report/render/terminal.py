@@ -13,6 +13,7 @@ from rich.text import Text
 
 from scalescope.report.render.text import body_lines, detail_lines
 from scalescope.report.section import Section, Table
+from scalescope.results.printable import in_encoding, printable
 
 _PIPED_WIDTH = 160  # a file has no width of its own; wide enough for every table
 _UNLIMITED = 100_000
@@ -40,20 +41,16 @@ def show(sections: Iterable[Section], target: Console, *, verbose: bool = False)
             continue
         target.print()
         if section.title:
-            target.print(Text(printable(section.title), style="bold"))
+            target.print(Text(_shown(section.title, target), style="bold"))
         if section.table is not None:
             target.print(_fitting(section.table, target, verbose))
         for line in lines:
-            target.print(Text(printable(str(line))), soft_wrap=True)
+            target.print(Text(_shown(str(line), target)), soft_wrap=True)
 
 
-def printable(text: str) -> str:
-    """The text with control characters spelled out: names and messages must not drive the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
-    )
+def _shown(text: str, target: Console) -> str:
+    """The text as the target can show it; replaced before tables are laid out, because lengths change."""
+    return in_encoding(printable(text), target.encoding)
 
 
 def _fitting(table: Table, target: Console, verbose: bool) -> RichTable:
@@ -61,20 +58,20 @@ def _fitting(table: Table, target: Console, verbose: bool) -> RichTable:
     unlimited = target.options.update(width=_UNLIMITED)  # measured in the page itself, every table fits
     hidden = set() if verbose else set(table.expert)
     for dropped in range(len(table.optional) + 1):
-        drawn = _draw(table, hidden | set(table.optional[:dropped]))
+        drawn = _draw(table, target, hidden | set(table.optional[:dropped]))
         if Measurement.get(target, unlimited, drawn).maximum <= target.width:
             return drawn
-    return _draw(table, hidden | set(table.optional), wrapped=True)
+    return _draw(table, target, hidden | set(table.optional), wrapped=True)
 
 
-def _draw(table: Table, left_out: set[str], *, wrapped: bool = False) -> RichTable:
+def _draw(table: Table, target: Console, left_out: set[str], *, wrapped: bool = False) -> RichTable:
     gap = (0, 1, 0, 0) if wrapped else (0, 1)
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=gap)
     kept = [number for number, name in enumerate(table.columns) if name not in left_out]
     for number in kept:
         name = table.columns[number]
         side: Literal["left", "right"] = "left" if name in table.left else "right"
-        drawn.add_column(name, justify=side, no_wrap=not wrapped, overflow="fold")
+        drawn.add_column(_shown(name, target), justify=side, no_wrap=not wrapped, overflow="fold")
     for row in table.rows:
-        drawn.add_row(*(Text(printable(row[number])) for number in kept))
+        drawn.add_row(*(Text(_shown(row[number], target)) for number in kept))
     return drawn

@@ -1,9 +1,16 @@
 """The loss waterfall in words, as bars of text, and as plain data."""
 
+import dataclasses
 from typing import Any
 
 from scalescope.analysis.scaling.rows import ScalingRow
-from scalescope.analysis.scaling.waterfall import EXPOSED, Term, Waterfall
+from scalescope.analysis.scaling.waterfall import (
+    EXPOSED,
+    NOT_SEPARATED,
+    NOT_SIGNIFICANT,
+    Segment,
+    Waterfall,
+)
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.ablations import without_communication
 from scalescope.report.numbers import in_ms, range_ms
@@ -11,7 +18,8 @@ from scalescope.report.section import Section, Table
 
 _INTERVAL = "95 % interval"
 _BAR_WIDTH = 30
-_WORTH_A_WORD = 0.02  # of the ranks; smaller terms are in the table alone
+_WORTH_A_WORD = 0.02  # of the ranks; smaller terms without an interval are in the table alone
+_SHOWN = 0.005  # less is zero in two decimals
 
 
 def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
@@ -23,7 +31,7 @@ def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
         return ()
     worst = max(shown, key=lambda waterfall: waterfall.lost)
     others = tuple(sentence(waterfall) for waterfall in shown if waterfall is not worst)
-    return (_section(worst), *((Section(lines=others),) if others else ()))
+    return (waterfall_section(worst), *((Section(lines=others),) if others else ()))
 
 
 def _is_measured(waterfall: Waterfall) -> bool:
@@ -35,61 +43,112 @@ def _is_measured(waterfall: Waterfall) -> bool:
 
 
 def sentence(waterfall: Waterfall) -> str:
-    """`4 ranks deliver 1.83× (weak); 2.17 lost: 1.60 exposed communication, 0.30 input.`"""
+    """`4 ranks deliver 1.83× (weak); 2.17 lost: 1.90 exposed communication, 0.27 not significant.`"""
     what = f"{waterfall.trial.mode}, batch {waterfall.trial.rank_batch_size:,} per rank"
     text = f"{waterfall.ranks} ranks deliver {waterfall.delivered:.2f}× ({what})"
-    if waterfall.lost <= 0.0:
-        return f"{text}: nothing is lost."
-    costs = sorted(
-        ((term.lost.value, term.name) for term in waterfall.terms if term.lost is not None), reverse=True
-    )
-    named = [(lost, name) for lost, name in costs if abs(lost) > _WORTH_A_WORD * waterfall.ranks]
-    words = [f"{lost:.2f} {name}".replace("-", "−", 1) for lost, name in named]
-    unknown = [term.name for term in waterfall.terms if term.time_s is None]
-    if unknown:
-        rest = waterfall.unexplained_s * waterfall.ranks / waterfall.step_s
-        words.append(f"{rest:.2f} {_unseparated(unknown)}")
-    return f"{text}; {waterfall.lost:.2f} lost: {', '.join(words) or 'in small parts'}."
+    lost = waterfall.lost
+    balance = f"{in_ranks(abs(lost))} {'lost' if lost > 0.0 else 'more than the ideal'}"
+    terms = sentence_segments(waterfall)
+    if not terms:
+        return f"{text}; {balance}, none of it significant."
+    rest = [part for part in waterfall.segments if part.name == NOT_SIGNIFICANT and abs(part.value) >= _SHOWN]
+    words = [f"{in_ranks(part.value)} {_name_in_sentence(part)}" for part in (*terms, *rest)]
+    single = any(part.significance == "no_interval" for part in terms)
+    return f"{text}; {balance}: {', '.join(words)}{' (one launch, no intervals)' if single else ''}."
 
 
-def _unseparated(names: list[str]) -> str:
-    """What the rest consists of: one term, or several that were not measured one by one."""
+def sentence_segments(waterfall: Waterfall) -> tuple[Segment, ...]:
+    """What a sentence names: significant terms, the largest first, then what was not separated. Of terms
+    without an interval those that are worth a word."""
+    segments = waterfall.segments[1:]
+    least = _WORTH_A_WORD * waterfall.ranks
+    named = [
+        part
+        for part in segments
+        if part.significance == "significant"
+        or (part.significance == "no_interval" and abs(part.value) > least)
+    ]
+    unknown = [part for part in segments if part.significance == "not_measured"]
+    return (*sorted(named, key=lambda part: -abs(part.value)), *unknown)
+
+
+def _name_in_sentence(segment: Segment) -> str:
+    """What is not separated: one term, or several that were not measured one by one."""
+    names = segment.terms
+    if segment.name != NOT_SEPARATED or not names:
+        return segment.name
     if len(names) == 1:
         return f"{names[0]} (the remainder)"
     return f"not separable into {', '.join(names[:-1])} and {names[-1]}"
 
 
-def _section(waterfall: Waterfall) -> Section:
-    bar, ideal = _bar(waterfall.delivered, waterfall.ranks), in_ms(waterfall.ideal_s)
-    rows = [
-        ("delivered", bar, f"{waterfall.delivered:.2f}", ideal, ""),
-        *(_row(term, waterfall) for term in waterfall.terms),
-    ]
+def in_ranks(value: float) -> str:
+    """`0.27`, `−0.04`: ranks' worth of speed; what is not zero is not shown as zero."""
+    if 0.0 < abs(value) < _SHOWN:
+        return "< 0.01" if value > 0.0 else "> −0.01"
+    return f"−{-value:.2f}" if value < 0.0 else f"{value:.2f}"
+
+
+def waterfall_section(waterfall: Waterfall) -> Section:
+    """The bar as a table, one row per segment, and its total."""
+    total = ("total", "", in_ranks(waterfall.ranks), in_ms(waterfall.step_s), "")
     table = Table(
         columns=("where the speed goes", "", f"of {waterfall.ranks} ranks", "time per step", _INTERVAL),
-        rows=tuple(rows),
+        rows=(*(_row(segment, waterfall) for segment in waterfall.segments), total),
         left=frozenset(("where the speed goes", "")),
         optional=(_INTERVAL, ""),
     )
     return Section(
-        title=sentence(waterfall), table=table, details=(_simple_reading(waterfall), *_late(waterfall))
+        title=sentence(waterfall),
+        table=table,
+        lines=_what_is_together(waterfall),
+        details=(*_not_significant(waterfall), _simple_reading(waterfall), *_late(waterfall)),
     )
 
 
-def _row(term: Term, waterfall: Waterfall) -> tuple[str, ...]:
-    if term.time_s is None or term.lost is None:
-        return (term.name, "", "unknown", "unknown", term.reason or "")
+def _row(segment: Segment, waterfall: Waterfall) -> tuple[str, ...]:
     return (
-        term.name,
-        _bar(term.lost.value, waterfall.ranks),
-        f"{round(term.lost.value, 2) + 0.0:.2f}".replace("-", "−"),
-        in_ms(term.time_s.value),
-        _interval(term.time_s),
+        segment.name,
+        _bar(segment, waterfall.ranks),
+        in_ranks(segment.value),
+        in_ms(segment.value * waterfall.step_s / waterfall.ranks),
+        _interval_of(segment, waterfall),
     )
 
 
-def _bar(share: float, ranks: int) -> str:
-    return "█" * max(0, round(_BAR_WIDTH * share / ranks))
+def _bar(segment: Segment, ranks: int) -> str:
+    length = round(_BAR_WIDTH * abs(segment.value) / ranks)
+    sign = "−" if segment.value < 0.0 and length else ""
+    return sign + ("▒" if segment.significance == "not_significant" else "█") * length
+
+
+def _interval_of(segment: Segment, waterfall: Waterfall) -> str:
+    if segment.significance == "not_significant":
+        return "includes zero"
+    term = waterfall.term(segment.name)
+    return "" if term is None or term.time_s is None else _interval(term.time_s)
+
+
+def _what_is_together(waterfall: Waterfall) -> tuple[str, ...]:
+    """What the rows hold that stand for several terms, and why terms are unknown."""
+    lines = [
+        f"Not significant, because the interval includes zero: {', '.join(segment.terms)}."
+        for segment in waterfall.segments
+        if segment.name == NOT_SIGNIFICANT
+    ]
+    reasons: dict[str, list[str]] = {}
+    for term in waterfall.terms_that_are("not_measured"):
+        reasons.setdefault(term.reason or "not measured", []).append(term.name)
+    return (*lines, *(f"Unknown: {', '.join(names)}: {reason}." for reason, names in reasons.items()))
+
+
+def _not_significant(waterfall: Waterfall) -> tuple[str, ...]:
+    return tuple(
+        f"{term.name}: {in_ranks(term.lost.value)} of {waterfall.ranks} ranks, {in_ms(term.time_s.value)} "
+        f"per step, {_INTERVAL} {_interval(term.time_s)}."
+        for term in waterfall.terms_that_are("not_significant")
+        if term.lost is not None and term.time_s is not None
+    )
 
 
 def _interval(time_s: Estimate) -> str:
@@ -133,10 +192,12 @@ def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
                 "ci95_time_s": _pair(term.time_s),
                 "lost": None if term.lost is None else term.lost.value,
                 "ci95_lost": _pair(term.lost),
+                "significance": term.significance,
                 "unknown_because": term.reason if term.time_s is None else None,
             }
             for term in waterfall.terms
         ],
+        "segments": [dataclasses.asdict(segment) for segment in waterfall.segments],
         "unexplained_s": waterfall.unexplained_s,
         "simple_comm_s": waterfall.simple_comm_s.value,
         "slowest_rank": None

@@ -1,5 +1,6 @@
 """Traces in words: the parts of a step on every rank, how much is hidden, and the most exposed exchange."""
 
+from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.trace.profile import BucketTiming, TraceProfile, profiles
@@ -7,6 +8,7 @@ from scalescope.analysis.trace.rank_trace import DATA, HOST, QUEUED, TracedStep
 from scalescope.report.numbers import MISSING, data_size, in_ms, milliseconds, percent
 from scalescope.report.section import Section, Table
 from scalescope.results.run import Run
+from scalescope.results.trace import TRACES
 
 _IDLE = {DATA: "waiting for samples", QUEUED: "queued behind another stream"}
 _IDLE_GPU = {**_IDLE, HOST: "waiting for the host to launch kernels"}
@@ -20,10 +22,10 @@ _LATE = 0.1  # of the transfer: waiting that is worth a name
 
 def profile_sections(run: Run) -> tuple[Section, ...]:
     """One section for each trial that was traced."""
-    return tuple(_section(profile) for profile in profiles(run))
+    return tuple(_section(profile, run.path) for profile in profiles(run))
 
 
-def _section(profile: TraceProfile) -> Section:
+def _section(profile: TraceProfile, folder: Path) -> Section:
     missing = [f"Rank {rank}: {reason}." for rank, reason in profile.unread.items()]
     title = f"Trace · {profile.trial.job_label} · ms per step"
     if not profile.ranks:
@@ -38,8 +40,9 @@ def _section(profile: TraceProfile) -> Section:
             *_waiting(profile),
             *_idle(profile),
             *missing,
+            f"Traces: {folder / TRACES}; they open in Perfetto (ui.perfetto.dev), TensorBoard and HTA.",
         ),
-        details=(*_longest(profile), *_all_buckets(profile), _where(profile)),
+        details=(*_longest(profile), *_all_buckets(profile), *_files(profile)),
     )
 
 
@@ -151,8 +154,8 @@ def _bucket_line(bucket: BucketTiming) -> str:
     )
 
 
-def _where(profile: TraceProfile) -> str:
-    return f"Traces open in Perfetto (ui.perfetto.dev): {', '.join(profile.files.values())}"
+def _files(profile: TraceProfile) -> list[str]:
+    return [f"trace of rank {rank}: {name}" for rank, name in sorted(profile.files.items())]
 
 
 def profile_json(run: Run) -> list[dict[str, Any]]:

@@ -7,12 +7,13 @@ from typing import Any
 
 from scalescope.analysis.comparison.environments import Difference, differences, other_hardware
 from scalescope.analysis.comparison.runs import RunComparison, compare_runs
-from scalescope.analysis.comparison.side_by_side import side_by_side
+from scalescope.analysis.comparison.side_by_side import MatchedRows, side_by_side
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import scaling_rows
 from scalescope.errors import BadInput, CannotRun, ExitCode
 from scalescope.report.comparison.side_by_side import SideBySide, side_by_side_json, side_by_side_sections
 from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections
+from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
 
@@ -70,19 +71,55 @@ def lay_side_by_side(paths: Sequence[Path]) -> ComparisonReport:
     for run, row in zip(runs, rows, strict=True):
         if not row:
             raise BadInput(f"compare: {run.path} holds no training that could be laid beside another")
-    groups = side_by_side(rows)
-    if not groups:
+    matched = side_by_side(rows)
+    if not matched.groups:
         raise BadInput(
-            f"compare: no other run has a job of {runs[0].path} on as many ranks; "
+            f"compare: no two of these runs have a job in common; of {runs[0].path} and {runs[1].path} "
             f"{_what_differs(runs[0], runs[1])}"
         )
+    names = _names(runs)
     sides = SideBySide(
-        runs=_names(runs),
-        groups=groups,
+        runs=names,
+        groups=matched.groups,
+        alone=matched.alone,
         differences=tuple(differences(runs[0].environment, run.environment) for run in runs),
-        notes=(*_unrecorded(runs), *(warning for run in runs for warning in run.warnings)),
+        notes=(
+            *_without_partner(names, runs, matched),
+            *_not_shown(names, runs),
+            *_unrecorded(runs),
+            *(warning for run in runs for warning in run.warnings),
+        ),
     )
     return ComparisonReport(sections=side_by_side_sections(sides), data=side_by_side_json(sides))
+
+
+def _without_partner(names: Sequence[str], runs: Sequence[Run], matched: MatchedRows) -> tuple[str, ...]:
+    """Runs that share no job with another one, and in what they differ from the first that does."""
+    shared = sorted({member.run for group in matched.groups for member in group.members})
+    first = shared[0]
+    return tuple(
+        f"{name} has no job in common with another run; of {names[first]} and {name} "
+        f"{_what_differs(runs[first], run)}."
+        for number, (name, run) in enumerate(zip(names, runs, strict=True))
+        if number not in shared
+    )
+
+
+def _not_shown(names: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
+    """What a run holds beside finished training: launches that failed, and other benchmarks."""
+    notes = []
+    for name, run in zip(names, runs, strict=True):
+        failed = [result for result in run.results if result.status != "ok"]
+        if failed:
+            of_all = f"{len(failed)} of {counted(len(run.results), 'launch')}"
+            notes.append(f"{name}: {of_all} failed and {'is' if len(failed) == 1 else 'are'} not shown.")
+    others = {r.trial.benchmark for run in runs for r in run.of_status("ok") if not r.trial.is_training}
+    if others:
+        notes.append(
+            "Only training is shown side by side; two runs at a time can also be compared in "
+            f"{' and '.join(sorted(others))}."
+        )
+    return tuple(notes)
 
 
 def _load(path: Path) -> Run:
@@ -134,6 +171,11 @@ def _unrecorded(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def _names(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The folders' own names where they tell the runs apart, else the paths as given."""
+    """The folders' own names where they tell the runs apart, else the paths as given; a run that is given
+    twice is numbered."""
     short = [run.path.resolve().name for run in runs]
-    return tuple(short) if len(set(short)) == len(short) else tuple(str(run.path) for run in runs)
+    names = short if len(set(short)) == len(short) else [str(run.path) for run in runs]
+    counts = [names[:number].count(name) + 1 for number, name in enumerate(names)]
+    return tuple(
+        name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts, strict=True)
+    )

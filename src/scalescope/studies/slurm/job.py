@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from scalescope.errors import (
@@ -33,6 +34,7 @@ from scalescope.studies.stored import recorded_host
 from scalescope.studies.study import Report
 from scalescope.studies.watcher import CampaignWatcher
 
+_ERROR_PREFIX = "scalescope: "  # of the line with which the command line ends
 _FILES_APPEAR_S = 60.0  # the longest that NFS keeps what it knows of a folder
 
 
@@ -176,7 +178,13 @@ def _error_of(path: Path, number: str) -> str:
         return f"{end.message} (log: {output})"
     if lines is None:
         return f"it left no {output}; is this folder visible to the nodes?"
-    return f"{(lines or ['no message'])[-1]} (log: {output})"
+    return f"{_last_error(lines)} (log: {output})"
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """The error that a step printed before its ranks started; SLURM only adds that the step has ended."""
+    errors = [line for line in lines if line.startswith(_ERROR_PREFIX)]
+    return (errors or [*lines] or ["no message"])[-1]
 
 
 def _output_of(path: Path, number: str) -> Path:

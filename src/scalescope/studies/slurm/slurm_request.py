@@ -1,7 +1,6 @@
 """What is asked of a SLURM job: its settings and its request, where it writes, and the script to submit."""
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
+from scalescope.interpreter import python_module
 from scalescope.launch.slurm.script import TEMPLATE, SlurmJob, sbatch_script
 from scalescope.results.old_formats import request_of_comment
 from scalescope.results.run_folder import new_run_path, read_json
@@ -199,7 +199,7 @@ def _check_ranks(experiment: Experiment, tasks: int) -> None:
 
 def _command(study: Study, request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:
     """What a step runs; a job that SLURM sends back to the queue keeps its budget, a new one gets its own."""
-    start = (sys.executable, "-m", "scalescope", request.verb, str(path / FOLDER / REQUEST))
+    start = python_module("scalescope", request.verb, str(path / FOLDER / REQUEST))
     flags = study.flags()
     if study.flags_may_differ:  # such as a gate: a single step cannot judge by it
         flags = written_flags(deciding_flags(flags, study.flags_may_differ))

@@ -21,6 +21,7 @@ from scalescope.worker.process.group import Group
 from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
+from scalescope.worker.training.failures import explained
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import Batch, Batches, Step, Workload, batch_size_of
 
@@ -84,8 +85,9 @@ def _measure(
                 measurements.counters |= forecast(job, trial.memory_limit or gauge.room())
         gauge.before_steps()
         step = build_step(trial, workload, device)
-        for _ in range(WARMUP_STEPS):
-            _take_step(step, take, position, fault, gauge if device.type == "cpu" else None)
+        with explained(step, feed.batches, position):
+            for _ in range(WARMUP_STEPS):
+                _take_step(step, take, position, fault, gauge if device.type == "cpu" else None)
         position.enter(RankStage.STEADY, slowest_warmup_s=_SLOWEST_STEP_S)
         if not searching:
             measurements.counters |= _measure_step(step, take, position, fault, gauge, device)

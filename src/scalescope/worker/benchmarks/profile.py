@@ -17,7 +17,7 @@ from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.ranges import named, with_input_range, with_ranges
+from scalescope.worker.training.ranges import named, step_marks, with_input_range, with_ranges
 
 _LONGEST_PAUSE_S = 15.0  # writing a trace; the launcher waits twenty times as long
 _CAPTURED = "scalescope.captured"
@@ -56,8 +56,10 @@ def _record(
     marked = dataclasses.replace(
         run, step=with_ranges(run.step, device), feed=with_input_range(run.feed, device)
     )
-    with _recorder(options, device) as recorder:
-        times_s = marked.steps(options.recorded)[0]
+    begun = run.position.begun
+    numbers = range(begun, begun + options.recorded)
+    with _recorder(options, device) as recorder, step_marks(marked.step, numbers) as step:
+        times_s = dataclasses.replace(marked, step=step).steps(options.recorded)[0]
     if options.profile_with == "torch":
         measurements.write_trace = lambda path: _write(recorder, path, device)
     return times_s

@@ -23,6 +23,7 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
+from scalescope.worker.training.failures import explained
 from scalescope.worker.training.feeding import Feed, PeekableBatches
 from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.measurements import Measurements
@@ -44,13 +45,13 @@ def measure(
         torch.manual_seed(
             trial.settings["seed"] + group.rank
         )  # replicas start equal, but use different dropout masks
-        losses = _train(trial, run, group, evaluation, measurements)
+        steps = _train(trial, run, group, evaluation, measurements)
     if device.type == "cuda":
         measurements.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
     measurements.samples |= run.step.samples()
     measurements.counters |= run.feed.input_times.counters()
-    _inject_fault(run.step, losses, fault)
-    record_losses(measurements, losses)
+    _inject_fault(run.step, steps, fault)
+    record_losses(measurements, steps)
     if trial.strategy_card.replicated:
         measurements.counters["parameter_checksum"] = parameter_checksum(run.step.module)
     return measurements
@@ -80,7 +81,8 @@ def prepared(
         if workload.make_optimizer is not None and not options.stand_in:
             measurements.counters["own_optimizer"] = type(step.optimizer).__name__
         schedule = _schedule_of(options, feed, step.accumulation_steps)
-        yield TrainingRun(workload, step, feed, device, position, fault, schedule)
+        with explained(step, feed.batches, position):
+            yield TrainingRun(workload, step, feed, device, position, fault, schedule)
     finally:
         feed.close()
 
@@ -175,40 +177,41 @@ class TrainingRun:
 
 def _train(
     trial: Trial, run: TrainingRun, group: Group, evaluation: Evaluation | None, measurements: Measurements
-) -> list[torch.Tensor]:
-    """Warm-up, then all other steps; for an evaluation, the clock stops after every epoch."""
+) -> StepWindow:
+    """Warm-up, then all other steps; for an evaluation, the clock stops after every epoch.
+
+    The returned window has the losses of the measured steps, and those of all batches.
+    """
     options = trial.options(Train)
     # Before the warm-up: a pause after it would let loader processes prefetch for the window.
     product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     run.position.plan(run.schedule.steps or 0)
     run.position.enter(RankStage.WARMUP)
-    warmup_times, _ = run.steps(options.warmup_steps)
+    warmup_times, warmup = run.steps(options.warmup_steps)
     steps_left = _agree_on_steps(options, run, group, warmup_times)
     run.position.plan(options.warmup_steps + sum(steps_left))
     run.position.enter(RankStage.STEADY, slowest_warmup_s=max(warmup_times))
     run.feed.input_times.begin()
-    losses: list[torch.Tensor] = []
+    measured = StepWindow(batch_losses=warmup.batch_losses)
     times: list[float] = []
-    samples = 0
     began = time.monotonic()
     for count in steps_left:
         if count:
             step_times, window = run.steps(count)
             times += step_times
-            losses += window.losses
-            samples += window.samples
+            measured.extend(window)
         if evaluation is not None:
             evaluation.run(run.position, measurements)
             group.barrier()
     measurements.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
-    measurements.counters |= {"measured_samples": samples, "measured_steps": len(times)}
+    measurements.counters |= {"measured_samples": measured.samples, "measured_steps": len(times)}
     measurements.samples |= {"warmup_step_time_s": warmup_times, "step_time_s": times}
     if run.schedule.epoch_steps is not None:
         measurements.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], run.schedule.epoch_steps)
         measurements.counters["epoch_steps"] = run.schedule.epoch_steps
     measurements.counters["matmul_flops_per_s_after"] = product.flops_per_s()
-    return losses
+    return measured
 
 
 def _agree_on_steps(options: Train, run: TrainingRun, group: Group, warmup_times_s: list[float]) -> list[int]:
@@ -233,14 +236,18 @@ def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:
     return [math.fsum(step_times_s[start : start + epoch_steps]) for start in starts]
 
 
-def record_losses(measurements: Measurements, losses: list[torch.Tensor]) -> None:
-    """Store the losses, or the step of the first non-finite one, which makes the result invalid."""
-    values = torch.stack(losses).float().tolist()
-    bad = [number for number, value in enumerate(values) if not math.isfinite(value)]
+def record_losses(measurements: Measurements, steps: StepWindow) -> None:
+    """Store the measured losses, or the first step with a non-finite one, which makes the result invalid.
+
+    Only now are they read: inside the window that would wait for the device.
+    """
+    numbers, batch_losses = zip(*steps.batch_losses, strict=True)
+    finite = torch.isfinite(torch.stack(batch_losses).float()).tolist()
+    bad = [number for number, is_finite in zip(numbers, finite, strict=True) if not is_finite]
     if bad:
-        measurements.counters["first_bad_loss_step"] = bad[0]
+        measurements.counters["first_step_with_bad_loss"] = bad[0]
     else:
-        measurements.samples["loss"] = values
+        measurements.samples["loss"] = torch.stack(steps.losses).float().tolist()
 
 
 def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
@@ -252,11 +259,12 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
     }
 
 
-def _inject_fault(step: Step, losses: list[torch.Tensor], fault: Fault | None) -> None:
+def _inject_fault(step: Step, steps: StepWindow, fault: Fault | None) -> None:
     if fault is None:
         return
     if fault.corrupts("nan"):
-        losses[-1] = torch.full_like(losses[-1], float("nan"))
+        number, loss = steps.batch_losses[-1]
+        steps.batch_losses[-1] = number, torch.full_like(loss, float("nan"))
     if fault.corrupts("diverge"):
         with torch.no_grad():
             next(step.module.parameters()).add_(1.0)

@@ -1,7 +1,7 @@
 """Injected faults for tests: SCALESCOPE_FAULT=kind@rank:step makes one rank fail at one step.
 
 `all` means every rank. The step counts from 0 over warm-up and measured steps; faults of a stage
-(init-hang, teardown-hang) ignore it. `kind:N` passes an argument, for example slow:50 (milliseconds).
+(init-hang, teardown-hang, exit-hang) ignore it. `kind:N` passes an argument: slow:50 means 50 milliseconds.
 """
 
 import os
@@ -43,7 +43,7 @@ class Fault:
             _AT_STEP[self.kind](self.argument)
 
     def at_stage(self, stage: str) -> None:
-        """Called when a stage begins: `init` or `teardown`."""
+        """Called when a stage begins: `init`, `teardown` or `exit`."""
         if self.kind == f"{stage}-hang":
             time.sleep(_FOREVER_S)
 
@@ -105,4 +105,4 @@ _AT_STEP: dict[str, Callable[[int], None]] = {
     "grandchild": _leave_grandchild,
     "print": _print_much,
 }
-KINDS = (*_AT_STEP, *_EVERY_STEP, "nan", "diverge", "init-hang", "teardown-hang")
+KINDS = (*_AT_STEP, *_EVERY_STEP, "nan", "diverge", "init-hang", "teardown-hang", "exit-hang")

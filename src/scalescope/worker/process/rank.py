@@ -14,12 +14,15 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.heartbeat import RankStage
+from scalescope.results.printable import printable
 from scalescope.results.rank_job import RankJob
 from scalescope.results.trace import trace_name
+from scalescope.worker.process.faults import fault_of
 from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 
 _CLONE_NEWNET = 0x40000000
+_LONGEST_MESSAGE = 1000
 
 
 def run_rank(job: RankJob) -> int:
@@ -39,6 +42,9 @@ def run_rank(job: RankJob) -> int:
         return 1
     leave()
     position.enter(RankStage.DONE)
+    fault = fault_of(job.rank)
+    if fault is not None:
+        fault.at_stage("exit")
     return 0
 
 
@@ -58,7 +64,6 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         device_identity,
         device_name,
     )
-    from scalescope.worker.process.faults import fault_of
     from scalescope.worker.process.group import Group, join, shared_device
 
     trial = Trial(settings=job.settings)
@@ -126,9 +131,19 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, BadInput):
         text = str(error)
     return {
-        "message": text.splitlines()[0][:500],
+        "message": printable(_first_statement(text))[:_LONGEST_MESSAGE],
         "out_of_memory": is_out_of_memory(error),
         "bad_input": isinstance(error, BadInput),
         "at_monotonic_s": time.monotonic(),
         "at_wall_s": time.time(),
     }
+
+
+def _first_statement(text: str) -> str:
+    """The first line, and those it continues on: a line that ends in a blank or a comma is not the end."""
+    lines = []
+    for line in text.splitlines():
+        lines.append(line.strip())
+        if not line.endswith((" ", ",")):
+            break
+    return " ".join(lines)

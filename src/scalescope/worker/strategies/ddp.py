@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.worker.training.ddp_logging import DdpWatch, bucket_samples
-from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
+from scalescope.worker.training.failures import unused_parameters
+from scalescope.worker.training.step import Batch, OptimizerFactory, Step, Workload, plain_step
 
+_NAMED = 3  # parameters without a gradient, in a message
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -55,8 +58,31 @@ def step_of(
         keep_gradients=options.gradient_as_bucket_view,
     )
     watch = DdpWatch(wrapped, has_hook=has_hook)
-    step = dataclasses.replace(step, samples=lambda: bucket_samples(wrapped), watch=watch)
+    step = dataclasses.replace(
+        step,
+        samples=lambda: bucket_samples(wrapped),
+        watch=watch,
+        explain_failure=partial(_explain_failure, workload, options),
+    )
     return synchronise_first_step(step) if options.static_graph else step
+
+
+def _explain_failure(workload: Workload, options: Ddp, error: RuntimeError, batch: Batch) -> str | None:
+    """DDP fails in the second step where parameters get no gradient; its message names none of our flags."""
+    if options.static_graph or options.find_unused_parameters:
+        return None
+    model = workload.model
+    if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+        return None  # it would wait for ranks that may have ended
+    unused = unused_parameters(model, workload.loss_of(model, batch))
+    if unused:
+        more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
+        what = f"{len(unused)} of the model's parameters get no gradient ({', '.join(unused[:_NAMED])}{more})"
+    elif "find_unused_parameters" in str(error):  # the name of DDP's argument, which was not enough here
+        what = "some batches do not use all parameters of the model"
+    else:
+        return None
+    return f"{what}; DDP requires --find-unused-parameters for such a model"
 
 
 def wrapped_in_ddp(model: nn.Module, options: Any, device: torch.device) -> DistributedDataParallel:

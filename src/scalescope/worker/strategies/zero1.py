@@ -7,6 +7,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from scalescope.catalog.strategies.zero1 import Zero1
 from scalescope.worker.strategies.ddp import add_comm_hook, step_of, wrapped_in_ddp
+from scalescope.worker.training.optimizer_hooks import move_hooks
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload
 
 
@@ -24,6 +25,8 @@ def wrap(
         workload.model.parameters(),
         optimizer_class=cast(Any, _class_of(make_optimizer)),
     )
+    # On the outer optimizer they see all parameters, as without sharding, and not only this rank's.
+    move_hooks(optimizer.optim, optimizer)
     return step_of(workload, wrapped, optimizer, options, has_hook=options.comm_hook != "none")
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -46,6 +46,28 @@ def with_ranges(step: Step, device: torch.device) -> Step:
         apply=around(trace.OPTIMIZER, step.apply),
         clear=around(trace.CLEAR, step.clear),
     )
+
+
+@contextmanager
+def step_marks(step: Step, numbers: range) -> Iterator[Step]:
+    """The step with a mark around each whole step: each begins where the one before ended.
+
+    HTA and TensorBoard divide a trace by these marks; `numbers` are those of the steps to come.
+    """
+    marks = [record_function(f"{trace.STEP}{number}") for number in numbers]
+    with ExitStack() as current:
+
+        def begin_next() -> None:
+            current.close()
+            if marks:
+                current.enter_context(marks.pop(0))
+
+        def clear() -> None:
+            step.clear()
+            begin_next()
+
+        begin_next()
+        yield dataclasses.replace(step, clear=clear)
 
 
 class _MarkedBatches:

@@ -92,6 +92,7 @@ class Step:
     accumulation_steps: int = 1
     samples: Callable[[], dict[str, list[float]]] = dict  # read after the last step
     watch: DdpWatch | None = None  # only for DDP
+    explain_failure: Callable[[RuntimeError, Batch], str | None] = lambda error, batch: None
 
 
 def plain_step(
@@ -133,10 +134,20 @@ def plain_step(
 
 @dataclass(kw_only=True)
 class StepWindow:
-    """The outcome of consecutive steps: their losses, still on the device, and the number of samples."""
+    """The outcome of consecutive steps: losses, still on the device, and the number of samples.
+
+    `losses` has the last batch of every step, `batch_losses` all batches with the number of their step.
+    """
 
     losses: list[Tensor] = field(default_factory=list)
+    batch_losses: list[tuple[int, Tensor]] = field(default_factory=list)
     samples: int = 0
+
+    def extend(self, later: "StepWindow") -> None:
+        """Add the steps that followed."""
+        self.losses += later.losses
+        self.batch_losses += later.batch_losses
+        self.samples += later.samples
 
 
 def run_steps(
@@ -165,10 +176,11 @@ def run_steps(
                 position.mark(Phase.BACKWARD)
                 step.backward(loss if parts == 1 else loss / parts)  # the sum is then their mean
             window.samples += batch_size_of(batch)
+            window.batch_losses.append((position.begun - 1, loss.detach()))
         position.mark(Phase.OPTIMIZER)
         step.apply()
         step.clear()
-        window.losses.append(loss.detach())
+        window.losses.append(window.batch_losses[-1][1])
         position.completed = before + clock.tick()
     while (finished := clock.finished()) < count - 1:  # a GPU may be far behind, which is not a hang
         position.completed = before + finished

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from scalescope.catalog.workloads.custom import Custom
+from scalescope.catalog.workloads.custom import ARGUMENTS, Custom, missing_function
 from scalescope.errors import BadInput
+from scalescope.worker.training.optimizer_hooks import copy_hooks
 from scalescope.worker.training.step import BuildContext, Data, OptimizerFactory, Workload
 
 _EXPECTED = "(model, data, loss) or (model, data, loss, optimizer)"
@@ -26,12 +27,8 @@ def build(options: Custom, device: torch.device, context: BuildContext) -> Workl
     """Call the user's function and convert what it returns to a workload."""
     reference = context.reference
     factory = _factory(reference)
-    available = {
-        "rank": context.rank,
-        "world_size": context.world_size,
-        "batch_size": context.batch_size,
-        "device": device,
-    }
+    values = (context.rank, context.world_size, context.batch_size, device)
+    available = dict(zip(ARGUMENTS, values, strict=True))
     arguments = _arguments(reference, factory, available)
     returned = _guarded(reference, lambda: factory(**arguments))
     if not isinstance(returned, tuple) or len(returned) not in (3, 4):
@@ -55,26 +52,71 @@ def _factory(reference: str) -> Callable[..., Any]:
     module = _guarded(reference, lambda: _load(source))
     factory = getattr(module, name, None)
     if factory is None:
-        raise _bad_input(reference, f"{source} has no {name}")
+        functions = _functions_of(module)
+        workloads = [name for name, function in functions.items() if not _missing_arguments(function)]
+        raise missing_function(reference, functions, workloads)
     if not callable(factory):
         raise _bad_input(reference, f"{name} is {_shape_of(factory)}, not a function")
     function: Callable[..., Any] = factory
     return function
 
 
+def _functions_of(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The functions that a module defines itself."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    }
+
+
+def _missing_arguments(factory: Callable[..., Any]) -> list[str]:
+    """The arguments that a function requires and a workload is not given."""
+    return [
+        parameter.name
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and parameter.name not in ARGUMENTS
+    ]
+
+
 def _load(source: str) -> ModuleType:
     """Import a file or a module as `python` would in this folder."""
     if not source.endswith(".py"):
-        sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(source)
+        with _importing_from(Path.cwd()):
+            return importlib.import_module(source)
     path = Path(source).resolve()
-    sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses and loader processes look up their module
-    spec.loader.exec_module(module)
+    with _importing_from(path.parent, Path.cwd()):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def _importing_from(*folders: Path) -> Iterator[None]:
+    """Search these folders first while the user's code is loaded.
+
+    Afterwards the first comes behind the standard library and the others last: a `profile.py` of the user
+    must not reach later imports of torch, and a `torch.py` in the working folder no process of a loader.
+    """
+    entries = list(dict.fromkeys(map(str, folders)))
+    sys.path[:] = [*entries, *(entry for entry in sys.path if entry not in entries)]
+    try:
+        yield
+    finally:
+        others = [entry for entry in sys.path if entry not in entries]
+        end = 1 + max((index for index, entry in enumerate(others) if _is_standard(entry)), default=-1)
+        sys.path[:] = [*others[:end], *entries[:1], *others[end:], *entries[1:]]
+
+
+def _is_standard(entry: str) -> bool:
+    """Whether an entry of the path holds the standard library, or its compiled part."""
+    library = Path(contextlib.__file__).parent
+    return Path(entry) in (library, library / "lib-dynload")
 
 
 def _guarded(reference: str, call: Callable[[], Any]) -> Any:
@@ -131,19 +173,13 @@ def _file_of(source: str) -> str | None:
 
 def _arguments(reference: str, factory: Callable[..., Any], available: dict[str, Any]) -> dict[str, Any]:
     """The available arguments that the function has as parameters."""
-    wanted = _guarded(reference, lambda: inspect.signature(factory)).parameters.values()
-    needed = [
-        parameter.name
-        for parameter in wanted
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    unknown = [name for name in needed if name not in available]
+    unknown = _guarded(reference, lambda: _missing_arguments(factory))
     if unknown:
         raise _bad_input(
             reference, f"it requires {', '.join(unknown)}; available arguments: {', '.join(available)}"
         )
-    return {parameter.name: available[parameter.name] for parameter in wanted if parameter.name in available}
+    wanted = inspect.signature(factory).parameters
+    return {name: available[name] for name in wanted if name in available}
 
 
 def _check_parts(reference: str, model: Any, data: Any, loss: Any) -> None:
@@ -193,7 +229,9 @@ def _optimizer_factory(reference: str, model: nn.Module, optimizer: Any) -> Opti
     }
 
     def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        return kind(parameters, **options)
+        rebuilt = kind(parameters, **options)
+        copy_hooks(optimizer, rebuilt)
+        return rebuilt
 
     return make
 

@@ -157,8 +157,9 @@ def test_a_rank_that_ignores_sigterm_is_killed(begin: Begin) -> None:
     assert [process.returncode for process in launch.processes] == [-signal.SIGTERM, -signal.SIGKILL]
 
 
-def test_a_hang_in_teardown_costs_no_result(begin: Begin) -> None:
-    outcome = begin("teardown-hang@1:0").run(teardown_timeout=_STALL_S)
+@pytest.mark.parametrize("stage", ["teardown", "exit"])
+def test_a_hang_after_the_last_step_costs_no_result(begin: Begin, stage: str) -> None:
+    outcome = begin(f"{stage}-hang@1:0").run(teardown_timeout=_STALL_S)
     assert outcome.status == "ok"
     assert [record.rank for record in outcome.records] == [0, 1]
     assert outcome.notes == [f"rank 1 did not exit within {limit(_STALL_S):g} s and was killed"]

@@ -120,6 +120,27 @@ def test_a_rank_that_leaves_before_its_first_step_is_reported(tmp_path: Path) ->
     assert outcome.reason == "rank 0 exited before its first step with code 0 and without a result"
 
 
+def test_a_rank_that_is_done_but_never_exits_is_ended_and_its_result_kept(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [None, 0])
+    for rank in (0, 1):
+        play.at(rank, RankStage.DONE, 8)
+        play.wrote(rank, None)
+    outcome = play.supervisor(teardown_timeout=0.1).run()
+    assert outcome.status == "ok"
+    assert [record.rank for record in outcome.records] == [0, 1]
+    assert outcome.notes == ["rank 0 did not exit within 0.1 s and was killed"]
+
+
+def test_a_rank_that_recorded_its_error_and_never_exits_has_failed(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [None, None])
+    for rank in (0, 1):
+        play.at(rank, RankStage.STEADY, 6)
+    play.wrote(1, "ValueError: mine")
+    outcome = play.supervisor(stall_timeout=0.1).run()
+    assert (outcome.status, outcome.rank, outcome.step) == ("failed", 1, 5)
+    assert outcome.reason == "rank 1 failed at step 5: ValueError: mine"
+
+
 def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [None, None, None])
     play.at(0, RankStage.STEADY, 6, Phase.BACKWARD)

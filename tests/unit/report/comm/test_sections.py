@@ -65,12 +65,22 @@ def test_the_verdict_names_latency_and_the_best_bandwidth() -> None:
         make_row(1 << 26, 1e-6, collective="broadcast"),
     )
     assert verdict(rows) == (
-        "all_reduce over 2 ranks takes 20.0 µs at 8 B and reaches 1.05 GB/s bus bandwidth at 1.00 MiB."
+        "all_reduce over 2 ranks takes 20.0 µs at 8 B and reaches 1.05 GB/s bus bandwidth at 1.00 MiB "
+        "(mean over iterations)."
     )
 
 
+def test_time_and_bandwidth_are_the_same_statistic() -> None:
+    row = make_row(1 << 20, 1e-3, 1e-3, 4e-3)  # median 1 ms, mean 2 ms
+    text = verdict((row,))
+    assert "takes 2,000 µs" in text and "524 MB/s bus bandwidth" in text
+    assert row.algbw_bytes_per_s * row.time_s == pytest.approx(1 << 20)
+
+
 def test_without_all_reduce_the_first_collective_is_named() -> None:
-    assert verdict((make_row(0, 0.02, collective="barrier"),)) == "barrier over 2 ranks takes 20.0 ms at 0 B."
+    assert verdict((make_row(0, 0.02, collective="barrier"),)) == (
+        "barrier over 2 ranks takes 20.0 ms at 0 B (mean over iterations)."
+    )
 
 
 def test_the_verdict_names_the_rank_that_all_wait_for() -> None:
@@ -168,12 +178,13 @@ def test_a_root_makes_waiting_unknown() -> None:
 def test_the_first_screen_is_a_sentence_and_the_table() -> None:
     sentence, table = communication_sections(make_run({KEY: [1e-3]}, {KEY: [0.9e-3]}))
     assert sentence.lines == (
-        "all_reduce over 2 ranks takes 1,000 µs at 1.00 MiB and reaches 1.05 GB/s bus bandwidth at 1.00 MiB.",
+        "all_reduce over 2 ranks takes 1,000 µs at 1.00 MiB and reaches 1.05 GB/s bus bandwidth at 1.00 MiB "
+        "(mean over iterations).",
     )
     assert table.lines[0] == "# Collective test starting: all_reduce_perf"
     assert table.details == (
-        "all_reduce 1.00 MiB in place: median 1,000 µs, p95 1,000 µs, p99 1,000 µs, CV unknown, "
-        "transfer 900 µs, wait 100 µs, rank 1 usually last",
+        "all_reduce 1.00 MiB in place: mean 1,000 µs, median 1,000 µs, p95 1,000 µs, p99 1,000 µs, "
+        "CV unknown, transfer 900 µs, wait 100 µs, rank 1 usually last",
     )
 
 

@@ -13,6 +13,7 @@ from scalescope.report.render.painting import COLOURS
 from tests.made_runs import HOSTILE
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SVG = "{http://www.w3.org/2000/svg}"
 KINDS: tuple[Kind, ...] = ("lines", "bars", "stacked", "forest", "distribution", "timeline")
 
 
@@ -41,9 +42,21 @@ def panel_of(kind: Kind, *series: Series, rows: int = 3) -> Panel:
 
 
 def text_of(picture: Figure) -> str:
-    """What a reader of the page's picture sees."""
-    root = ElementTree.fromstring(svg_for_page(picture).replace("xlink:href", "href"))
+    """What a reader of the page's picture sees without pointing at anything."""
+    root = parsed(picture)
+    for parent in list(root.iter()):
+        for title in parent.findall(f"{SVG}title"):
+            parent.remove(title)
     return " ".join("".join(root.itertext()).split())
+
+
+def parsed(picture: Figure) -> ElementTree.Element:
+    return ElementTree.fromstring(svg_for_page(picture).replace("xlink:href", "href"))
+
+
+def values_of(picture: Figure) -> list[str]:
+    """What is shown when a reader points at the marks."""
+    return [title.text or "" for title in parsed(picture).iter(f"{SVG}title")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,6 +77,49 @@ def test_intervals_are_drawn_where_there_are_some(kind: Kind, thickness: str) ->
     with_them = svg_for_page(figure(panel_of(kind, series_of(kind, 3, intervals=True))))
     assert with_them.count(whiskers) >= 3
     assert whiskers not in svg_for_page(figure(panel_of(kind, series_of(kind, 3))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_mark_shows_its_values(kind: Kind) -> None:
+    rows = [series_of(kind, 3, "first", intervals=kind != "timeline"), series_of(kind, 3, "second")]
+    panel = panel_of(kind, *rows)
+    texts = values_of(figure(panel, panel))
+    assert len(texts) == 2 * (2 if kind == "distribution" else 6)
+    assert {name for name in ("first", "second") for text in texts if name in text} == {"first", "second"}
+    assert any("2" in text for text in texts)
+
+
+def test_values_have_their_places_and_intervals() -> None:
+    line = Series(label="batch 64", x=(1.0, 4.0), y=(1.0, 3.29), low=(None, 3.1), high=(None, 3.4))
+    made = Panel(kind="lines", x_label="ranks", y_label="speedup", series=(line,), x_log=True)
+    assert values_of(figure(made)) == [
+        "batch 64, ranks 1: speedup 1.000",
+        "batch 64, ranks 4: speedup 3.290 [3.100, 3.400]",
+    ]
+
+
+def test_hostile_names_are_text_in_values() -> None:
+    made = panel_of("stacked", series_of("stacked", 1, HOSTILE))
+    assert "<script>alert(" in values_of(figure(made))[0]
+
+
+@pytest.mark.parametrize("y_log", [False, True])
+@pytest.mark.parametrize("ranks", [(1.0, 2.0, 8.0), (1.0, 2.0), (2.0, 3.0, 4.0, 16.0)])
+def test_the_ideal_is_a_straight_line(ranks: tuple[float, ...], *, y_log: bool) -> None:
+    delivered = Series(label="a", x=ranks, y=tuple(rank**0.5 for rank in ranks))
+    ideal = Series(label="ideal", x=ranks, y=tuple(3.0 * rank for rank in ranks), role="ideal")
+    made = Panel(
+        kind="lines", x_label="ranks", y_label="", series=(delivered, ideal), x_log=True, y_log=y_log
+    )
+    dashed = [
+        path.get("d", "")
+        for path in parsed(figure(made)).iter(f"{SVG}path")
+        if "stroke-dasharray: 3.7" in path.get("style", "") and path.get("clip-path")
+    ]
+    points = [tuple(map(float, point.split())) for point in re.findall(r"[ML] ([-\d. ]+)", dashed[0])]
+    (x0, y0), (x1, y1) = points[0], points[-1]
+    for x, y in points:
+        assert y == pytest.approx(y0 + (y1 - y0) * (x - x0) / (x1 - x0), abs=0.01)
 
 
 def test_an_interval_may_be_missing_at_some_places() -> None:

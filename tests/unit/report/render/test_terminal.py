@@ -138,6 +138,17 @@ def test_details_are_shown_on_request(render: Render) -> None:
     assert render([section], verbose=True) == "\nsaid\nmore\n"
 
 
+def test_on_an_ascii_terminal_tables_stay_aligned_and_signs_readable() -> None:
+    table = Table(columns=("speedup ×", "95 % interval"), rows=(("1.5", "−1 … 2"), ("2.25", "—")))
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")  # strict: what it lacks would be an error
+    show([Section(title="a · b", table=table, lines=("1 → 2",))], console(stream))
+    stream.seek(0)
+    _, title, head, _, *rows, line = stream.read().splitlines()
+    assert (title, line) == ("a - b", "1 -> 2")
+    assert [row.split() for row in rows] == [["1.5", "|", "-1", "...", "2"], ["2.25", "|", "-"]]
+    assert len({row.index("|") for row in (head, *rows)}) == 1
+
+
 def everywhere(name: str) -> list[Section]:
     """A name at every place of a section that text can stand."""
     table = Table(columns=("a", "b"), rows=((name, name),), left=frozenset("a"))

@@ -112,7 +112,9 @@ def test_a_single_rank_reports_no_waiting(tmp_path: Path) -> None:
 def test_training_that_sends_nothing_has_nothing_to_hide(tmp_path: Path) -> None:
     without_exchange = steps_of(cpu_step(()))
     (section,) = profile_sections(traced_run(tmp_path, make_trial(world_size=1), {0: without_exchange}))
-    assert section.lines == ("Idle: 25.0 ms between operations, 10.0 ms waiting for samples.",)
+    idle, traces = section.lines
+    assert idle == "Idle: 25.0 ms between operations, 10.0 ms waiting for samples."
+    assert traces.startswith("Traces: ")
 
 
 def test_idle_time_is_shown_by_cause(tmp_path: Path) -> None:
@@ -129,8 +131,13 @@ def test_details_list_kernels_exchanges_and_files(tmp_path: Path) -> None:
     details = section_of(tmp_path, EARLY, LATE).details
     assert details[0] == "62 % of compute: aten::mm (1 per step)"
     assert "exchange 1: all_reduce, 3.91 KiB, 30.0 ms, transfer 20.0 ms, exposed 20.0 ms" in details
-    assert details[-1].startswith("Traces open in Perfetto (ui.perfetto.dev): traces/")
-    assert details[-1].count(".json.gz") == 2
+    files = [line for line in details if line.startswith("trace of rank ")]
+    assert [line.split(": traces/")[0] for line in files] == ["trace of rank 0", "trace of rank 1"]
+
+
+def test_where_the_traces_are_is_always_shown(tmp_path: Path) -> None:
+    line = line_with(section_of(tmp_path, EARLY, LATE), "Traces:")
+    assert line.startswith(f"Traces: {tmp_path / 'traces'}; ")
 
 
 def test_an_unknown_size_is_shown_as_missing(tmp_path: Path) -> None:
@@ -143,7 +150,7 @@ def test_an_unknown_size_is_shown_as_missing(tmp_path: Path) -> None:
 def test_an_unreadable_rank_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     section = section_of(tmp_path, EARLY, None)
     assert section.table is not None and len(section.table.rows) == 1
-    assert section.lines[-1].startswith("Rank 1: traces/")
+    assert section.lines[-2].startswith("Rank 1: traces/")
 
 
 def test_if_no_rank_can_be_read_only_that_is_reported(tmp_path: Path) -> None:

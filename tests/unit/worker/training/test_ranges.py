@@ -1,6 +1,7 @@
 """Ranges: every part of a step has its name in the trace, and does what it did."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from scalescope.results import trace
 from scalescope.worker.training.feeding import Feed
-from scalescope.worker.training.ranges import named, with_input_range, with_ranges
+from scalescope.worker.training.ranges import named, step_marks, with_input_range, with_ranges
 from scalescope.worker.training.step import Step
 
 from ..making import CPU
@@ -131,3 +132,21 @@ def test_on_a_gpu_the_same_names_are_pushed_and_popped(monkeypatch: pytest.Monke
     with pytest.raises(ZeroDivisionError), named(trace.INPUT, torch.device("cuda")):
         raise ZeroDivisionError
     assert ranges == [trace.INPUT, "end"]
+
+
+def test_steps_are_marked_from_the_end_of_the_one_before_to_their_own(tmp_path: Path) -> None:
+    done: list[Any] = []
+    with (
+        profile(activities=[ProfilerActivity.CPU]) as recorder,
+        step_marks(with_ranges(make_step(done), CPU), range(7, 9)) as step,
+    ):
+        run_once(step)
+        run_once(step)
+    recorder.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = trace.read_events(tmp_path / "trace.json")
+    marks = {event["name"]: event for event in events if event["name"].startswith(trace.STEP)}
+    assert sorted(marks) == ["ProfilerStep#7", "ProfilerStep#8"]
+    ends = [marks[name]["ts"] + marks[name]["dur"] for name in sorted(marks)]
+    clears = sorted(event["ts"] for event in events if event["name"] == trace.CLEAR)
+    assert clears[0] < ends[0] <= marks["ProfilerStep#8"]["ts"] < clears[1] < ends[1]
+    assert done.count("clear") == 2

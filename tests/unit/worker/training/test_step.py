@@ -111,6 +111,8 @@ def test_every_sample_is_counted_and_a_step_has_one_loss() -> None:
     done = _run(_Recorded(2).step, _batches(4, 4, 4, 1), 2)
     assert done.samples == 13
     assert [loss.item() for loss in done.losses] == [4.0, 1.0]
+    batches = [(step, loss.item()) for step, loss in done.batch_losses]
+    assert batches == [(0, 4.0), (0, 4.0), (1, 4.0), (1, 1.0)]
 
 
 def test_steps_are_counted_and_begun() -> None:

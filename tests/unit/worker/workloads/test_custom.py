@@ -1,5 +1,6 @@
 """Custom workloads: what a function may request and return, and how its mistakes are reported."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,7 +110,8 @@ def test_a_function_gets_the_arguments_it_names(monkeypatch: pytest.MonkeyPatch)
             "def build(model_size, seed): pass",
             "it requires model_size, seed; available arguments: rank, world_size, ",
         ),
-        ("def other(): pass", "mine.py has no build"),
+        ("def other(): pass", "mine.py has no function build; functions that could be workloads: other"),
+        ("def built(): pass\ndef helper(path): pass", "mine.py has no function build; did you mean built? ("),
         ("build = 5", "build is an int, not a function"),
         ("\nx = 1 / 0\ndef build(): pass", "line 2: ZeroDivisionError: division by zero"),
         ("def build():\n    raise ValueError('first\\nsecond')", "line 2: ValueError: first"),
@@ -228,6 +230,19 @@ def test_an_optimizer_is_made_anew_with_its_options(monkeypatch: pytest.MonkeyPa
     assert made.param_groups[0]["params"][0].shape == (3,)
 
 
+def test_an_optimizer_made_anew_keeps_its_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, loss = _parts()
+    given = torch.optim.SGD(model.parameters(), lr=0.1)
+    called: list[tuple[str, Any]] = []
+    given.register_step_pre_hook(lambda optimizer, *_: called.append(("before", optimizer)))
+    given.register_step_post_hook(lambda optimizer, *_: called.append(("after", optimizer)))
+    make = _built(monkeypatch, lambda: (model, data, loss, given)).make_optimizer
+    assert make is not None
+    made = make(iter([nn.Parameter(torch.zeros(3))]))
+    made.step()
+    assert called == [("before", made), ("after", made)]
+
+
 def test_a_function_that_makes_the_optimizer_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adagrad(list(parameters))
@@ -248,3 +263,12 @@ def test_an_optimizer_that_cannot_be_made_anew_is_refused(monkeypatch: pytest.Mo
             _built(monkeypatch, lambda optimizer=optimizer: (model, data, loss, optimizer))
     model.bias.requires_grad_(False)
     assert _built(monkeypatch, lambda: (model, data, loss, part)).make_optimizer is not None
+
+
+def test_the_folder_of_a_workload_comes_first_only_while_it_is_loaded() -> None:
+    Path("mine.py").write_text("import sys\n\nLOADED_WITH = sys.path[0]\n" + _GOOD)
+    _build("mine.py:build")
+    here = str(Path.cwd())
+    assert here == sys.modules["mine"].LOADED_WITH
+    assert sys.path.count(here) == 1
+    assert sys.path.index(here) > sys.path.index(str(Path(contextlib.__file__).parent))
