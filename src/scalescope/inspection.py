@@ -1,6 +1,7 @@
 """Inspection: what the system reports (/proc, /sys, nvidia-smi, variables), without any judgement."""
 
 import os
+import platform
 import resource
 import shutil
 import socket
@@ -52,6 +53,17 @@ def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
         "load_average": os.getloadavg()[0],
         "variables": recorded_variables(os.environ),
     }
+
+
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith(("model name", "hardware")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:

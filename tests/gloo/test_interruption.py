@@ -45,7 +45,7 @@ def _assert_ends_cleanly(
     assert finished.returncode == 128 + number
     (line,) = finished.stderr.splitlines()
     assert number.name in line
-    assert f"--resume --output-dir {run.folder.name}" in line
+    assert f"scalescope resume {run.folder} continues" in line
     *done, stopped = finished.results
     assert len(done) >= finished_before
     assert all(result["status"] == "ok" for result in done)

@@ -136,7 +136,7 @@ def test_an_interruption_is_recorded_and_raised_again(
         study(ask("train", world_size=[1, 2], batch_size=50, repeats=5), launcher, RecordingWatcher())
     assert caught.value.exit_code == 128 + signum
     assert caught.value.kept.startswith("finished launches are kept; scalescope ")
-    assert caught.value.kept.endswith(" --resume --output-dir run continues")
+    assert caught.value.kept.endswith(f"scalescope resume {Path('run').absolute()} continues")
     results = load_run("run").results
     assert [result.status for result in results] == ["ok", "ok", "ok", "interrupted"]
     assert results[-1].reason == f"interrupted by {signum.name}"

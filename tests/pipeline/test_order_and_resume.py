@@ -95,8 +95,11 @@ def test_the_budget_stops_between_launches_and_cuts_only_the_last_round(clock: C
     counts = Counter(trial for trial, _ in launcher.launched)
     assert sorted(counts.values()) == [2, 2, 3]
     assert report.run is not None
-    assert load_run("run").record.end == RunEnd(why="budget", missing=8, budget_s=75.0, next_launch_s=10.0)
-    assert any("8 of 15 launches" in note for note in watcher.notes)
+    assert load_run("run").record.end == RunEnd(
+        why="budget", missing=8, failed=0, budget_s=75.0, next_launch_s=10.0, rest_s=80.0, start_s=0.0
+    )
+    (note,) = (note for note in watcher.notes if "8 of 15 launches" in note)
+    assert f"scalescope resume {Path('run').absolute()} --budget 2m continues" in note
     assert report.exit_code == 0
 
 
@@ -293,13 +296,78 @@ def test_resume_without_a_run_is_refused() -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_resume_without_a_folder_takes_the_latest_run() -> None:
-    first = train(ask("train", output_dir=None, repeats=1), FakeLauncher(MODEL), RecordingWatcher())
+def test_every_launch_has_the_end_of_the_budget_as_its_deadline(clock: Clock) -> None:
+    launcher = FakeLauncher(MODEL, outcomes=clock.launch)
+    request = dataclasses.replace(ask("train", repeats=2, budget="60s"), started_s=995.0)
+    train(request, launcher, RecordingWatcher())
+    assert launcher.deadlines == [1055.0, 1055.0]  # what came before the campaign counts
+    without = FakeLauncher(MODEL)
+    train(ask("train", output_dir="other"), without, RecordingWatcher())
+    assert without.deadlines == [None]
+
+
+def ended_by_budget(trial: Trial, launch: int) -> Outcome | None:
+    """The third launch is the one that the budget ends."""
+    is_last = launch == 2
+    return Outcome(status="interrupted", reason="spent", stopped_by="budget") if is_last else None
+
+
+def test_a_launch_that_the_budget_ends_is_recorded_and_repeated_by_resume() -> None:
+    watcher = RecordingWatcher()
+    launcher = FakeLauncher(MODEL, outcomes=ended_by_budget)
+    report = train(ask("train", repeats=3, budget="1h"), launcher, watcher)
+    run = load_run("run")
+    assert [(result.status, result.stopped_by) for result in run.results] == [
+        ("ok", None),
+        ("ok", None),
+        ("interrupted", "budget"),
+    ]
+    assert run.record.end is not None
+    assert (run.record.end.why, run.record.end.missing) == ("budget", 1)
+    assert report.exit_code == 0  # as before: a budget is not a failure
+    assert not any(section.title == "Failed" for section in report.sections)
+    assert any("1 of 3 launches to go" in note for note in watcher.notes)
+    again = FakeLauncher(MODEL)
+    train(ask("train", repeats=3, budget="1h", resume=True), again, RecordingWatcher())
+    assert [launch for _, launch in again.launched] == [2]
+    assert {result.status for result in load_run("run").results} == {"ok"}
+
+
+def test_a_budget_too_short_for_any_launch_names_one_that_would_suffice() -> None:
+    launcher = FakeLauncher(
+        MODEL, outcomes=lambda *_: Outcome(status="interrupted", reason="spent", stopped_by="budget")
+    )
+    with pytest.raises(CannotRun, match="before any launch was finished") as caught:
+        train(ask("train", repeats=3, budget="2s"), launcher, RecordingWatcher())
+    assert len(launcher.launched) == 1
+    assert f"scalescope resume {Path('run').absolute()} --budget " in str(caught.value)
+    suggested = str(caught.value).partition(" --budget ")[2].partition("s ")[0]
+    assert float(suggested) >= 4.0  # more than what was too short
+    end = load_run("run").record.end
+    assert end is not None and end.why == "budget" and end.missing == 3
+    assert end.next_launch_s and f"about {end.next_launch_s:.0f} s" in str(caught.value)
+
+
+def test_resume_without_a_folder_takes_the_newest_unfinished_run_of_the_verb() -> None:
+    def lost(trial: Trial, launch: int) -> Outcome:
+        return Outcome(status="failed", reason="lost")
+
+    older = train(
+        ask("train", output_dir="runs/a", repeats=2), FakeLauncher(MODEL, outcomes=lost), RecordingWatcher()
+    )
+    train(ask("train", output_dir="runs/b", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    scale(
+        ask("scale", output_dir="runs/c", world_size=[1, 2]),
+        FakeLauncher(MODEL, outcomes=lost),
+        RecordingWatcher(),
+    )
     launcher = FakeLauncher(MODEL)
     again = train(ask("train", output_dir=None, repeats=2, resume=True), launcher, RecordingWatcher())
-    assert first.path is not None and again.path is not None
-    assert again.path.resolve() == first.path.resolve()
-    assert [launch for _, launch in launcher.launched] == [1]
+    assert older.path is not None and again.path is not None
+    assert again.path.resolve() == older.path.resolve()
+    assert [launch for _, launch in launcher.launched] == [0, 1]
+    with pytest.raises(BadInput, match="no unfinished run of train"):
+        train(ask("train", output_dir=None, resume=True), FakeLauncher(MODEL), RecordingWatcher())
 
 
 def test_a_line_that_was_cut_off_is_measured_again() -> None:

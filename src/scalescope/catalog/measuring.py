@@ -27,7 +27,8 @@ class Measuring:
     )
     budget: float | None = setting(
         None,
-        "Time budget of the run (90s, 10m, 2h); a launch that would exceed it is not started.",
+        "Time budget of the run (90s, 10m, 2h), loading torch included; a launch that would exceed it is not "
+        "started, or ended.",
         kind="duration",
         low=1,
         sweep=False,

@@ -3,6 +3,7 @@
 import importlib
 import signal
 import sys
+import time
 
 import click
 
@@ -55,7 +56,10 @@ def main(arguments: list[str] | None = None) -> None:
     replace_unencodable()
     width = front_page.page_width(front_page.terminal_columns())  # or click loads shutil to ask for it
     try:
-        code = app.main(arguments, front_page.PROGRAM, standalone_mode=False, terminal_width=width)
+        # The time is for the budget of a run: it counts from the start of the command.
+        code = app.main(
+            arguments, front_page.PROGRAM, standalone_mode=False, terminal_width=width, obj=time.monotonic()
+        )
     except click.exceptions.Exit as leaving:
         code = leaving.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

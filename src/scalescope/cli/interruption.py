@@ -1,4 +1,4 @@
-"""Signals while measuring: the first asks to stop and keeps what is done, the second ends at once."""
+"""Signals while measuring: the first asks to stop and keeps what is done, the second ends at once; alarms."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
-from scalescope.errors import Interrupted
+from scalescope.errors import Interrupted, ScalescopeError
 
 _SHOW_CURSOR = b"\x1b[?25h"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -33,3 +33,24 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None, error: ScalescopeError) -> Iterator[None]:
+    """Raise `error` where the main thread is, if it is still inside after so long; None is no limit."""
+    if seconds is None:
+        yield
+        return
+    if seconds <= 0.0:
+        raise error
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, handle)
+    alarm = signal.setitimer(signal.ITIMER_REAL, seconds)  # one that somebody else has set
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *alarm)
+        signal.signal(signal.SIGALRM, before)

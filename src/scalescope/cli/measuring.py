@@ -1,43 +1,59 @@
 """What every measuring verb's command does around its study: launcher, signals, output, exit code."""
 
+import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from scalescope.cli.interruption import interruptible
+from scalescope.cli.interruption import interruptible, time_limit
 from scalescope.cli.options import given_flags, own_keys
-from scalescope.errors import BadInput, ScalescopeError
+from scalescope.errors import BadInput, CannotRun, ScalescopeError
 from scalescope.experiment.given import Entries
+from scalescope.results.run_record import round_duration
 from scalescope.studies.study import Report, Study
 
 if TYPE_CHECKING:
     from scalescope.cli.progress import TerminalWatcher
     from scalescope.launch.attached.rank_context import RankContext
+    from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.studies.request import Request
 
-# What a verb does with its report after measuring; the second value is whether the ranks were its own.
-Finish = Callable[[Report, bool], Report]
+_LEAST_BUDGET_S = 30.0  # to suggest, where nothing is known but that torch starts slowly
 
 
-def measure(
-    study: Study,
-    arguments: dict[str, Any],
-    *,
-    every_placement: bool = False,
-    finish: Finish = lambda report, own_ranks: report,
-) -> None:
-    """Run a study and show its report; under torchrun or srun, ranks other than 0 only follow."""
-    from scalescope.launch.attached.rank_context import rank_context
-
+def measure(study: Study, arguments: dict[str, Any]) -> None:
+    """Run a study as its verb was typed, and show its report."""
     request, job_flags = _request_of(study, arguments)
     output_dir = request.experiment({}).measuring.output_dir  # bad input is refused before torch is loaded
     if _is_restarted(output_dir):
         request = dataclasses.replace(request, resume=True)
+    elif request.resume and request.only_launches is None and not is_following():
+        from scalescope.studies.runs.resuming import refuse_from_files
+
+        request = request.with_run_to_resume()
+        refuse_from_files(study, request)
+    measure_request(study, request, job_flags, arguments)
+
+
+def is_following() -> bool:
+    """Whether this is a rank of torchrun or srun other than 0, which only does what rank 0 publishes."""
+    from scalescope.launch.attached.rank_context import rank_context
+
+    context = rank_context(os.environ)
+    return context is not None and context.rank != 0
+
+
+def measure_request(
+    study: Study, request: "Request", job_flags: Entries, arguments: dict[str, Any]
+) -> NoReturn:
+    """Run a study and show its report; under torchrun or srun, ranks other than 0 only follow."""
+    from scalescope.launch.attached.rank_context import rank_context
+
     context = rank_context(os.environ)
     on_slurm = _is_for_slurm(study, request, job_flags, arguments, context)
     if context is not None and context.rank != 0:
@@ -50,12 +66,12 @@ def measure(
 
     with (
         interruptible(),
-        TerminalWatcher(every_placement=every_placement, verbose=arguments["verbose"]) as watcher,
+        TerminalWatcher(every_placement=study.every_placement, verbose=arguments["verbose"]) as watcher,
     ):
         if on_slurm:
-            report = _on_slurm(study, request, job_flags, arguments["setup"], watcher)
+            report = _on_slurm(study, request, job_flags, arguments.get("setup", ()), watcher)
         else:
-            report = _with_ranks(study, request, context, watcher, finish)
+            report = _with_ranks(study, request, context, watcher)
     once = () if report.headline is None else (report.headline,)  # shown below: in short
     show(without_lines(once, report.sections), console(), verbose=arguments["verbose"])
     show_where(report)
@@ -81,6 +97,7 @@ def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entr
         only_launches=None if only is None else (only,),
         budget_since=arguments["budget_since"],
         own_keys=own_keys(context.command),
+        started_s=context.find_root().obj,
     )
     return request, job_flags
 
@@ -99,35 +116,52 @@ def _with_ranks(
     request: "Request",
     context: "RankContext | None",
     watcher: "TerminalWatcher",
-    finish: Finish,
 ) -> Report:
     """Measure with the ranks that are there, or with ranks started for it."""
     from scalescope.launch.attached.launcher import AttachedLauncher
     from scalescope.launch.attached.rank_context import stray_variables
-    from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.studies.execution import run_study
 
     for name in stray_variables(os.environ):
         watcher.noted(f"{name} is set without the other variables of a rank: ignored.")
-    launcher = AttachedLauncher(context) if context else LocalLauncher()
-    try:
-        if isinstance(launcher, AttachedLauncher):
-            for note in launcher.notes():
-                watcher.noted(note)
-        report = run_study(study, request, launcher, watcher)
-        return report if report.run is None else finish(report, launcher.repeatable)
-    except ScalescopeError as error:
-        if request.only_launches is not None:
-            _record_error(request, error)
-        raise
-    finally:
-        launcher.close()
+    with contextlib.ExitStack() as held:
+        try:
+            launcher = AttachedLauncher(context) if context else _local_launcher(study, request)
+            held.callback(launcher.close)
+            if isinstance(launcher, AttachedLauncher):
+                for note in launcher.notes():
+                    watcher.noted(note)
+            report = run_study(study, request, launcher, watcher)
+        except ScalescopeError as error:
+            if request.only_launches is not None:
+                _record_error(request, error)
+            raise
+        return report if report.run is None else study.after_measuring(report, own_ranks=launcher.repeatable)
+
+
+def _local_launcher(study: Study, request: "Request") -> "LocalLauncher":
+    """A launcher whose machine is probed; a budget that starting torch spends ends that too."""
+    from scalescope.launch.local.launcher import LocalLauncher
+
+    budget_s, left_s = request.experiment(study.defaults).measuring.budget, None
+    if budget_s is not None and request.started_s is not None:
+        left_s = budget_s - (time.monotonic() - request.started_s)
+    spent = CannotRun(
+        f"the budget of {budget_s or 0.0:g} s was spent while torch was loaded; nothing was measured; "
+        f"try --budget {round_duration(max(_LEAST_BUDGET_S, 4.0 * (budget_s or 0.0)))}"
+    )
+    with time_limit(left_s, spent):
+        launcher = LocalLauncher()
+        try:
+            launcher.machine()
+        except BaseException:
+            launcher.close()
+            raise
+    return launcher
 
 
 def _record_error(request: "Request", error: ScalescopeError) -> None:
     """Leave what stopped a step of a job in the run folder, where the command that submitted it looks."""
-    import contextlib
-
     from scalescope.results.run_folder import RunFolder
     from scalescope.results.run_record import UNKNOWN_VERB, RunEnd, read_run_record, write_run_record
     from scalescope.studies.slurm.slurm_request import is_job_folder

@@ -172,17 +172,29 @@ def _run_options(study: type[Study]) -> Iterator[click.Option]:
         yield _option(setting, (RUN,), study)
 
 
+def run_option(name: str) -> Callable[[Any], Any]:
+    """Decorator: the flag of one setting of the run, for verbs that have no others."""
+    setting = next(setting for setting in settings_of(Measuring) if setting.name == name)
+    option = _option(dataclasses.replace(setting, default=None), (RUN,), None)
+
+    def decorate(function: Any) -> Any:
+        function.__click_params__ = [*getattr(function, "__click_params__", []), option]
+        return function
+
+    return decorate
+
+
 def _switch_options() -> Iterator[click.Option]:
     yield _switch(
         ["--resume"],
-        "Continue a run that was stopped: the newest, or the one in --output-dir.",
+        "Continue a run that was stopped: the newest unfinished one, or the one in --output-dir.",
         common=RUN,
-        brief="Continue the newest run, or --output-dir.",
+        brief="Continue the newest unfinished run.",
         in_file=False,
     )
     yield _switch(
         ["--dry-run"],
-        "Show the trials and about how long they take; run nothing.",
+        "Show the trials and about how long they take; measure nothing.",
         common=RUN,
         brief="Show what would be measured, and how long.",
         in_file=False,
@@ -232,7 +244,7 @@ def _slurm_options(study: type[Study]) -> Iterator[click.Option]:
     )
 
 
-def _option(setting: Setting, headings: tuple[str, ...], study: type[Study]) -> click.Option:
+def _option(setting: Setting, headings: tuple[str, ...], study: type[Study] | None) -> click.Option:
     kinds = {"workload": "workloads", "data": "data", "strategy": "strategies"}
     brief = setting.brief
     if setting.name in kinds:
@@ -265,18 +277,20 @@ def _option(setting: Setting, headings: tuple[str, ...], study: type[Study]) -> 
     return SettingOption(names, multiple=True, metavar=metavar, **shown)
 
 
-def _stated_default(setting: Setting, study: type[Study]) -> Stated:
+def _stated_default(setting: Setting, study: type[Study] | None) -> Stated:
     """The default in help: what the study plans with, its own, or the setting's."""
+    if study is None:
+        return setting.default
     if setting.name in study.planned_defaults:
         return InWords(study.planned_defaults[setting.name])
     value: Stated = study.defaults.get(setting.name, setting.default)
     return value
 
 
-def _default_text(setting: Setting, study: type[Study]) -> str:
+def _default_text(setting: Setting, study: type[Study] | None) -> str:
     value = _stated_default(setting, study)
     texts = [_value_text(value, setting)] if value is not None or setting.none_word != "none" else []
-    if setting.name not in {**study.defaults, **study.planned_defaults}:
+    if study is not None and setting.name not in {**study.defaults, **study.planned_defaults}:
         texts += [
             f"{_value_text(other, setting)} with {name}" for name, other in _other_defaults(setting.name)
         ]

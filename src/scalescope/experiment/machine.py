@@ -70,6 +70,8 @@ class Machine:
         None  # where several nodes work together: `cores` are one's, `gpus` all nodes'
     )
     precisions: Precisions = ()  # of the processor; each GPU has its own
+    # A matrix product in fp32 on one core when it was probed, other load included; None is unknown.
+    core_flops_per_s: float | None = None
 
     def support_of(self, precision: str, device: str) -> PrecisionSupport:
         """How `device` (cpu or cuda) computes in a format; of several GPUs, the worst."""

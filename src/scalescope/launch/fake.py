@@ -59,6 +59,7 @@ class FakeLauncher:
         self._loads = loads
         self._load_at_start = load_at_start or OtherLoad()
         self.launched: list[tuple[str, int]] = []
+        self.deadlines: list[float | None] = []  # of these launches; simulating one takes no time
 
     def outlook(self, devices: Sequence[str]) -> Machine | None:
         return None
@@ -79,9 +80,17 @@ class FakeLauncher:
         pass
 
     def launch(
-        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+        self,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: Measuring,
+        watcher: Watcher,
+        *,
+        deadline: float | None = None,
     ) -> Outcome:
         self.launched.append((trial.trial_id, launch))
+        self.deadlines.append(deadline)
         given = self._outcomes(trial, launch)
         if given is not None:
             return given

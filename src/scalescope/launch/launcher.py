@@ -12,7 +12,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.rank_placement import RankPlacement
-from scalescope.results.result import RankRecord, Status
+from scalescope.results.result import RankRecord, Status, StoppedBy
 from scalescope.results.run_folder import RunFolder
 
 
@@ -22,6 +22,7 @@ class Outcome:
 
     status: Status
     reason: str | None = None
+    stopped_by: StoppedBy | None = None  # of a launch that was interrupted
     rank: int | None = None
     step: int | None = None
     log: str | None = None
@@ -90,9 +91,19 @@ class Launcher(Protocol):
         ...
 
     def launch(
-        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+        self,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: Measuring,
+        watcher: Watcher,
+        *,
+        deadline: float | None = None,
     ) -> Outcome:
-        """Run one trial once; failure is an outcome, not an exception."""
+        """Run one trial once; failure is an outcome, not an exception.
+
+        At `deadline`, on the monotonic clock, the budget is spent: what still measures is ended.
+        """
         ...
 
     def close(self) -> None:

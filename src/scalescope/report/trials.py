@@ -1,6 +1,7 @@
 """Sections about trials: what would be run, what failed."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
@@ -10,6 +11,13 @@ from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
+EstimateBasis = Literal["operation counts", "earlier runs", "timed steps"]
+_BASES: dict[EstimateBasis, str] = {
+    "operation counts": "estimated from operation counts, not measured). Nothing was run",
+    "earlier runs": "estimated from earlier runs on this machine). Nothing was run",
+    "timed steps": "estimated from a few steps, which were run for this). Nothing else was run",
+}
+
 
 def plan_section(
     trials: tuple[Trial, ...],
@@ -17,6 +25,7 @@ def plan_section(
     seconds: float,
     once: tuple[Trial, ...] = (),
     formats: tuple[str, ...] = (),
+    basis: EstimateBasis = "operation counts",
 ) -> Section:
     """What --dry-run shows; trials of `once` need no repeats; `formats` are lines about the devices."""
     main = trials[0].benchmark if trials else None
@@ -34,8 +43,7 @@ def plan_section(
         title="Trials",
         table=Table(columns=columns, rows=rows, left=frozenset(columns), optional=("id",)),
         lines=(
-            f"{count}, about {duration(seconds)} (estimated from operation counts, not measured). "
-            "Nothing was run.",
+            f"{count}, about {duration(seconds)} ({_BASES[basis]}.",
             *formats,
         ),
     )
@@ -69,7 +77,9 @@ def _first_failures(results: Iterable[Result]) -> Iterable[tuple[Result, int]]:
 
 
 def is_answer(result: Result) -> bool:
-    """Whether this failure is expected: a batch that does not fit, or an optional launch."""
+    """Whether this failure is expected: a batch that does not fit, an optional launch, a spent budget."""
+    if result.stopped_by == "budget":
+        return True
     benchmark = result.trial.benchmark_card
     if result.status == "oom" and benchmark.oom_is_result:
         return True

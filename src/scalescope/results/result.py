@@ -10,6 +10,7 @@ from scalescope.results.other_load import OtherLoad
 
 SCHEMA_VERSION = "2.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
+StoppedBy = Literal["signal", "budget"]
 StageKind = Literal["alone", "add", "remove", "confirm", "scaling"]
 _STRICT = {"allow_inf_nan": False}
 
@@ -54,6 +55,7 @@ class Result:
     order: int
     status: Status
     reason: str | None = None
+    stopped_by: StoppedBy | None = None  # of a launch that was interrupted
     rank: int | None = None
     step: int | None = None
     log: str | None = None

@@ -1,6 +1,8 @@
-"""Run: a run folder read back, as sections, rules and the Python API see it."""
+"""Run: a run folder read back, as sections, rules and the Python API see it; launches of earlier runs."""
 
+import contextlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,11 @@ from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, TRIALS, read_json
 from scalescope.results.run_record import RunRecord, read_run_record
 from scalescope.results.schema import parse_result
+
+# How much of earlier runs is read, to know how long launches take on this machine.
+_MOST_RUNS = 10
+_MOST_LAUNCHES = 50  # of each run
+_LARGEST_BYTES = 4 << 20  # a file beyond that takes longer to read than it is worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +92,36 @@ def _what_is_wrong(line: bytes, error: ValueError) -> str:
     if version.partition(".")[0] not in ("1", SCHEMA_VERSION.partition(".")[0]):
         return f"schema {version} is not {SCHEMA_VERSION}; another version of scalescope wrote it"
     return str(error).splitlines()[0]
+
+
+def earlier_results(root: Path, environment_id: str, *, but: Path | None = None) -> list[Result]:
+    """Finished launches of this machine in the newest runs of a folder, without those of the run `but`."""
+    results = []
+    for path in _newest_trials(root):
+        if but is not None and path.parent.resolve() == but.resolve():
+            continue
+        for result in _first_results(path):
+            if result.status == "ok" and result.environment_id == environment_id:
+                results.append(result)
+    return results
+
+
+def _newest_trials(root: Path) -> list[Path]:
+    """The results of the runs that lie directly in a folder, the newest first."""
+    changed: list[tuple[float, Path]] = []
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    trials = Path(entry.path) / TRIALS
+                    status = trials.stat()
+                    if status.st_size <= _LARGEST_BYTES:
+                        changed.append((status.st_mtime, trials))
+    return [path for _, path in sorted(changed, reverse=True)[:_MOST_RUNS]]
+
+
+def _first_results(path: Path) -> Iterator[Result]:
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        for _, line in zip(range(_MOST_LAUNCHES), stream, strict=False):
+            with contextlib.suppress(ValueError):
+                yield parse_result(line)

@@ -21,6 +21,16 @@ TUNED = "tuned.yaml"
 PERFORMANCE = "performance_report.txt"
 EXPERIMENT = "experiment.yaml"
 ENVIRONMENT = "environment.json"
+JOB_REQUEST = "slurm/request.yaml"  # of a run that was submitted as a job
+LOCK = ".lock"
+# Everything that scalescope writes directly into a run folder: what else lies there is somebody's.
+WRITTEN = frozenset(
+    (
+        *(TRIALS, RESULTS, RUN, TUNING, TUNED, PERFORMANCE, EXPERIMENT, ENVIRONMENT, LOCK),
+        *("curve.json", "report.html", "report.json"),
+        *("ranks", "logs", "slurm", "traces", "figures", "tables"),
+    )
+)
 
 
 class RunFolder:
@@ -47,7 +57,7 @@ class RunFolder:
 
     def _acquire(self) -> None:
         # The lock belongs to the open file, so it is gone with its holder: a stale one cannot exist.
-        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -59,6 +69,7 @@ class RunFolder:
         os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
     def close(self) -> None:
+        """Let others write."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -74,6 +85,35 @@ class RunFolder:
 
     def write(self, name: str, text: str) -> None:
         write_atomically(self.path / name, text)
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder holds a run, or one that is submitted as a job."""
+    return any((path / name).is_file() for name in (TRIALS, EXPERIMENT, JOB_REQUEST))
+
+
+def writer_of(path: Path) -> str | None:
+    """The process that holds a run folder for writing; None where nobody does."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.pread(lock, 200, 0).decode(errors="replace").strip() or "another run"
+    except OSError:  # a file system without locks
+        return None
+    finally:
+        os.close(lock)
+    return None
+
+
+def refuse_in_use(path: Path) -> None:
+    """Refuse to touch a run that is being written."""
+    writer = writer_of(path)
+    if writer is not None:
+        raise CannotRun(f"{path} is in use by {writer}")
 
 
 def new_run_path(verb: str, root: Path = DEFAULT_ROOT) -> Path:
@@ -94,16 +134,19 @@ def point_latest_at(path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def find_runs(root: Path) -> Iterator[Path]:
-    """All run folders at or below `root`, oldest name first; links are not followed."""
-    if (root / TRIALS).is_file() or (root / EXPERIMENT).is_file():
+def find_runs(root: Path, *, jobs: bool = False) -> Iterator[Path]:
+    """All run folders at or below `root`, oldest name first; links are not followed.
+
+    With `jobs`, also those of jobs that have not begun to measure.
+    """
+    if is_run_folder(root) and (jobs or (root / TRIALS).is_file() or (root / EXPERIMENT).is_file()):
         yield root
         return
     if not root.is_dir():
         return
     for child in sorted(root.iterdir()):
         if child.is_dir() and not child.is_symlink():
-            yield from find_runs(child)
+            yield from find_runs(child, jobs=jobs)
 
 
 def read_json(path: Path) -> object:

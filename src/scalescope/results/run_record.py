@@ -1,13 +1,26 @@
 """run.json: which command made a run, and why it ended."""
 
+import json
+import math
+import shlex
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from scalescope.results.files import to_text, write_atomically
-from scalescope.results.old_formats import request_of_comment
+from scalescope.results.old_formats import request_of_comment, summary_status
 from scalescope.results.result import SCHEMA_VERSION
-from scalescope.results.run_folder import EXPERIMENT, RUN, read_json
+from scalescope.results.run_folder import (
+    EXPERIMENT,
+    JOB_REQUEST,
+    RESULTS,
+    RUN,
+    TRIALS,
+    find_runs,
+    read_json,
+    writer_of,
+)
 
 WhyEnded = Literal["finished", "budget", "interrupted", "ranks_lost", "failed"]
 UNKNOWN_VERB = ""
@@ -19,8 +32,11 @@ class RunEnd:
 
     why: WhyEnded
     missing: int | None = None  # launches that were planned and not made; None where that is not known
+    failed: int | None = None  # launches that failed, and may succeed when they are repeated
     budget_s: float | None = None
     next_launch_s: float | None = None  # what the first of them is expected to take
+    rest_s: float | None = None  # what all of them are expected to take
+    start_s: float | None = None  # what the command took before its first launch
     signal: str | None = None
     message: str | None = None  # what stopped a run that failed
 
@@ -32,9 +48,31 @@ class RunRecord:
     verb: str = UNKNOWN_VERB
     flags: tuple[str, ...] = ()  # of the verb alone; settings are in experiment.yaml
     name: str | None = None
+    directory: str | None = None  # where the command was started: files of the request are named from there
+    started_at: str | None = None  # when the run began, however often it was continued
     repeatable: bool = True  # False where ranks of torchrun or srun measured it: one launch of everything
     end: RunEnd | None = None
-    directory: str | None = None  # where the command ran: relative paths of its settings start there
+
+
+def resume_argv(path: Path, budget_s: float | None = None, repeats: int | None = None) -> tuple[str, ...]:
+    """The command that continues a run, from any folder."""
+    budget = () if budget_s is None else ("--budget", round_duration(budget_s))
+    more = () if repeats is None else ("--repeats", str(repeats))
+    return ("scalescope", "resume", str(path.absolute()), *budget, *more)
+
+
+def resume_command(path: Path, budget_s: float | None = None) -> str:
+    """The same as text for a shell."""
+    return shlex.join(resume_argv(path, budget_s))
+
+
+def round_duration(seconds: float) -> str:
+    """At least so long, as a round number that flags take: 40s, 3m, 2h."""
+    for unit_s, unit, step in ((1, "s", 5), (60, "m", 1), (3600, "h", 1)):
+        number = math.ceil(seconds / unit_s / step) * step
+        if number < 100 or unit == "h":
+            return f"{max(number, step)}{unit}"
+    raise AssertionError
 
 
 def write_run_record(path: Path, record: RunRecord) -> None:
@@ -47,16 +85,23 @@ def read_run_record(path: Path) -> RunRecord:
     raw = read_json(path / RUN)
     if not isinstance(raw, dict):
         verb, flags = request_of_comment(path / EXPERIMENT)
+        if verb == UNKNOWN_VERB:
+            verb, flags = request_of_comment(path / JOB_REQUEST)
         return RunRecord(verb=verb, flags=flags)
-    stored, name, directory = raw.get("flags"), raw.get("name"), raw.get("directory")
+    stored = raw.get("flags")
     return RunRecord(
         verb=str(raw.get("verb", UNKNOWN_VERB)),
         flags=tuple(map(str, stored)) if isinstance(stored, list) else (),
-        name=name if isinstance(name, str) else None,
+        name=_text(raw.get("name")),
+        directory=_text(raw.get("directory")),
+        started_at=_text(raw.get("started_at")),
         repeatable=raw.get("repeatable") is not False,
         end=_end_of(raw.get("end")),
-        directory=directory if isinstance(directory, str) else None,
     )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _end_of(raw: Any) -> RunEnd | None:
@@ -64,3 +109,51 @@ def _end_of(raw: Any) -> RunEnd | None:
         return None
     known = {name: raw[name] for name in RunEnd.__dataclass_fields__ if name in raw}
     return RunEnd(**known)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether something of a run is left to measure, as far as its record and its summary tell."""
+    end = read_run_record(path).end
+    if end is None and (path / RUN).is_file():
+        return True  # killed, or a job that has not ended
+    if end is not None and (end.why != "finished" or end.missing or end.failed):
+        return True
+    if end is not None and end.failed is not None:
+        return False
+    summary = read_json(path / RESULTS)
+    if not isinstance(summary, dict):
+        return True
+    try:
+        statuses = {summary_status(trial) for trial in summary["results"]["training"]}
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return not statuses.isdisjoint(("failed", "hang", "interrupted"))
+
+
+def newest_unfinished_run(verb: str, root: Path) -> Path | None:
+    """The run of a verb that began last, has not finished and is not being measured; None without one."""
+    runs = sorted(find_runs(root, jobs=True), key=began_at, reverse=True)
+    candidates = (path for path in runs if read_run_record(path).verb == verb)
+    return next((path for path in candidates if is_unfinished(path) and writer_of(path) is None), None)
+
+
+def began_at(path: Path) -> datetime:
+    """When a run began; of one that does not say so, when its oldest file was last changed."""
+    for text in (read_run_record(path).started_at, _first_start(path)):
+        try:
+            moment = datetime.fromisoformat(text or "")
+        except ValueError:
+            continue
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    files = [path / name for name in (EXPERIMENT, JOB_REQUEST, TRIALS)]
+    changed = [file.stat().st_mtime for file in files if file.is_file()]
+    return datetime.fromtimestamp(min(changed, default=0.0), UTC)
+
+
+def _first_start(path: Path) -> str | None:
+    """When the first launch of a run started."""
+    try:
+        with (path / TRIALS).open("rb") as stream:
+            return _text(json.loads(stream.readline())["started_at"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

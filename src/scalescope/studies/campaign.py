@@ -7,15 +7,16 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from scalescope.analysis.durations import LaunchDurations
 from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.launcher import Launcher, Outcome, RanksLost
 from scalescope.results.provenance import environment_id
 from scalescope.results.result import Result
-from scalescope.results.run import Run, load_run
+from scalescope.results.run import Run, earlier_results, load_run
 from scalescope.results.run_folder import RunFolder
-from scalescope.results.run_record import RunEnd
+from scalescope.results.run_record import RunEnd, resume_command
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import NextLaunches
@@ -23,7 +24,8 @@ from scalescope.studies.watcher import CampaignWatcher
 
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
 KEPT = ("ok", "oom", "invalid")
-_DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
+_MARGIN, _LEAST_ROOM_S = 1.25, 5.0  # of a budget, for what takes longer than expected
+DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
 
 
 def run_campaign(
@@ -59,15 +61,28 @@ def missing_launches(planned: Sequence[Launch], run: Run) -> int:
     return sum(launch.key not in answered and launch.trial.trial_id not in given_up for launch in planned)
 
 
-def budget_note(end: RunEnd, planned: int | None = None) -> str:
-    """That a budget ended a run, what is missing, and what goes on with it."""
+def budget_note(end: RunEnd, planned: int, path: Path) -> str:
+    """That a budget ended a run, what is missing, and the command that measures it."""
     assert end.budget_s is not None
-    total = "" if planned is None else f" of {planned}"
-    note = f"The budget of {end.budget_s:g} s ended the run with {end.missing}{total} launches to go"
-    if end.next_launch_s is None or end.next_launch_s <= end.budget_s:
-        return f"{note}; --resume continues it."
-    # --resume has the same budget again, but it may be too small for any launch.
-    return f"{note}; the next takes about {end.next_launch_s:.1f} s."
+    command = resume_command(path, _enough_s(end))
+    left = f"{end.missing} of {planned} launches to go"
+    return f"The budget of {end.budget_s:g} s ended the run with {left}; {command} continues it."
+
+
+def nothing_finished_note(end: RunEnd, path: Path) -> str:
+    """That a budget was too short for even one launch, how long one takes, and what would work."""
+    assert end.budget_s is not None
+    note = f"the budget of {end.budget_s:g} s ended the run before any launch was finished"
+    if end.next_launch_s:
+        note += f"; the next one takes about {end.next_launch_s:.0f} s"
+    enough_s = max(_enough_s(end), 2.0 * end.budget_s)  # more than what did not suffice for one
+    return f"{note}; {resume_command(path, enough_s)} continues it"
+
+
+def _enough_s(end: RunEnd) -> float:
+    """A budget that should suffice for all that is missing."""
+    launches_s = max(_MARGIN * (end.rest_s or 0.0), 2.0 * (end.next_launch_s or 0.0))
+    return launches_s + _MARGIN * (end.start_s or 0.0) + _LEAST_ROOM_S
 
 
 @dataclass(kw_only=True)
@@ -82,7 +97,9 @@ class _Campaign:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.started = time.monotonic()
+        now = time.monotonic()
+        self.started = now if self.plan.started_s is None else self.plan.started_s
+        self.start_s = now - self.started
         if self.plan.only is not None:  # time that others took counts: there is one budget per submission
             since = self.plan.budget_since or ""
             shared = [result for result in self._stored().results if result.started_at >= since]
@@ -93,12 +110,18 @@ class _Campaign:
         budget = self.plan.experiment.measuring.budget
         return None if budget is None else max(0.0, budget - (time.monotonic() - self.started))
 
+    @property
+    def deadline(self) -> float | None:
+        """When the budget is spent, on the monotonic clock; None without one."""
+        budget = self.plan.experiment.measuring.budget
+        return None if budget is None else self.started + budget
+
     def run(self, plan: Plan) -> RunEnd | None:
         """Run what is not done yet; returns why that ended early, None where it did not."""
         before = self._stored()
         finished = {result.key for result in before.of_status(*KEPT)}
         ordered = self._ordered(plan, before)
-        durations = LaunchDurations(before.results)
+        durations = LaunchDurations(before.results, core_flops_per_s=plan.machine.core_flops_per_s)
         failures = Counter(
             {result.trial_id: failure_weight(result) for result in before.of_status("oom", "invalid")}
         )
@@ -114,16 +137,19 @@ class _Campaign:
             if failures[trial.trial_id] >= TRIES_BEFORE_GIVING_UP:
                 given_up[trial.label] += 1
                 continue
-            end = self._over_budget(
-                durations.expected(trial), [launch for _, launch in ordered[index:]], finished
-            )
+            missing = [launch for _, launch in ordered[index:] if launch.key not in finished]
+            end = self._over_budget(durations, missing)
             if end is not None:
-                self.notes.append(budget_note(end, len(ordered)))
+                self.notes.append(budget_note(end, len(ordered), self.folder.path))
                 break
             result, bad_input = self._launch(launch, order)
             durations.add(result)
             failures[trial.trial_id] += TRIES_BEFORE_GIVING_UP if bad_input else failure_weight(result)
             refusals.add(result, bad_input)
+            if result.stopped_by == "budget":
+                end = self._ended_by_budget(durations, missing)
+                self.notes.append(budget_note(end, len(ordered), self.folder.path))
+                break
             if self.study is not None and plan.ends_part(ordered, index):
                 answer = self.study.interim(self._stored())
                 if answer is not None:
@@ -144,17 +170,19 @@ class _Campaign:
             repeats = [(launch.trial, launch.number) for _, launch in waiting]
             self.watcher.began(repeats, (), self.remaining_s())
         in_a_row = 0
-        while waiting and in_a_row < _DISTURBED_IN_A_ROW:
+        while waiting and in_a_row < DISTURBED_IN_A_ROW:
             order, launch = waiting.popleft()
             trial_id = launch.trial.trial_id
             if allowed[trial_id] <= 0:
                 continue
-            if self._over_budget(durations.expected(launch.trial), [launch], set()) is not None:
+            if self._over_budget(durations, [launch]) is not None:
                 break
             allowed[trial_id] -= 1
             result, _ = self._launch(launch, order)
             durations.add(result)
             self.watcher.ended(result)
+            if result.stopped_by == "budget":  # the disturbed launch counts, and nothing is missing
+                break
             in_a_row = in_a_row + 1 if result.is_disturbed else 0
             if result.is_disturbed:
                 waiting.append((order, launch))
@@ -170,15 +198,26 @@ class _Campaign:
             ordered.sort(key=lambda numbered: numbered[1].trial.trial_id in troubled)
         return ordered
 
-    def _over_budget(
-        self, expected_s: float, launches: Sequence[Launch], finished: set[tuple[str, int]]
-    ) -> RunEnd | None:
-        """That the budget has no room for a launch of that length; None where it has."""
-        budget = self.plan.experiment.measuring.budget
-        if budget is None or time.monotonic() - self.started + expected_s <= budget:
+    def _over_budget(self, durations: LaunchDurations, missing: Sequence[Launch]) -> RunEnd | None:
+        """That the budget has no room for the first of the missing launches; None where it has."""
+        expected_s = durations.expected(missing[0].trial)
+        if self.deadline is None or time.monotonic() + expected_s <= self.deadline:
             return None
-        missing = sum(launch.key not in finished for launch in launches)
-        return RunEnd(why="budget", missing=missing, budget_s=budget, next_launch_s=expected_s)
+        return self._ended_by_budget(durations, missing)
+
+    def _ended_by_budget(self, durations: LaunchDurations, missing: Sequence[Launch]) -> RunEnd:
+        if not all(durations.knows(launch.trial) for launch in missing):
+            root, here = self.folder.path.parent, environment_id(self.plan.machine)
+            durations.learn(earlier_results(root, here, but=self.folder.path))
+        seconds = [durations.estimate_s(launch.trial) for launch in missing]
+        return RunEnd(
+            why="budget",
+            missing=len(missing),
+            budget_s=self.plan.experiment.measuring.budget,
+            next_launch_s=seconds[0],
+            rest_s=sum(seconds),
+            start_s=self.start_s,
+        )
 
     def _launch(self, launch: Launch, order: int) -> tuple[Result, bool]:
         """Launch and store; the second value is whether the request itself turned out to be wrong."""
@@ -196,6 +235,7 @@ class _Campaign:
                 order=order,
                 status=outcome.status,
                 reason=outcome.reason,
+                stopped_by=outcome.stopped_by,
                 rank=outcome.rank,
                 step=outcome.step,
                 log=outcome.log,
@@ -212,10 +252,12 @@ class _Campaign:
 
         limits = self.plan.experiment.measuring
         try:
-            outcome = self.launcher.launch(trial, number, self.folder, limits, self.watcher)
+            outcome = self.launcher.launch(
+                trial, number, self.folder, limits, self.watcher, deadline=self.deadline
+            )
         except Interrupted as interruption:
             name = signal.Signals(interruption.signum).name
-            record(Outcome(status="interrupted", reason=f"interrupted by {name}"))
+            record(Outcome(status="interrupted", reason=f"interrupted by {name}", stopped_by="signal"))
             raise
         except RanksLost as error:
             record(error.outcome)

@@ -18,7 +18,13 @@ from scalescope.studies.plan import Plan
 from scalescope.version import __version__
 
 _MEMORY_TOLERANCE = 0.05  # the firmware keeps some for itself, and not the same on every node
-_EVERY_ONE_S_OWN = ("host", "memory_bytes", "gpus", "precisions")  # compared otherwise, or not at all
+_EVERY_ONE_S_OWN = (
+    "host",
+    "memory_bytes",
+    "gpus",
+    "precisions",
+    "core_flops_per_s",
+)  # compared otherwise, or not at all
 
 
 def environment_record(path: Path, plan: Plan, launcher: Launcher, *, resume: bool) -> dict[str, Any] | None:

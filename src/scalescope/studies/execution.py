@@ -5,19 +5,17 @@ import dataclasses
 import shlex
 import signal
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scalescope.analysis.durations import estimate_s
 from scalescope.analysis.other_load import load_text
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.launch.launcher import Launcher, RanksLost
 from scalescope.report.caveats import disturbance_lines
-from scalescope.report.machine import format_lines
-from scalescope.report.trials import plan_section
 from scalescope.results.files import to_text
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run import load_run
@@ -29,9 +27,17 @@ from scalescope.results.run_folder import (
     new_run_path,
     point_latest_at,
 )
-from scalescope.results.run_record import RunEnd, RunRecord, read_run_record, write_run_record
-from scalescope.studies.campaign import run_campaign
+from scalescope.results.run_record import (
+    RunEnd,
+    RunRecord,
+    began_at,
+    read_run_record,
+    resume_command,
+    write_run_record,
+)
+from scalescope.studies.campaign import nothing_finished_note, run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
+from scalescope.studies.flags import deciding_flags
 from scalescope.studies.plan import Plan
 from scalescope.studies.presenting import is_unstable, report_of
 from scalescope.studies.refusal import refuse_before_torch, refuse_impossible
@@ -52,11 +58,13 @@ _MAY_DIFFER = (
     "warmup_timeout",
     "stall_timeout",
     "teardown_timeout",
+    "repeat_disturbed",
 )
 
 
 def run_study(study: Study, request: Request, launcher: Launcher, watcher: CampaignWatcher) -> Report:
     """Plan, measure, and present what is stored then."""
+    request = request.with_run_to_resume()
     refuse_before_torch(study, request, launcher)
     plan = study.plan(request, host_of(launcher))
     refuse_impossible(plan)
@@ -67,12 +75,15 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
             raise BadInput("--only-launch requires --output-dir, which all commands of the run share")
     elif not launcher.repeatable:
         plan = _launched_once(plan)
+    plan = dataclasses.replace(plan, started_s=request.started_s)
     for note in plan.notes:
         watcher.noted(note)
     if plan.preface:
         watcher.shown(plan.preface)
     if request.dry_run:
-        return _only_planned(plan, watcher)
+        from scalescope.studies.dry_run import only_planned
+
+        return only_planned(plan, request, launcher, watcher)
     for trial in plan.all_trials:
         launcher.check(trial)
     load = launcher.other_load()
@@ -84,14 +95,17 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
         notes, end = run_campaign(plan, launcher, folder, watcher, study)
         report = study.present(load_run(folder.path))
         report, unwritten = write_files(report, folder)
+        end = dataclasses.replace(end, failed=_failed(study, report))
         write_run_record(folder.path, dataclasses.replace(record, end=end))
     except BaseException as error:
         _save_what_is_there(study, error, folder)
-        _add_resume_command(error, study, folder.path)
+        _add_resume_command(error, folder.path)
         raise
     finally:
         folder.close()
     assert report.run is not None
+    if end.why == "budget" and all(result.stopped_by == "budget" for result in report.run.results):
+        raise CannotRun(nothing_finished_note(end, folder.path))
     for note in (*notes, *disturbance_lines(report.run), *unwritten, *report.run.warnings):
         watcher.noted(note)
     if not report.run.results and not report.exit_code:
@@ -99,6 +113,13 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
     if request.strict and not report.exit_code and is_unstable(report.run):
         return dataclasses.replace(report, exit_code=ExitCode.INVALID)
     return report
+
+
+def _failed(study: Study, report: Report) -> int:
+    """Launches that may succeed when they are repeated, and whose failure is not an answer."""
+    assert report.run is not None
+    troubled = report.run.of_status("failed", "hang", "interrupted")
+    return sum(not study.is_expected_failure(result) for result in troubled)
 
 
 def host_of(launcher: Launcher) -> Host:
@@ -125,15 +146,18 @@ def _begin(
     study: Study, request: Request, plan: Plan, launcher: Launcher, folder: RunFolder, load: OtherLoad
 ) -> RunRecord:
     """Write what was asked for, and where it is measured."""
-    folder.write(EXPERIMENT, to_yaml(plan.experiment, study.flags()))
+    stored = read_run_record(folder.path) if request.resume else RunRecord()
+    begun = began_at(folder.path) if request.resume else datetime.now(UTC)
     record = RunRecord(
         verb=study.verb,
         flags=study.flags(),
         name=plan.experiment.measuring.name,
+        directory=stored.directory or str(Path.cwd()),
+        started_at=begun.isoformat(timespec="milliseconds"),
         repeatable=launcher.repeatable or request.only_launches is not None,
-        directory=str(Path.cwd()),
     )
     write_run_record(folder.path, record)
+    folder.write(EXPERIMENT, to_yaml(plan.experiment, study.flags()))
     environment = environment_record(folder.path, plan, launcher, resume=request.resume)
     if environment is not None:
         folder.write(ENVIRONMENT, to_text({**environment, "load_at_start": load.to_json()}))
@@ -185,26 +209,13 @@ def write_files(report: Report, folder: RunFolder) -> tuple[Report, list[str]]:
     return report, notes
 
 
-def _add_resume_command(error: BaseException, study: Study, path: Path) -> None:
+def _add_resume_command(error: BaseException, path: Path) -> None:
     """Let what stopped a run name the command that continues it."""
-    words = shlex.join((study.verb, *study.flags(), "--resume", "--output-dir", str(path)))
-    kept = f"finished launches are kept; scalescope {words} continues"
+    kept = f"finished launches are kept; {resume_command(path)} continues"
     if isinstance(error, Interrupted):
         error.kept = kept
     if isinstance(error, RanksLost):
         error.args = (f"{error}; {kept}",)
-
-
-def _only_planned(plan: Plan, watcher: CampaignWatcher) -> Report:
-    """What --dry-run shows: the trials and how long they take."""
-    if plan.preview:
-        return Report(sections=plan.preview)
-    repeats, budget = plan.experiment.measuring.repeats, plan.experiment.measuring.budget
-    seconds = estimate_s(plan.trials, repeats) + estimate_s(plan.once, 1)
-    if budget is not None and budget < seconds:
-        watcher.noted(f"The budget of {budget:g} s would end this early.")
-    formats = format_lines(plan.machine, plan.all_trials)
-    return Report(sections=(plan_section(plan.trials, repeats, seconds, plan.once, formats),))
 
 
 def _is_begun(plan: Plan) -> bool:
@@ -232,31 +243,27 @@ def _launched_once(plan: Plan) -> Plan:
 def _open_folder(study: Study, request: Request, plan: Plan) -> tuple[RunFolder, Plan]:
     """The run's folder, and the plan as it is carried out there."""
     given = plan.experiment.measuring.output_dir
-    path = Path(given) if given else _default_path(study, request)
-    if request.resume and not (path / EXPERIMENT).is_file():
-        raise BadInput(f"--resume: {path} has no run to continue")
+    path = Path(given) if given else new_run_path(study.verb)
     if request.resume:
-        wanted = to_mapping(plan.experiment)
-        check_same_request(path / EXPERIMENT, wanted, neutral_values(study.benchmark))
-        _check_same_study(study, read_run_record(path), path)
+        check_continues(study, plan, path)
         plan = dataclasses.replace(plan, environment=continued_environment(path, plan.machine))
     folder = RunFolder.open(path, resume=request.resume)
-    if not given:
+    if not given or (request.resume and path.parent.resolve() == DEFAULT_ROOT.resolve()):
         point_latest_at(path)
     return folder, plan
 
 
-def _default_path(study: Study, request: Request) -> Path:
-    if not request.resume:
-        return new_run_path(study.verb)
-    latest = DEFAULT_ROOT / "latest"
-    if not latest.exists():
-        raise BadInput("--resume: there is no run under runs/; name its folder with --output-dir")
-    return latest.resolve()
+def check_continues(study: Study, plan: Plan, path: Path) -> None:
+    """Refuse to continue what is not a run, or was asked for with other settings or by another command."""
+    if not (path / EXPERIMENT).is_file():
+        raise BadInput(f"--resume: {path} has no run to continue")
+    check_same_request(path / EXPERIMENT, to_mapping(plan.experiment), neutral_values(study.benchmark))
+    _check_same_study(study, read_run_record(path), path)
 
 
 def _check_same_study(study: Study, stored: RunRecord, path: Path) -> None:
-    if (stored.verb, stored.flags) != (study.verb, study.flags()):
+    deciding = [deciding_flags(flags, study.flags_may_differ) for flags in (stored.flags, study.flags())]
+    if stored.verb != study.verb or deciding[0] != deciding[1]:
         begun = shlex.join(("scalescope", stored.verb, *stored.flags))
         raise BadInput(f"--resume: {path} was started with a different command: {begun}")
 

@@ -46,6 +46,7 @@ class Plan:
     chosen: tuple[Launch, ...] | None = None  # these launches in this order, instead of rounds
     only: tuple[int, ...] | None = None  # the launch numbers to make, where several commands share a run
     budget_since: str | None = None  # launches that started before do not count against the budget
+    started_s: float | None = None  # on the monotonic clock: when the budget began; None: with the campaign
     environment: str | None = None  # id of the machine that began the run, where another of its kind goes on
 
     @property

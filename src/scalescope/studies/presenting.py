@@ -44,7 +44,9 @@ def with_files(report: Report, files: Mapping[str, Callable[[], str]]) -> Report
 
 def _exit_code(study: Study | None, run: Run) -> int:
     statuses = {
-        result.status for result in run.results if study is None or not study.is_expected_failure(result)
+        result.status
+        for result in run.results
+        if result.stopped_by != "budget" and (study is None or not study.is_expected_failure(result))
     }
     if statuses & {"failed", "oom", "interrupted"}:
         return ExitCode.WORKER_FAILED

@@ -1,15 +1,18 @@
 """What a person asked of a measuring verb, before the machine is known."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.slurm import JOB_KEYS
+from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment, build_experiment
-from scalescope.experiment.given import Entries
+from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
+from scalescope.results.run_record import newest_unfinished_run
 
 
 def split_slurm_flags(entries: Entries) -> tuple[Entries, Entries]:
@@ -31,8 +34,23 @@ class Request:
     strict: bool = False
     yes: bool = False
     only_launches: tuple[int, ...] | None = None  # of a run that several commands share
+    started_s: float | None = (
+        None  # when the command began, on the monotonic clock: its budget counts from it
+    )
     budget_since: str | None = None  # the budget of such a run is for launches that started later
     own_keys: frozenset[str] = frozenset()  # of the file: flags of the verb, which are no settings
+
+    def with_run_to_resume(self) -> "Request":
+        """The request with the folder that --resume continues, by default the newest unfinished run."""
+        if not self.resume or self.experiment({}).measuring.output_dir is not None:
+            return self
+        path = newest_unfinished_run(self.verb, DEFAULT_ROOT)
+        if path is None:
+            raise BadInput(
+                f"--resume: there is no unfinished run of {self.verb} under {DEFAULT_ROOT}/; "
+                "name a folder with --output-dir"
+            )
+        return dataclasses.replace(self, flags={**self.flags, "output_dir": (Given(str(path), "--resume"),)})
 
     def _begun(self) -> Path | None:
         """The request to go on with: --resume alone takes up what the folder was asked for."""
@@ -43,8 +61,10 @@ class Request:
     def _resumed(self) -> Path | None:
         """The stored request of the run to be continued."""
         given = self.flags.get("output_dir")
-        path = (Path(given[0].text) if given else DEFAULT_ROOT / "latest") / EXPERIMENT
-        return path if self.resume and path.is_file() else None
+        if not self.resume or not given:
+            return None
+        path = Path(given[0].text) / EXPERIMENT
+        return path if path.is_file() else None
 
     def _stored_steps(self, asked: Entries) -> Entries:
         """How many steps the run to be continued counts, for whoever repeats its flags without that."""

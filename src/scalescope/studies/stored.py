@@ -5,19 +5,23 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scalescope import studies
 from scalescope.errors import BadInput, CannotRun, ScalescopeError
 from scalescope.experiment.machine import Machine
 from scalescope.report.section import Section
-from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import ENVIRONMENT, read_json
-from scalescope.studies.presenting import report_of
 from scalescope.studies.study import Host, Report, Study
 
+if TYPE_CHECKING:
+    from scalescope.results.run import Run
 
-def present(run: Run) -> Report:
+
+def present(run: "Run") -> Report:
     """What a stored run shows, by the study that made it."""
+    from scalescope.studies.presenting import report_of
+
     try:
         study = study_of(run)
         if study is not None:
@@ -28,7 +32,7 @@ def present(run: Run) -> Report:
     return report_of(None, run, ())
 
 
-def study_of(run: Run) -> Study | None:
+def study_of(run: "Run") -> Study | None:
     """The study that made a run; None where its verb is not known here."""
     kind = find_study(run.record.verb)
     return None if kind is None else kind.from_flags(run.record.flags)
@@ -77,6 +81,8 @@ def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:
 
 def explain(path: Path) -> tuple[Section, ...]:
     """The sections that explain a run, for the verb of that name."""
+    from scalescope.results.run import load_run
+
     if not path.exists() and path.name == "latest":
         raise BadInput("explain: there is no run under runs/; name a run folder")
     run = load_run(path)

@@ -70,6 +70,8 @@ class Study(NextLaunches, Protocol):
     defaults: ClassVar[Mapping[str, Any]] = {}
     compares_ranks: ClassVar[bool] = False  # one rank alone answers nothing
     planned_defaults: ClassVar[Mapping[str, str]] = {}  # in words, for help: what `plan` decides by the host
+    flags_may_differ: ClassVar[tuple[str, ...]] = ()  # of the verb's own: between a run and its --resume
+    every_placement: ClassVar[bool] = False  # shows where the ranks of every launch are, not of the first
     runs_on_slurm: ClassVar[bool] = False  # --launcher slurm submits it as a job
 
     def flags(self) -> tuple[str, ...]:
@@ -90,6 +92,10 @@ class Study(NextLaunches, Protocol):
         from scalescope.report.trials import is_answer
 
         return is_answer(result)
+
+    def after_measuring(self, report: Report, *, own_ranks: bool) -> Report:
+        """What follows on a measurement and is not stored with it; `own_ranks` is whether we started them."""
+        return report
 
     def present(self, run: "Run") -> Report:
         """Everything that the stored run shows."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from scalescope.cli.interruption import interruptible
-from scalescope.errors import Interrupted
+from scalescope.cli.interruption import interruptible, time_limit
+from scalescope.errors import CannotRun, Interrupted
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -70,3 +70,24 @@ with interruptible():
 def test_the_second_signal_ends_at_once() -> None:
     ended = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (128 + signal.SIGINT, "first\n", "")
+
+
+def test_a_time_limit_raises_its_error_and_leaves_no_alarm() -> None:
+    spent = CannotRun("spent")
+    before, alarm = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    with pytest.raises(CannotRun) as caught, time_limit(0.05, spent):
+        signal.pause()
+    assert caught.value is spent
+    assert bool(signal.getitimer(signal.ITIMER_REAL)[0]) == bool(alarm[0])
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_limit_that_is_over_or_missing() -> None:
+    reached = []
+    with pytest.raises(CannotRun), time_limit(-1.0, CannotRun("spent")):
+        reached.append("over")
+    with time_limit(None, CannotRun("spent")):
+        reached.append("missing")
+    with time_limit(1000.0, CannotRun("spent")):
+        reached.append("kept")
+    assert reached == ["missing", "kept"]

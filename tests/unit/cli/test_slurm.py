@@ -187,7 +187,7 @@ def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
         ((*_JOB, "--time=soon"), "--time: expected a time such as 30m"),
         ((*_JOB, "--output-dir=a b"), "is not allowed in an sbatch script"),
         ((*_JOB, "--slurm-template=none.sh"), "--slurm-template: none.sh: No such file or directory"),
-        ((*_JOB, "--resume", "--output-dir=none"), "has no run that SLURM began"),
+        ((*_JOB, "--resume", "--output-dir=nowhere"), "has no run that SLURM began"),
         ((*_JOB, "--batch-size=x"), "--batch-size: expected a whole number"),
     ],
 )

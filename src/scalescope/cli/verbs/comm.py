@@ -1,6 +1,5 @@
 """`scalescope comm`: how fast the network is."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,10 +10,7 @@ from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import given_flags, measuring_verb
 from scalescope.errors import BadInput
-from scalescope.studies.comm.comm import CommStudy
-
-_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKmMgGtT]?)[bB](?:/s)?")
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+from scalescope.studies.comm.comm import CommStudy, rate_from
 
 
 @measuring_verb(CommStudy)
@@ -46,7 +42,7 @@ def command(**arguments: Any) -> None:
       scalescope comm --world-size 2 --collective all_reduce -e 32M
       scalescope comm --pairs
     """
-    gate = _rate(arguments["min_busbw"]) if arguments["min_busbw"] else None
+    gate = rate_from(arguments["min_busbw"]) if arguments["min_busbw"] else None
     study = CommStudy(
         least_busbw=gate,
         nccl_json=arguments["json_nccl"],
@@ -76,10 +72,3 @@ def _import(study: CommStudy, arguments: dict[str, Any]) -> NoReturn:
     assert report.path is not None
     click.echo(f"\nResults: {report.path / 'results.json'}")
     sys.exit(report.exit_code)
-
-
-def _rate(text: str) -> float:
-    match = _RATE.fullmatch(text.strip())
-    if match is None:
-        raise BadInput(f"--min-busbw: expected a rate such as 10GB/s, got {text!r}")
-    return float(match[1]) * _SCALES[match[2].lower()]

@@ -5,11 +5,10 @@ from typing import Any
 import click
 
 from scalescope.cli.help_pages import own_flag
-from scalescope.cli.measuring import Finish, measure
+from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
 from scalescope.errors import BadInput
-from scalescope.studies.study import Report
-from scalescope.studies.trace.profiling import FLAGS, Profiling, with_nsys
+from scalescope.studies.trace.profiling import FLAGS, Profiling
 from scalescope.studies.training.train import TrainStudy
 
 
@@ -48,8 +47,7 @@ def command(**arguments: Any) -> None:
       scalescope train --world-size 2 --batch-size 256 --repeats 5
       scalescope train --workload my.py:build --amp --profile
     """
-    profiling = _profiling(arguments)
-    measure(TrainStudy(profiling=profiling), arguments, every_placement=True, finish=_finish(profiling))
+    measure(TrainStudy(profiling=_profiling(arguments)), arguments)
 
 
 def _profiling(arguments: dict[str, Any]) -> Profiling | None:
@@ -61,14 +59,3 @@ def _profiling(arguments: dict[str, Any]) -> Profiling | None:
     if given:
         raise BadInput(f"{FLAGS[next(iter(given))]} requires --profile")
     return None
-
-
-def _finish(profiling: Profiling | None) -> Finish:
-    """What follows on the measurement: Nsight Systems, where it is asked for."""
-
-    def finish(report: Report, own_ranks: bool) -> Report:
-        if profiling is None or not profiling.nsys:
-            return report
-        return with_nsys(report, profiling, run=own_ranks)
-
-    return finish

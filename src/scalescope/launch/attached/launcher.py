@@ -182,8 +182,16 @@ class AttachedLauncher:
         return notes + [f"The nodes differ: {difference.text}." for difference in differences(self.nodes())]
 
     def launch(
-        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+        self,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: Measuring,
+        watcher: Watcher,
+        *,
+        deadline: float | None = None,
     ) -> Outcome:
+        """The deadline is not kept: to end ranks that others started would fail their whole job."""
         members = members_of(trial, list(self.ranks_of_nodes().values()))
         request = {
             "settings": dict(trial.settings),

@@ -34,6 +34,14 @@ from scalescope.results.run_folder import RunFolder
 _GROUP_TIMEOUT_S = 24 * 3600.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _TimeLimits:
+    """How long each stage of a launch may take, and when all of it must end."""
+
+    of_stages: Measuring
+    deadline: float | None
+
+
 class LocalLauncher:
     """Forks ranks from a zygote where the system allows it, and starts fresh processes elsewhere."""
 
@@ -77,11 +85,20 @@ class LocalLauncher:
             check_possible()
 
     def launch(
-        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
+        self,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: Measuring,
+        watcher: Watcher,
+        *,
+        deadline: float | None = None,
     ) -> Outcome:
         with private_directory(folder.path) as directory:
             try:
-                outcome = self._launch_in(directory, trial, launch, folder, limits, watcher)
+                outcome = self._launch_in(
+                    directory, trial, launch, folder, _TimeLimits(limits, deadline), watcher
+                )
             except SpawnFailed as error:
                 self._replace_zygote()
                 return Outcome(status="failed", reason=str(error))
@@ -108,7 +125,7 @@ class LocalLauncher:
         trial: Trial,
         launch: int,
         folder: RunFolder,
-        limits: Measuring,
+        limits: "_TimeLimits",
         watcher: Watcher,
     ) -> Outcome:
         world = trial.world_size
@@ -124,7 +141,9 @@ class LocalLauncher:
             shows_processes=trial.split_gpu is None,
         )
         sample = telemetry.sample if self.telemetry else lambda: None
-        supervised = SupervisedLaunch(ranks=ranks, beats=beats, limits=limits, steps=trial.steps)
+        supervised = SupervisedLaunch(
+            ranks=ranks, beats=beats, limits=limits.of_stages, steps=trial.steps, deadline=limits.deadline
+        )
         supervisor = Supervisor(supervised, watcher, spawner.wait, sample)
         try:
             for rank in range(world):
@@ -133,7 +152,7 @@ class LocalLauncher:
                 for stale in (rank_file, log):
                     stale.unlink(missing_ok=True)
                 job = self._job(trial, launch, rank, directory, rank_file, folder)
-                environment = self._environment(trial, rank) | room_for(trial, limits)
+                environment = self._environment(trial, rank) | room_for(trial, limits.of_stages)
                 process = spawner.start(job, environment, log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
             outcome = supervisor.run()

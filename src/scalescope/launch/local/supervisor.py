@@ -58,6 +58,7 @@ class SupervisedLaunch:
     beats: Heartbeats
     limits: Measuring
     steps: int  # of the whole launch, until the ranks know better
+    deadline: float | None = None  # on the monotonic clock: when the budget is spent
 
 
 class Supervisor:
@@ -74,6 +75,7 @@ class Supervisor:
         self._beats = launch.beats
         self._limits = launch.limits
         self._steps = launch.steps
+        self._deadline = launch.deadline
         self._watcher = watcher
         self._wait = wait
         self._sample = sample
@@ -92,6 +94,8 @@ class Supervisor:
                 overdue = self._overdue()
                 if overdue is not None:
                     return overdue
+                if self._is_over_budget():
+                    return Outcome(status="interrupted", reason="the budget is spent", stopped_by="budget")
                 self._wait(_POLL_S)
         finally:
             self.end_all()
@@ -188,6 +192,10 @@ class Supervisor:
             elif now - self._waiting_since(rank) > self._time_limit_s(rank):
                 return self._hang(now)
         return None
+
+    def _is_over_budget(self) -> bool:
+        """Whether the budget is spent; ranks that have written their results may leave on their own."""
+        return self._deadline is not None and time.monotonic() >= self._deadline and not self._all_leaving()
 
     def _all_leaving(self) -> bool:
         return all(rank.stage >= RankStage.TEARDOWN or rank.exit_code is not None for rank in self._ranks)

@@ -28,6 +28,7 @@ from scalescope.report.section import Command, Section, Table
 from scalescope.report.varied import changed_settings, shown_value, title_of, varied_settings
 from scalescope.results.run import Run
 from scalescope.results.run_commands import PROGRAM, command_on
+from scalescope.results.run_record import resume_argv
 
 
 def scaling_sections(run: Run) -> tuple[Section, ...]:
@@ -92,11 +93,10 @@ def next_after_scaling(run: Run) -> Command | None:
 
 
 def _with_more_time(run: Run) -> Command:
-    """Nothing was finished: the same again, with twice the budget where one ended it."""
+    """Nothing was finished: go on, with twice the budget where one ended it."""
     budget = None if run.record.end is None else run.record.end.budget_s
-    changes = {} if budget is None else {"budget": 2.0 * budget}
-    argv = command_on(run.path, run.record.verb, changes, run.record.flags)
-    return Command(label="the same with more time" if changes else "the same again", argv=argv)
+    argv = resume_argv(run.path.resolve(), None if budget is None else 2.0 * budget)
+    return Command(label="continue" if budget is None else "continue with more time", argv=argv)
 
 
 def _with_more_launches(run: Run) -> Command:
@@ -104,7 +104,7 @@ def _with_more_launches(run: Run) -> Command:
         return Command(label="confidence intervals need several launches: see --only-launch in --help-all")
     return Command(
         label="more launches give confidence intervals",
-        argv=command_on(run.path, run.record.verb, {"repeats": _LAUNCHES_FOR_A_CLAIM}, run.record.flags),
+        argv=resume_argv(run.path.resolve(), repeats=_LAUNCHES_FOR_A_CLAIM),
     )
 
 

@@ -1,16 +1,18 @@
 """`comm`: how fast the network carries the collectives that training uses."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from scalescope.errors import CannotRun, ExitCode
+from scalescope.errors import BadInput, CannotRun, ExitCode
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Plan
 from scalescope.studies.scaling.network import nccl_logs
 from scalescope.studies.scaling.scale import chosen_device, default_most_ranks
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 CURVE = "curve.json"
 _CPU_RANKS = 2  # beyond that, they would share cores and memory rather than use a network
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([kKmMgGtT]?)[bB](?:/s)?")
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +38,24 @@ class CommStudy(Study):
     benchmark: ClassVar[str] = "comm"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1}
     planned_defaults: ClassVar[Mapping[str, str]] = {"world_size": f"{_CPU_RANKS} on CPU, all GPUs on GPU"}
+    flags_may_differ: ClassVar[tuple[str, ...]] = ("min-busbw", "json-nccl")
 
     least_busbw: float | None = None
     is_import: bool = False  # a file of nccl-tests is read, nothing is measured
     nccl_json: Path | None = None  # where the results go in the layout of nccl-tests
+
+    def flags(self) -> tuple[str, ...]:
+        gate = () if self.least_busbw is None else ("--min-busbw", f"{self.least_busbw!r}B/s")
+        return gate if self.nccl_json is None else (*gate, "--json-nccl", str(self.nccl_json.absolute()))
+
+    @classmethod
+    def from_flags(cls, flags: Sequence[str]) -> Self:
+        given = read_flags(flags)
+        rate, file = given.get("min-busbw"), given.get("json-nccl")
+        return cls(
+            least_busbw=None if rate is None else rate_from(str(rate)),
+            nccl_json=None if file is None else Path(str(file)),
+        )
 
     def plan(self, request: "Request", host: Host) -> Plan:
         experiment = _with_world_size(request.experiment(self.defaults), host)
@@ -77,6 +95,14 @@ class CommStudy(Study):
         section, missed = gate_section(rows, self.least_busbw)
         code = ExitCode.GATE_MISSED if missed else ExitCode.OK
         return dataclasses.replace(report, sections=(*report.sections, section), exit_code=code)
+
+
+def rate_from(text: str) -> float:
+    """Bytes per second of a rate such as 10GB/s."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise BadInput(f"--min-busbw: expected a rate such as 10GB/s, got {text!r}")
+    return float(match[1]) * _SCALES[match[2].lower()]
 
 
 def _inside_and_between_nodes(trials: tuple[Trial, ...], machine: Machine, nodes: int) -> tuple[Trial, ...]:

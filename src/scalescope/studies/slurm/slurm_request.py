@@ -15,8 +15,9 @@ from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.interpreter import python_module
 from scalescope.launch.slurm.script import TEMPLATE, SlurmJob, sbatch_script
 from scalescope.results.old_formats import request_of_comment
-from scalescope.results.run_folder import DEFAULT_ROOT, new_run_path, read_json
+from scalescope.results.run_folder import new_run_path, read_json
 from scalescope.studies.execution import check_same_request
+from scalescope.studies.flags import deciding_flags, written_flags
 from scalescope.studies.request import Request
 from scalescope.studies.study import Study
 
@@ -140,6 +141,12 @@ def job_id_of(path: Path) -> str | None:
     return number if number.isdecimal() else None
 
 
+def submitted_flags(path: Path) -> tuple[str, ...] | None:
+    """The verb's own flags of a submitted run; None where it is not one, or does not say."""
+    flags = _record_of(path).get("verb_flags")
+    return None if not isinstance(flags, list) else _texts(flags)
+
+
 def _record_of(path: Path) -> dict[str, Any]:
     """What was asked for when a run was submitted, or tried to be."""
     record = read_json(path / FOLDER / JOB)
@@ -164,8 +171,9 @@ def _new_path(request: Request) -> Path:
 
 
 def _resumed_path(request: Request) -> Path:
-    given = request.experiment({}).measuring.output_dir
-    return Path(given) if given else (DEFAULT_ROOT / "latest").resolve()
+    given = request.with_run_to_resume().experiment({}).measuring.output_dir
+    assert given is not None
+    return Path(given)
 
 
 def _as_begun(study: Study, request: Request, path: Path) -> Request:
@@ -177,7 +185,8 @@ def _as_begun(study: Study, request: Request, path: Path) -> Request:
         request = dataclasses.replace(request, file=stored)
     check_same_request(stored, to_mapping(request.experiment({})), neutral_values(study.benchmark))
     before = _record_of(path).get("verb_flags", list(request_of_comment(stored)[1]))
-    if list(before) != list(study.flags()):
+    may_differ = study.flags_may_differ
+    if deciding_flags(before, may_differ) != deciding_flags(study.flags(), may_differ):
         begun = " ".join(("scalescope", request.verb, *before))
         raise BadInput(f"--resume: {path} was started with a different command: {begun}")
     return request
@@ -206,7 +215,10 @@ def _check_ranks(experiment: Experiment, tasks: int) -> None:
 def _command(study: Study, request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:
     """What a step runs; a job that SLURM sends back to the queue keeps its budget, a new one gets its own."""
     start = python_module("scalescope", request.verb, str(path / FOLDER / REQUEST))
-    words = [*start, *study.flags(), f"--output-dir={path}", *(("--yes",) if request.yes else ())]
+    flags = study.flags()
+    if study.flags_may_differ:  # such as a gate: a single step cannot judge by it
+        flags = written_flags(deciding_flags(flags, study.flags_may_differ))
+    words = [*start, *flags, f"--output-dir={path}", *(("--yes",) if request.yes else ())]
     if experiment.measuring.budget is not None:
         words.append(f"--budget-since={datetime.now(UTC).isoformat(timespec='milliseconds')}")
     return tuple(words)

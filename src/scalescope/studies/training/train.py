@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from scalescope.experiment.expand import expand
 from scalescope.studies.plan import Plan
 from scalescope.studies.study import Host, Report, Study
-from scalescope.studies.trace.profiling import Profiling
+from scalescope.studies.trace.profiling import Profiling, with_nsys
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
@@ -20,6 +20,7 @@ class TrainStudy(Study):
 
     verb: ClassVar[str] = "train"
     runs_on_slurm: ClassVar[bool] = True
+    every_placement: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1, "window": 10.0}
 
     profiling: Profiling | None = None
@@ -41,6 +42,11 @@ class TrainStudy(Study):
             notes=expansion.notes,
             once=() if self.profiling is None else self.profiling.trials(expansion.trials),
         )
+
+    def after_measuring(self, report: Report, *, own_ranks: bool) -> Report:
+        if self.profiling is None or not self.profiling.nsys:
+            return report
+        return with_nsys(report, self.profiling, run=own_ranks)
 
     def present(self, run: "Run") -> Report:
         from scalescope.report.trace.sections import profile_sections

@@ -77,6 +77,23 @@ def cpu_native(
     return not wanted[precision].isdisjoint(listed.partition(":")[2].split())
 
 
+def core_flops_per_s() -> float | None:
+    """The rate of a matrix product in fp32 on one core, now: the best of a few; None if torch fails at it."""
+    import torch
+
+    from scalescope.worker.machine.matmul import choose_size, one_thread, product_times_s
+
+    def best_of(size: int, tries: int) -> float:
+        return min(product_times_s(torch.device("cpu"), torch.float32, size, tries))
+
+    try:
+        with one_thread():
+            size, seconds = choose_size(best_of, _SIZES, _LONGEST_PRODUCT_S)
+            return 2.0 * size**3 / seconds
+    except RuntimeError:
+        return None
+
+
 def _slowdown(precision: str) -> float | None:
     """Time of a matrix product divided by the time in fp32; None if torch has no such product."""
     import torch

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.cores import usable_cores
-from scalescope.worker.machine.capabilities import cpu_precisions, gpu_precisions
+from scalescope.inspection import cpu_model
+from scalescope.worker.machine.capabilities import core_flops_per_s, cpu_precisions, gpu_precisions
 
 
 def probe() -> dict[str, Any]:
@@ -45,6 +46,7 @@ def probe() -> dict[str, Any]:
         "gpus": gpus,
         "gpu_problem": problem,
         "precisions": [dataclasses.asdict(support) for support in cpu_precisions()],
+        "core_flops_per_s": core_flops_per_s(),
     }
 
 
@@ -117,17 +119,6 @@ def _driver_version() -> str | None:
         return None
     numbers = [word for word in words if word[0].isdigit() and "." in word]
     return numbers[0] if numbers else None
-
-
-def cpu_model() -> str:
-    """The processor's name as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.lower().startswith(("model name", "hardware")):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _memory_bytes() -> int | None:

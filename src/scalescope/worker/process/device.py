@@ -5,7 +5,7 @@ import socket
 
 import torch
 
-from scalescope.worker.machine.probe import cpu_model
+from scalescope.inspection import cpu_model
 
 
 def choose_device(kind: str, local_rank: int) -> torch.device:

@@ -64,10 +64,12 @@ class _Stage:
             record["error"] = {"message": message, "out_of_memory": False, "at_monotonic_s": at_s}
         (self.directory / f"{rank}.json").write_text(json.dumps(record))
 
-    def supervisor(self, **limits: float) -> Supervisor:
+    def supervisor(self, deadline: float | None = None, **limits: float) -> Supervisor:
         usual = {setting.name: setting.default for setting in settings_of(Measuring)}
         measuring = Measuring(**{**usual, **limits})
-        launch = SupervisedLaunch(ranks=self.ranks, beats=self.beats, limits=measuring, steps=8)
+        launch = SupervisedLaunch(
+            ranks=self.ranks, beats=self.beats, limits=measuring, steps=8, deadline=deadline
+        )
         return Supervisor(launch, _Silent(), time.sleep)
 
 
@@ -148,6 +150,23 @@ def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
     assert (outcome.status, outcome.rank, outcome.step) == ("hang", None, 5)
     assert outcome.reason is not None
     assert outcome.reason.startswith("ranks 1, 2 hang at step 5: no progress for 0 s")
+
+
+def test_ranks_that_measure_are_ended_when_the_budget_is_spent(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [None, None])
+    play.at(0, RankStage.STEADY, 6)
+    play.at(1, RankStage.TEARDOWN, 8)
+    outcome = play.supervisor(deadline=time.monotonic()).run()
+    assert (outcome.status, outcome.stopped_by, outcome.records) == ("interrupted", "budget", [])
+
+
+def test_ranks_that_have_finished_may_leave_after_the_budget_is_spent(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [None, 0])
+    for rank in (0, 1):
+        play.at(rank, RankStage.TEARDOWN, 8)
+        play.wrote(rank, None)
+    outcome = play.supervisor(deadline=time.monotonic(), teardown_timeout=0.1).run()
+    assert (outcome.status, len(outcome.records)) == ("ok", 2)
 
 
 def test_a_slow_warm_up_extends_the_stall_limit(tmp_path: Path) -> None:

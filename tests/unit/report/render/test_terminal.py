@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from scalescope.report.render.terminal import console, show
-from scalescope.report.runs import runs_section
+from scalescope.report.runs import listed_runs, runs_section
 from scalescope.report.scaling.sections import scaling_sections
 from scalescope.report.section import Section, Table
 from scalescope.report.trials import plan_section
@@ -183,7 +183,7 @@ def test_a_run_that_was_interrupted_did_not_fail(tmp_path: Path, ended: dict[str
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "trials.jsonl").write_text("")
     (tmp_path / "run" / "results.json").write_text(json.dumps(summary))
-    section = runs_section(tmp_path)
+    section = runs_section(listed_runs(tmp_path), tmp_path)
     assert section.table is not None
     row = dict(zip(section.table.columns, section.table.rows[0], strict=True))
     assert row["trials"] == "1 ok, 1 interrupted"
@@ -215,23 +215,23 @@ def test_hostile_summaries_of_runs_are_listed_harmlessly(
         (root / name).mkdir()
         (root / name / "trials.jsonl").write_text("")
         (root / name / "results.json").write_text(text)
-    section = runs_section(Path())
+    section = runs_section(listed_runs(Path()), Path())
     assert section.table is not None
-    rows = {row[0]: row[1:] for row in section.table.rows}
-    assert rows.pop("good") == (
-        "train",
-        "\x1b[31m[red]x",
-        "2",
-        "H100",
-        "2 ok, 1 failed",
-        "2026-01-15 10:30",
-    )
+    rows = {row[0]: dict(zip(section.table.columns, row, strict=True)) for row in section.table.rows}
+    good = rows.pop("good")
+    assert {name: good[name] for name in ("command", "name", "ranks", "device", "trials")} == {
+        "command": "train",
+        "name": "\x1b[31m[red]x",
+        "ranks": "2",
+        "device": "H100",
+        "trials": "2 ok, 1 failed",
+    }
     assert set(rows) == set(texts) - {"good"}
-    assert {row[4] for row in rows.values()} == {"no summary"}
+    assert {row["trials"] for row in rows.values()} == {"no summary"}
     text = render([section])
     assert "\\x1b[31m[red]x" in text
     assert "\x1b" not in text
 
 
 def test_a_folder_without_runs_is_reported(render: Render, tmp_path: Path) -> None:
-    assert f"No runs below {tmp_path}." in render([runs_section(tmp_path)])
+    assert f"No runs below {tmp_path}." in render([runs_section(listed_runs(tmp_path), tmp_path)])

@@ -1,0 +1,53 @@
+"""`scalescope resume`: continues a run from what it stored."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scalescope.cli.options import given_flags, run_option
+
+
+@click.command("resume")
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@run_option("budget")
+@run_option("repeats")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the trials and about how long they take; measure nothing."
+)
+@click.option("--strict", is_flag=True, help="Exit with code 6 if the measurement is unstable.")
+@click.option("-v", "--verbose", is_flag=True, help="Show intervals and how figures were computed.")
+def command(run: Path, **arguments: Any) -> None:
+    """Continue a run that was stopped, with everything it was started with.
+
+    Finished launches are kept; a larger --repeats adds launches. Example:
+
+      scalescope resume runs/latest --budget 10m
+    """
+    import dataclasses
+
+    from scalescope.cli.measuring import is_following, measure_request
+    from scalescope.studies.runs.resuming import (
+        refuse_finished,
+        refuse_from_files,
+        refuse_recorded_as_finished,
+        stored_request,
+    )
+
+    context = click.get_current_context()
+    stored = stored_request(run, given_flags(context))
+    if stored.directory is not None:
+        os.chdir(stored.directory)  # files of the request are named from there
+    request = dataclasses.replace(
+        stored.request,
+        dry_run=arguments["dry_run"],
+        strict=arguments["strict"],
+        yes=True,  # so many trials were allowed when the run began
+        started_s=context.find_root().obj,
+    )
+    if not is_following():  # rank 0 may hold the folder already
+        refuse_recorded_as_finished(request)
+        refuse_from_files(stored.study, request)
+        refuse_finished(stored.study, request)
+    measure_request(stored.study, request, {}, arguments)
