@@ -43,8 +43,8 @@ class Delayed:
         self._launcher = launcher
         self._delay_ms = delay_ms
 
-    def launch(self, trial: Trial, *rest: Any) -> Any:
-        return self._launcher.launch(trial.replace(delay_ms=self._delay_ms), *rest)
+    def launch(self, trial: Trial, *rest: Any, **named: Any) -> Any:
+        return self._launcher.launch(trial.replace(delay_ms=self._delay_ms), *rest, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._launcher, name)

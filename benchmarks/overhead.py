@@ -18,7 +18,7 @@ from torch import nn
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Heartbeats
+from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position

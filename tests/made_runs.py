@@ -80,8 +80,8 @@ def _train(path: str) -> None:
 class Learning(FakeLauncher):
     """Ranks that record their epochs, and are right more often after each."""
 
-    def launch(self, trial: Trial, launch: int, folder: RunFolder, *others: Any) -> Outcome:
-        outcome = super().launch(trial, launch, folder, *others)
+    def launch(self, trial: Trial, launch: int, folder: RunFolder, *others: Any, **named: Any) -> Outcome:
+        outcome = super().launch(trial, launch, folder, *others, **named)
         records = [_with_epochs(record, int(trial.settings["epochs"])) for record in outcome.records]
         return dataclasses.replace(outcome, records=records)
 
@@ -100,7 +100,7 @@ def _with_epochs(record: RankRecord, count: int) -> RankRecord:
 class Failing(FakeLauncher):
     """Ranks that never finish."""
 
-    def launch(self, trial: Trial, launch: int, folder: RunFolder, *others: Any) -> Outcome:
+    def launch(self, trial: Trial, launch: int, folder: RunFolder, *others: Any, **named: Any) -> Outcome:
         return Outcome(status="failed", reason="rank 1 failed at step 3: no luck", rank=1, step=3)
 
 

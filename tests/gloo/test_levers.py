@@ -89,7 +89,7 @@ def _losses(label: str, rank: int, directory: Path) -> list[float]:
 def _trained(trial: Trial, rank: int, directory: Path) -> list[float]:
     import torch
 
-    from scalescope.results.heartbeat import Heartbeats
+    from scalescope.results.ranks.heartbeat import Heartbeats
     from scalescope.worker.machine.timing import clock_for
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position

@@ -136,7 +136,7 @@ def _train(label: str, rank: int, directory: Path) -> dict[str, list[float]]:
 def _trained(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
     import torch
 
-    from scalescope.results.heartbeat import Heartbeats
+    from scalescope.results.ranks.heartbeat import Heartbeats
     from scalescope.worker.machine.timing import clock_for
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position

@@ -9,7 +9,7 @@ from typing import Any
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.report.section import Section
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
 from scalescope.studies.request import Request
 

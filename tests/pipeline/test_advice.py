@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from scalescope.catalog.measuring import Measuring
 from scalescope.cli import app
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
-from scalescope.launch.launcher import Outcome, Watcher
+from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import launcher as local
-from scalescope.results.run_folder import RunFolder
 from tests.unit.experiment.asking import with_gpus
 from tests.verbs import scale
 
@@ -45,10 +43,8 @@ class CountingLauncher(FakeLauncher):
         self._counters = dict(counters or {})
         self._telemetry = dict(telemetry or {})
 
-    def launch(
-        self, trial: Trial, launch: int, folder: RunFolder, limits: Measuring, watcher: Watcher
-    ) -> Outcome:
-        ended = super().launch(trial, launch, folder, limits, watcher)
+    def launch(self, trial: Trial, launch: int, *others: Any, **named: Any) -> Outcome:
+        ended = super().launch(trial, launch, *others, **named)
         if trial.settings["benchmark"] != "train":
             return ended
         for record in ended.records:

@@ -18,6 +18,7 @@ from scalescope.report.chapter import chapters_of
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
 from scalescope.studies.report import ReportOptions, gather
+from scalescope.studies.runs import resuming
 from scalescope.studies.stored import present
 
 Argv = tuple[str, ...]
@@ -44,6 +45,9 @@ RUNS: dict[str, tuple[CostModel, Argv]] = {
     "memory, limit": (GOOD, ("--batch-size", "2,4", "--memory-limit", "1GiB", "--output-dir", "my out")),
     "train": (GOOD, ("--batch-size", "50", "--precision", "bf16", "--env", "A=b c", *SHORT)),
 }
+
+
+RELATIVE = "my model.py:build"
 
 
 @pytest.fixture
@@ -74,7 +78,8 @@ def measured(name: str, monkeypatch: pytest.MonkeyPatch) -> Run:
     model, flags = RUNS[name]
     monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(model, TWO_CORES))
     verb = name.partition(",")[0]
-    assert call(verb, "--workload", "my model.py:build", *flags, "-v") == ExitCode.OK
+    monkeypatch.setattr(resuming, "_refuse_other_machine", lambda path: None)  # the machine is made up
+    assert call(verb, "--workload", RELATIVE, *flags, "-v") == ExitCode.OK
     return load_run(Path("my out"))
 
 
@@ -105,6 +110,11 @@ def check_does_what_it_says(argv: Argv, home: Path, elsewhere: Path, monkeypatch
     expected = {ExitCode.OK, ExitCode.CANNOT_RUN} if argv[1] == "check" else {ExitCode.OK}
     assert call(*argv[1:]) in expected, shlex.join(argv)
     if argv[1] in ("check", "report"):
+        return
+    if argv[1] == "resume":
+        results = load_run(Path(argv[2])).results
+        assert {result.trial.workload for result in results if result.trial.is_training} == {RELATIVE}
+        assert {str(result.launch + 1) for result in results} >= {argv[argv.index("--repeats") + 1]}
         return
     trials = [result.trial for result in load_run(Path("runs/latest").resolve()).results]
     if argv[1] != "comm":

@@ -14,7 +14,7 @@ from scalescope.report.render.terminal import console, show
 from scalescope.report.section import Section
 from scalescope.report.trials import is_answer
 from scalescope.results.printable import printable
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
 
 if TYPE_CHECKING:

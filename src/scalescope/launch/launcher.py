@@ -11,7 +11,7 @@ from scalescope.errors import ExitCode, ScalescopeError
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.results.other_load import OtherLoad
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import RankRecord, Status, StoppedBy
 from scalescope.results.run_folder import RunFolder
 

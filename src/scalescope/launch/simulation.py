@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation, has_loader
 from scalescope.experiment.trial import Trial
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import RankRecord
 
 HOST = "fake"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 
 _MOST_SINGLE_LINES = 8
 

@@ -16,7 +16,7 @@ from scalescope.report.machine import format_lines
 from scalescope.report.trials import EstimateBasis, plan_section
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.provenance import environment_id
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
 from scalescope.results.run import earlier_results, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, RunFolder

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scalescope.cli.progress import TerminalWatcher
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 
 from .made_progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scalescope.report.placement import placement_lines
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 
 
 def placed(rank: int, host: str = "node", name: str = "H100") -> RankPlacement:

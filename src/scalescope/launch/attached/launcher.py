@@ -31,7 +31,7 @@ from scalescope.launch.telemetry.load import NOBODY, LoadMeter, load_at_start
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.files import write_atomically
 from scalescope.results.other_load import OtherLoad
-from scalescope.results.rank_placement import UNKNOWN, RankPlacement
+from scalescope.results.ranks.rank_placement import UNKNOWN, RankPlacement
 from scalescope.results.run_folder import RunFolder
 
 _LEADER_POLL_S = 0.5  # at whether rank 0 is still there

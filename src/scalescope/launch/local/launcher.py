@@ -25,9 +25,9 @@ from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.load import LoadMeter, load_at_start
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
-from scalescope.results.heartbeat import Heartbeats
 from scalescope.results.other_load import OtherLoad
-from scalescope.results.rank_job import ROOM_VARIABLE, RankJob
+from scalescope.results.ranks.heartbeat import Heartbeats
+from scalescope.results.ranks.rank_job import ROOM_VARIABLE, RankJob
 from scalescope.results.run_folder import RunFolder
 
 # The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.

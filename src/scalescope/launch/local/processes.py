@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from scalescope.errors import CannotRun
 from scalescope.interpreter import python_module
-from scalescope.results.rank_job import RankJob
+from scalescope.results.ranks.rank_job import RankJob
 
 _ZYGOTE_START_LIMIT_S = 300.0
 

@@ -14,8 +14,8 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.local.processes import RankProcess, SpawnFailed, is_stopped, signal_group
-from scalescope.results.heartbeat import Heartbeats, RankStage
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.heartbeat import Heartbeats, RankStage
+from scalescope.results.ranks.rank_placement import RankPlacement
 
 _POLL_S = 0.1
 _SETTLE_S = 0.3  # after a first failure: lets the others report their errors

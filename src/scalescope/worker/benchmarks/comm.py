@@ -10,7 +10,7 @@ import torch.distributed as dist
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, NCCL_LOG, Comm
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Phase, RankStage
+from scalescope.results.ranks.heartbeat import Phase, RankStage
 from scalescope.worker.comm.operation import Operation, Shape
 from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault

@@ -10,7 +10,7 @@ import torch
 
 from scalescope.catalog.benchmarks.memory import WARMUP_STEPS, Memory
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Phase, RankStage
+from scalescope.results.ranks.heartbeat import Phase, RankStage
 from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
 from scalescope.worker.memory.device_memory import DeviceGauge
 from scalescope.worker.memory.forecast import ForecastJob, forecast

@@ -13,7 +13,7 @@ from torch import nn
 from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import RankStage
+from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
 from scalescope.worker.machine.calibration import BareProduct
 from scalescope.worker.machine.timing import clock_for

@@ -18,8 +18,8 @@ from typing import Any
 from scalescope.cores import own_cores, share_of
 from scalescope.errors import BadInput
 from scalescope.parent_death import die_with_parent
-from scalescope.results.rank_job import RankJob
-from scalescope.results.secondary_errors import is_secondary_error
+from scalescope.results.ranks.rank_job import RankJob
+from scalescope.results.ranks.secondary_errors import is_secondary_error
 from scalescope.worker.process.node import node_name
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rendezvous import Rendezvous

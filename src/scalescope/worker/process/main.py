@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from scalescope.parent_death import die_with_parent
-from scalescope.results.rank_job import RankJob
+from scalescope.results.ranks.rank_job import RankJob
 
 
 def main() -> None:

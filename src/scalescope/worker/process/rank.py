@@ -13,9 +13,9 @@ from typing import Any
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
-from scalescope.results.heartbeat import RankStage
 from scalescope.results.printable import printable
-from scalescope.results.rank_job import RankJob
+from scalescope.results.ranks.heartbeat import RankStage
+from scalescope.results.ranks.rank_job import RankJob
 from scalescope.results.trace import trace_name
 from scalescope.worker.process.faults import fault_of
 from scalescope.worker.process.out_of_memory import is_out_of_memory

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from scalescope.parent_death import die_with_parent
-from scalescope.results.rank_job import RankJob
+from scalescope.results.ranks.rank_job import RankJob
 from scalescope.worker.process.main import enable_stack_dumps
 
 

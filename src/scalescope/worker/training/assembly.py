@@ -16,9 +16,9 @@ from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
+from scalescope.worker.machine.model_room import built_within, check_model, room_of
 from scalescope.worker.process.group import Group
 from scalescope.worker.training.feeding import Feed, InputOptions, Shard, feed, preloaded
-from scalescope.worker.training.model_room import built_within, check_model, room_of
 from scalescope.worker.training.step import BuildContext, OptimizerFactory, Step, Workload
 
 

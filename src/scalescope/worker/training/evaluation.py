@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Subset
 
 from scalescope.experiment.trial import Trial
-from scalescope.results.heartbeat import Phase
+from scalescope.results.ranks.heartbeat import Phase
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.feeding import fetch, to_device

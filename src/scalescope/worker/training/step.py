@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scalescope.errors import BadInput
-from scalescope.results.heartbeat import Phase
+from scalescope.results.ranks.heartbeat import Phase
 from scalescope.worker.machine.timing import Clock
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position

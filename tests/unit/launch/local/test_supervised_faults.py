@@ -18,8 +18,8 @@ from scalescope.catalog.setting import settings_of
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import supervisor as module
 from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
-from scalescope.results.heartbeat import Heartbeats
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.heartbeat import Heartbeats
+from scalescope.results.ranks.rank_placement import RankPlacement
 from tests.conftest import clean_environment
 from tests.speed import limit
 from tests.unit.launch.acted_rank import STEPS

@@ -11,8 +11,8 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.launch.local import supervisor as module
 from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
-from scalescope.results.heartbeat import Beat, Heartbeats, Phase, RankStage
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
+from scalescope.results.ranks.rank_placement import RankPlacement
 
 _NOBODY = 2**22 + 1  # above the largest process number: signals to it reach nothing
 

@@ -21,7 +21,7 @@ from scalescope.launch.probing import Node
 from scalescope.launch.telemetry import sampler as sampler_module
 from scalescope.launch.telemetry.load import HostTicks, LoadMeter, host_ticks, process_ticks
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
-from scalescope.results.rank_placement import RankPlacement
+from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import WINDOW, RankRecord
 from scalescope.results.run_folder import RunFolder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.errors import CannotRun
-from scalescope.results.heartbeat import Beat, Heartbeats, Phase, RankStage
+from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
 
 
 def test_what_a_rank_writes_is_read(tmp_path: Path) -> None:

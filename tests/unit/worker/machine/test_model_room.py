@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from scalescope.errors import BadInput
-from scalescope.results.rank_job import ROOM_VARIABLE
-from scalescope.worker.training.model_room import built_within, check_model, room_of, size_on_meta
+from scalescope.results.ranks.rank_job import ROOM_VARIABLE
+from scalescope.worker.machine.model_room import built_within, check_model, room_of, size_on_meta
 from tests.unit.analysis.made_results import make_trial
 
 LINEAR_BYTES = 4 * (100 * 100 + 100)

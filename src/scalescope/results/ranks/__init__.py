@@ -1,0 +1,1 @@
+"""What ranks and whoever started them share: their jobs, progress, places and errors."""

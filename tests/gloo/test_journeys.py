@@ -1,0 +1,250 @@
+"""The first hour of a new user: an own model, a folder with spaces and umlauts, 80 columns, ASCII, not root.
+
+Every command is a process of its own, as the user would start it.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import clean_environment
+from tests.speed import limit
+
+pytestmark = pytest.mark.gloo
+
+_NOBODY = 65534
+_AS_NOBODY = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
+_COLUMNS = 80
+_SHORT = ("--batch-size=4", "--window=0.2s", "--min-steps=5", "--no-repeat-disturbed")
+_DICTIONARIES = """
+import torch
+from torch import nn
+from helpers import WIDTH
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 4)
+
+    def forward(self, features, target):
+        return self.layer(features)
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return {"features": torch.ones(WIDTH), "target": torch.zeros(4)}
+
+def build():
+    def loss(output, batch):
+        return nn.functional.mse_loss(output, batch["target"])
+    return Model(), Data(), loss
+"""
+_TRIPLES = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, features, weights):
+        return self.layer(features) * weights
+
+def build():
+    data = torch.utils.data.TensorDataset(torch.ones(64, 6), torch.ones(64, 1), torch.zeros(64, 4))
+    return Model(), data, nn.functional.mse_loss
+"""
+
+
+@dataclass
+class Finished:
+    """A command that ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def lines(self) -> list[str]:
+        return [*self.stdout.splitlines(), *self.stderr.splitlines()]
+
+
+@dataclass
+class User:
+    """Somebody without rights, at a narrow terminal that knows ASCII only."""
+
+    home: Path
+    becoming: tuple[str, ...]  # what a command is started through, so that it has no rights
+
+    @property
+    def project(self) -> Path:
+        return self.home / "my proj ünï"
+
+    def start(self, *arguments: str, folder: Path | None = None) -> "subprocess.Popen[str]":
+        """Start a command in the project, or in another folder."""
+        command = [sys.executable, "-P", "-m", "scalescope", *arguments]
+        return subprocess.Popen(
+            [*self.becoming, *command],
+            cwd=folder or self.project,
+            env=clean_environment(
+                HOME=str(self.home),
+                COLUMNS=str(_COLUMNS),
+                PYTHONIOENCODING="ascii",  # what cannot be written in it would end the command
+                PYTHONDONTWRITEBYTECODE="1",
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, folder: Path | None = None, code: int = 0) -> Finished:
+        """Run a command to its end, which must have this exit code."""
+        with self.start(*arguments, folder=folder) as process:
+            stdout, stderr = process.communicate(timeout=limit(180))
+        finished = Finished(process.returncode, stdout, stderr)
+        assert finished.returncode == code, f"{shlex.join(arguments)}\n{stdout}\n{stderr}"
+        assert (stdout + stderr).isascii()
+        assert "Traceback" not in stdout + stderr
+        return finished
+
+    def run_folders(self) -> list[Path]:
+        return sorted(
+            path.parent
+            for path in self.project.glob("runs/*/experiment.yaml")
+            if not path.parent.is_symlink()
+        )
+
+    def newest(self) -> Path:
+        return max(self.run_folders(), key=lambda path: (path / "experiment.yaml").stat().st_mtime_ns)
+
+
+def _becoming_somebody() -> tuple[str, ...]:
+    """What makes a process another user than root; nothing where we are not root."""
+    if os.geteuid() != 0:
+        return ()
+    # The second is for an interpreter that only root can read: in a namespace of its own, root is a user.
+    for becoming in (_AS_NOBODY, ("unshare", "--user", "--map-user=1000", "--map-group=1000")):
+        tried = (
+            *becoming,
+            "sh",
+            "-c",
+            '"$0" -c "import os, click; assert os.geteuid() != 0"',
+            sys.executable,
+        )
+        if shutil.which(becoming[0]) and subprocess.run(tried, capture_output=True).returncode == 0:
+            return becoming
+    pytest.skip("this system does not let root become another user")
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> User:
+    """Somebody with a project of two models, one of which imports a file beside it."""
+    home = tmp_path_factory.mktemp("home")
+    somebody = User(home, _becoming_somebody())
+    somebody.project.mkdir()
+    (somebody.project / "helpers.py").write_text("WIDTH = 6\n")
+    (somebody.project / "dictionaries.py").write_text(_DICTIONARIES)
+    (somebody.project / "triples.py").write_text(_TRIPLES)
+    if somebody.becoming == _AS_NOBODY:
+        for path in (home, somebody.project):
+            os.chown(path, _NOBODY, _NOBODY)
+        for parent in home.parents:  # pytest makes its folders for their owner alone
+            if parent.stat().st_mode & 0o077 == 0:
+                parent.chmod(0o755)
+    return somebody
+
+
+def results_of(path: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((path / "results.json").read_text())
+    return summary
+
+
+def fits(finished: Finished) -> None:
+    """Tables fit the terminal; sentences and commands are wrapped by it."""
+    tables = [line for line in finished.lines if "  " in line.strip()]
+    assert [
+        line for line in tables if len(line) > _COLUMNS and "scalescope" not in line and "/" not in line
+    ] == []
+
+
+def test_dictionaries_from_scaling_to_advice_report_comparison_and_list(user: User) -> None:
+    scaled = user.run("scale", "--workload=dictionaries.py:build", "--world-size=1,2", "--repeats=2", *_SHORT)
+    fits(scaled)
+    first = user.newest()
+    summary = results_of(first)
+    assert [row["world_size"] for row in summary["results"]["scaling"]] == [1, 2]
+    explained = user.run("explain", str(first))
+    assert "2 ranks" in explained.stdout
+
+    advised = [
+        advice["command"] for finding in summary["results"]["findings"] for advice in finding["advice"]
+    ]
+    tuning = next((command for command in advised if " tune " in command), None)
+    if tuning is not None:  # which advice there is depends on the machine
+        program, *words = shlex.split(tuning)
+        assert program == "scalescope"
+        user.run(*words, "--budget=20s", "--repeats=2", *_SHORT[1:], folder=user.home)
+
+    written = user.run("report", str(first))
+    assert (first / "report.html").is_file()
+    assert "report.html" in written.stdout
+    user.run("scale", "--workload=dictionaries.py:build", "--world-size=1,2", "--repeats=2", *_SHORT)
+    compared = user.run("compare", str(first), str(user.newest()))
+    fits(compared)
+    listed = user.run("list")
+    assert all(len(line) <= _COLUMNS for line in listed.stdout.splitlines())
+    assert all(path.name in listed.stdout for path in (first, user.newest()))
+
+
+def test_triples_stopped_by_a_budget_are_resumed_from_another_folder(user: User) -> None:
+    stopped = user.run(
+        "scale", "--workload=triples.py:build", "--world-size=1,2", "--repeats=40", "--budget=6s", *_SHORT
+    )
+    folder = user.newest()
+    assert json.loads((folder / "run.json").read_text())["end"]["why"] == "budget"
+    assert "resume" in stopped.stdout + stopped.stderr
+    made = len((folder / "trials.jsonl").read_text().splitlines())
+    user.run("resume", str(folder), "--budget=60s", "--repeats=1", folder=user.home)
+    assert len((folder / "trials.jsonl").read_text().splitlines()) >= made
+    assert json.loads((folder / "run.json").read_text())["end"]["why"] == "finished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_a_signal_stopped_is_resumed(user: User, number: signal.Signals) -> None:
+    before = set(user.run_folders())
+    flags = ("train", "--workload=triples.py:build", "--world-size=1", "--repeats=500", *_SHORT)
+    with user.start(*flags) as process:
+        deadline = time.monotonic() + limit(60)
+        while not [path for path in set(user.run_folders()) - before if (path / "trials.jsonl").exists()]:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(number)
+        process.communicate(timeout=limit(30))
+    (folder,) = set(user.run_folders()) - before
+    made = len((folder / "trials.jsonl").read_text().splitlines())
+    user.run("resume", str(folder), "--repeats=2")
+    assert len((folder / "trials.jsonl").read_text().splitlines()) >= made
+    assert json.loads((folder / "run.json").read_text())["end"]["why"] == "finished"
+
+
+def test_runs_are_removed_only_where_that_is_said(user: User) -> None:
+    folder = user.newest()
+    refused = user.run("rm", str(folder), code=2)
+    assert folder.is_dir()
+    assert "--yes" in refused.stderr
+    user.run("rm", str(folder), "--yes")
+    assert not folder.exists()
