@@ -60,6 +60,8 @@ LOADS = {
     "0.6 cores": ((0.12, 0.2),),
 }
 
+BETWEEN = ("0.15 cores", "0.6 cores")  # half as many runs of these
+
 
 @contextlib.contextmanager
 def other_processes(duties: tuple[tuple[float, float], ...]) -> Iterator[None]:
@@ -116,6 +118,8 @@ def finding(folder: Path, runs: int) -> None:
     print("load         cores used by others   finding   disturbed launches")
     for number in range(runs):
         for name, duties in LOADS.items():
+            if name in BETWEEN and number >= runs // 2:
+                continue
             with other_processes(duties):
                 run = measured(folder / f"finding-{name.replace(' ', '-')}-{number}", *flags)
             rules = {item["rule"] for item in summary_of(run.path)["results"]["findings"]}
@@ -146,7 +150,7 @@ def bursts(folder: Path, runs: int) -> None:
             )
             repeated.append(load_run(measured(folder / f"repeated-{number}", *common).path))
             print(f"{number + 1} of {runs} pairs of runs", flush=True)
-    calm = [load_run(measured(folder / f"calm-{number}", *common).path) for number in range(runs)]
+    calm = [load_run(measured(folder / f"calm-{number}", *common).path) for number in range(runs // 2)]
     print("launches counted                    speedup: mean, SD     communication (ranks): mean, SD")
     show("all, no bursts", [row_of(run, ignore_load=True) for run in calm])
     show("all", [row_of(run, ignore_load=True) for run in plain])

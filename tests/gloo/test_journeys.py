@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import clean_environment
-from tests.speed import limit
+from tests.speed import duration, limit
 
 pytestmark = pytest.mark.gloo
 
@@ -111,12 +111,12 @@ class User:
             text=True,
         )
 
-    def run(self, *arguments: str, folder: Path | None = None, code: int = 0) -> Finished:
-        """Run a command to its end, which must have this exit code."""
+    def run(self, *arguments: str, folder: Path | None = None, codes: tuple[int, ...] = (0,)) -> Finished:
+        """Run a command to its end, which must have one of these exit codes."""
         with self.start(*arguments, folder=folder) as process:
             stdout, stderr = process.communicate(timeout=limit(180))
         finished = Finished(process.returncode, stdout, stderr)
-        assert finished.returncode == code, f"{shlex.join(arguments)}\n{stdout}\n{stderr}"
+        assert finished.returncode in codes, f"{shlex.join(arguments)}\n{stdout}\n{stderr}"
         assert (stdout + stderr).isascii()
         assert "Traceback" not in stdout + stderr
         return finished
@@ -173,6 +173,10 @@ def results_of(path: Path) -> dict[str, Any]:
     return summary
 
 
+def records_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "trials.jsonl").read_text().splitlines()]
+
+
 def fits(finished: Finished) -> None:
     """Tables fit the terminal; sentences and commands are wrapped by it."""
     tables = [line for line in finished.lines if "  " in line.strip()]
@@ -197,13 +201,13 @@ def test_dictionaries_from_scaling_to_advice_report_comparison_and_list(user: Us
     if tuning is not None:  # which advice there is depends on the machine
         program, *words = shlex.split(tuning)
         assert program == "scalescope"
-        user.run(*words, "--budget=20s", "--repeats=2", *_SHORT[1:], folder=user.home)
+        user.run(*words, f"--budget={duration(40)}", "--repeats=2", *_SHORT[1:], folder=user.home)
 
     written = user.run("report", str(first))
     assert (first / "report.html").is_file()
     assert "report.html" in written.stdout
     user.run("scale", "--workload=dictionaries.py:build", "--world-size=1,2", "--repeats=2", *_SHORT)
-    compared = user.run("compare", str(first), str(user.newest()))
+    compared = user.run("compare", str(first), str(user.newest()), codes=(0, 8))  # on a busy machine, slower
     fits(compared)
     listed = user.run("list")
     assert all(len(line) <= _COLUMNS for line in listed.stdout.splitlines())
@@ -212,14 +216,20 @@ def test_dictionaries_from_scaling_to_advice_report_comparison_and_list(user: Us
 
 def test_triples_stopped_by_a_budget_are_resumed_from_another_folder(user: User) -> None:
     stopped = user.run(
-        "scale", "--workload=triples.py:build", "--world-size=1,2", "--repeats=40", "--budget=6s", *_SHORT
+        "scale",
+        "--workload=triples.py:build",
+        "--world-size=1,2",
+        "--repeats=40",
+        f"--budget={duration(15)}",
+        *_SHORT,
     )
     folder = user.newest()
     assert json.loads((folder / "run.json").read_text())["end"]["why"] == "budget"
     assert "resume" in stopped.stdout + stopped.stderr
-    made = len((folder / "trials.jsonl").read_text().splitlines())
-    user.run("resume", str(folder), "--budget=60s", "--repeats=1", folder=user.home)
-    assert len((folder / "trials.jsonl").read_text().splitlines()) >= made
+    launches = [result["launch"] for result in records_of(folder)]
+    wanted = max(launches) + 2  # one more than there are, at most
+    user.run("resume", str(folder), f"--budget={duration(120)}", f"--repeats={wanted}", folder=user.home)
+    assert len(records_of(folder)) > len(launches)
     assert json.loads((folder / "run.json").read_text())["end"]["why"] == "finished"
 
 
@@ -243,7 +253,7 @@ def test_what_a_signal_stopped_is_resumed(user: User, number: signal.Signals) ->
 
 def test_runs_are_removed_only_where_that_is_said(user: User) -> None:
     folder = user.newest()
-    refused = user.run("rm", str(folder), code=2)
+    refused = user.run("rm", str(folder), codes=(2,))
     assert folder.is_dir()
     assert "--yes" in refused.stderr
     user.run("rm", str(folder), "--yes")

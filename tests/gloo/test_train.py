@@ -80,7 +80,7 @@ def test_train_under_torchrun_shows_and_stores_the_same(start: Start) -> None:
 def _assert_telemetry_of_the_host_without_ranks(run: FinishedRun) -> None:
     (result,) = run.results
     telemetry = result["telemetry"]
-    assert set(telemetry) == {"looks", "interval_s", "cpu"}
+    assert set(telemetry) == {"looks", "interval_s", "cpu", "load"}
     assert telemetry["looks"] >= 2
     assert set(telemetry["cpu"]) == {"host_utilization"}
     assert 0.0 < telemetry["cpu"]["host_utilization"] <= 1.0

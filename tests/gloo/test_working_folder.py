@@ -66,7 +66,13 @@ def test_a_workload_finds_its_helpers(start: Start, shadowed: Path) -> None:
     (shadowed / "jobs" / "beside.py").write_text("")
     (shadowed / "jobs" / "loaded_late.py").write_text("")
     (shadowed / "in_working_folder.py").write_text("")
-    steps = ("--steps-per-epoch=5", "--warmup-steps=3", "--batch-size=4", "--device=cpu")
+    steps = (
+        "--steps-per-epoch=5",
+        "--warmup-steps=3",
+        "--batch-size=4",
+        "--device=cpu",
+        "--no-repeat-disturbed",
+    )
     run = start("train", "--workload=jobs/mine.py:build", *steps, "--world-size=1").finish()
     assert (run.returncode, run.stderr) == (0, "")
     assert _status(run.folder) == ["ok"]

@@ -142,7 +142,12 @@ class LocalLauncher:
         )
         sample = telemetry.sample if self.telemetry else lambda: None
         supervised = SupervisedLaunch(
-            ranks=ranks, beats=beats, limits=limits.of_stages, steps=trial.steps, deadline=limits.deadline
+            ranks=ranks,
+            beats=beats,
+            limits=limits.of_stages,
+            steps=trial.steps,
+            deadline=limits.deadline,
+            memory_is_limited=_limits_process(trial),
         )
         supervisor = Supervisor(supervised, watcher, spawner.wait, sample)
         try:

@@ -59,6 +59,7 @@ class SupervisedLaunch:
     limits: Measuring
     steps: int  # of the whole launch, until the ranks know better
     deadline: float | None = None  # on the monotonic clock: when the budget is spent
+    memory_is_limited: bool = False  # of each process: a library may end one that gets no more
 
 
 class Supervisor:
@@ -76,6 +77,7 @@ class Supervisor:
         self._limits = launch.limits
         self._steps = launch.steps
         self._deadline = launch.deadline
+        self._memory_is_limited = launch.memory_is_limited
         self._watcher = watcher
         self._wait = wait
         self._sample = sample
@@ -134,7 +136,7 @@ class Supervisor:
         error = self._ranks[rank].record().get("error") or {}
         step = self._step(rank)
         where = "" if step is None else f" at step {step}"
-        out_of_memory = bool(error.get("out_of_memory"))
+        out_of_memory = bool(error.get("out_of_memory")) or self._ran_into_limit(rank, error)
         bad_input = bool(error.get("bad_input"))
         return Outcome(
             status="oom" if out_of_memory else "failed",
@@ -170,6 +172,11 @@ class Supervisor:
             progress=self._beats.read(rank).position,
             at_s=float(error.get("at_monotonic_s", 0.0)),
         )
+
+    def _ran_into_limit(self, rank: int, error: dict[str, Any]) -> bool:
+        """Whether a library ended the rank because of its memory limit: BLAS does so without an exception."""
+        code = self._ranks[rank].exit_code
+        return self._memory_is_limited and not error and code is not None and code > 0
 
     def _how_it_ended(self, rank: int, error: dict[str, Any], where: str) -> str:
         code = self._ranks[rank].exit_code

@@ -64,11 +64,18 @@ class _Stage:
             record["error"] = {"message": message, "out_of_memory": False, "at_monotonic_s": at_s}
         (self.directory / f"{rank}.json").write_text(json.dumps(record))
 
-    def supervisor(self, deadline: float | None = None, **limits: float) -> Supervisor:
+    def supervisor(
+        self, deadline: float | None = None, *, memory_is_limited: bool = False, **limits: float
+    ) -> Supervisor:
         usual = {setting.name: setting.default for setting in settings_of(Measuring)}
         measuring = Measuring(**{**usual, **limits})
         launch = SupervisedLaunch(
-            ranks=self.ranks, beats=self.beats, limits=measuring, steps=8, deadline=deadline
+            ranks=self.ranks,
+            beats=self.beats,
+            limits=measuring,
+            steps=8,
+            deadline=deadline,
+            memory_is_limited=memory_is_limited,
         )
         return Supervisor(launch, _Silent(), time.sleep)
 
@@ -118,6 +125,18 @@ def test_a_rank_that_leaves_before_its_first_step_is_reported(tmp_path: Path) ->
     outcome = _Stage(tmp_path, [0]).supervisor().run()
     assert (outcome.status, outcome.rank, outcome.step) == ("failed", 0, None)
     assert outcome.reason == "rank 0 exited before its first step with code 0 and without a result"
+
+
+@pytest.mark.parametrize(
+    ("code", "limited", "status"), [(1, True, "oom"), (1, False, "failed"), (-9, True, "failed")]
+)
+def test_a_rank_that_a_library_ends_under_a_memory_limit_is_out_of_memory(
+    tmp_path: Path, code: int, limited: bool, status: str
+) -> None:
+    play = _Stage(tmp_path, [code])
+    play.at(0, RankStage.STEADY, 1)
+    outcome = play.supervisor(memory_is_limited=limited).run()
+    assert outcome.status == status
 
 
 def test_a_rank_that_is_done_but_never_exits_is_ended_and_its_result_kept(tmp_path: Path) -> None:
