@@ -161,20 +161,28 @@ def process_tree(proc: Path, root: int) -> Iterator[int]:
 
 
 def _children(process: Path) -> Iterator[int]:
-    for children in process.glob("task/*/children"):
+    for thread in _threads(process):
         try:
-            yield from map(int, children.read_text().split())
+            yield from map(int, (thread / "children").read_text().split())
         except (OSError, ValueError):
             continue  # it ended meanwhile
+
+
+def _threads(process: Path) -> list[Path]:
+    """The folders of a process's threads; none where it has ended."""
+    try:
+        return list((process / "task").iterdir())
+    except OSError:
+        return []
 
 
 def run_and_wait_ns(process: Path) -> tuple[int, int] | None:
     """Nanoseconds in which the threads of a process ran, and in which they waited for a core."""
     ran = waited = 0
     counted = False
-    for thread in process.glob("task/*/schedstat"):
+    for thread in _threads(process):
         try:
-            words = thread.read_text().split()
+            words = (thread / "schedstat").read_text().split()
             ran, waited, counted = ran + int(words[0]), waited + int(words[1]), True
         except (OSError, ValueError, IndexError):
             continue  # it ended meanwhile

@@ -140,6 +140,21 @@ def test_our_processes_are_the_root_and_all_below_it(proc: FakeProc) -> None:
     assert meter.own_children() == {RANK}
 
 
+def test_a_process_that_ends_while_it_is_read_is_left_out(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+
+    def vanishing(folder: Path) -> object:
+        if folder.parent.name == str(RANK):
+            raise FileNotFoundError(folder)
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", vanishing)
+    assert LoadMeter(ROOT, proc.path).own_pids() == {ROOT, RANK}
+    assert proc.read(0.0, RANK).waits == (None,)
+
+
 class FakeNvml:
     """A driver that shows these processes, and how busy the GPU was."""
 
