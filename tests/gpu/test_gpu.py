@@ -55,7 +55,9 @@ def test_every_precision_trains(cli: Cli, tmp_path: Path) -> None:
 def test_out_of_memory_is_data_and_the_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
     sizes = ["--hidden-dim=65536", "--num-layers=1,24", "--input-dim=64", "--batch-size=16"]
     steps = ["--steps-per-epoch=6", "--warmup-steps=3", "--output-dir=D"]
-    done = cli("train", *sizes, *steps, within_s=280)
+    refused = cli("train", *sizes, *steps, within_s=280)
+    assert (refused.returncode, "--allow-oom" in refused.stderr) == (3, True)
+    done = cli("train", *sizes, *steps, "--allow-oom", within_s=280)
     assert done.returncode == 4
     statuses = {r["settings"]["num_layers"]: r["status"] for r in results_of(tmp_path / "D")}
     assert statuses == {1: "ok", 24: "oom"}
