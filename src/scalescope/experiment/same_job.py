@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Set
+from pathlib import PurePath
 
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
@@ -11,6 +12,11 @@ LENGTH = frozenset(("epochs", "steps_per_epoch"))  # how long a launch measures
 
 
 def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
-    """Equal for two trials whose identities differ in ignored settings only; sorted by name and value."""
+    """Equal for two trials whose identities differ in ignored settings only; sorted by name and value.
+
+    A workload's file counts by its name: the same job may be started from another folder, or checkout.
+    """
     kept = {name: value for name, value in identity(trial.settings).items() if name not in ignoring}
+    if isinstance(workload := kept.get("workload"), str) and ".py:" in workload:
+        kept["workload"] = PurePath(workload).name
     return json.dumps(kept, sort_keys=True)

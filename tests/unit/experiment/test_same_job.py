@@ -22,3 +22,16 @@ def test_what_an_older_run_does_not_have_is_at_its_neutral_value() -> None:
 
 def test_the_order_of_settings_does_not_matter() -> None:
     assert job_key(Trial(settings=SETTINGS)) == job_key(Trial(settings=dict(reversed(SETTINGS.items()))))
+
+
+def test_a_workload_s_file_counts_by_its_name_and_function() -> None:
+    here, there, other = (
+        job_key(Trial(settings={**SETTINGS, "workload": workload}))
+        for workload in (
+            "jobs/my model.py:build",
+            "/home/me/jobs/my model.py:build",
+            "jobs/my model.py:large",
+        )
+    )
+    assert here == there
+    assert here != other
