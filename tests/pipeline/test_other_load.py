@@ -64,7 +64,7 @@ def test_a_disturbed_launch_is_kept_repeated_and_does_not_count() -> None:
     assert training["launches"] == 3
     (note,) = [note for note in watcher.notes if note.startswith("Other load")]
     assert "disturbed 1 of 4 launches" in note
-    assert "Repeated: 1; still disturbed: 0" in note
+    assert "1 repeated. All estimates are undisturbed." in note
 
 
 def test_without_repeating_it_is_left_out_of_the_estimate() -> None:
@@ -172,3 +172,10 @@ def test_no_row_is_excellent_while_others_compute() -> None:
     launcher = FakeLauncher(ideal, loads=always)
     busy = scale(ask("scale", world_size=[1, 2], output_dir="busy"), launcher, RecordingWatcher())
     assert summary_of(busy.path)["results"]["scaling"][-1]["reading"] == "good"
+
+
+def test_a_verdict_from_disturbed_launches_says_so() -> None:
+    launcher = FakeLauncher(MODEL, loads=always)
+    report = scale(ask("scale", world_size=[1, 2], repeats=3), launcher, RecordingWatcher())
+    assert report.headline is not None
+    assert "uncertain, because other load disturbed the launches" in report.headline

@@ -5,6 +5,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
@@ -47,6 +48,7 @@ def card(kind: str, name: str) -> type[Any]:
         hint = nearest(name, known_names(kind))
         if kind == "workloads":
             known += ", or your own FILE.py:FUNCTION"
+            hint = f"; did you mean {name}:build?" if PurePath(name).suffix == ".py" else hint
         raise BadInput(f"unknown {_SINGULAR[kind]} {name!r}; known: {known}{hint}")
     return card_in(kind, name)
 

@@ -1,5 +1,6 @@
 """The command line: finds the verbs, turns errors into one line and an exit code."""
 
+import errno
 import importlib
 import signal
 import sys
@@ -12,6 +13,8 @@ from scalescope.cli.help_pages import with_help_all
 from scalescope.cli.streams import abandon_output, replace_unencodable
 from scalescope.errors import Interrupted, ScalescopeError
 from scalescope.version import __version__
+
+_OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Verbs(click.Group):
@@ -76,6 +79,10 @@ def main(arguments: list[str] | None = None) -> None:
         code = _report("stopped by SIGINT", 130)
     except BrokenPipeError:
         code = abandon_output()
+    except OSError as error:
+        if error.errno not in _OUTPUT_IS_FULL:
+            raise
+        code = abandon_output() and _report(f"the output cannot be written: {error.strerror}", 7)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -37,13 +37,19 @@ def _other_load(configuration: Configuration) -> list[str]:
     return [load_text(mean_load(configuration.loads))] if mean_load(configuration.loads).is_present else []
 
 
+_STILL_DISTURBED = (
+    "Still disturbed: {count}; estimates leave them out, or are marked where a row has no other launch."
+)
+
+
 def disturbance_lines(run: Run) -> tuple[str, ...]:
     """How many launches of a run other load disturbed, and what became of them; nothing where it was none."""
     load = load_of(run)
     if not load.disturbed:
         return ()
     text = load_text(load.mean) or "other load came and went"
+    rest = _STILL_DISTURBED.format(count=load.counted) if load.counted else "All estimates are undisturbed."
     return (
-        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Repeated: "
-        f"{load.repeated}; still disturbed: {load.counted}, left out of every estimate that has others.",
+        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}); "
+        f"{load.repeated} repeated. {rest}",
     )

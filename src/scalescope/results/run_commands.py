@@ -26,7 +26,10 @@ def command_on(
 ) -> Argv:
     """A verb on the request that the run at `path` stores, with settings changed and flags of the verb."""
     folder = path.resolve()
-    settings = with_absolute_paths({**_stored_paths(folder), **(changes or {})}, folder)
+    # A budget that was too small for the run is too small for what it advises.
+    end = read_run_record(folder).end
+    unlimited = {"budget": None} if end is not None and end.why == "budget" else {}
+    settings = with_absolute_paths({**_stored_paths(folder), **unlimited, **(changes or {})}, folder)
     return (PROGRAM, verb, str(folder / file), *flags_of(settings), *own_flags)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from scalescope.analysis.other_load import load_text
+from scalescope.catalog.workloads.custom import file_of
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.launch.launcher import Launcher, RanksLost
@@ -86,6 +87,8 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
         return only_planned(plan, request, launcher, watcher)
     for trial in plan.all_trials:
         launcher.check(trial)
+    for note in _changed_workloads(request, plan):
+        watcher.noted(note)
     load = launcher.other_load()
     if load.is_present:
         watcher.noted(_load_note(load))
@@ -131,6 +134,21 @@ def host_of(launcher: Launcher) -> Host:
         ranks=launcher.ranks,
         check=launcher.check,
     )
+
+
+def _changed_workloads(request: Request, plan: Plan) -> list[str]:
+    """That a file of the user's has changed since the run began: its new launches may be another model."""
+    given = plan.experiment.measuring.output_dir
+    if not request.resume or given is None:
+        return []
+    begun = began_at(Path(given)).timestamp()
+    files = {file_of(trial.workload) for trial in plan.trials if trial.has_setting("workload")} - {None}
+    return [
+        f"{file} has changed since this run began: launches before and after may not be the same model. "
+        "A new run measures the new one alone."
+        for file in files
+        if file is not None and file.is_file() and file.stat().st_mtime > begun
+    ]
 
 
 def _load_note(load: OtherLoad) -> str:

@@ -46,6 +46,7 @@ class Memory(Training):
         neutral=True,
         sweep=False,
         common="Memory",
+        brief="Do not look for the largest batch that fits.",
     )
     purpose: str = setting(
         "measure",

@@ -40,6 +40,12 @@ class Custom(WorkloadTraits):
         check_reference(name)
 
 
+def file_of(reference: str) -> Path | None:
+    """The file of a workload that is given as FILE.py:FUNCTION; None of a built-in one or a module."""
+    source, _, _ = reference.rpartition(":")
+    return Path(source) if source.endswith(".py") else None
+
+
 def check_reference(reference: str) -> None:
     """Whether the file is there, can be parsed and seems to have the function."""
     source, _, function = reference.rpartition(":")

@@ -28,7 +28,10 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
         share=explains / ranks,
         evidence=tuple(_evidence(load)),
         advice=(
-            Advice(label="end them and measure again", argv=repeating_command(run.path, run.record) or CHECK),
+            Advice(
+                label="end the other processes and measure again",
+                argv=repeating_command(run.path, run.record) or CHECK,
+            ),
         ),
     )
 

@@ -1,5 +1,7 @@
 """The scaling table, its verdict and what Amdahl's and Gustafson's laws predict."""
 
+from collections.abc import Sequence
+
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import (
     Reach,
@@ -265,12 +267,17 @@ def verdict(rows: tuple[ScalingRow, ...], basis: str = "") -> str:
     text += f" of an ideal {most / base:g}× ({best.trial.mode} scaling)"
     if best.trial.oversubscribe:
         return f"{text}. The ranks share a GPU, so this is not a scaling measurement{basis}."
-    doubt = (
-        "; uncertain, because launches differ too much" if _is_doubtful(worst) or _is_doubtful(best) else ""
-    )
+    doubt = _doubt((worst, best))
     if varied:  # several jobs in one table: the smallest batch of which?
         return f"{text}{doubt}{basis}."
     return f"{text}; {_reach_text(rows)}{doubt}{basis}."
+
+
+def _doubt(rows: Sequence[ScalingRow]) -> str:
+    """Why the sentence about these rows is uncertain; empty where it is not."""
+    if any(row.configuration.is_disturbed for row in rows):
+        return "; uncertain, because other load disturbed the launches"
+    return "; uncertain, because launches differ too much" if any(map(_is_doubtful, rows)) else ""
 
 
 def _is_doubtful(row: ScalingRow) -> bool:

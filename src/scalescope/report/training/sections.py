@@ -71,12 +71,18 @@ def _rate_interval(configuration: Configuration) -> str:
     return f"{significant(rate.low, 4)} to {significant(rate.high, 4)}"
 
 
+_LAUNCHES_TO_SCALE = 3
+_WINDOW_TO_SCALE_S = 3.0
+
+
 def next_after_training(run: Run) -> Command | None:
     """What to do after `train`."""
     trained = [result.trial for result in run.of_status("ok") if result.trial.is_training]
     if not trained:
         return None
-    argv = command_on(run.path, "scale", more_ranks(run, trained[0]))
+    # One long launch answers how fast it is; how it scales takes several, and they may be short.
+    several = {"repeats": _LAUNCHES_TO_SCALE, "window": _WINDOW_TO_SCALE_S}
+    argv = command_on(run.path, "scale", {**more_ranks(run, trained[0]), **several})
     return Command(label="how this changes with the number of ranks", argv=argv)
 
 

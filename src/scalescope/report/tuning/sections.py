@@ -7,6 +7,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.lever_comparison import LeverComparison
 from scalescope.analysis.tuning.search import Attempt
 from scalescope.analysis.verdicts import LEAST_EFFECT
+from scalescope.catalog.cards import all_settings
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import (
     MISSING,
@@ -93,12 +94,38 @@ def verdict(tuning: Tuning) -> str:
         return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
     if tuning.one_launch_each:
         return f"{_of_single_launches(tuning)}{ended}"
+    faster = [
+        single
+        for single in tuning.singles
+        if single.verdict == "faster" and _changes_job(single, tuning.baseline)
+    ]
+    if faster:
+        named = ", ".join(f"{_moved(single, tuning.baseline)} {_times(single)}" for single in faster)
+        return f"Faster, but another job than before (it changes what is trained): {named}.{ended}"
     once = sum(len(single.candidate.launches) < 2 for single in tuning.singles)
     unsure = sum(single.verdict == "inconclusive" for single in tuning.singles) - once
     doubt = f" {counted(unsure, 'lever')} {_are(unsure)} inconclusive: too noisy." if unsure else ""
     if once:
         doubt += f" {counted(once, 'lever')} had one launch and no verdict; a larger --budget allows more."
     return f"No lever was found to be faster.{doubt}{ended}"
+
+
+def _moved(single: LeverComparison, baseline: Trial) -> str:
+    """The settings in which a candidate differs from the baseline."""
+    settings = single.candidate.trial.settings
+    return " + ".join(f"{name} {settings[name]}" for name in _moved_names(single, baseline))
+
+
+def _moved_names(single: LeverComparison, baseline: Trial) -> list[str]:
+    settings, before = single.candidate.trial.settings, baseline.settings
+    return [name for name, value in settings.items() if before.get(name) != value]
+
+
+def _changes_job(single: LeverComparison, baseline: Trial) -> bool:
+    """Whether a candidate trains something else than the baseline."""
+    known = all_settings(baseline.benchmark)
+    levers = [known[name][0].lever for name in _moved_names(single, baseline) if name in known]
+    return any(lever is not None and lever.changes == "the job" for lever in levers)
 
 
 def _are(number: int) -> str:

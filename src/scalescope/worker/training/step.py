@@ -1,5 +1,6 @@
 """Step: one optimizer step, split into parts that strategies and levers can replace."""
 
+import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -51,6 +52,7 @@ class Workload:
         The last element of a batch is the targets, and all before it are the model's arguments.
         """
         if isinstance(batch, Mapping):
+            _check_arguments(self.model, batch)
             return self.loss(model(**batch), batch)
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise BadInput(
@@ -59,6 +61,19 @@ class Workload:
             )
         *inputs, targets = batch
         return self.loss(model(*inputs), targets)
+
+
+def _check_arguments(model: nn.Module, batch: Mapping[str, Any]) -> None:
+    """Refuse a mapping whose keys are not arguments of the model, in the words of whoever wrote both."""
+    try:
+        inspect.signature(model.forward).bind(**batch)
+    except TypeError as error:
+        raise BadInput(
+            f"a batch is a mapping of {', '.join(map(str, batch))}, which is passed as model(**batch), but "
+            f"the forward of {type(model).__name__} does not take that: {error}"
+        ) from None
+    except ValueError:  # no signature: the call itself will tell
+        pass
 
 
 @dataclass(frozen=True, kw_only=True)

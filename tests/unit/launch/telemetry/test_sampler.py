@@ -694,3 +694,10 @@ def test_a_window_too_short_for_two_readings_takes_those_around_it(host: Host) -
     host.now_s = _BEGIN_S + 1.6
     records = _records(dict(zip(WINDOW, (_BEGIN_S + 1.1, _BEGIN_S + 1.4), strict=True)))
     assert sampler.of_window(records)["load"] == {"load_average": 1.5}
+
+
+def test_a_launch_without_marks_of_its_window_has_the_load_of_all_of_it(host: Host) -> None:
+    (host.proc / "loadavg").write_text("2.5 1 1 1/2 3")
+    sampler = sampler_of(host)
+    sample_at(sampler, host, 0.0, 1.0, 2.0)
+    assert sampler.of_window(_records({}))["load"] == {"load_average": 2.5}

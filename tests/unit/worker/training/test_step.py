@@ -160,6 +160,16 @@ def test_a_batch_that_is_neither_a_pair_nor_a_mapping_is_refused(batch: Batch, s
         workload.loss_of(workload.model, batch)
 
 
+def test_a_mapping_that_the_model_does_not_take_is_refused_with_its_keys() -> None:
+    class Whole(nn.Module):
+        def forward(self, batch: Tensor) -> Tensor:
+            return batch
+
+    workload = Workload(model=Whole(), data=Data(), loss=lambda output, batch: output)
+    with pytest.raises(BadInput, match=r"a mapping of image, label, which is passed as model\(\*\*batch\)"):
+        workload.loss_of(workload.model, {"image": torch.zeros(1), "label": torch.zeros(1)})
+
+
 def test_of_three_elements_the_last_is_the_targets_and_the_model_gets_the_others() -> None:
     class Two(nn.Module):
         def forward(self, first: Tensor, second: Tensor) -> Tensor:

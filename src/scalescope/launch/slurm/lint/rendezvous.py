@@ -210,10 +210,15 @@ def _nodes_of_step(launch: LaunchCommand, job: LintedJob) -> int | None:
     if "array" in job.options or "a" in job.options:
         return None
     if launch.started.step is None:
-        is_elsewhere = any(OTHER_NODES.search(line.text) for line in job.script.lines)
-        return 1 if job.options.get("nodes") == "1" and not is_elsewhere else None
+        if any(OTHER_NODES.search(line.text) for line in job.script.lines):
+            return None
+        return _whole(job.options.get("nodes", ""))  # where srun is missing, which is a mistake of its own
     nodes = slurm_options(launch.started.step).get("nodes", job.options.get("nodes", ""))
-    return int(nodes) if re.fullmatch("[1-9][0-9]{0,5}", nodes) else None
+    return _whole(nodes)
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if re.fullmatch("[1-9][0-9]{0,5}", text) else None
 
 
 def _line_of_nodes(launch: LaunchCommand) -> int:
