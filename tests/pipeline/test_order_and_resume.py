@@ -442,3 +442,16 @@ def test_the_experiment_file_repeats_the_order_too() -> None:
     train(ask("train", world_size=[1, 2], batch_size=[10, 20, 30], output_dir="a"), first, RecordingWatcher())
     train(ask("train", file=Path("a/experiment.yaml"), output_dir="b"), second, RecordingWatcher())
     assert first.launched == second.launched
+
+
+def test_a_model_that_changed_since_the_run_began_is_mentioned_when_it_goes_on() -> None:
+    Path("mine.py").write_text("def build():\n    pass\n")
+    os.utime("mine.py", (0, 0))
+    asked = {"workload": "mine.py:build", "batch_size": 4}
+    train(ask("train", **asked), FakeLauncher(MODEL), RecordingWatcher())
+    unchanged, changed = RecordingWatcher(), RecordingWatcher()
+    train(ask("train", **asked, repeats=2, resume=True), FakeLauncher(MODEL), unchanged)
+    os.utime("mine.py")
+    train(ask("train", **asked, repeats=3, resume=True), FakeLauncher(MODEL), changed)
+    assert not [note for note in unchanged.notes if "has changed since" in note]
+    assert [note for note in changed.notes if note.startswith("mine.py has changed since")]

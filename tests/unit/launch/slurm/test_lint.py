@@ -285,3 +285,10 @@ def test_comments_are_no_commands() -> None:
 @pytest.mark.parametrize("path", sorted(_EXAMPLES.glob("*.sbatch")), ids=lambda path: path.name)
 def test_our_examples_are_clean(path: Path) -> None:
     assert lint(path.read_text()) == []
+
+
+def test_a_missing_srun_does_not_hide_a_wrong_number_of_nodes() -> None:
+    script = _GOOD.replace("srun --cpus-per-task=32 torchrun --nnodes=2", "torchrun --nnodes=4")
+    texts = [mistake.what for mistake in lint(script)]
+    assert any("without srun" in text for text in texts)
+    assert any("--nnodes=4 on 2 nodes" in text for text in texts)
