@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from scalescope.cli import app
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
+from scalescope.launch.local import launcher as local
 from scalescope.studies.study import Report
 from tests.unit.experiment.asking import with_gpus
 from tests.verbs import comm, memory, scale, train, tune
@@ -133,3 +135,14 @@ def test_wrong_settings_are_refused_before_torch() -> None:
         train(request("train", global_batch_size=5, world_size=2), launcher, RecordingWatcher())
     with pytest.raises(CannotRun, match="fp16"):
         train(request("train", precision="fp16"), launcher, RecordingWatcher())
+
+
+@pytest.mark.parametrize("flags", [("--batch-size=100000000",), ("--world-size=500",)])
+def test_the_command_line_refuses_before_it_loads_torch(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local, "LocalLauncher", lambda: WithoutTorch(FAST))
+    with pytest.raises(SystemExit) as leaving:
+        app.main(["train", *flags])
+    assert leaving.value.code == CannotRun.exit_code
+    assert len(capsys.readouterr().err.splitlines()) == 1

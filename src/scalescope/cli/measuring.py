@@ -142,6 +142,7 @@ def _with_ranks(
 def _local_launcher(study: Study, request: "Request") -> "LocalLauncher":
     """A launcher whose machine is probed; a budget that starting torch spends ends that too."""
     from scalescope.launch.local.launcher import LocalLauncher
+    from scalescope.studies.refusal import refuse_before_torch
 
     budget_s, left_s = request.experiment(study.defaults).measuring.budget, None
     if budget_s is not None and request.started_s is not None:
@@ -153,6 +154,7 @@ def _local_launcher(study: Study, request: "Request") -> "LocalLauncher":
     with time_limit(left_s, spent):
         launcher = LocalLauncher()
         try:
+            refuse_before_torch(study, request.with_run_to_resume(), launcher)
             launcher.machine()
         except BaseException:
             launcher.close()
