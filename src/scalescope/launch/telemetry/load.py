@@ -98,21 +98,22 @@ def load_between(first: LoadReading, last: LoadReading) -> OtherLoad:
     span_s = last.at_s - first.at_s
     if span_s <= 0.0:
         return OtherLoad()
-    known: dict[str, object] = {"load_average": last.load_average}
+    load = OtherLoad(load_average=last.load_average)
     if first.host is not None and last.host is not None and last.host.total > first.host.total:
-        known["cores"] = last.host.cores
         # By the counters' own time: they are written once a tick, and a short span has few.
         per_tick = last.host.cores / (last.host.total - first.host.total)
-        known["stolen_cores"] = (last.host.steal - first.host.steal) * per_tick
+        stolen = (last.host.steal - first.host.steal) * per_tick
+        load = dataclasses.replace(load, cores=last.host.cores, stolen_cores=stolen)
         if first.own_ticks is not None and last.own_ticks is not None:
             others = last.host.busy - first.host.busy - (last.own_ticks - first.own_ticks)
-            known["other_cores"] = max(0.0, others * per_tick)
+            load = dataclasses.replace(load, other_cores=max(0.0, others * per_tick))
     waits = [_waited(start, end) for start, end in zip(first.waits, last.waits, strict=False)]
-    if waits and None not in waits:
-        known["rank_waits"] = tuple(waits)
+    shown = tuple(wait for wait in waits if wait is not None)
+    if waits and len(shown) == len(waits):
+        load = dataclasses.replace(load, rank_waits=shown)
     if first.pressure_us is not None and last.pressure_us is not None:
-        known["pressure"] = (last.pressure_us - first.pressure_us) / 1e6 / span_s
-    return OtherLoad(**known)  # type: ignore[arg-type]
+        load = dataclasses.replace(load, pressure=(last.pressure_us - first.pressure_us) / 1e6 / span_s)
+    return load
 
 
 def _waited(start: tuple[int, int] | None, end: tuple[int, int] | None) -> float | None:
