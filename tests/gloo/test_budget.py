@@ -26,16 +26,19 @@ def _scalescope(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]"
 
 
 def test_the_budget_ends_a_launch_and_resume_repeats_it(start: Start, tmp_path: Path) -> None:
-    run = start(
-        "train",
-        *TINY,
-        "--world-size=2",
-        "--stall-timeout=1h",
-        f"--budget={duration(12)}",
-        folder="my run",
-        SCALESCOPE_FAULT="stall:3600@1:5",
-    )
-    finished = run.finish(60)
+    for seconds in (12, 48, 192):  # on a busy machine loading torch alone may take the first
+        run = start(
+            "train",
+            *TINY,
+            "--world-size=2",
+            "--stall-timeout=1h",
+            f"--budget={duration(seconds)}",
+            folder=f"my run of {seconds}",
+            SCALESCOPE_FAULT="stall:3600@1:5",
+        )
+        finished = run.finish(seconds + 60)
+        if finished.results:
+            break
     assert run.leftovers() == []
     assert finished.returncode == 3
     (line,) = finished.stderr.splitlines()

@@ -215,14 +215,18 @@ def test_dictionaries_from_scaling_to_advice_report_comparison_and_list(user: Us
 
 
 def test_triples_stopped_by_a_budget_are_resumed_from_another_folder(user: User) -> None:
-    stopped = user.run(
-        "scale",
-        "--workload=triples.py:build",
-        "--world-size=1,2",
-        "--repeats=40",
-        f"--budget={duration(15)}",
-        *_SHORT,
-    )
+    for seconds in (15, 50, 150):  # on a busy machine loading torch alone may take the first
+        stopped = user.run(
+            "scale",
+            "--workload=triples.py:build",
+            "--world-size=1,2",
+            "--repeats=1000",
+            f"--budget={duration(seconds)}",
+            *_SHORT,
+            codes=(0, 3),
+        )
+        if stopped.returncode == 0:
+            break
     folder = user.newest()
     assert json.loads((folder / "run.json").read_text())["end"]["why"] == "budget"
     assert "resume" in stopped.stdout + stopped.stderr
