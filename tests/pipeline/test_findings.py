@@ -56,7 +56,7 @@ def test_ranks_slower_than_one_rank_are_reported_as_negative_scaling() -> None:
     by_rule = {
         finding["rule"]: finding for finding in findings(CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7))
     }
-    assert by_rule["negative scaling"]["evidence"]["largest loss"]["value"] == "exposed communication"
+    assert by_rule["negative scaling"]["evidence"]["largest loss"]["value"] == "communication"
 
 
 def test_gradient_compression_is_the_first_advice_only_on_a_slow_network() -> None:
@@ -83,7 +83,7 @@ def test_a_stored_run_is_explained_without_measuring() -> None:
     assert "2 ranks deliver" in text
     assert "communication-bound by bandwidth" in text
     report = Path("run/performance_report.txt").read_text()
-    assert "exposed communication" in report and "scalescope tune" in report
+    assert "communication" in report and "scalescope tune" in report
 
 
 def test_a_rule_that_fails_loses_only_its_own_finding(monkeypatch: pytest.MonkeyPatch) -> None:

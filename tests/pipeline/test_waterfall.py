@@ -37,7 +37,7 @@ def test_every_term_is_recovered_from_the_model() -> None:
             "wrapper": 0.001,
             "contention": 0.002,
             "stragglers": 0.004,
-            "exposed communication": 0.008,
+            "communication": 0.008,
         }
     )
     assert row["waterfall"]["slowest_rank"] == {"rank": 1, "time_s": pytest.approx(0.004), "persistent": True}
@@ -61,7 +61,7 @@ def test_strong_scaling_begins_with_the_smaller_batch() -> None:
     assert next(iter(terms)) == "smaller batch"
     # 50 samples take 20 ms alone, half of what 100 take is 15 ms.
     assert terms["smaller batch"] == pytest.approx(0.005)
-    assert terms["exposed communication"] == pytest.approx(0.003)
+    assert terms["communication"] == pytest.approx(0.003)
 
 
 def test_only_waiting_for_samples_beyond_that_of_one_rank_counts() -> None:
@@ -69,7 +69,7 @@ def test_only_waiting_for_samples_beyond_that_of_one_rank_counts() -> None:
     rows = measured(model, **WEAK, num_workers=1)
     terms = terms_of(rows[-1])
     assert terms["input"] == pytest.approx(0.005)
-    assert terms["exposed communication"] == pytest.approx(0.003)
+    assert terms["communication"] == pytest.approx(0.003)
     assert rows[-1]["waterfall"]["ideal_step_time_s"] == pytest.approx(ALONE_S + 0.002)
 
 
@@ -78,7 +78,7 @@ def test_terms_that_a_strategy_cannot_leave_out_are_unknown_not_zero() -> None:
     row = measured(model, **WEAK, strategy="fsdp")[-1]
     terms = terms_of(row)
     assert terms["wrapper"] == pytest.approx(0.001)
-    assert terms["exposed communication"] is terms["contention"] is terms["stragglers"] is None
+    assert terms["communication"] is terms["contention"] is terms["stragglers"] is None
     assert row["waterfall"]["unexplained_s"] == pytest.approx(0.008)
 
 
@@ -97,7 +97,7 @@ def test_without_a_one_rank_run_waiting_for_samples_is_not_communication() -> No
 def test_with_find_unused_parameters_communication_cannot_be_switched_off() -> None:
     model = CostModel(exposed_comm_s={2: 0.008})
     row = measured(model, **WEAK, find_unused_parameters="true", static_graph="false")[-1]
-    assert terms_of(row)["exposed communication"] is None
+    assert terms_of(row)["communication"] is None
     (reason,) = {term["unknown_because"] for term in row["waterfall"]["terms"]} - {None}
     assert "cannot be switched off" in reason
 

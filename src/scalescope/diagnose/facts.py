@@ -13,7 +13,7 @@ from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.other_load import load_of
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
-from scalescope.analysis.scaling.waterfall import EXPOSED, INPUT, STRAGGLERS, Term, Waterfall
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.catalog.benchmarks.comm import NCCL_LOG
@@ -141,7 +141,7 @@ class Facts:
         """Ranks' worth of speed that waiting for gradients costs; at most, where not measured by itself."""
         if self.waterfall is None:
             return None
-        known = self.lost(EXPOSED)
+        known = self.lost(COMMUNICATION)
         if known is not None:
             return known
         if (term := self.term(INPUT)) is not None and term.time_s is None:
@@ -151,7 +151,7 @@ class Facts:
 
     @property
     def communication_is_measured(self) -> bool:
-        term = self.term(EXPOSED)
+        term = self.term(COMMUNICATION)
         return term is not None and term.lost is not None
 
     @property

@@ -6,8 +6,8 @@ The page explains terms with it, and docs/glossary.md is written from it.
 from dataclasses import dataclass
 
 from scalescope.analysis.scaling.waterfall import (
+    COMMUNICATION,
     CONTENTION,
-    EXPOSED,
     INPUT,
     NOT_SIGNIFICANT,
     SMALLER_BATCH,
@@ -131,7 +131,7 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         measured="The slowest rank's step time minus a typical rank's, with communication removed.",
     ),
     GlossaryTerm(
-        name=EXPOSED,
+        name=COMMUNICATION,
         aliases=("exposed comm",),
         meaning="Time in which ranks wait for data from other ranks and compute nothing. Communication that "
         "overlaps with computation is not exposed.",

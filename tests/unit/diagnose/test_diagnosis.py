@@ -6,7 +6,7 @@ import pytest
 
 from scalescope.analysis.comm.pairs import PairRow
 from scalescope.analysis.culprit import Straggler
-from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STRAGGLERS
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
@@ -19,7 +19,7 @@ from .made_facts import ON_GPUS, evidence_of, make_curve, make_facts
 def exposed(low_s: float, *, ranks: int = 2) -> Facts:
     """A fifth of a step is exposed, at least `low_s` of it."""
     return make_facts(
-        {EXPOSED: Estimate(0.02, low_s, 0.05)},
+        {COMMUNICATION: Estimate(0.02, low_s, 0.05)},
         ranks=ranks,
         curve=make_curve(),
         gradient_bytes=20_000_000,
@@ -83,7 +83,7 @@ def test_a_finding_names_its_configuration_where_there_are_several() -> None:
 
 
 def test_a_rule_that_found_something_elsewhere_does_not_abstain() -> None:
-    unmeasured = make_facts({EXPOSED: 0.02}, ranks=4, curve=make_curve())
+    unmeasured = make_facts({COMMUNICATION: 0.02}, ranks=4, curve=make_curve())
     abstentions = diagnose_facts((unmeasured,)).abstentions
     assert "communication-bound by bandwidth" in {abstention.rule for abstention in abstentions}
     both = diagnose_facts((unmeasured, exposed(0.01))).abstentions
@@ -114,7 +114,7 @@ def test_a_finding_from_a_single_launch_is_marked() -> None:
 def test_the_largest_known_term_is_not_most_of_what_is_lost_where_others_are_unknown(
     step_s: float, named: bool
 ) -> None:
-    facts = make_facts({"wrapper": 0.08, EXPOSED: None}, step_s=step_s)
+    facts = make_facts({"wrapper": 0.08, COMMUNICATION: None}, step_s=step_s)
     row = dataclasses.replace(facts.row, speedup=Estimate(0.4))
     negative = findings(dataclasses.replace(facts, row=row))["negative scaling"]
     assert evidence_of(negative).get("largest loss") == ("wrapper" if named else None)

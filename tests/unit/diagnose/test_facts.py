@@ -3,7 +3,7 @@
 import pytest
 
 from scalescope.analysis.comm.pairs import PairRow
-from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, INPUT
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, INPUT
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.facts import Facts
 from scalescope.experiment.ablations import single_rank_baseline, with_preloaded_input
@@ -16,42 +16,42 @@ from .made_facts import facts_from, make_curve, make_facts, measured
 def losing(share: float, *, sure: bool = True) -> Facts:
     """Two ranks that lose this share of a step by communication; the interval may include none at all."""
     low = share / 2.0 if sure else -share / 2.0
-    return make_facts({EXPOSED: Estimate(share * 0.1, low * 0.1, 2 * share * 0.1)})
+    return make_facts({COMMUNICATION: Estimate(share * 0.1, low * 0.1, 2 * share * 0.1)})
 
 
 def test_a_loss_is_counted_in_ranks() -> None:
-    assert losing(0.25).lost(EXPOSED) == pytest.approx(0.5)
+    assert losing(0.25).lost(COMMUNICATION) == pytest.approx(0.5)
 
 
 def test_a_loss_that_is_sure_counts_from_three_percent() -> None:
-    assert losing(0.02).lost(EXPOSED) == 0.0
-    assert losing(0.04).lost(EXPOSED) == pytest.approx(0.08)
+    assert losing(0.02).lost(COMMUNICATION) == 0.0
+    assert losing(0.04).lost(COMMUNICATION) == pytest.approx(0.08)
 
 
 def test_a_loss_that_may_be_none_counts_only_where_it_is_large() -> None:
-    assert losing(0.14, sure=False).lost(EXPOSED) == 0.0
-    assert losing(0.16, sure=False).lost(EXPOSED) == pytest.approx(0.32)
+    assert losing(0.14, sure=False).lost(COMMUNICATION) == 0.0
+    assert losing(0.16, sure=False).lost(COMMUNICATION) == pytest.approx(0.32)
 
 
 def test_a_loss_is_sure_where_its_whole_interval_is_one() -> None:
-    assert losing(0.2).is_sure(EXPOSED)
-    assert not losing(0.2, sure=False).is_sure(EXPOSED)
+    assert losing(0.2).is_sure(COMMUNICATION)
+    assert not losing(0.2, sure=False).is_sure(COMMUNICATION)
 
 
 def test_one_launch_gives_nothing_to_doubt_by() -> None:
-    facts = make_facts({EXPOSED: 0.004})
-    assert facts.is_sure(EXPOSED)
-    assert facts.lost(EXPOSED) == pytest.approx(0.08)
+    facts = make_facts({COMMUNICATION: 0.004})
+    assert facts.is_sure(COMMUNICATION)
+    assert facts.lost(COMMUNICATION) == pytest.approx(0.08)
 
 
 def test_what_is_unknown_is_neither_lost_nor_doubted() -> None:
-    facts = make_facts({EXPOSED: None})
-    assert facts.lost(EXPOSED) is facts.lost(CONTENTION) is None
-    assert facts.is_sure(EXPOSED) and facts.is_sure(CONTENTION)
+    facts = make_facts({COMMUNICATION: None})
+    assert facts.lost(COMMUNICATION) is facts.lost(CONTENTION) is None
+    assert facts.is_sure(COMMUNICATION) and facts.is_sure(CONTENTION)
 
 
 def test_communication_may_be_samples_where_input_is_unknown() -> None:
-    assert make_facts({EXPOSED: None, INPUT: None}).communication_lost is None
+    assert make_facts({COMMUNICATION: None, INPUT: None}).communication_lost is None
 
 
 # waiting for samples

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.network import (
     is_latency,
@@ -28,7 +28,7 @@ def exchanging(
     changes: dict[str, object] | None = None,
 ) -> Facts:
     return make_facts(
-        {EXPOSED: 0.05},
+        {COMMUNICATION: 0.05},
         ranks=ranks,
         changes=changes,
         curve=make_curve(latency_s, bytes_per_s),
@@ -84,8 +84,8 @@ def test_it_is_latency_for_each_bucket_and_not_for_all_together() -> None:
 
 
 def test_without_a_curve_latency_is_what_such_ranks_usually_have() -> None:
-    assert is_latency(make_facts({EXPOSED: 0.002}, step_s=0.05))
-    assert not is_latency(make_facts({EXPOSED: 0.004}, step_s=0.05))
+    assert is_latency(make_facts({COMMUNICATION: 0.002}, step_s=0.05))
+    assert not is_latency(make_facts({COMMUNICATION: 0.004}, step_s=0.05))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.scaling.waterfall import EXPOSED, Waterfall, waterfall_of
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, waterfall_of
 from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_of_logs
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
@@ -59,7 +59,7 @@ class ScalingRow:
     @property
     def lost_by_exposed_comm(self) -> float | None:
         """Ranks' worth of speed that exposed communication costs; None where it was not measured."""
-        term = None if self.waterfall is None else self.waterfall.term(EXPOSED)
+        term = None if self.waterfall is None else self.waterfall.term(COMMUNICATION)
         return None if term is None or term.lost is None else term.lost.value
 
     @property
@@ -170,7 +170,7 @@ def _row(
     fed = known.get(with_preloaded_input(configuration.trial).trial_id)
     is_baseline = configuration is baseline
     waterfall = waterfall_of(configuration, known)
-    exposed = None if waterfall is None else waterfall.term(EXPOSED)
+    exposed = None if waterfall is None else waterfall.term(COMMUNICATION)
     return ScalingRow(
         configuration=configuration,
         baseline_ranks=baseline.trial.world_size,

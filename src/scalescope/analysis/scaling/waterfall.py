@@ -30,9 +30,10 @@ SMALLER_BATCH = "smaller batch"
 WRAPPER = "wrapper"
 CONTENTION = "contention"
 STRAGGLERS = "stragglers"
-EXPOSED = "exposed communication"
+RANDOM_SKEW = "random skew"
+COMMUNICATION = "communication"
 INPUT = "input"
-TERMS = (SMALLER_BATCH, WRAPPER, CONTENTION, STRAGGLERS, EXPOSED, INPUT)
+TERMS = (SMALLER_BATCH, WRAPPER, CONTENTION, STRAGGLERS, RANDOM_SKEW, COMMUNICATION, INPUT)
 DELIVERED = "delivered"
 NOT_SIGNIFICANT = "not significant"
 NOT_SEPARATED = "not separated"
@@ -237,7 +238,7 @@ class _Chain:
             (WRAPPER, _difference(wrapped, share), "one rank in the wrapper was not measured"),
             (CONTENTION, _difference(usual, wrapped), no_comm_reason),
             (STRAGGLERS, late, no_comm_reason),
-            (EXPOSED, _difference(_steps(self._fed), slowest), no_comm_reason),
+            (COMMUNICATION, _difference(_steps(self._fed), slowest), no_comm_reason),
         ]
         if has_loader(self._full.trial):
             parts.append((INPUT, self._input(), "steps with preloaded samples were not measured"))

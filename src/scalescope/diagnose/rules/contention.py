@@ -1,6 +1,6 @@
 """Contention: ranks compete for cores, memory or power."""
 
-from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STRAGGLERS
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
@@ -27,7 +27,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if crowded:
         fair = max(1, (cores or 1) // facts.ranks)
         # Sending threads and late ranks need the same cores, unless a slow network explains them.
-        others = () if is_slow_network(facts) else (STRAGGLERS, EXPOSED)
+        others = () if is_slow_network(facts) else (STRAGGLERS, COMMUNICATION)
         at_most = lost + sum(facts.lost(name) or 0.0 for name in others)
         return Finding(
             rule=THREADS,

@@ -1,6 +1,6 @@
 """Communication-bound by bandwidth: what is exposed is bytes over a link, not the start of exchanges."""
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import comm_command, fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
@@ -30,7 +30,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     by = "step minus the same step without communication" if apart else "loss that no other term explains"
     return Finding(
         rule=RULE,
-        term=EXPOSED if apart else "",
+        term=COMMUNICATION if apart else "",
         root=slow and apart,
         claim=f"Sending {gradient / 1e6:.1f} MB of gradients takes {exchange_s * 1e3:.0f} ms at "
         f"{rate / 1e6:,.1f} MB/s, {of_the_usual(facts)}; waiting for it costs {most}{lost:.2f} of "

@@ -1,6 +1,6 @@
 """Communication-bound by latency: what is exposed is the number of exchanges, not their size."""
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, advise_more, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
@@ -11,13 +11,13 @@ _NOT_THE_ROOT = 0.9  # on a usual network small buckets or a small model are, wh
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost = facts.lost(EXPOSED)
+    lost = facts.lost(COMMUNICATION)
     if not lost or facts.latency_s is None or not is_latency(facts) or not facts.transfer_explains_wait:
         return None
     count, slow = len(facts.bucket_bytes or (1,)), is_slow_to_start(facts)
     return Finding(
         rule=RULE,
-        term=EXPOSED,
+        term=COMMUNICATION,
         root=slow,
         claim=f"Exchanges are so small that their latency dominates: {count} per step, about "
         f"{facts.latency_s * 1e6:.0f} µs each.",

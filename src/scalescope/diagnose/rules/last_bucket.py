@@ -1,6 +1,6 @@
 """Last bucket too large: it is sent when backward is over, and nothing is left to hide it."""
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
@@ -12,7 +12,7 @@ _BACKWARD = 2.0 / 3.0  # of compute: a backward pass takes about twice as long a
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, buckets = facts.lost(EXPOSED), facts.bucket_bytes
+    lost, buckets = facts.lost(COMMUNICATION), facts.bucket_bytes
     if not lost or not buckets or buckets[-1] < _MOST * sum(buckets) or is_latency(facts):
         return None
     if not facts.transfer_explains_wait:
@@ -28,7 +28,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     )
     return Finding(
         rule=RULE,
-        term=EXPOSED,
+        term=COMMUNICATION,
         root=alone,
         claim=f"{part} bucket ({last / 1e6:.1f} MB), which is sent when the "
         "backward pass is over and no compute is left to hide it.",

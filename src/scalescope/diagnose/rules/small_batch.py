@@ -1,6 +1,6 @@
 """Batch too small: little is computed for every byte of gradient, on a network that is not slow."""
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
@@ -12,7 +12,7 @@ RULE = "too little work for every exchange"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, compute_s, exchange_s = facts.lost(EXPOSED), facts.compute_s, facts.exchange_s
+    lost, compute_s, exchange_s = facts.lost(COMMUNICATION), facts.compute_s, facts.exchange_s
     if (
         not lost
         or compute_s is None
@@ -28,7 +28,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     enough = max(2 * batch, 1 << max(1, round(batch * wanted_s / compute_s) - 1).bit_length())
     return Finding(
         rule=RULE,
-        term=EXPOSED,
+        term=COMMUNICATION,
         root=True,
         claim=f"A step computes for {compute_s * 1e3:.1f} ms and its exchange takes {exchange_s * 1e3:.1f} "
         f"ms; a batch of about {enough:,} would compute for {wanted_s * 1e3:.0f} ms, which can hide it.",

@@ -1,6 +1,6 @@
 """Buckets too small: many exchanges, each with its own latency."""
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise_more
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
@@ -10,7 +10,7 @@ _WORSE = 1.5  # times one exchange of everything
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, buckets, exchange_s = facts.lost(EXPOSED), facts.bucket_bytes, facts.exchange_s
+    lost, buckets, exchange_s = facts.lost(COMMUNICATION), facts.bucket_bytes, facts.exchange_s
     whole_s = facts.exchange_at_once_s
     if not lost or buckets is None or exchange_s is None or whole_s is None or len(buckets) < 3:
         return None
@@ -19,7 +19,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     wasted = lost * (1.0 - whole_s / exchange_s)
     return Finding(
         rule=RULE,
-        term=EXPOSED,
+        term=COMMUNICATION,
         root=True,
         claim=f"Sending {len(buckets)} buckets takes {exchange_s * 1e3:.1f} ms; one bucket would take "
         f"{whole_s * 1e3:.1f} ms.",

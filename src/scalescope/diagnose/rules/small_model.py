@@ -1,6 +1,6 @@
 """Model too small: it computes so little that starting an exchange costs as much."""
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
@@ -11,7 +11,7 @@ _SMALL_BYTES = 1_000_000  # DDP's first bucket holds all of it
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, compute_s, latency_s = facts.lost(EXPOSED), facts.compute_s, facts.latency_s
+    lost, compute_s, latency_s = facts.lost(COMMUNICATION), facts.compute_s, facts.latency_s
     if not lost or compute_s is None or latency_s is None or facts.gradient_bytes is None:
         return None
     if compute_s >= ENOUGH_COMPUTE_S or facts.gradient_bytes >= _SMALL_BYTES:
@@ -20,7 +20,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
-        term=EXPOSED,
+        term=COMMUNICATION,
         root=True,
         claim=f"A step of this model ({facts.gradient_bytes / 1e3:,.0f} kB of parameters) computes for "
         f"{compute_s * 1e3:.2f} ms, and an exchange takes at least {latency_s * 1e3:.2f} ms.",

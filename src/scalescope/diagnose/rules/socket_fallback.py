@@ -1,6 +1,6 @@
 """Socket fall-back: NCCL sends over TCP, because it found, or was allowed, nothing better."""
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.results.run_commands import CHECK
@@ -16,7 +16,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost = facts.communication_lost or 0.0
     return Finding(
         rule=RULE,
-        term=EXPOSED if facts.communication_is_measured else "",
+        term=COMMUNICATION if facts.communication_is_measured else "",
         root=True,
         claim="NCCL sends gradients through TCP sockets: NVLink, shared memory and InfiniBand are missing or "
         "disabled.",

@@ -1,7 +1,7 @@
 """Unequal links: a ring is as fast as its slowest link, and one is far slower than the others."""
 
 from scalescope.analysis.comm.pairs import slow_links
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import comm_command
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
@@ -24,7 +24,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     names = [link.name for link in slow]
     return Finding(
         rule=RULE,
-        term=EXPOSED if facts.communication_is_measured else "",
+        term=COMMUNICATION if facts.communication_is_measured else "",
         root=True,
         claim=f"{_together(names)} carries {worst.bytes_per_s / 1e6:,.0f} MB/s, "
         f"others carry {worst.usual_bytes_per_s / 1e6:,.0f} MB/s: all ranks exchange at the lower speed.",

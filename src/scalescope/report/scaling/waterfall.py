@@ -5,7 +5,7 @@ from typing import Any
 
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
-    EXPOSED,
+    COMMUNICATION,
     NOT_SEPARATED,
     NOT_SIGNIFICANT,
     Segment,
@@ -36,7 +36,7 @@ def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
 
 def _is_measured(waterfall: Waterfall) -> bool:
     """Whether what it takes was measured, as far as the strategy allows."""
-    exposed = waterfall.term(EXPOSED)
+    exposed = waterfall.term(COMMUNICATION)
     return without_communication(waterfall.trial) is None or (
         exposed is not None and exposed.time_s is not None
     )
@@ -158,7 +158,7 @@ def _interval(time_s: Estimate) -> str:
 
 
 def _simple_reading(waterfall: Waterfall) -> str:
-    exposed = waterfall.term(EXPOSED)
+    exposed = waterfall.term(COMMUNICATION)
     difference = ""
     if exposed is not None and exposed.time_s is not None:
         difference = f"; exposed communication is {in_ms(exposed.time_s.value)}"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from scalescope.analysis.scaling.waterfall import (
+    COMMUNICATION,
     CONTENTION,
     DELIVERED,
-    EXPOSED,
     INPUT,
     NOT_SEPARATED,
     NOT_SIGNIFICANT,
@@ -63,14 +63,14 @@ def test_the_bar_of_every_kind_of_term() -> None:
         make_term(WRAPPER, 0.1, 0.2, 4),
         make_term(CONTENTION, -0.5, 0.1, 4),
         make_term(STRAGGLERS, -0.3, 0.4, 4),
-        make_term(EXPOSED, 1.2, 0.1, 4),
+        make_term(COMMUNICATION, 1.2, 0.1, 4),
         make_term(INPUT, None, None, 4),
     )
     segments = make_waterfall(4, 3.0, terms).segments
     assert [(segment.name, segment.terms) for segment in segments] == [
         (DELIVERED, ()),
         (CONTENTION, (CONTENTION,)),
-        (EXPOSED, (EXPOSED,)),
+        (COMMUNICATION, (COMMUNICATION,)),
         (NOT_SIGNIFICANT, (WRAPPER, STRAGGLERS)),
         (NOT_SEPARATED, (INPUT,)),
     ]
@@ -79,13 +79,13 @@ def test_the_bar_of_every_kind_of_term() -> None:
 
 
 def test_a_large_term_that_may_be_zero_is_not_the_largest_loss() -> None:
-    doubtful, sure = make_term(EXPOSED, 0.9, 1.0, 2), make_term(WRAPPER, 0.1, 0.05, 2)
+    doubtful, sure = make_term(COMMUNICATION, 0.9, 1.0, 2), make_term(WRAPPER, 0.1, 0.05, 2)
     largest = make_waterfall(2, 1.0, (doubtful, sure)).largest
     assert largest is not None and largest.name == WRAPPER
 
 
 def test_a_single_launch_leaves_terms_as_they_are() -> None:
-    terms = (make_term(CONTENTION, -0.2, None, 2), make_term(EXPOSED, 0.7, None, 2))
+    terms = (make_term(CONTENTION, -0.2, None, 2), make_term(COMMUNICATION, 0.7, None, 2))
     segments = make_waterfall(2, 1.5, terms).segments
-    assert [segment.name for segment in segments] == [DELIVERED, CONTENTION, EXPOSED]
+    assert [segment.name for segment in segments] == [DELIVERED, CONTENTION, COMMUNICATION]
     assert {segment.significance for segment in segments} == {None, "no_interval"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
     amp_gradients,
@@ -34,7 +34,7 @@ def exposed(
 ) -> Facts:
     """Two ranks that wait that long for buckets which travel over such a network."""
     return make_facts(
-        {EXPOSED: exposed_s},
+        {COMMUNICATION: exposed_s},
         step_s=step_s,
         settings={"comm_hook": hook, "bucket_cap_mb": cap_mb, **settings},
         curve=make_curve(latency_s, bytes_per_s),
@@ -76,7 +76,7 @@ def test_many_bytes_are_not_latency() -> None:
 
 
 def test_latency_that_was_not_measured_is_not_blamed() -> None:
-    assert exposed_latency.rule(make_facts({EXPOSED: 0.02}, gradient_bytes=10_000)) is None
+    assert exposed_latency.rule(make_facts({COMMUNICATION: 0.02}, gradient_bytes=10_000)) is None
 
 
 def test_waiting_far_longer_than_starting_takes_is_not_latency() -> None:
@@ -219,7 +219,7 @@ def test_a_last_bucket_that_only_pays_for_its_start_is_not_too_large() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_autocast_leaves_gradients_in_fp32(precision: str) -> None:
-    facts = make_facts({EXPOSED: 0.04}, changes={"precision": precision})
+    facts = make_facts({COMMUNICATION: 0.04}, changes={"precision": precision})
     cause = finding(amp_gradients.rule(facts))
     assert cause.claim.startswith(precision)
     assert cause.share == pytest.approx(0.2)  # half as many bytes
@@ -228,18 +228,18 @@ def test_autocast_leaves_gradients_in_fp32(precision: str) -> None:
 
 @pytest.mark.parametrize("changes", [{"precision": "fp32"}, {"precision": "bf16", "comm_hook": "bf16"}])
 def test_gradients_that_are_as_short_as_compute_are_no_finding(changes: dict[str, Any]) -> None:
-    assert amp_gradients.rule(make_facts({EXPOSED: 0.04}, changes=changes)) is None
+    assert amp_gradients.rule(make_facts({COMMUNICATION: 0.04}, changes=changes)) is None
 
 
 def test_gradients_in_fp32_without_exposed_communication_are_not_a_finding() -> None:
-    assert amp_gradients.rule(make_facts({EXPOSED: 0.0}, changes={"precision": "bf16"})) is None
+    assert amp_gradients.rule(make_facts({COMMUNICATION: 0.0}, changes={"precision": "bf16"})) is None
 
 
 # communication-bound by bandwidth
 
 
 def test_bandwidth_abstains_where_the_exchange_was_not_measured() -> None:
-    facts = make_facts({EXPOSED: 0.04}, curve=make_curve(), gradient_bytes=None)
+    facts = make_facts({COMMUNICATION: 0.04}, curve=make_curve(), gradient_bytes=None)
     abstained = abstention(exposed_bandwidth.rule(facts))
     assert abstained.command == "scalescope comm --collective all_reduce --world-size 2 --device cpu"
 

@@ -7,7 +7,7 @@ import pytest
 
 from scalescope.analysis.comm.nccl_log import NcclChoices
 from scalescope.analysis.comm.pairs import PairRow
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import socket_fallback, unequal_links
 
@@ -23,7 +23,7 @@ def linked(slow: Mapping[tuple[int, int], float], *, ranks: int = 4, exposed_s: 
         PairRow(low=low, high=high, size_bytes=MB, time_s=MB / slow.get((low, high), 1e9))
         for low, high in every
     )
-    return make_facts({EXPOSED: exposed_s}, ranks=ranks, pairs=pairs)
+    return make_facts({COMMUNICATION: exposed_s}, ranks=ranks, pairs=pairs)
 
 
 def test_a_rank_whose_every_pair_is_slow_has_the_slow_link() -> None:
@@ -61,7 +61,7 @@ def test_its_advice_is_to_measure_every_pair() -> None:
 
 
 def test_pairs_are_measured_over_the_same_links() -> None:
-    facts = make_facts({EXPOSED: 0.05}, ranks=4, changes={"link": "1gbit"})
+    facts = make_facts({COMMUNICATION: 0.05}, ranks=4, changes={"link": "1gbit"})
     abstained = abstention(unequal_links.rule(facts))
     assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu --link 1gbit"
 
@@ -71,7 +71,7 @@ def test_links_that_differ_less_than_twofold_are_equal() -> None:
 
 
 def test_without_pairs_it_abstains_with_the_command_to_run() -> None:
-    abstained = abstention(unequal_links.rule(make_facts({EXPOSED: 0.05}, ranks=4)))
+    abstained = abstention(unequal_links.rule(make_facts({COMMUNICATION: 0.05}, ranks=4)))
     assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu"
 
 
@@ -81,7 +81,7 @@ def test_two_ranks_have_one_link_that_cannot_be_unequal() -> None:
 
 def test_links_do_not_matter_if_no_communication_is_exposed() -> None:
     assert unequal_links.rule(linked({(1, 3): 1e8}, exposed_s=0.0)) is None
-    assert unequal_links.rule(make_facts({EXPOSED: 0.0}, ranks=4)) is None
+    assert unequal_links.rule(make_facts({COMMUNICATION: 0.0}, ranks=4)) is None
 
 
 # NCCL on sockets
@@ -92,7 +92,7 @@ def choices(*transports: str) -> NcclChoices:
 
 
 def over(nccl: NcclChoices | None, **changes: object) -> Facts:
-    return make_facts({EXPOSED: 0.05}, changes={**ON_GPUS, **changes}, nccl=nccl)
+    return make_facts({COMMUNICATION: 0.05}, changes={**ON_GPUS, **changes}, nccl=nccl)
 
 
 def test_sockets_are_found_in_the_nccl_log() -> None:

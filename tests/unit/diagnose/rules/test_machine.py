@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.scaling.waterfall import CONTENTION, EXPOSED, STRAGGLERS
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STRAGGLERS
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
@@ -42,7 +42,7 @@ def crowded(
 ) -> Facts:
     """Two ranks that take a tenth of a step from each other, come late by one and wait for two."""
     return make_facts(
-        {CONTENTION: 0.01, STRAGGLERS: 0.01, EXPOSED: 0.02},
+        {CONTENTION: 0.01, STRAGGLERS: 0.01, COMMUNICATION: 0.02},
         settings={"threads_per_rank": threads},
         changes=changes,
         cores=cores,

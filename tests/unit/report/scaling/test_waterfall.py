@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
+    COMMUNICATION,
     CONTENTION,
-    EXPOSED,
     NOT_SEPARATED,
     NOT_SIGNIFICANT,
     WRAPPER,
@@ -91,8 +91,8 @@ def test_the_sentence_lists_significant_terms_only(waterfall: Waterfall) -> None
 
 def test_losses_that_may_be_noise_have_one_place_in_the_sentence() -> None:
     noise = make_term(CONTENTION, 0.08, 0.2, 2)
-    sure = make_waterfall(2, 1.0, (make_term(EXPOSED, 0.92, 0.1, 2), noise))
-    assert sentence(sure).endswith("; 1.00 lost: 0.92 exposed communication, 0.08 not significant.")
+    sure = make_waterfall(2, 1.0, (make_term(COMMUNICATION, 0.92, 0.1, 2), noise))
+    assert sentence(sure).endswith("; 1.00 lost: 0.92 communication, 0.08 not significant.")
     assert sentence(make_waterfall(2, 1.92, (noise,))).endswith("; 0.08 lost, none of it significant.")
 
 
@@ -102,8 +102,8 @@ def test_ranks_that_are_faster_than_the_ideal_name_the_reason() -> None:
 
 
 def test_a_single_launch_is_marked() -> None:
-    single = make_waterfall(2, 1.0, (make_term(EXPOSED, 1.0, None, 2),))
-    assert sentence(single).endswith("1.00 exposed communication (one launch, no intervals).")
+    single = make_waterfall(2, 1.0, (make_term(COMMUNICATION, 1.0, None, 2),))
+    assert sentence(single).endswith("1.00 communication (one launch, no intervals).")
     assert "no intervals" in waterfall_panel([(row_of(single), single)]).names[0]
 
 

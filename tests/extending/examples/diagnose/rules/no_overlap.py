@@ -1,6 +1,6 @@
 """No overlap: ranks wait for nearly the whole exchange of gradients."""
 
-from scalescope.analysis.scaling.waterfall import EXPOSED
+from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
@@ -10,7 +10,7 @@ _NEARLY_ALL = 0.9
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, waiting_s, exchange_s = facts.lost(EXPOSED), facts.waiting_s, facts.exchange_s
+    lost, waiting_s, exchange_s = facts.lost(COMMUNICATION), facts.waiting_s, facts.exchange_s
     if not lost or waiting_s is None:
         return None
     if facts.curve is None or exchange_s is None:
@@ -22,7 +22,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         claim=f"The exchange of gradients takes {exchange_s * 1e3:.1f} ms, nearly all of it exposed.",
         lost=lost,
         share=lost / facts.ranks,
-        term=EXPOSED,
+        term=COMMUNICATION,
         evidence=(Evidence(name="exchange", value=exchange_s, unit="s", source=facts.exchange_source),),
         advice=advise(facts, "send gradients during backward", "strategy", "ddp"),
     )
