@@ -37,6 +37,7 @@ from scalescope.results.run_record import (
     write_run_record,
 )
 from scalescope.studies.campaign import nothing_finished_note, run_campaign
+from scalescope.studies.comparison.run_history import remember_run
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.flags import deciding_flags
 from scalescope.studies.plan import Plan
@@ -107,6 +108,7 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
     finally:
         folder.close()
     assert report.run is not None
+    remember_run(report.run)
     if end.why == "budget" and all(result.stopped_by == "budget" for result in report.run.results):
         raise CannotRun(nothing_finished_note(end, folder.path))
     for note in (*notes, *disturbance_lines(report.run), *unwritten, *report.run.warnings):
