@@ -33,7 +33,7 @@ INCONCLUSIVE: Final = "inconclusive"
 LEAST_EFFECT = 0.01  # smaller differences are not claimed, however sure
 LAUNCHES_FOR_A_CLAIM = 5
 _ALPHA = 0.05
-_MOST_LAUNCHES = 200  # nobody makes more of one configuration to decide a comparison
+_MOST_LAUNCHES = 50  # nobody makes more of one configuration to decide a comparison
 _THRESHOLD_STEP = 0.005
 NO_SPREAD: Final = RunSpread(deviation=0.0, freedom=1.0)  # inside one run
 

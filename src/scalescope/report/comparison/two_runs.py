@@ -56,8 +56,7 @@ class Compared:
 def comparison_sections(compared: Compared) -> tuple[Section, ...]:
     """The sentence first, then the table, then what differs."""
     comparison = compared.comparison
-    spread = spread_line(comparison.spread) if comparison.judged else ()
-    first = Section(lines=(verdict(comparison), *spread, *compared.notes, *_doubts(comparison)))
+    first = Section(lines=(verdict(comparison), *compared.notes, *_doubts(comparison)))
     tables = [_table(compared)] if comparison.judged else []
     rest = (*_failures(comparison), *_collectives(comparison))
     differing = () if compared.interleaved else _differing(compared)
@@ -167,6 +166,7 @@ def _table(compared: Compared) -> Section:
             optional=(_DETECTABLE, "launches"),
             expert=frozenset((_DETECTABLE,)),
         ),
+        lines=spread_line(compared.comparison.spread),
         details=detection_limit(config.smallest_detectable for config in judged),
     )
 

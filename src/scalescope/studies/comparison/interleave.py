@@ -21,7 +21,7 @@ from scalescope.analysis.comparison.runs import (
     matched_pairs,
 )
 from scalescope.analysis.configurations import configurations
-from scalescope.catalog.workloads.custom import file_of
+from scalescope.catalog.workloads.custom import file_of, in_file
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.expand import expand
 from scalescope.experiment.given import Entries
@@ -155,8 +155,7 @@ def _rooted(trial: Trial, run: Run) -> Trial:
         raise BadInput(f"--interleave: {path}, the workload of {run.path}, is not there any more")
     if path == (Path.cwd() / file).resolve():
         return trial
-    _, _, function = trial.workload.rpartition(":")
-    return trial.replace(workload=f"{path}:{function}")
+    return trial.replace(workload=in_file(trial.workload, path))
 
 
 def _measured(

@@ -5,7 +5,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.catalog.workloads.custom import file_of
+from scalescope.catalog.workloads.custom import file_of, in_file
 from scalescope.errors import CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run
@@ -50,8 +50,7 @@ def at_commit(trial: Trial, commit: Commit, directory: Path) -> Trial:
     old = code / file.resolve().relative_to(commit.root.resolve())
     if not old.is_file():
         raise CannotRun(f"--interleave: {file} is not in commit {commit.short}")
-    _, _, function = trial.workload.rpartition(":")
-    return trial.replace(workload=f"{old}:{function}")
+    return trial.replace(workload=in_file(trial.workload, old))
 
 
 def _restore(commit: Commit, code: Path) -> None:
