@@ -124,7 +124,7 @@ def test_what_is_inconclusive_says_how_many_launches_would_decide() -> None:
     assert remedy.interleaved is None
     assert remedy.threshold is not None and judged(left, right, remedy.threshold).verdict == "no difference"
     assert judged(left, right, remedy.threshold - 0.006).verdict == "inconclusive"
-    assert judged(launches(5, 5, 0.5), launches(6, 5, 0.5)).remedy.launches is None  # type: ignore[union-attr]
+    assert judged(spread_by(0.5), spread_by(0.5)).remedy.launches is None  # type: ignore[union-attr]
     assert judged([0.0], [0.0, 0.0]).remedy is not None
     assert judged([0.0] * 3, [0.0] * 3).remedy is None
 

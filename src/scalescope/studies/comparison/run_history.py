@@ -65,17 +65,18 @@ def read_history(machine: str) -> tuple[RunMean, ...]:
     return tuple(mean for entry in entries if (mean := _run_mean(entry)) is not None)
 
 
-def run_means(run: Run) -> tuple[RunMean, ...]:
+def run_means(run: Run, *, disturbed: bool = False) -> tuple[RunMean, ...]:
     """The configurations of a run whose speed can be held against that of another run.
 
-    Several launches that nothing disturbed, of code that can be told from other code.
+    Several launches that nothing disturbed, unless those are wanted too, of code that can be told from other
+    code.
     """
     if run.record.verb not in _VERBS or not run.environment:
         return ()
     measured = [
         configuration
         for configuration in full_configurations(run.results)
-        if len(configuration.launches) > 1 and not configuration.is_disturbed
+        if len(configuration.launches) > 1 and (disturbed or not configuration.is_disturbed)
     ]
     jobs = [(configuration, _job(configuration.trial, run)) for configuration in measured]
     return tuple(_mean(configuration, job, _run_id(run)) for configuration, job in jobs if job is not None)
