@@ -32,7 +32,7 @@ def _drifts(times: Sequence[float], level: float) -> bool:
     """By more than 2 %, and by more than the steps' own noise: Yuen's test (1974) of trimmed means.
 
     Noise is what is left of each half without its trend, else a steady trend would hide itself. Steps that
-    resemble the step before them say less: the variance grows by (1 + ρ) ÷ (1 − ρ).
+    resemble the step before them say less: the variance grows by (1 + r) ÷ (1 − r).
     """
     half = len(times) // 2
     if half * 2 < _LEAST_STEPS:
