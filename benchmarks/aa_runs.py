@@ -27,7 +27,7 @@ from scalescope.analysis.run_spread import DEFAULT_SPREAD, RunMean, RunSpread, r
 from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import is_run_folder
-from scalescope.studies.comparison.run_history import run_means
+from scalescope.studies.runs.run_history import run_means
 
 DISTANCE = 4
 LONGEST_S = 45 * 60.0

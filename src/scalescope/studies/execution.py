@@ -37,7 +37,6 @@ from scalescope.results.run_record import (
     write_run_record,
 )
 from scalescope.studies.campaign import nothing_finished_note, run_campaign
-from scalescope.studies.comparison.run_history import remember_run
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.flags import deciding_flags
 from scalescope.studies.plan import Plan
@@ -45,6 +44,7 @@ from scalescope.studies.presenting import is_unstable, report_of
 from scalescope.studies.refusal import refuse_before_torch, refuse_impossible
 from scalescope.studies.report import PAGE
 from scalescope.studies.request import Request
+from scalescope.studies.runs.run_history import remember_run
 from scalescope.studies.study import Host, Report, Study
 from scalescope.studies.watcher import CampaignWatcher
 

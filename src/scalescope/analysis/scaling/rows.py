@@ -1,7 +1,6 @@
 """Scaling: speedup, efficiency, exposed communication and what Amdahl's law makes of them."""
 
 import functools
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -300,4 +299,4 @@ def _nodes_of(row: ScalingRow) -> int:
 
 
 def _next_power_of_two(count: int) -> int:
-    return 2 ** (math.floor(math.log2(count)) + 1)
+    return 1 << count.bit_length()

@@ -56,7 +56,7 @@ class Compared:
 def comparison_sections(compared: Compared) -> tuple[Section, ...]:
     """The sentence first, then the table, then what differs."""
     comparison = compared.comparison
-    first = Section(lines=(verdict(comparison), *compared.notes, *_doubts(comparison)))
+    first = Section(lines=(verdict(comparison), *compared.notes, *_doubts(compared)))
     tables = [_table(compared)] if comparison.judged else []
     rest = (*_failures(comparison), *_collectives(comparison))
     differing = () if compared.interleaved else _differing(compared)
@@ -120,9 +120,11 @@ def what_decides(compared: Compared) -> tuple[Section, ...]:
     return undecided(configs, compared.paths, can_interleave=compared.can_interleave) if configs else ()
 
 
-def _doubts(comparison: RunComparison) -> tuple[str, ...]:
-    """What besides the code may make a difference."""
-    return (*_windows_differ(comparison), *_machine_changed(comparison))
+def _doubts(compared: Compared) -> tuple[str, ...]:
+    """What besides the code may make a difference; nothing does between launches made in turns."""
+    if compared.interleaved:
+        return ()
+    return (*_windows_differ(compared.comparison), *_machine_changed(compared.comparison))
 
 
 def _windows_differ(comparison: RunComparison) -> tuple[str, ...]:
@@ -312,7 +314,7 @@ def comparison_json(compared: Compared) -> dict[str, Any]:
         "only_base": [_alone_json(config) for config in comparison.only_before],
         "only_new": [_alone_json(config) for config in comparison.only_after],
         "differences": differences_json(compared.differences),
-        "notes": [*compared.notes, *_doubts(comparison)],
+        "notes": [*compared.notes, *_doubts(compared)],
     }
 
 

@@ -20,7 +20,7 @@ from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
 from scalescope.studies.comparison.old_code import changed_code
-from scalescope.studies.comparison.run_history import spread_between
+from scalescope.studies.runs.run_history import spread_between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ def _check_common(before: Run, after: Run, comparison: RunComparison) -> None:
         _check_holds_speeds(after)
         raise BadInput(
             f"compare: {before.path} and {after.path} have no configuration in common; "
-            f"{_what_differs(before, after)}"
+            f"{_what_differs(before, after)}; --interleave measures what differs least in turns"
         )
 
 

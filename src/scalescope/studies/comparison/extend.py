@@ -27,10 +27,10 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import EXPERIMENT, RunFolder
 from scalescope.studies.campaign import run_campaign
-from scalescope.studies.comparison.run_history import spread_between
 from scalescope.studies.execution import write_files
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
+from scalescope.studies.runs.run_history import spread_between
 from scalescope.studies.stored import present
 from scalescope.studies.study import NextLaunches
 from scalescope.studies.watcher import CampaignWatcher

@@ -13,7 +13,7 @@ from scalescope.results.provenance import describe_environment
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_record import RunRecord
-from scalescope.studies.comparison.run_history import (
+from scalescope.studies.runs.run_history import (
     history_file,
     machine_id,
     read_history,
