@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.launches import summarise
-from scalescope.analysis.trace.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
 from scalescope.experiment.trial import Trial
 from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
-from scalescope.results.trace import read_events
+from scalescope.results.traces.events import read_events
+from scalescope.results.traces.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
 
 _ROUNDING_S = 1e-7
 _ROOTED = re.compile(r"broadcast|send|recv|^(gather|scatter|reduce)$|Kernel_Reduce_", re.IGNORECASE)

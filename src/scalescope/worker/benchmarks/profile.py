@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from scalescope.catalog.benchmarks.profile import Profile
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import RankStage
-from scalescope.results.trace import is_communication, is_transfer, read_events
+from scalescope.results.traces.events import is_communication, is_transfer, read_events
 from scalescope.worker.benchmarks.train import TrainingRun, prepared
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
