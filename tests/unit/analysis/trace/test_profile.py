@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.analysis.trace.profile import TraceProfile, profiles, timed_training_of
+from scalescope.analysis.trace.profile import TraceProfile, profiles
+from scalescope.experiment.recordings import timed_training_of
 from scalescope.results.run import Run
 from scalescope.results.traces.events import trace_name
 
