@@ -1,6 +1,6 @@
 """Simulated launches of the benchmark that records who waits for whom."""
 
-from scalescope.catalog.benchmarks.arrivals import Arrivals
+from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
@@ -12,14 +12,13 @@ from scalescope.results.result import RankRecord
 
 def simulate(model: CostModel | ClusterModel, trial: Trial, launch: int) -> Outcome:
     """Every rank records the same steps of normal training."""
-    steps = trial.options(Arrivals).profile_steps
     if isinstance(model, ClusterModel):
-        return Outcome(status="ok", records=recorded_steps(model, trial, launch, steps))
-    records = [_record(model, trial, rank, steps) for rank in range(trial.world_size)]
+        return Outcome(status="ok", records=recorded_steps(model, trial, launch, MOST_STEPS))
+    records = [_record(model, trial, rank) for rank in range(trial.world_size)]
     return Outcome(status="ok", records=records)
 
 
-def _record(model: CostModel, trial: Trial, rank: int, steps: int) -> RankRecord:
+def _record(model: CostModel, trial: Trial, rank: int) -> RankRecord:
     """A single exchange at the end of each step, in which all wait for the latest rank; without noise."""
     late = model.late_s if trial.world_size > 1 else {}
     last_s, late_s = max(late.values(), default=0.0), late.get(rank, 0.0)
@@ -39,5 +38,5 @@ def _record(model: CostModel, trial: Trial, rank: int, steps: int) -> RankRecord
         "trace/collective_s": exposed_s,
         "trace/collective_exposed_s": exposed_s,
     }
-    samples = {name: [value] * steps for name, value in values.items()}
+    samples = {name: [value] * MOST_STEPS for name, value in values.items()}
     return simulated_record(rank, samples, {"collectives_per_step": 1})
