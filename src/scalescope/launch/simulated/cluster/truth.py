@@ -11,8 +11,8 @@ from scalescope.launch.simulated.cluster.model import ClusterModel
 from scalescope.launch.simulated.cluster.timeline import ClusterStep, LaunchNoise, Timeline, normal_steps
 
 _STEPS_OF_A_LAUNCH = 25
-_RANK_STEPS = 300_000  # to simulate, of all ranks; at least and at most so many steps
-_LEAST_STEPS, _MOST_STEPS = 600, 10_000
+_RANK_STEPS = 200_000  # to simulate, of all ranks; at least and at most so many steps
+_LEAST_STEPS, _MOST_STEPS = 500, 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
