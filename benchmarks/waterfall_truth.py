@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--store", type=Path, default=Path("waterfall_truth.jsonl"))
     parser.add_argument("--only", type=int, help="one case, printed in full and not stored")
-    parser.add_argument("--most-ranks", type=int, default=max(SIZES), help="leave out larger cases")
+    parser.add_argument("--ranks", type=int, nargs="*", default=list(SIZES), help="leave out other cases")
     parser.add_argument("--missed", action="store_true", help="list the intervals that miss the truth")
     asked = parser.parse_args()
     if asked.only is not None:
@@ -285,7 +285,7 @@ def main() -> None:
         print(json.dumps(scored(asked.seed, asked.only), indent=1))
         return
     lines = asked.store.read_text(encoding="utf-8").splitlines() if asked.store.exists() else []
-    wanted = [n for n in range(asked.cases) if drawn(asked.seed, n).ranks <= asked.most_ranks]
+    wanted = [n for n in range(asked.cases) if drawn(asked.seed, n).ranks in asked.ranks]
     done = {row["case"]: row for row in map(json.loads, lines) if row["seed"] == asked.seed}
     # The largest first, so that no core waits for one of them at the end.
     missing = sorted(((asked.seed, n) for n in wanted if n not in done), key=lambda key: -drawn(*key).ranks)
