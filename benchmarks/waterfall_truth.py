@@ -231,11 +231,16 @@ def findings_table(rows: list[Row]) -> list[str]:
     right = [row for row in late if row["put_in"]["slow_rank"] in ranks_named(row)]
     lines = ["| put in | cases | finding | reported |", "|---|---|---|---|"]
     counts = [
-        (f"a rank slower by more than {MATTERS:.0%} of a step", late, STRAGGLER, reported(late, STRAGGLER)),
+        (
+            f"a rank slower by more than {MATTERS * 100:.0f} % of a step",
+            late,
+            STRAGGLER,
+            reported(late, STRAGGLER),
+        ),
         ("the same, with the right rank", late, STRAGGLER, len(right)),
         ("no slow rank", even, STRAGGLER, reported(even, STRAGGLER)),
-        (f"random skew of more than {MATTERS:.0%} of a step", skewed, SKEW, reported(skewed, SKEW)),
-        (f"random skew of less than {NOTHING:.0%}", aligned, SKEW, reported(aligned, SKEW)),
+        (f"random skew of more than {MATTERS * 100:.0f} % of a step", skewed, SKEW, reported(skewed, SKEW)),
+        (f"random skew of less than {NOTHING * 100:.0f} %", aligned, SKEW, reported(aligned, SKEW)),
         ("a slow network card, and communication that costs", slow_card, LINKS, reported(slow_card, LINKS)),
         ("equal cards, and communication that costs", alike, LINKS, reported(alike, LINKS)),
     ]
