@@ -100,6 +100,22 @@ def contrast_of_parts(difference: float, parts: Iterable[tuple[float, float]]) -
     return Contrast(difference=difference, variance=total, freedom=1.0 / shares if known else 1.0)
 
 
+def sum_of_means(*samples: Sequence[float]) -> Estimate:
+    """The sum of the means of independent samples, with the interval of Welch and Satterthwaite.
+
+    Samples with a minus sign make a difference: `negative` gives them.
+    """
+    value = math.fsum(math.fsum(sample) / len(sample) for sample in samples)
+    if any(len(sample) < 2 for sample in samples):
+        return Estimate(value)
+    parts = [(_standard_error(sample) ** 2, len(sample) - 1.0) for sample in samples]
+    return contrast_of_parts(value, parts).interval(0.975)
+
+
+def negative(values: Sequence[float]) -> list[float]:
+    return [-value for value in values]
+
+
 def mean_with_interval(values: Sequence[float]) -> Estimate:
     """The mean with its interval, mean ± t·s/√k."""
     mean = math.fsum(values) / len(values)
