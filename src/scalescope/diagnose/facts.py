@@ -120,9 +120,10 @@ class Facts:
 
     @property
     def culprit_lost(self) -> float:
-        """Ranks' worth of speed that waiting for that rank costs: its delay behind the other ranks."""
-        culprit = self.culprit
-        return 0.0 if culprit is None else culprit.time_s * self.ranks / self.step_s
+        """Ranks' worth of speed that waiting for that rank costs. Of two ranks the mean is the reference, so
+        the other half of the delay is in contention."""
+        lost = self.lost(STRAGGLERS) or 0.0
+        return 0.0 if self.culprit is None else lost * (2.0 if self.ranks == 2 else 1.0)
 
     @property
     def culprit_host(self) -> str | None:
