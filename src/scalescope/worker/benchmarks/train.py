@@ -20,6 +20,7 @@ from scalescope.worker.ablations.model_collectives import (
     count_model_collectives,
     refuse_model_collectives,
 )
+from scalescope.worker.counting.flops import count_flops_per_sample
 from scalescope.worker.machine.calibration import BareProduct
 from scalescope.worker.machine.gpu_state import sm_clock_hz
 from scalescope.worker.machine.timing import clock_for
@@ -31,7 +32,6 @@ from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
 from scalescope.worker.training.failures import explained
 from scalescope.worker.training.feeding import Feed, PeekableBatches
-from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
