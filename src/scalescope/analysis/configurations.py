@@ -151,7 +151,22 @@ class Configuration:
 
     def remarks(self) -> list[str]:
         """What a reader should know that does not put the result in doubt."""
-        return [*self._moving_clocks(), *self._short_window(), *self._short_batches(), *self._outliers()]
+        return [
+            *self._soaking(),
+            *self._moving_clocks(),
+            *self._short_window(),
+            *self._short_batches(),
+            *self._outliers(),
+        ]
+
+    def _soaking(self) -> list[str]:
+        missed = sum(launch.soak_reached is False for launch in self.launches)
+        if not missed:
+            return []
+        total = len(self.launches)
+        return [
+            f"soaking ended after {self.trial.soak_s:g} s, not yet steady, in {missed} of {total} launches"
+        ]
 
     def _moving_clocks(self) -> list[str]:
         changes = [launch.clock_change for launch in self.launches if launch.clock_change is not None]

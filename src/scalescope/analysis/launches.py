@@ -37,6 +37,9 @@ class LaunchSummary:
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
     telemetry: TelemetrySummary = field(default_factory=TelemetrySummary)
     is_disturbed: bool = False  # by other load
+    soak_reached: bool | None = (
+        None  # whether nothing changed any more before the window; None without a soak
+    )
     clock_change: float | None = None  # of the GPU that changed most, from the start of the window to its end
 
     @property
@@ -76,6 +79,7 @@ def summarise(result: Result) -> LaunchSummary:
         telemetry=telemetry_summary(result.telemetry),
         is_disturbed=result.is_disturbed,
         clock_change=_clock_change(result),
+        soak_reached=_soak_reached(result),
     )
 
 
@@ -130,6 +134,11 @@ def _clock_change(result: Result) -> float | None:
         if isinstance(before, int | float) and isinstance(after, int | float) and before > 0:
             changes.append(after / before - 1.0)
     return max(changes, key=abs, default=None)
+
+
+def _soak_reached(result: Result) -> bool | None:
+    reached = [record.counters.get("soak_reached") for record in result.ranks]
+    return None if None in reached else all(reached)
 
 
 def _matmul_rate(result: Result) -> float | None:

@@ -161,3 +161,13 @@ def test_clocks_that_move_during_the_window_are_remarked(after_hz: float | None,
     results[1].ranks[0].counters["sm_clock_hz_after"] = after_hz
     (configuration,) = configurations(results)
     assert len([remark for remark in configuration.remarks() if "1 of 1 launches" in remark]) == remarks
+
+
+@pytest.mark.parametrize(("reached", "remarks"), [(0, 1), (1, 0), (None, 0)])
+def test_a_soak_without_a_steady_state_is_remarked(reached: int | None, remarks: int) -> None:
+    result = make_result(make_trial(steps_per_epoch="auto", window=2.0, soak=60.0), [[0.2] * 10])
+    result.ranks[0].counters["soak_reached"] = reached
+    (configuration,) = configurations([result])
+    assert (
+        len([remark for remark in configuration.remarks() if "soaking ended after 60 s" in remark]) == remarks
+    )
