@@ -23,6 +23,7 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ddp copies": ("ddp", {"gradient_as_bucket_view": False}),
     "ddp many buckets": ("ddp", {"bucket_cap_mb": 0.001}),
     "ddp accumulated": ("ddp", _ACCUMULATED),
+    "ddp accumulated dynamic": ("ddp", {"static_graph": False, **_ACCUMULATED}),
     "ddp buffers": ("ddp", {"broadcast_buffers": True}),
     "scratch_ddp": ("scratch_ddp", {}),
     "fsdp": ("fsdp", {}),

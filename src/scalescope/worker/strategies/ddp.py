@@ -61,7 +61,21 @@ def step_of(
         watch=watch,
         explain_failure=partial(_explain_failure, workload, options),
     )
+    if silent is not None:
+        step = _observed(step, silent)
     return synchronise_first_step(step) if options.static_graph else step
+
+
+def _observed(step: Step, silent: LocalGradients) -> Step:
+    def backward(loss: torch.Tensor) -> None:
+        silent.before_backward()
+        step.backward(loss)
+
+    def clear() -> None:
+        step.clear()
+        silent.after_step()
+
+    return dataclasses.replace(step, backward=backward, clear=clear)
 
 
 def _explain_failure(workload: Workload, options: Ddp, error: RuntimeError, batch: Batch) -> str | None:
