@@ -302,7 +302,8 @@ def launch_ours(strategy: str, job: Job) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         flags = [f"--{flag}={value}" for flag, value in settings.items()]
-        command = [sys.executable, "-m", "scalescope", "train", *flags, f"--output-dir={folder}"]
+        command = [sys.executable, "-m", "scalescope", "train", *flags, "--no-repeat-disturbed"]
+        command.append(f"--output-dir={folder}")
         ended = subprocess.run(command, capture_output=True, text=True, timeout=LAUNCH_LIMIT_S, check=False)
         lines = (folder / "trials.jsonl").read_text().splitlines() if folder.exists() else []
         results = [result for line in lines if (result := json.loads(line))["status"] == "ok"]

@@ -75,11 +75,18 @@ def test_only_waiting_for_samples_beyond_that_of_one_rank_counts() -> None:
 
 def test_terms_that_a_strategy_cannot_leave_out_are_unknown_not_zero() -> None:
     model = CostModel(wrapper_s=0.001, exposed_comm_s={2: 0.008})
-    row = measured(model, **WEAK, strategy="fsdp")[-1]
+    row = measured(model, **WEAK, find_unused_parameters="true", static_graph="false")[-1]
     terms = terms_of(row)
     assert terms["wrapper"] == pytest.approx(0.001)
     assert terms["communication"] is terms["contention"] is terms["stragglers"] is None
     assert row["waterfall"]["unexplained_s"] == pytest.approx(0.008)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "zero1", "scratch_ddp"])
+def test_sharded_strategies_have_a_waterfall_too(strategy: str) -> None:
+    model = CostModel(wrapper_s=0.001, exposed_comm_s={2: 0.008})
+    terms = terms_of(measured(model, **WEAK, strategy=strategy)[-1])
+    assert (terms["wrapper"], terms["communication"]) == pytest.approx((0.001, 0.008))
 
 
 def test_without_a_waterfall_nothing_is_measured_for_it() -> None:
