@@ -37,6 +37,7 @@ from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
 from scalescope.worker.training.warmup import Warmup, extend_on_gpu, soak, typical_step_s
 
+_STEPS_AFTER_PAUSE = 2  # they use up what loaders prefetch while a sensor is read
 MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 
 
@@ -192,7 +193,6 @@ def _train(
     product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
     warmup = _warm_up(trial, run, group, measurements)
-    _record_clock(measurements, "before", run.device)
     steps_left = _agree_on_steps(options, run, group, warmup.times_s)
     run.position.plan(run.position.completed + sum(steps_left))
     run.position.enter(RankStage.STEADY)
@@ -225,7 +225,7 @@ def _warm_up(trial: Trial, run: TrainingRun, group: Group, measurements: Measure
     options = trial.options(Train)
     if run.step.watch is not None:
         run.step.watch.pause()
-    sm_clock_hz(run.device)  # the first reading loads a library, which would delay the one before the window
+    sm_clock_hz(run.device)  # the first reading loads a library
     run.position.plan(run.schedule.steps or 0)
     run.position.enter(RankStage.WARMUP)
     warmup = Warmup()
@@ -237,6 +237,9 @@ def _warm_up(trial: Trial, run: TrainingRun, group: Group, measurements: Measure
     if run.schedule.steps is None and options.soak is not None:
         step_s = typical_step_s(warmup.times_s)
         measurements.counters |= soak(step_s, run.steps, group, run.device, options.soak)
+    _record_clock(measurements, "before", run.device)
+    if run.schedule.steps is None and run.device.type == "cuda":
+        warmup.run(run.steps, _STEPS_AFTER_PAUSE)
     return warmup
 
 
