@@ -37,6 +37,10 @@ class LaunchSummary:
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
     telemetry: TelemetrySummary = field(default_factory=TelemetrySummary)
     is_disturbed: bool = False  # by other load
+    soak_reached: bool | None = (
+        None  # whether nothing changed any more before the window; None without a soak
+    )
+    clock_change: float | None = None  # of the GPU that changed most, from the start of the window to its end
 
     @property
     def samples_per_s(self) -> float:
@@ -74,6 +78,8 @@ def summarise(result: Result) -> LaunchSummary:
         flops_per_sample=_flops_per_sample(result),
         telemetry=telemetry_summary(result.telemetry),
         is_disturbed=result.is_disturbed,
+        clock_change=_clock_change(result),
+        soak_reached=_soak_reached(result),
     )
 
 
@@ -119,6 +125,20 @@ def _machine_changed(result: Result) -> bool | None:
         if isinstance(before, int | float) and isinstance(after, int | float) and before > 0:
             changes.append(abs(after / before - 1.0))
     return max(changes) > _CALIBRATION_DIFFERS if changes else None
+
+
+def _clock_change(result: Result) -> float | None:
+    changes = []
+    for record in result.ranks:
+        before, after = (record.counters.get(f"sm_clock_hz_{when}") for when in ("before", "after"))
+        if isinstance(before, int | float) and isinstance(after, int | float) and before > 0:
+            changes.append(after / before - 1.0)
+    return max(changes, key=abs, default=None)
+
+
+def _soak_reached(result: Result) -> bool | None:
+    reached = [record.counters.get("soak_reached") for record in result.ranks]
+    return None if None in reached else all(reached)
 
 
 def _matmul_rate(result: Result) -> float | None:

@@ -55,6 +55,7 @@ _MAY_DIFFER = (
     "name",
     "allow_oom",
     "window",
+    "soak",
     "init_timeout",
     "warmup_timeout",
     "stall_timeout",
