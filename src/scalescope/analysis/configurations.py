@@ -3,12 +3,13 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.arrivals import RecordedLaunch, recorded_launch
 from scalescope.analysis.epochs import Epoch, over_launches
 from scalescope.analysis.launches import LaunchSummary, summarise
+from scalescope.analysis.stability import changed_ranks
 from scalescope.analysis.statistics import (
     Estimate,
     coefficient_of_variation,
@@ -136,21 +137,24 @@ class Configuration:
 
     def _instabilities_of_launches(self) -> list[str]:
         total = len(self.launches)
-        unsteady = sum(not launch.steady for launch in self.launches)
-        changed = sum(bool(launch.machine_changed) for launch in self.launches)
-        reasons = []
-        if unsteady:
-            reasons.append(
-                f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches"
-            )
+        drifting = [launch.drifting_ranks for launch in self.launches]
+        reasons = self._ranks_of_launches(drifting, "drifted by more than 2 % over the window")
         hot = sum(launch.telemetry.throttled for launch in self.launches)
         if hot:
             reasons.append(f"the GPU was throttled by heat or its power supply in {hot} of {total} launches")
-        if changed:
-            reasons.append(
-                f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches"
-            )
-        return reasons
+        changed = changed_ranks([launch.product_changes for launch in self.launches])
+        return reasons + self._ranks_of_launches(
+            changed, "ran a bare matrix product at another speed after the window"
+        )
+
+    def _ranks_of_launches(self, affected: Sequence[tuple[int, ...]], what: str) -> list[str]:
+        """`3 of 64 ranks drifted … in 2 of 5 launches`: the most ranks of any launch; nothing of none."""
+        launches = sum(bool(ranks) for ranks in affected)
+        if not launches:
+            return []
+        most = max(map(len, affected))
+        of_all = f"{most} of {self.trial.world_size} ranks" if self.trial.world_size > 1 else "the rank"
+        return [f"{of_all} {what}, in {launches} of {len(self.launches)} launches"]
 
     def remarks(self) -> list[str]:
         """What a reader should know that does not put the result in doubt."""
