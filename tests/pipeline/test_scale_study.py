@@ -99,7 +99,7 @@ def test_the_truth_lies_in_the_intervals_of_noisy_runs() -> None:
             truths = {
                 "speedup": (row.speedup, efficiency * row.ranks),
                 "efficiency": (row.efficiency, efficiency),
-                "exposed": (row.exposed_comm_s, MODEL.exposed_comm_s[row.ranks]),
+                "exposed": (row.communication_s, MODEL.exposed_comm_s[row.ranks]),
             }
             for name, (estimate, truth) in truths.items():
                 hits.setdefault((name, row.ranks), []).append(covers(estimate, truth))

@@ -107,13 +107,15 @@ class Facts:
         return term.lost.value if term.lost.value > least * self.ranks else 0.0
 
     def is_sure(self, name: str) -> bool:
-        """Whether all of a term's interval is a loss; one launch has none to doubt it by."""
+        """Whether all of a term's interval is a loss; one launch has no interval, so it never is."""
         term = self.term(name)
-        return term is None or term.lost is None or term.lost.low is None or term.lost.low > 0.0
+        if term is None or term.lost is None:
+            return True  # nothing is claimed about it
+        return term.lost.low is not None and term.lost.low > 0.0
 
     @property
     def culprit(self) -> Straggler | None:
-        """The rank that is the slowest in every launch, where waiting for it costs something."""
+        """The rank that is persistently the slowest, where waiting for it costs something."""
         straggler = None if self.waterfall is None else self.waterfall.straggler
         if straggler is None or not straggler.persistent or not self.lost(STRAGGLERS):
             return None

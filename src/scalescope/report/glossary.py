@@ -10,6 +10,8 @@ from scalescope.analysis.scaling.waterfall import (
     CONTENTION,
     INPUT,
     NOT_SIGNIFICANT,
+    RANDOM_SKEW,
+    SLOWED_COMPUTE,
     SMALLER_BATCH,
     STRAGGLERS,
     WRAPPER,
@@ -126,16 +128,32 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     ),
     GlossaryTerm(
         name=STRAGGLERS,
-        aliases=("straggler", "straggling rank", "skew"),
-        meaning="Speed lost because every step waits for its slowest rank.",
-        measured="The slowest rank's step time minus a typical rank's, with communication removed.",
+        aliases=("straggler", "straggling rank"),
+        meaning="Speed lost because every step waits for a rank that is persistently slower than the others.",
+        measured="With communication removed, the slowest rank's step time minus a typical rank's. The rank "
+        "is chosen in one half of the launches and its delay is read in the other half.",
+    ),
+    GlossaryTerm(
+        name=RANDOM_SKEW,
+        aliases=("skew", "jitter"),
+        meaning="Speed lost because ranks arrive at exchanges at different times, another one last each "
+        "time.",
+        measured="In recorded normal steps, what a rank's exchange lasts longer than the shortest over ranks "
+        "is waiting; of that, what a persistently slow rank does not explain.",
     ),
     GlossaryTerm(
         name=COMMUNICATION,
-        aliases=("exposed comm",),
-        meaning="Time in which ranks wait for data from other ranks and compute nothing. Communication that "
-        "overlaps with computation is not exposed.",
-        measured="Step time of full training minus that of the same ranks with communication removed.",
+        aliases=("exposed communication",),
+        meaning="What exchanging data adds to a step: the part that no compute hides (exposed), and compute "
+        "that becomes slower while data is sent. Waiting for late ranks is not part of it.",
+        measured="Step time of full training minus that of the same ranks with communication removed, and "
+        "minus waiting for other ranks.",
+    ),
+    GlossaryTerm(
+        name=SLOWED_COMPUTE,
+        meaning="Compute that takes longer because communication uses the same cores, memory or GPU at "
+        "the same time.",
+        measured="What communication adds to a step beyond the part that recorded steps show as exposed.",
     ),
     GlossaryTerm(
         name=INPUT,

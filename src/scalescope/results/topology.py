@@ -1,7 +1,7 @@
 """Topology of a host: its GPUs, network cards and NUMA nodes, and the paths between them.
 
-It is recorded in environment.json for every host (`systems.<host>.topology`, and `system.topology` of a run on
-one host). What a host does not reveal is None or empty: unknown, never zero.
+It is recorded in environment.json for every host (`systems.<host>.topology`, and `system.topology` of a run
+on one host). What a host does not reveal is None or empty: unknown, never zero.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class Topology:
 
     gpus: tuple[GpuSite, ...] = ()
     nics: tuple[NicSite, ...] = ()
-    gpu_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)  # "0-1": "NV18"; smaller index first
+    gpu_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)  # "0-1": "NV18"; smaller first
     nic_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)  # "0-mlx5_0": "PIX"
     numa_cores: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # by node's number
     numa_distances: tuple[tuple[int, ...], ...] = ()  # as the kernel has them: 10 is local

@@ -51,7 +51,7 @@ def make_facts(
         efficiency=Estimate(speedup / ranks),
         wrapped=None,
         efficiency_of_wrapped=None,
-        exposed_comm_s=None,
+        communication_s=None,
         waterfall=_waterfall(trial, step_s, terms, straggler),
     )
     facts = Facts(

@@ -48,7 +48,7 @@ def row_with(efficiency: float, ranks: int = 4, batch: int = 10, low: float | No
         efficiency=Estimate(efficiency, *interval),
         wrapped=None,
         efficiency_of_wrapped=None,
-        exposed_comm_s=None,
+        communication_s=None,
     )
 
 
@@ -155,18 +155,18 @@ def test_exposed_communication_is_the_step_minus_the_step_without_communication(
     without_communication = make_configuration(ddp(4, without_communication=True), *ONE)
     (row,) = scaling_rows([full, without_communication])
     interval = stats.ttest_ind(FOUR, ONE, equal_var=False).confidence_interval(0.95)
-    assert row.exposed_comm_s is not None
-    assert row.exposed_comm_s.value == pytest.approx(sum(FOUR) / 5 - sum(ONE) / 5)
-    assert row.exposed_comm_s.low == pytest.approx(float(interval.low))
-    assert row.exposed_comm_s.high == pytest.approx(float(interval.high))
-    expected = row.exposed_comm_s.value / full.step_time_s.value
-    assert row.exposed_fraction == pytest.approx(expected)
+    assert row.communication_s is not None
+    assert row.communication_s.value == pytest.approx(sum(FOUR) / 5 - sum(ONE) / 5)
+    assert row.communication_s.low == pytest.approx(float(interval.low))
+    assert row.communication_s.high == pytest.approx(float(interval.high))
+    expected = row.communication_s.value / full.step_time_s.value
+    assert row.communication_fraction == pytest.approx(expected)
 
 
 def test_exposed_communication_is_unknown_without_the_ablation_on_the_same_ranks() -> None:
     _, row = rows_of((ddp(2), 0.010), (ddp(4), 0.012), (ddp(2, without_communication=True), 0.009))
-    assert row.exposed_comm_s is None
-    assert row.exposed_fraction is None
+    assert row.communication_s is None
+    assert row.communication_fraction is None
 
 
 def test_runs_without_communication_are_no_rows() -> None:

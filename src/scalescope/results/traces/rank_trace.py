@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalescope.analysis.trace.intervals import Interval, common, hull, merged, total, within, without
-from scalescope.results.trace import (
+from scalescope.results.traces.events import (
     BACKWARD,
     CLEAR,
     COMPUTE,
@@ -25,6 +24,7 @@ from scalescope.results.trace import (
     is_communication,
     is_transfer,
 )
+from scalescope.results.traces.intervals import Interval, common, hull, merged, total, within, without
 
 HOST = "host"
 DATA = "data"

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalescope.analysis.trace.rank_trace import DATA, HOST, QUEUED, TracedStep, read_rank
-from scalescope.results.trace import CLEAR, COMPUTE, INPUT
-
-from ..made_traces import (
+from scalescope.results.traces.events import CLEAR, COMPUTE, INPUT
+from scalescope.results.traces.rank_trace import DATA, HOST, QUEUED, TracedStep, read_rank
+from tests.unit.analysis.made_traces import (
     BACKWARD_OPERATION,
     GLOO,
     Event,
