@@ -107,7 +107,7 @@ FUNCTIONS = {
     ("experiment/expand.py", "_card_name"): NAME,
     ("experiment/expand.py", "_trial"): USER_SYNTAX,
     ("experiment/record.py", "_inline"): OTHER_PROGRAM,
-    ("hardware/published.py", "_rows"): OTHER_PROGRAM,
+    ("hardware/tables.py", "table"): OTHER_PROGRAM,
     ("launch/local/processes.py", "_read"): PROTOCOL,
     ("launch/local/processes.py", "is_stopped"): OTHER_PROGRAM,
     ("launch/probing.py", "machine_from_probe"): NAME,

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from scalescope.catalog.workloads.mlp import Mlp
 from scalescope.diagnose.diagnosis import diagnose
@@ -10,6 +11,7 @@ from scalescope.experiment.ablations import at_per_rank_batch, single_rank_basel
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
+from tests.unit.analysis.comm.made_topologies import environment_of, over_pcie
 from tests.unit.analysis.made_results import make_result, make_trial
 
 # Published step times of two V100 over PCIe: MLP 4096 → 3 × 4096 → 2048, buckets of 50 MB, 256 samples a GPU.
@@ -24,12 +26,15 @@ def on_gpus(**settings: object) -> Trial:
 def result(trial: Trial, step_s: float, gradient_bytes: int, buckets: tuple[int, ...]) -> Result:
     made = make_result(trial, [[step_s] * 10 for _ in range(trial.world_size)])
     counters = {"gradient_bytes": gradient_bytes, "bucket_bytes": ",".join(map(str, buckets))}
-    ranks = [dataclasses.replace(rank, counters={**rank.counters, **counters}) for rank in made.ranks]
+    ranks = [
+        dataclasses.replace(rank, device=f"cuda:{rank.rank}", counters={**rank.counters, **counters})
+        for rank in made.ranks
+    ]
     return dataclasses.replace(made, ranks=ranks)
 
 
-def diagnosed(*results: Result) -> Diagnosis:
-    return diagnose(Run(path=Path("published"), environment={}, results=results, warnings=()))
+def diagnosed(*results: Result, environment: dict[str, Any] | None = None) -> Diagnosis:
+    return diagnose(Run(path=Path("published"), environment=environment or {}, results=results, warnings=()))
 
 
 def v100_buckets() -> tuple[int, ...]:
@@ -52,10 +57,12 @@ def test_two_v100_over_pcie_are_bound_by_bandwidth_far_below_pcie_and_not_by_lat
         for finding in diagnosed(
             result(single_rank_baseline(two), V100_ONE_S, sum(buckets), buckets),
             result(two, V100_TWO_S, sum(buckets), buckets),
+            environment=environment_of({"here": over_pcie()}),
         ).findings
     }
     bandwidth = by_rule["communication-bound by bandwidth"]
-    assert "PCIe 3 ×16" in bandwidth.claim and "at most" in bandwidth.claim
+    assert "58% of what PCIe 3 ×16 should carry" in bandwidth.claim and "at most" in bandwidth.claim
+    assert "network slower than its hardware" not in by_rule
     rate = next(item.value for item in bandwidth.evidence if item.name == "bus bandwidth")
     assert isinstance(rate, float) and 6e9 < rate < 8e9  # a little over half of 12 GB/s
     assert "communication-bound by latency" not in by_rule

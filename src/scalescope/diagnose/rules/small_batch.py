@@ -5,10 +5,12 @@ from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.network import ENOUGH_WORK, has_enough_work, is_bound_by_network
+from scalescope.diagnose.rules.exposed_latency import rule as latency_decides
 from scalescope.diagnose.rules.small_buckets import rule as buckets_are_small
 from scalescope.diagnose.rules.small_model import rule as model_is_small
 
 RULE = "too little work for every exchange"
+_MORE_EXACT = (model_is_small, buckets_are_small, latency_decides)
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
@@ -20,7 +22,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         or has_enough_work(facts)
         or is_bound_by_network(facts)
         or not facts.transfer_explains_wait
-        or any(isinstance(other(facts), Finding) for other in (model_is_small, buckets_are_small))
+        or any(isinstance(cause(facts), Finding) for cause in _MORE_EXACT)
     ):
         return None
     wanted_s = ENOUGH_WORK * exchange_s
