@@ -87,6 +87,9 @@ FILES = {
 FUNCTIONS = {
     ("analysis/collectives.py", "collective_rows"): KEY,
     ("analysis/collectives.py", "_row"): KEY,
+    ("analysis/comm/expected.py", "nvlinks_of"): OTHER_PROGRAM,
+    ("analysis/comm/sites.py", "_bare_uuid"): OTHER_PROGRAM,
+    ("analysis/comm/sites.py", "_device_number"): OTHER_PROGRAM,
     ("analysis/comm/pairs.py", "pair_rows"): KEY,
     ("analysis/comm/pairs.py", "_has_pairs"): KEY,
     ("analysis/memory/forecast.py", "forecast_points"): KEY,

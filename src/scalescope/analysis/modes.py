@@ -9,7 +9,7 @@ _LEAST_TIMES = 20
 _LEAST_SHARE = 0.15  # of the times in each group: fewer are outliers
 _LEAST_RATIO = 2.0  # of the medians of the two
 # Of the variance of logs that lies between the groups. The best split of a normal distribution explains
-# 2/π = 64 %, that of a uniform one 75 %.
+# 64 % (2 over pi), that of a uniform one 75 %.
 _LEAST_EXPLAINED = 0.85
 
 

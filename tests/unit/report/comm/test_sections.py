@@ -21,7 +21,13 @@ from scalescope.report.comm.sections import (
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.topology import Topology
-from tests.unit.analysis.comm.made_topologies import A100, environment_of, gpu_sites, paths_between
+from tests.unit.analysis.comm.made_topologies import (
+    A100,
+    environment_of,
+    gpu_sites,
+    paths_between,
+    two_sockets_of_pairs,
+)
 
 from ..made_rows import make_row
 
@@ -267,6 +273,17 @@ def test_the_bad_link_is_named(slow: dict[str, float], line: str) -> None:
     assert section.table is not None
     assert section.table.rows[0] == ("0 ↔ 1", "100 MB/s")
     assert len(section.table.rows) == 6
+
+
+def test_pairs_are_shown_with_their_paths_and_compared_within_a_kind() -> None:
+    rates = {pair: 2e9 if pair in ("0-1", "2-3") else 1e8 for pair in ALIKE}
+    run = make_run(*pairs_of(rates), gpu="NVIDIA H100 NVL")
+    run = dataclasses.replace(run, environment=environment_of({"here": two_sockets_of_pairs()}))
+    (section,) = communication_sections(run)
+    assert section.lines == ("No pair is slower than the others with the same kind of path.",)
+    assert section.table is not None and section.table.columns == ("ranks", "path", "per direction")
+    assert section.table.rows[:2] == (("0 ↔ 1", "NV12", "2.00 GB/s"), ("0 ↔ 2", "SYS", "100 MB/s"))
+    assert [entry["path"] for entry in pairs_json(run)][:2] == ["NV12", "SYS"]
 
 
 def between_nodes(slow: dict[str, float]) -> Run:
