@@ -8,9 +8,9 @@ from typing import Any
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.comm.expected import Expectable, expected_busbw
+from scalescope.analysis.comm.link_ends import link_ends
 from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
-from scalescope.analysis.comm.sites import rank_sites
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.other_load import load_of
@@ -360,7 +360,7 @@ def _expected(run: Run, trial: Trial) -> Expectable | None:
         if result.trial_id == trial.trial_id and result.status == "ok":
             shrinks = 2 if trial.comm_hook != "none" else 1
             sizes = [size // shrinks for size in _buckets(run.results, trial) or ()]
-            return expected_busbw(trial, rank_sites(run.environment, result.ranks), sizes)
+            return expected_busbw(trial, link_ends(run.environment, result.ranks), sizes)
     return None
 
 

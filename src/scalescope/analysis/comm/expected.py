@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.comm.sites import RankSite
+from scalescope.analysis.comm.link_ends import LinkEnd
 from scalescope.catalog.link import rates_of
 from scalescope.experiment.trial import Trial
 from scalescope.hardware.links import network_share, nvlink_rate, pcie_lane_rate
@@ -47,7 +47,7 @@ Expectable = Expected | UnknownRate
 LOOPBACK = UnknownRate(missing="what gloo reaches inside this host", is_loopback=True)
 
 
-def expected_busbw(trial: Trial, sites: Sequence[RankSite], sizes: Sequence[int] = ()) -> Expectable:
+def expected_busbw(trial: Trial, ends: Sequence[LinkEnd], sizes: Sequence[int] = ()) -> Expectable:
     """What the ranks of a trial should reach: by the emulated link, a published curve, or their links.
 
     A published curve knows what messages of these sizes reach; links are known for large ones only.
@@ -55,18 +55,18 @@ def expected_busbw(trial: Trial, sites: Sequence[RankSite], sizes: Sequence[int]
     if trial.link is not None:
         slowest = min(rates_of(trial.link, trial.world_size)) / 8
         return Expected(bytes_per_s=slowest, path=f"the link of {trial.link}", source="the emulated link")
-    hosts = list(dict.fromkeys(site.host for site in sites))
+    hosts = list(dict.fromkeys(end.host for end in ends))
     if not hosts:
         return UnknownRate(missing="which hosts the ranks ran on")
     if not trial.on_gpu:
-        return LOOPBACK if len(hosts) == 1 else _slowest([_by_gloo(sites, host) for host in hosts])
+        return LOOPBACK if len(hosts) == 1 else _slowest([_by_gloo(ends, host) for host in hosts])
     if trial.split_gpu or trial.oversubscribe:
         return UnknownRate(missing="what ranks on one GPU reach")
-    names = {site.gpu_name for site in sites}
-    published = curve_for(names.pop(), len(sites), len(hosts)) if len(names) == 1 else None
+    names = {end.gpu_name for end in ends}
+    published = curve_for(names.pop(), len(ends), len(hosts)) if len(names) == 1 else None
     if published is not None:
         return _on_curve(published, sizes)
-    by_host = [[site for site in sites if site.host == host] for host in hosts]
+    by_host = [[end for end in ends if end.host == host] for host in hosts]
     parts = [_inside(members) for members in by_host if len(members) > 1]
     return _slowest([*parts, *([_between(members) for members in by_host] if len(hosts) > 1 else ())])
 
@@ -98,11 +98,11 @@ def system_name(published: PublishedCurve) -> str:
     return f"{published.gpus}×{published.gpu}{where}"
 
 
-def _inside(sites: Sequence[RankSite]) -> Expectable:
+def _inside(ends: Sequence[LinkEnd]) -> Expectable:
     """Several GPUs of one host: NVLink between all of them, or else their PCIe."""
-    topology, gpus = sites[0].topology, [site.gpu for site in sites if site.gpu is not None]
-    if topology is None or len(gpus) < len(sites):
-        return UnknownRate(missing=f"the paths between the GPUs of {sites[0].host}")
+    topology, gpus = ends[0].topology, [end.gpu for end in ends if end.gpu is not None]
+    if topology is None or len(gpus) < len(ends):
+        return UnknownRate(missing=f"the paths between the GPUs of {ends[0].host}")
     links = {gpu.index: _nvlinks_to(gpu, gpus, topology) for gpu in gpus}
     if all(None not in counts for counts in links.values()):
         return _slowest([_by_nvlink(gpu, [count or 0 for count in links[gpu.index]]) for gpu in gpus])
@@ -111,9 +111,9 @@ def _inside(sites: Sequence[RankSite]) -> Expectable:
         return UnknownRate(missing="the rings that NCCL builds, because NVLink connects some pairs only")
     paths = {topology.path_between(low.index, high.index) for low in gpus for high in gpus if low is not high}
     if None in paths:
-        return UnknownRate(missing=f"the paths between the GPUs of {sites[0].host}")
+        return UnknownRate(missing=f"the paths between the GPUs of {ends[0].host}")
     if "SYS" in paths:
-        return UnknownRate(missing=f"what the sockets of {sites[0].host} carry between each other")
+        return UnknownRate(missing=f"what the sockets of {ends[0].host} carry between each other")
     return _slowest([_by_pcie(gpu) for gpu in gpus])
 
 
@@ -153,17 +153,17 @@ def _by_pcie(gpu: GpuSite) -> Expectable:
     )
 
 
-def _between(sites: Sequence[RankSite]) -> Expectable:
+def _between(ends: Sequence[LinkEnd]) -> Expectable:
     """A host's way to others: all its cards, but no more than the PCIe of the GPUs that use them."""
-    host, topology = sites[0].host, sites[0].topology
+    host, topology = ends[0].host, ends[0].topology
     cards = _cards(topology)
     if not cards:
         return UnknownRate(missing=f"the rate of the network cards of {host}")
     share, source = network_share()
     network = Expected(bytes_per_s=share * sum(map(_rate, cards)), path=_cards_text(cards), source=source)
-    buses = [_by_pcie(site.gpu) for site in sites if site.gpu is not None]
+    buses = [_by_pcie(end.gpu) for end in ends if end.gpu is not None]
     known = [bus for bus in buses if isinstance(bus, Expected)]
-    if len(known) < len(sites):
+    if len(known) < len(ends):
         return UnknownRate(missing=f"the PCIe generation and width of the GPUs of {host}")
     total = sum(bus.bytes_per_s for bus in known)
     if total >= network.bytes_per_s:
@@ -171,9 +171,9 @@ def _between(sites: Sequence[RankSite]) -> Expectable:
     return Expected(bytes_per_s=total, path=f"{known[0].path} of {len(known)} GPUs", source=known[0].source)
 
 
-def _by_gloo(sites: Sequence[RankSite], host: str) -> Expectable:
+def _by_gloo(ends: Sequence[LinkEnd], host: str) -> Expectable:
     """A host's only network card, where it is slow enough for TCP to fill it."""
-    cards = _cards(next(site.topology for site in sites if site.host == host))
+    cards = _cards(next(end.topology for end in ends if end.host == host))
     if len(cards) != 1:
         return UnknownRate(missing=f"which network card of {host} gloo uses, and its rate")
     if _rate(cards[0]) > _MOST_BY_GLOO:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scalescope.analysis.comm.sites import path_class, rank_sites
+from scalescope.analysis.comm.link_ends import link_ends, path_class
 from scalescope.results.result import Result, undisturbed
 
 End = TypeVar("End", bound=int | str)  # a rank or a node
@@ -85,8 +85,8 @@ def pair_rows(results: Iterable[Result], environment: Mapping[str, Any] | None =
 def _paths(result: Result, environment: Mapping[str, Any]) -> dict[EndPair[int], str | None]:
     """The class of path between every two ranks of a launch."""
     ranks = [record.rank for record in result.ranks]
-    sites = dict(zip(ranks, rank_sites(environment, result.ranks), strict=True))
-    return {(low, high): path_class(sites[low], sites[high]) for low in sites for high in sites if low < high}
+    ends = dict(zip(ranks, link_ends(environment, result.ranks), strict=True))
+    return {(low, high): path_class(ends[low], ends[high]) for low in ends for high in ends if low < high}
 
 
 def _has_pairs(result: Result) -> bool:

@@ -7,8 +7,8 @@ from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.comm.curve import Curve, alpha_beta, fit, with_root
 from scalescope.analysis.comm.expectation import expectation_of
 from scalescope.analysis.comm.expected import UnknownRate, expected_busbw
+from scalescope.analysis.comm.link_ends import link_ends
 from scalescope.analysis.comm.nccl_log import nccl_choices
-from scalescope.analysis.comm.sites import rank_sites
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.experiment.trial import Trial
@@ -156,10 +156,10 @@ def _against_expectation(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str
     best = max(compared, key=lambda row: row.busbw_bytes_per_s)
     result = next(result for result in run.results if result.trial_id == best.trial_id)
     trial = result.trial
-    sites = rank_sites(run.environment, result.ranks)
-    names = {site.gpu_name for site in sites}
+    ends = link_ends(run.environment, result.ranks)
+    names = {end.gpu_name for end in ends}
     gpu = names.pop() if len(names) == 1 and trial.split_gpu is None and trial.on_gpu else None
-    by_links = expected_busbw(trial, sites, [best.size_bytes])
+    by_links = expected_busbw(trial, ends, [best.size_bytes])
     expectation = expectation_of(best, gpu, best.link, by_links)
     if expectation is None:
         if not trial.on_gpu or trial.split_gpu is not None:

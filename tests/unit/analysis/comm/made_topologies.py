@@ -3,7 +3,7 @@
 from itertools import combinations
 from typing import Any
 
-from scalescope.analysis.comm.sites import RankSite, rank_sites
+from scalescope.analysis.comm.link_ends import LinkEnd, link_ends
 from scalescope.results.result import RankRecord
 from scalescope.results.topology import GpuSite, NicSite, Topology
 
@@ -104,11 +104,11 @@ def records(hosts: str, *, device: str = "cuda") -> list[RankRecord]:
     ]
 
 
-def sites_on(
+def ends_on(
     topologies: dict[str, Topology | None],
     hosts: str,
     *,
     device: str = "cuda",
     visible: tuple[int, ...] | None = None,
-) -> tuple[RankSite, ...]:
-    return rank_sites(environment_of(topologies, visible), records(hosts, device=device))
+) -> tuple[LinkEnd, ...]:
+    return link_ends(environment_of(topologies, visible), records(hosts, device=device))

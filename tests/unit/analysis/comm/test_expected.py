@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.comm.expected import Expected, UnknownRate, expected_busbw
-from scalescope.analysis.comm.sites import RankSite
+from scalescope.analysis.comm.link_ends import LinkEnd
 from scalescope.experiment.trial import Trial
 from scalescope.hardware.links import gpu_model, nvlink_rate, pcie_lane_rate
 from scalescope.hardware.published import curve_for
@@ -16,10 +16,10 @@ from scalescope.results.topology import NicSite, Topology
 from .made_topologies import (
     A100,
     dgx_h100,
+    ends_on,
     gpu_sites,
     over_pcie,
     paths_between,
-    sites_on,
     two_sockets_of_pairs,
 )
 
@@ -28,24 +28,24 @@ def trial(ranks: int, device: str = "cuda", **settings: Any) -> Trial:
     return Trial(settings={"world_size": ranks, "device": device, **settings})
 
 
-def expected(sites: tuple[RankSite, ...], **settings: Any) -> Expected:
+def expected(sites: tuple[LinkEnd, ...], **settings: Any) -> Expected:
     outcome = expected_busbw(trial(len(sites), **settings), sites)
     assert isinstance(outcome, Expected), outcome
     return outcome
 
 
-def missing(sites: tuple[RankSite, ...], **settings: Any) -> str:
+def missing(sites: tuple[LinkEnd, ...], **settings: Any) -> str:
     outcome = expected_busbw(trial(len(sites), **settings), sites)
     assert isinstance(outcome, UnknownRate), outcome
     return outcome.missing
 
 
 def test_behind_a_switch_every_gpu_has_all_its_links() -> None:
-    four = expected(sites_on({"a": dgx_h100()}, "aaaa"))
+    four = expected(ends_on({"a": dgx_h100()}, "aaaa"))
     assert four.bytes_per_s == pytest.approx(18 * 20.6e9)
     assert four.path == "18 NVLink 4 links per GPU"
     assert "whitepaper" in four.source and "topo.h" in four.source
-    two = expected(sites_on({"a": dgx_h100()}, "aa"))
+    two = expected(ends_on({"a": dgx_h100()}, "aa"))
     assert two.bytes_per_s == four.bytes_per_s
 
 
@@ -53,8 +53,8 @@ def test_without_a_switch_only_links_to_other_ranks_count() -> None:
     mesh = Topology(
         gpus=gpu_sites(4, A100, nvlink_version=3, nvlink_count=12), gpu_paths=paths_between(4, "NV4")
     )
-    assert expected(sites_on({"a": mesh}, "aaaa")).bytes_per_s == pytest.approx(12 * 20e9)
-    assert expected(sites_on({"a": mesh}, "aa")).bytes_per_s == pytest.approx(4 * 20e9)
+    assert expected(ends_on({"a": mesh}, "aaaa")).bytes_per_s == pytest.approx(12 * 20e9)
+    assert expected(ends_on({"a": mesh}, "aa")).bytes_per_s == pytest.approx(4 * 20e9)
 
 
 def test_graphics_cards_have_slower_links_of_the_same_version() -> None:
@@ -62,13 +62,13 @@ def test_graphics_cards_have_slower_links_of_the_same_version() -> None:
         gpus=gpu_sites(2, "NVIDIA RTX A6000", nvlink_version=3, nvlink_count=4),
         gpu_paths=paths_between(2, "NV4"),
     )
-    assert expected(sites_on({"a": bridged}, "aa")).bytes_per_s == pytest.approx(4 * 12e9)
+    assert expected(ends_on({"a": bridged}, "aa")).bytes_per_s == pytest.approx(4 * 12e9)
 
 
 def test_gpus_without_nvlink_have_their_pcie() -> None:
-    outcome = expected(sites_on({"a": over_pcie()}, "aa"))
+    outcome = expected(ends_on({"a": over_pcie()}, "aa"))
     assert (outcome.bytes_per_s, outcome.path) == (pytest.approx(12e9), "PCIe 3 ×16")
-    assert expected(sites_on({"a": over_pcie(generation=5)}, "aa")).bytes_per_s == pytest.approx(48e9)
+    assert expected(ends_on({"a": over_pcie(generation=5)}, "aa")).bytes_per_s == pytest.approx(48e9)
 
 
 def test_the_slowest_gpu_decides() -> None:
@@ -76,7 +76,7 @@ def test_the_slowest_gpu_decides() -> None:
     mixed = dataclasses.replace(
         over_pcie(2, generation=4), gpus=(good, dataclasses.replace(bad, pcie_width=4))
     )
-    assert expected(sites_on({"a": mixed}, "aa")).path == "PCIe 4 ×4"
+    assert expected(ends_on({"a": mixed}, "aa")).path == "PCIe 4 ×4"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_slowest_gpu_decides() -> None:
     ],
 )
 def test_what_is_not_known_is_named(topology: Topology | None, hosts: str, what: str) -> None:
-    assert missing(sites_on({"a": topology}, hosts)) == what
+    assert missing(ends_on({"a": topology}, hosts)) == what
 
 
 def test_a_mesh_in_which_some_pairs_have_no_link_is_unknown() -> None:
@@ -102,40 +102,40 @@ def test_a_mesh_in_which_some_pairs_have_no_link_is_unknown() -> None:
     volta = Topology(
         gpus=gpu_sites(8, "Tesla V100-SXM2-16GB", nvlink_version=2, nvlink_count=6), gpu_paths=cube
     )
-    assert "rings" in missing(sites_on({"a": volta}, "aaaaaaaa"))
-    assert expected(sites_on({"a": volta}, "aaaa", visible=(0, 1, 2, 3))).path.startswith("4 NVLink 2")
+    assert "rings" in missing(ends_on({"a": volta}, "aaaaaaaa"))
+    assert expected(ends_on({"a": volta}, "aaaa", visible=(0, 1, 2, 3))).path.startswith("4 NVLink 2")
 
 
 def test_the_two_gpus_of_a_bridge_have_nvlink() -> None:
-    assert expected(sites_on({"a": two_sockets_of_pairs()}, "aa")).path == "12 NVLink 4 links per GPU"
+    assert expected(ends_on({"a": two_sockets_of_pairs()}, "aa")).path == "12 NVLink 4 links per GPU"
 
 
 def test_gpus_are_found_though_torch_counts_them_in_another_order() -> None:
     pairs = two_sockets_of_pairs()
-    assert expected(sites_on({"a": pairs}, "aa", visible=(2, 3))).path == "12 NVLink 4 links per GPU"
-    assert "sockets" in missing(sites_on({"a": pairs}, "aa", visible=(1, 2)))
+    assert expected(ends_on({"a": pairs}, "aa", visible=(2, 3))).path == "12 NVLink 4 links per GPU"
+    assert "sockets" in missing(ends_on({"a": pairs}, "aa", visible=(1, 2)))
 
 
 def test_between_nodes_cards_that_are_up_carry_together_what_pcie_allows() -> None:
     """A card that is down and the one for administration do not count."""
-    eight = expected(sites_on({"a": dgx_h100(), "b": dgx_h100()}, "aaaabbbb"))
+    eight = expected(ends_on({"a": dgx_h100(), "b": dgx_h100()}, "aaaabbbb"))
     assert eight.bytes_per_s == pytest.approx(4 * 48e9)  # PCIe of four GPUs, below eight cards
     assert eight.path == "PCIe 5 ×16 of 4 GPUs"
-    fewer = expected(sites_on({"a": dgx_h100(2), "b": dgx_h100(2)}, "aaaabbbb"))
+    fewer = expected(ends_on({"a": dgx_h100(2), "b": dgx_h100(2)}, "aaaabbbb"))
     assert fewer.bytes_per_s == pytest.approx(0.96 * 100e9)
     assert fewer.path == "a network of 800 Gbit/s per host (2 cards)"
 
 
 def test_the_slowest_host_decides_and_an_unknown_one_leaves_all_unknown() -> None:
-    slow = expected(sites_on({"a": dgx_h100(2), "b": dgx_h100(1)}, "aabb"))
+    slow = expected(ends_on({"a": dgx_h100(2), "b": dgx_h100(1)}, "aabb"))
     assert slow.path == "a network of 400 Gbit/s per host (1 card)"
-    assert missing(sites_on({"a": dgx_h100(), "b": None}, "aabb")) == "the paths between the GPUs of b"
+    assert missing(ends_on({"a": dgx_h100(), "b": None}, "aabb")) == "the paths between the GPUs of b"
     unlinked = dataclasses.replace(dgx_h100(), nics=())
-    assert "network cards of b" in missing(sites_on({"a": dgx_h100(), "b": unlinked}, "aabb"))
+    assert "network cards of b" in missing(ends_on({"a": dgx_h100(), "b": unlinked}, "aabb"))
 
 
 def test_a_published_curve_of_the_same_system_comes_first_and_knows_sizes() -> None:
-    sites = sites_on({"a": dgx_h100(), "b": dgx_h100()}, "a" * 8 + "b" * 8)
+    sites = ends_on({"a": dgx_h100(), "b": dgx_h100()}, "a" * 8 + "b" * 8)
     published = curve_for("NVIDIA H100 80GB HBM3", 16, 2)
     assert published is not None
     size, _, busbw = published.points[20]
@@ -147,12 +147,12 @@ def test_a_published_curve_of_the_same_system_comes_first_and_knows_sizes() -> N
 
 
 def test_an_emulated_link_is_known_exactly() -> None:
-    outcome = expected(sites_on({"a": None}, "aa", device="cpu"), device="cpu", link="0:1gbit,1:100mbit")
+    outcome = expected(ends_on({"a": None}, "aa", device="cpu"), device="cpu", link="0:1gbit,1:100mbit")
     assert (outcome.bytes_per_s, outcome.source) == (12.5e6, "the emulated link")
 
 
 def test_nobody_publishes_what_gloo_reaches_inside_a_host() -> None:
-    outcome = expected_busbw(trial(2, "cpu"), sites_on({"a": None}, "aa", device="cpu"))
+    outcome = expected_busbw(trial(2, "cpu"), ends_on({"a": None}, "aa", device="cpu"))
     assert isinstance(outcome, UnknownRate) and outcome.is_loopback
 
 
@@ -166,8 +166,8 @@ def ethernet(*rates: float | None) -> Topology:
 
 
 def test_gloo_fills_one_slow_card_and_nothing_is_known_of_faster_ones() -> None:
-    def between(topology: Topology) -> tuple[RankSite, ...]:
-        return sites_on({"a": topology, "b": topology}, "ab", device="cpu")
+    def between(topology: Topology) -> tuple[LinkEnd, ...]:
+        return ends_on({"a": topology, "b": topology}, "ab", device="cpu")
 
     assert expected(between(ethernet(1.25e9, None)), device="cpu").bytes_per_s == pytest.approx(1.2e9)
     assert "10 Gbit/s" in missing(between(ethernet(12.5e9)), device="cpu")
@@ -176,7 +176,7 @@ def test_gloo_fills_one_slow_card_and_nothing_is_known_of_faster_ones() -> None:
 
 @pytest.mark.parametrize("shared", [{"split_gpu": 2}, {"oversubscribe": True}])
 def test_ranks_on_one_gpu_have_no_published_rate(shared: dict[str, Any]) -> None:
-    assert missing(sites_on({"a": dgx_h100()}, "aa"), **shared) == "what ranks on one GPU reach"
+    assert missing(ends_on({"a": dgx_h100()}, "aa"), **shared) == "what ranks on one GPU reach"
 
 
 @pytest.mark.parametrize(

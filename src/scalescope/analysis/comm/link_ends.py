@@ -1,4 +1,4 @@
-"""Sites of ranks: which GPU of which host each rank has, and what connects two of them."""
+"""Ends of links: which GPU of which host each rank has, and what connects two of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ SAME_RAIL, OTHER_RAIL = "rail", "across rails"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSite:
+class LinkEnd:
     """A rank's host and GPU; what was not recorded is None."""
 
     host: str
@@ -33,26 +33,27 @@ class RankSite:
         return min(near, key=lambda card: _NEAREST_FIRST.index(paths[card] or ""), default=None)
 
 
-def rank_sites(environment: Mapping[str, Any], records: Sequence[RankRecord]) -> tuple[RankSite, ...]:
-    """The site of every rank of a launch, by what environment.json says of its hosts."""
+def link_ends(environment: Mapping[str, Any], records: Sequence[RankRecord]) -> tuple[LinkEnd, ...]:
+    """The end of every rank of a launch, by what environment.json says of its hosts."""
     topologies, gpus = _topologies(environment), _gpus(environment)
-    sites = []
+    ends = []
     for record in records:
         neighbours = [other for other in records if other.host == record.host]
         known = _recorded_gpu(record, neighbours, gpus.get(record.host, []))
         topology = topologies.get(record.host)
-        sites.append(
-            RankSite(
+        site = _gpu_site(known, topology)
+        ends.append(
+            LinkEnd(
                 host=record.host,
-                gpu=_gpu_site(known, topology),
-                gpu_name=known.get("name"),
+                gpu=site,
+                gpu_name=known.get("name") or (None if site is None else site.name),
                 topology=topology,
             )
         )
-    return tuple(sites)
+    return tuple(ends)
 
 
-def path_class(low: RankSite, high: RankSite) -> str | None:
+def path_class(low: LinkEnd, high: LinkEnd) -> str | None:
     """The class of path between two ranks, within which rates can be compared; None is unknown.
 
     NVLinks differ by their number; PCIe switches, one NUMA node and the way between sockets differ from
@@ -85,10 +86,13 @@ def _gpus(environment: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 def _recorded_gpu(
     record: RankRecord, neighbours: Sequence[RankRecord], gpus: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """A rank's GPU among those of its host; empty where it cannot be told.
+    """A rank's GPU among those of its host, as the rank recorded it, or else by its number.
 
-    SLURM may show every rank only its own GPU, as number 0; they are then listed in the order of ranks.
+    Empty where it is not known. SLURM may show every rank only its own GPU, as number 0; they are then listed
+    in the order of ranks.
     """
+    if uuid := _bare_uuid(record.counters.get("gpu_uuid")):
+        return next((gpu for gpu in gpus if _bare_uuid(gpu.get("uuid")) == uuid), {"uuid": uuid})
     numbers = [_device_number(other) for other in neighbours]
     number = _device_number(record)
     if number is None:
