@@ -6,14 +6,23 @@ The page explains terms with it, and docs/glossary.md is written from it.
 from dataclasses import dataclass
 
 from scalescope.analysis.scaling.waterfall import (
+    BUBBLE,
     COMMUNICATION,
     CONTENTION,
+    COPIES,
+    EXCHANGE,
+    IDLE_HOST,
+    IDLE_INPUT,
+    IDLE_QUEUED,
+    IMBALANCE,
     INPUT,
+    MICROBATCHES,
     NOT_SIGNIFICANT,
     RANDOM_SKEW,
     SLOWED_COMPUTE,
     SMALLER_BATCH,
     STRAGGLERS,
+    WAITING,
     WRAPPER,
 )
 
@@ -154,6 +163,53 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         meaning="Compute that takes longer because communication uses the same cores, memory or GPU at "
         "the same time.",
         measured="What communication adds to a step beyond the part that recorded steps show as exposed.",
+    ),
+    GlossaryTerm(
+        name=WAITING,
+        meaning="Time in which ranks wait at an exchange for ranks that arrive later and compute nothing.",
+        measured="In recorded steps, what a rank's exchange lasts longer than the shortest over ranks.",
+    ),
+    GlossaryTerm(
+        name=COPIES,
+        meaning="Copies between host and GPU during which nothing else runs.",
+        measured="Recorded steps of N ranks minus those of one rank.",
+    ),
+    GlossaryTerm(
+        name=IDLE_HOST,
+        meaning="The device has nothing to do because the host has not started the next work yet.",
+        measured="Recorded steps of N ranks minus those of one rank.",
+    ),
+    GlossaryTerm(
+        name=IDLE_INPUT,
+        meaning="The device has nothing to do because the next samples are not there yet.",
+        measured="Recorded steps of N ranks minus those of one rank.",
+    ),
+    GlossaryTerm(
+        name=IDLE_QUEUED,
+        meaning="Work was started but waits for work on another stream.",
+        measured="Recorded steps of N ranks minus those of one rank.",
+    ),
+    GlossaryTerm(
+        name=MICROBATCHES,
+        meaning="Speed lost because a pipeline computes small parts of a batch, which uses the device less "
+        "well.",
+        measured="Compute of all stages together minus that of one rank, in recorded steps, per rank.",
+    ),
+    GlossaryTerm(
+        name=IMBALANCE,
+        meaning="Speed lost because the slowest stage of a pipeline sets the pace of all.",
+        measured="Compute of the slowest stage minus the mean over stages, in recorded steps.",
+    ),
+    GlossaryTerm(
+        name=BUBBLE,
+        meaning="Speed lost while a pipeline of N stages fills and empties: some stages have no microbatch.",
+        measured="(N − 1) ÷ microbatches × compute of the slowest stage.",
+    ),
+    GlossaryTerm(
+        name=EXCHANGE,
+        meaning="What a pipeline's step takes beyond compute and bubble: sending between stages, and idle "
+        "time around it.",
+        measured="Step time minus the terms above.",
     ),
     GlossaryTerm(
         name=INPUT,

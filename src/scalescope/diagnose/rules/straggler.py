@@ -10,8 +10,8 @@ _BEHIND = 0.05  # of a step
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, culprit = facts.lost(STRAGGLERS), facts.culprit
-    if not lost or culprit is None or culprit.time_s < _BEHIND * facts.step_s:
+    lost, culprit = facts.culprit_lost, facts.culprit
+    if culprit is None or culprit.time_s < _BEHIND * facts.step_s:
         return None
     return Finding(
         rule=RULE,

@@ -58,7 +58,8 @@ def scaling_so_far(run: Run) -> str | None:
 
 _LAUNCHES_FOR_A_CLAIM = 5
 _SERIAL = "serial fraction"
-_COMM_MS = "communication (ms)"
+_COMM_SHARE = "comm share"
+_COMM_MS = "comm (ms)"
 _INTERVAL = "95 % interval"
 _UNSURE = "~"
 _UNSURE_NOTE = "~ marks figures that need more launches (--repeats) to be sure; -v shows their intervals."
@@ -172,7 +173,7 @@ def _cells(
         "efficiency": _efficiency(row),
         _INTERVAL: _interval(row),
         wrapped: _against_wrapped(row),
-        "communication": _communication_share(row),
+        _COMM_SHARE: _communication_share(row),
         _COMM_MS: _communication_ms(row),
         _SERIAL: _serial(row.serial_fraction),
         law: _allowed(row, next_sizes),

@@ -228,8 +228,8 @@ def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
             for term in waterfall.terms
         ],
         "segments": [dataclasses.asdict(segment) for segment in waterfall.segments],
-        "source": waterfall.source,
-        "communication": _split_json(waterfall),
+        "method": waterfall.source,
+        "communication_parts": _split_json(waterfall),
         "unexplained_s": waterfall.unexplained_s,
         "simple_comm_s": waterfall.simple_comm_s.value,
         "slowest_rank": None
