@@ -46,7 +46,10 @@ ADDED_SINCE = ("segments", "significance", "rows_of_one_run", "method", "communi
 # Terms are defined otherwise since then (decision 12); what was measured is the same.
 DEFINED_ANEW = ("terms", "lost", "slowest_rank", "exposed_comm_s", "ci95_exposed_comm_s")
 # Times of collectives are means since then (decision 21), and what is known of their distribution was added.
-MEANS_SINCE = ("transfer_s", "wait_s", "points", "fits", "p5_s", "two_modes")
+MEANS_SINCE = (
+    *("transfer_s", "wait_s", "points", "fits", "base_busbw_bytes_per_s", "new_busbw_bytes_per_s"),
+    *("p5_s", "two_modes"),
+)
 LEFT_OUT = ("settings", "schema_version", "advice", "base", "new", *ADDED_SINCE, *DEFINED_ANEW, *MEANS_SINCE)
 ABLATIONS = {  # what was stored: without_communication, with_preloaded_input
     "none": (False, False),
