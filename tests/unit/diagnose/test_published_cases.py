@@ -11,7 +11,7 @@ from scalescope.experiment.ablations import at_per_rank_batch, single_rank_basel
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from tests.unit.analysis.comm.made_topologies import environment_of, over_pcie
+from tests.unit.analysis.comm.made_topologies import dgx_h100, environment_of, over_pcie
 from tests.unit.analysis.made_results import make_result, make_trial
 
 # Published step times of two V100 over PCIe: MLP 4096 → 3 × 4096 → 2048, buckets of 50 MB, 256 samples a GPU.
@@ -81,3 +81,37 @@ def test_ag_news_on_four_ranks_is_dominated_by_communication() -> None:
     assert findings[0].rule.startswith("communication-bound")
     negative = next(finding for finding in findings if finding.rule == "negative scaling")
     assert "4 ranks are slower than one (0.46×)" in negative.claim
+
+
+def on_two_nodes(step_s: float, environment: dict[str, Any]) -> Diagnosis:
+    """Four H100 on two nodes send 400 MB in 10 ms of compute and what the network takes."""
+    four = on_gpus(world_size=4, batch_size=64)
+    buckets = (100_000_000,) * 4
+    spread = result(four, step_s, sum(buckets), buckets)
+    ranks = [
+        dataclasses.replace(rank, host="ab"[rank.rank // 2], device=f"cuda:{rank.rank % 2}")
+        for rank in spread.ranks
+    ]
+    return diagnosed(
+        result(single_rank_baseline(four), 0.010, sum(buckets), buckets),
+        dataclasses.replace(spread, ranks=ranks),
+        environment=environment,
+    )
+
+
+def test_two_nodes_far_below_their_cards_have_a_slow_network() -> None:
+    known_links = environment_of({"a": dgx_h100(2), "b": dgx_h100(2)})
+    slow = on_two_nodes(0.110, known_links).findings[0]  # 6 GB/s over 800 Gbit/s
+    assert slow.rule == "network slower than its hardware"
+    assert "2 cards" in slow.claim and "topo.h" in slow.claim
+    usual = on_two_nodes(0.018, known_links)  # 75 GB/s
+    assert "network slower than its hardware" not in {finding.rule for finding in usual.findings}
+
+
+def test_a_node_without_a_topology_leaves_the_network_unjudged() -> None:
+    diagnosis = on_two_nodes(0.110, environment_of({"a": dgx_h100(2), "b": None}))
+    assert "network slower than its hardware" not in {finding.rule for finding in diagnosis.findings}
+    (unknown,) = [
+        outcome for outcome in diagnosis.abstentions if outcome.rule == "network slower than its hardware"
+    ]
+    assert "GPUs of b" in unknown.missing

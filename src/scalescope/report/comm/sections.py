@@ -80,9 +80,7 @@ def _modes_of(rows: tuple[CollectiveRow, ...], run: Run) -> list[str]:
         f"{in_us_or_ms(modes.fast_s)} or {in_us_or_ms(modes.slow_s)} ({percent(modes.slow_share)} of "
         "iterations)."
     )
-    trial = _trial_of(row.trial_id, run)
-    shares_core = not trial.on_gpu and trial.pin_cores != "no" and trial.threads_per_rank == 1
-    return [line, _ONE_CORE] if shares_core else [line]
+    return [line, _ONE_CORE] if _trial_of(row.trial_id, run).gloo_shares_core else [line]
 
 
 def verdict(rows: tuple[CollectiveRow, ...]) -> str:

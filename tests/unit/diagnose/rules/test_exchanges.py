@@ -70,6 +70,14 @@ def test_latency_of_gloo_is_not_held_against_the_network() -> None:
     assert not finding(exposed_latency.rule(exposed(0.02, buckets=(10_000,), latency_s=0.02))).root
 
 
+def test_a_core_that_gloo_shares_with_the_rank_is_remarked() -> None:
+    shared = finding(exposed_latency.rule(exposed(0.02, buckets=(10_000,), latency_s=0.02)))
+    assert "one core for compute and for gloo's thread" in shared.claim
+    for changes in ({"threads_per_rank": 2}, {"pin_cores": "no"}, ON_GPUS):
+        free = exposed(0.02, buckets=(10_000,), latency_s=0.02, changes=changes)
+        assert "gloo" not in finding(exposed_latency.rule(free)).claim
+
+
 def test_latency_of_a_usual_network_is_not_the_root() -> None:
     cause = finding(exposed_latency.rule(exposed(0.02, buckets=(1000,) * 40, latency_s=3e-4)))
     assert not cause.root
