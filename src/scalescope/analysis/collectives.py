@@ -91,8 +91,9 @@ class CollectiveRow:
 
     @property
     def wait_s(self) -> float | None:
+        """The rest of the time: waiting for the rank that comes last."""
         transfer = self.transfer_s
-        return None if transfer is None else max(0.0, statistics.fmean(self.times_s) - transfer)
+        return None if transfer is None else max(0.0, self.time_s - transfer)
 
     @property
     def _is_rooted(self) -> bool:
