@@ -106,7 +106,7 @@ def test_time_transfer_and_wait_are_means_where_times_have_two_modes() -> None:
 
 
 def test_transfer_and_wait_add_up_to_the_time() -> None:
-    """Where ranks take turns in being slow, the slowest of each iteration adds up to more than any rank took."""
+    """Ranks take turns in being slow: the slowest of each iteration add up to more than any rank took."""
     row = only_row(make_result({KEY: [5.0, 1.0]}, {KEY: [1.0, 5.0]}))
     assert (row.time_s, row.transfer_s, row.wait_s) == (3.0, 1.0, 2.0)
 
