@@ -85,6 +85,14 @@ def test_what_cannot_be_left_out_is_read_from_traces() -> None:
     assert row["waterfall"]["unexplained_s"] == pytest.approx(0.0, abs=1e-12)
 
 
+def test_a_pipeline_is_held_against_one_rank_that_nobody_could_ask_for() -> None:
+    rows = measured(CostModel(), world_size=2, batch_size=48, repeats=2, strategy="pipeline")
+    assert [row["world_size"] for row in rows] == [1, 2]
+    assert set(terms_of(rows[-1])) == {
+        "smaller microbatches", "unequal stages", "pipeline bubble", "exchange between stages"
+    }  # fmt: skip
+
+
 def test_without_a_waterfall_nothing_is_measured_for_it() -> None:
     launcher = FakeLauncher(CostModel())
     scale(ask("scale", **WEAK), launcher, RecordingWatcher(), waterfall=False)

@@ -171,7 +171,7 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
     """What a trial on several ranks is compared with."""
     runs_on_one_rank = trial.strategy_card.least_ranks == 1
     companions = []
-    if has_one_rank:
+    if has_one_rank or not runs_on_one_rank:  # who cannot ask for one rank gets plain training on it
         companions += [trial.on_one_rank()] if runs_on_one_rank else []
         companions.append(single_rank_baseline(trial))
     if not waterfall or trial.world_size == 1:
@@ -179,7 +179,7 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
     preloaded = with_preloaded_input(trial)
     silent = without_communication(preloaded)
     companions += [preloaded, *([] if silent is None else [silent]), arrivals_of(preloaded)]
-    if has_one_rank:
+    if companions[0].world_size == 1:
         share = at_per_rank_batch(trial)
         alone = [single_rank_baseline(share), with_preloaded_input(single_rank_baseline(share))]
         alone += [with_preloaded_input(share.on_one_rank())] if runs_on_one_rank else []
