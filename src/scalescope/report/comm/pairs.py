@@ -1,7 +1,7 @@
 """Pairs of ranks and of nodes: their table, the slow ones among them, and the same as data."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scalescope.analysis.comm.pairs import PairRow, node_rates, pair_rows, slow_links
@@ -11,6 +11,7 @@ from scalescope.report.numbers import counted, data_rate
 from scalescope.report.section import Section, Table
 from scalescope.results.run import Run
 
+Rates = dict[tuple[str, str], float]  # by the two ends
 _NO_SLOW_PAIR = "No pair is slower than the others."
 _NO_SLOW_PAIR_OF_A_KIND = "No pair is slower than the others with the same kind of path."
 _ONE_PAIR = "There is only one pair, so there is nothing to compare it with."
@@ -30,21 +31,34 @@ def _pairs_by_trial(run: Run) -> Iterator[tuple[tuple[PairRow, ...], Trial]]:
 
 
 def pairs_verdict(run: Run) -> str | None:
-    """The slowest and the median pair of ranks; None where pairs were not measured."""
+    """The slowest and the median pair of ranks, by class of paths; None where pairs were not measured."""
     pairs = pair_rows(run.results, run.environment)
     if not pairs:
         return None
     across = node_rates(pairs)
-    rates = across or {(str(pair.low), str(pair.high)): pair.bytes_per_s for pair in pairs}
-    (low, high), slowest = min(rates.items(), key=lambda rate: rate[1])
+    rates: Rates = across or {(str(pair.low), str(pair.high)): pair.bytes_per_s for pair in pairs}
     if len(rates) == 1:
+        ((low, high),) = rates
         names = f"{low} and {high}" if across else f"Ranks {low} and {high}"
-        return f"{names} exchange {data_rate(slowest)} in each direction."
-    return (
-        f"{counted(len(rates), 'pair')} of {'nodes' if across else 'ranks'}: median "
-        f"{data_rate(statistics.median(rates.values()))} in each direction, slowest ({low} and {high}) "
-        f"{data_rate(slowest)}."
-    )
+        return f"{names} exchange {data_rate(*rates.values())} in each direction."
+    spread = _spread(rates) if across else _spread_by_path(pairs)
+    return f"{counted(len(rates), 'pair')} of {'nodes' if across else 'ranks'}: {spread}."
+
+
+def _spread_by_path(pairs: Sequence[PairRow]) -> str:
+    """Median and slowest of every class: NVLink beside PCIe would only show that they differ."""
+    classes: dict[str | None, Rates] = {}
+    for pair in pairs:
+        classes.setdefault(pair.path, {})[str(pair.low), str(pair.high)] = pair.bytes_per_s
+    if len(classes) == 1:
+        return _spread(*classes.values())
+    return "; ".join(f"{path or 'unknown path'} {_spread(rates)}" for path, rates in classes.items())
+
+
+def _spread(rates: Rates) -> str:
+    (low, high), slowest = min(rates.items(), key=lambda rate: rate[1])
+    text = f"median {data_rate(statistics.median(rates.values()))} in each direction"
+    return text if len(rates) == 1 else f"{text}, slowest ({low} and {high}) {data_rate(slowest)}"
 
 
 def pairs_json(run: Run) -> list[dict[str, Any]]:
@@ -102,12 +116,4 @@ def _inside_lines(pairs: tuple[PairRow, ...]) -> list[str]:
     for pair in pairs:
         if pair.is_inside_a_node:
             nodes.setdefault(pair.nodes[0], []).append(pair)
-    lines = []
-    for node, members in nodes.items():
-        slowest = min(members, key=lambda pair: pair.bytes_per_s)
-        usual = statistics.median(pair.bytes_per_s for pair in members)
-        line = f"Inside {node}: median {data_rate(usual)} in each direction"
-        if len(members) > 1:
-            line += f", slowest ({slowest.low} and {slowest.high}) {data_rate(slowest.bytes_per_s)}"
-        lines.append(line + ".")
-    return lines
+    return [f"Inside {node}: {_spread_by_path(members)}." for node, members in nodes.items()]

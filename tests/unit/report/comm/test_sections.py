@@ -284,6 +284,10 @@ def test_pairs_are_shown_with_their_paths_and_compared_within_a_kind() -> None:
     assert section.table is not None and section.table.columns == ("ranks", "path", "per direction")
     assert section.table.rows[:2] == (("0 ↔ 1", "NV12", "2.00 GB/s"), ("0 ↔ 2", "SYS", "100 MB/s"))
     assert [entry["path"] for entry in pairs_json(run)][:2] == ["NV12", "SYS"]
+    assert pairs_verdict(run) == (
+        "6 pairs of ranks: NV12 median 2.00 GB/s in each direction, slowest (0 and 1) 2.00 GB/s; "
+        "SYS median 100 MB/s in each direction, slowest (0 and 2) 100 MB/s."
+    )
 
 
 def between_nodes(slow: dict[str, float]) -> Run:
