@@ -87,6 +87,9 @@ FILES = {
 FUNCTIONS = {
     ("analysis/collectives.py", "collective_rows"): KEY,
     ("analysis/collectives.py", "_row"): KEY,
+    ("analysis/comm/expected.py", "nvlinks_of"): OTHER_PROGRAM,
+    ("analysis/comm/link_ends.py", "_bare_uuid"): OTHER_PROGRAM,
+    ("analysis/comm/link_ends.py", "_device_number"): OTHER_PROGRAM,
     ("analysis/comm/pairs.py", "pair_rows"): KEY,
     ("analysis/comm/pairs.py", "_has_pairs"): KEY,
     ("analysis/memory/forecast.py", "forecast_points"): KEY,
@@ -107,7 +110,7 @@ FUNCTIONS = {
     ("experiment/expand.py", "_card_name"): NAME,
     ("experiment/expand.py", "_trial"): USER_SYNTAX,
     ("experiment/record.py", "_inline"): OTHER_PROGRAM,
-    ("hardware/published.py", "_rows"): OTHER_PROGRAM,
+    ("hardware/tables.py", "table"): OTHER_PROGRAM,
     ("launch/local/processes.py", "_read"): PROTOCOL,
     ("launch/local/processes.py", "is_stopped"): OTHER_PROGRAM,
     ("launch/probing.py", "machine_from_probe"): NAME,

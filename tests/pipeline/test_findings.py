@@ -31,7 +31,7 @@ def findings(model: CostModel, **asked: Any) -> list[dict[str, Any]]:
             {},
             "communication-bound by latency",
         ),
-        (CostModel(exposed_comm_s={2: 0.01}), {}, "too little work for every exchange"),
+        (CostModel(exposed_comm_s={2: 0.01}, bytes_per_s=4e8), {}, "too little work for every exchange"),
         (CostModel(late_s={1: 0.02}), {}, "straggling rank"),
         (CostModel(contention_s=0.02), {}, "ranks slow each other down"),
         (CostModel(contention_s=0.02), {"threads_per_rank": 8}, "too many CPU threads"),

@@ -7,6 +7,8 @@ from typing import Any
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
+from scalescope.analysis.comm.expected import Expectable, expected_busbw
+from scalescope.analysis.comm.link_ends import link_ends
 from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
 from scalescope.analysis.configurations import Configuration, configurations
@@ -52,6 +54,7 @@ class Facts:
     pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
     nccl: NcclChoices | None = None  # what NCCL logged that it uses
     hosts: tuple[str, ...] = ()  # of each rank
+    expected: Expectable | None = None  # what the network should deliver, by its hardware
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
     short_formats: tuple[str, ...] | None = None  # that all GPUs have matrix units for; None is unknown
 
@@ -264,6 +267,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             pairs=pairs.get(_network_path(row.trial), ()),
             nccl=choices.get(_network_path(row.trial)),
             hosts=_hosts(run.results, row.trial),
+            expected=_expected(run, row.trial),
             has_other_load=has_other_load,
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
@@ -329,7 +333,7 @@ def _pairs(run: Run) -> dict[NetworkPath, tuple[PairRow, ...]]:
     for result in run.of_status("ok"):
         if result.trial.measures_pairs:
             measured.setdefault(_network_path(result.trial), []).append(result)
-    return {path: pair_rows(results) for path, results in measured.items()}
+    return {path: pair_rows(results, run.environment) for path, results in measured.items()}
 
 
 def _choices(run: Run) -> dict[NetworkPath, NcclChoices]:
@@ -355,6 +359,16 @@ def _hosts(results: Iterable[Result], trial: Trial) -> tuple[str, ...]:
         if result.trial_id == trial.trial_id and result.status == "ok":
             return tuple(rank.host for rank in result.ranks)
     return ()
+
+
+def _expected(run: Run, trial: Trial) -> Expectable | None:
+    """What the ranks of a trial should reach with its buckets, by the hosts of its first launch."""
+    for result in run.results:
+        if result.trial_id == trial.trial_id and result.status == "ok":
+            shrinks = 2 if trial.comm_hook != "none" else 1
+            sizes = [size // shrinks for size in _buckets(run.results, trial) or ()]
+            return expected_busbw(trial, link_ends(run.environment, result.ranks), sizes)
+    return None
 
 
 def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:

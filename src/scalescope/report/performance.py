@@ -5,6 +5,7 @@ import dataclasses
 from scalescope.analysis.memory.groups import memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.comm import sections as communication
+from scalescope.report.comm.pairs import pairs_verdict
 from scalescope.report.findings import evidence_lines, findings_section
 from scalescope.report.memory.sections import memory_brief
 from scalescope.report.memory.verdict import verdicts
@@ -28,7 +29,7 @@ def headline(run: Run | AnalyzedRun) -> str | None:
         return sentence
     if analyzed.collectives:
         return communication.verdict(analyzed.collectives)
-    if (pairs := communication.pairs_verdict(analyzed.run)) is not None:
+    if (pairs := pairs_verdict(analyzed.run)) is not None:
         return pairs
     return next(iter(verdicts(memory_groups(analyzed.run))), None)
 

@@ -15,7 +15,7 @@ import time
 import traceback
 from typing import Any
 
-from scalescope.cores import own_cores, share_of
+from scalescope.cores import cores_near, own_cores, share_near, share_of
 from scalescope.errors import BadInput
 from scalescope.parent_death import die_with_parent
 from scalescope.results.ranks.rank_job import RankJob
@@ -168,10 +168,24 @@ def _own_cores(settings: dict[str, Any]) -> list[int]:
     if asked == "no" or (asked == "auto" and not on_cpu):
         return cores if on_cpu else []
     ranks, local_rank = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ["LOCAL_RANK"])
-    share = share_of(
-        cores, settings["threads_per_rank"] if on_cpu else len(cores) // ranks, ranks, local_rank
-    )
-    return share or cores  # all of them: an earlier trial may have pinned this process
+    share: list[int] = []
+    if not on_cpu:
+        share = share_near(cores, [cores_near(bus) for bus in _gpu_buses(ranks)], local_rank)
+    threads = settings["threads_per_rank"] if on_cpu else len(cores) // ranks
+    # All of them in the end: an earlier trial may have pinned this process.
+    return share or share_of(cores, threads, ranks, local_rank) or cores
+
+
+def _gpu_buses(ranks: int) -> list[str | None]:
+    """The PCI bus of the GPU of every local rank; unknown where each rank is shown only its own."""
+    import torch
+
+    from scalescope.worker.machine.probe import pci_bus_of
+
+    count = torch.cuda.device_count()
+    if count == 0 or (count == 1 and ranks > 1):
+        return [None] * ranks
+    return [pci_bus_of(torch.cuda.get_device_properties(rank % count)) for rank in range(ranks)]
 
 
 @functools.cache

@@ -76,3 +76,31 @@ def test_torchrun_in_a_step_counts_nodes_by_itself(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert attached._node_number() == number
+
+
+@pytest.fixture
+def two_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight cores on two sockets; rank 1 of two local ranks."""
+    sockets = {"a": frozenset(range(4)), "b": frozenset(range(4, 8))}
+    monkeypatch.setattr(attached, "_all_cores", lambda: list(range(8)))
+    monkeypatch.setattr(attached, "cores_near", lambda bus: None if bus is None else sockets[bus])
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+
+@pytest.mark.usefixtures("two_sockets")
+@pytest.mark.parametrize(
+    ("buses", "expected"),
+    [
+        (["a", "b"], [4, 5, 6, 7]),
+        (["b", "a"], [0, 1, 2, 3]),
+        (["b", "b"], [6, 7]),
+        ([None, None], [4, 5, 6, 7]),  # a share of all
+    ],
+)
+def test_a_rank_on_a_gpu_is_pinned_next_to_it(
+    buses: list[str | None], expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "_gpu_buses", lambda ranks: buses)
+    assert attached._own_cores({"pin_cores": "yes", "device": "cuda"}) == expected
+    assert attached._own_cores({"pin_cores": "auto", "device": "cuda"}) == []
