@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.checks.host import Check, all_checks, links_of
+from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
+from scalescope.link_matrix import links_of
 
 GPUS = tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30, uuid=f"GPU-{n}") for n in range(2))
 WITH_GPUS = dataclasses.replace(TWO_CORES, gpus=GPUS, backends=("gloo", "nccl"), cuda_version="13.0")
@@ -31,7 +32,7 @@ FACTS = {
 }
 CALM: dict[str, Any] = {
     "gpus": [],
-    "topology": None,
+    "link_matrix": None,
     "gpu_processes": [],
     "interfaces": [],
     "infiniband": [],
@@ -200,7 +201,7 @@ def test_links_are_read_from_a_table_without_tabs_too() -> None:
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "\tGPU0\tCPU Affinity\nGPU0\t X \t0-15\n"])
 def test_without_pairs_there_are_no_links(text: str) -> None:
     assert links_of(text) == {}
-    assert about("links", checks(topology=text)) == []
+    assert about("links", checks(link_matrix=text)) == []
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def test_without_pairs_there_are_no_links(text: str) -> None:
     ],
 )
 def test_the_link_matrix_is_read_in_one_line(text: str, level: str, reading: str) -> None:
-    (links,) = about("links", checks(WITH_GPUS, topology=text))
+    (links,) = about("links", checks(WITH_GPUS, link_matrix=text))
     assert (links.level, links.text) == (level, reading)
     assert ("crosses CPU sockets" in links.advice) == ("SYS" in reading)
 

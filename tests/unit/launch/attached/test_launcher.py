@@ -1,13 +1,8 @@
 """Ranks that are there already: which of them take part, what they keep, and who is to blame."""
 
-import contextlib
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached import launcher as attached
 from scalescope.launch.attached.launcher import AttachedLauncher, members_of
@@ -36,7 +31,7 @@ def test_older_trials_are_among_all() -> None:
 
 
 def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: None)
+    monkeypatch.setattr(attached, "start_worker", lambda *_, **__: None)
     launcher = AttachedLauncher(RankContext(0, 4))
     fixed = {"env": None, "link": None, "split_gpu": None, "pin_cores": "auto", "threads_per_rank": 1}
     launcher.check(Trial(settings={"world_size": 2, **fixed}))
@@ -45,15 +40,3 @@ def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch
         launcher.check(Trial(settings={"world_size": 4, **fixed, "pin_cores": "no"}))
     with pytest.raises(BadInput, match="--threads-per-rank"):
         launcher.check(Trial(settings={"world_size": 4, **fixed, "threads_per_rank": 2}))
-
-
-def test_a_follower_does_not_wait_for_ever_for_rank_0(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: subprocess.Popen(sleeping))
-    monkeypatch.setattr(attached, "_LEADER_POLL_S", 0.01)
-    monkeypatch.setattr(attached, "_APPEAR_S", 0.05)
-    monkeypatch.setattr(attached, "shared_directory", lambda name: contextlib.nullcontext(tmp_path))
-    with pytest.raises(CannotRun, match="rank 0 did not appear"):
-        attached.follow(RankContext(1, 2, directory="77.0.0"))
