@@ -1,6 +1,6 @@
 """Facts: what rules may look at for one configuration on several ranks; what is not known is None."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class Facts:
     pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
     nccl: NcclChoices | None = None  # what NCCL logged that it uses
     hosts: tuple[str, ...] = ()  # of each rank
+    gpu_uuids: tuple[str | None, ...] = ()  # of each rank; None is unknown
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
     short_formats: tuple[str, ...] | None = None  # that all GPUs have matrix units for; None is unknown
 
@@ -255,6 +256,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             pairs=pairs.get(_network_path(row.trial), ()),
             nccl=choices.get(_network_path(row.trial)),
             hosts=_hosts(run.results, row.trial),
+            gpu_uuids=_gpu_uuids(run, row.trial),
             has_other_load=has_other_load,
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
@@ -324,11 +326,18 @@ def _pairs(run: Run) -> dict[NetworkPath, tuple[PairRow, ...]]:
 
 
 def _choices(run: Run) -> dict[NetworkPath, NcclChoices]:
-    return {
-        _network_path(result.trial): nccl_choices(run, result)
-        for result in run.of_status("ok")
-        if result.trial.purpose == NCCL_LOG
-    }
+    """What NCCL chose on each path: from launches made for its log, or from any that left one.
+
+    Attached ranks log whenever they connect.
+    """
+    choices: dict[NetworkPath, NcclChoices] = {}
+    for result in sorted(run.of_status("ok"), key=lambda result: result.trial.purpose != NCCL_LOG):
+        path = _network_path(result.trial)
+        if result.trial.backend == "nccl" and path not in choices:
+            logged = nccl_choices(run, result)
+            if result.trial.purpose == NCCL_LOG or logged.transports:
+                choices[path] = logged
+    return choices
 
 
 def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float] | None:
@@ -346,6 +355,26 @@ def _hosts(results: Iterable[Result], trial: Trial) -> tuple[str, ...]:
         if result.trial_id == trial.trial_id and result.status == "ok":
             return tuple(rank.host for rank in result.ranks)
     return ()
+
+
+def _gpu_uuids(run: Run, trial: Trial) -> tuple[str | None, ...]:
+    """The GPU of each rank: as the rank recorded it, or else by its number on its host."""
+    nodes = run.environment.get("nodes") or {}
+    for result in run.results:
+        if result.trial_id == trial.trial_id and result.status == "ok":
+            return tuple(
+                str(rank.counters["gpu_uuid"])
+                if rank.counters.get("gpu_uuid")
+                else _gpu_by_number(nodes.get(rank.host) or run.environment.get("machine") or {}, rank.device)
+                for rank in result.ranks
+            )
+    return ()
+
+
+def _gpu_by_number(machine: Mapping[str, Any], device: str) -> str | None:
+    gpus = {f"cuda:{gpu.get('index')}": gpu.get("uuid") for gpu in machine.get("gpus") or ()}
+    uuid = gpus.get(device)
+    return None if uuid is None else str(uuid)
 
 
 def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:

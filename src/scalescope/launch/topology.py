@@ -35,7 +35,7 @@ def host_topology(matrix: str | None, root: Path = ROOT, sites: Sequence[GpuSite
 
 def _with_numa(gpu: GpuSite, root: Path, matrix: str) -> GpuSite:
     """The GPU with its NUMA node, by its PCI address or else by nvidia-smi."""
-    node = None if gpu.pci_bus is None else _numa_node(root / "sys/bus/pci/devices" / gpu.pci_bus)
+    node = _numa_node(root, gpu.pci_bus)
     if node is None:
         _, shown = affinities_of(matrix).get(gpu.index, ("", ""))
         node = int(shown) if shown.isdigit() else None
@@ -53,8 +53,8 @@ def _infiniband_ports(root: Path) -> Iterator[NicSite]:
             name=device.name if port.name == "1" else f"{device.name}:{port.name}",
             kind=(_read(port / "link_layer") or "").lower() or None,
             rate_bytes_per_s=float(rate[1]) * 1e9 / 8 if rate else None,
-            pci_bus=_pci_bus(device / "device"),
-            numa_node=_numa_node(device / "device"),
+            pci_bus=(bus := _pci_bus(device / "device")),
+            numa_node=_numa_node(root, bus),
         )
 
 
@@ -69,8 +69,8 @@ def _interfaces(root: Path) -> Iterator[NicSite]:
             name=path.name,
             kind="ethernet",
             rate_bytes_per_s=int(speed) * _BYTES_PER_S_OF_MBIT if known else None,
-            pci_bus=_pci_bus(path / "device"),
-            numa_node=_numa_node(path / "device"),
+            pci_bus=(bus := _pci_bus(path / "device")),
+            numa_node=_numa_node(root, bus),
         )
 
 
@@ -80,9 +80,9 @@ def _pci_bus(device: Path) -> str | None:
     return parts[-1] if parts else None
 
 
-def _numa_node(device: Path) -> int | None:
-    """The NUMA node of a device; None where the system says that it has none (-1)."""
-    text = _read(device / "numa_node") or ""
+def _numa_node(root: Path, pci_bus: str | None) -> int | None:
+    """The NUMA node of a PCI device; None where the system says that it has none (-1)."""
+    text = _read(root / "sys/bus/pci/devices" / (pci_bus or "") / "numa_node") or ""
     return int(text) if text.isdigit() else None
 
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scalescope.analysis.checks.topology import topology_lines
 from scalescope.experiment.emulation import precisions_text
 from scalescope.experiment.machine import Machine
 from scalescope.link_matrix import affinities_of, links_of
+from scalescope.results.topology import Topology
 
 Level = Literal["ok", "warn", "fail"]
 _LEAST_SHARED_MEMORY = 1 << 30
@@ -164,6 +166,9 @@ def _topology(system: Mapping[str, Any]) -> Iterator[Check]:
         )
     for gpu, (cpus, node) in affinities_of(text).items():
         yield Check(level="ok", subject=f"GPU {gpu}", text=f"near CPUs {cpus}, NUMA node {node}")
+    topology = Topology.from_json(system.get("topology"))
+    for subject, line in () if topology is None else topology_lines(topology):
+        yield Check(level="ok", subject=subject, text=line)
 
 
 def _level_of(kinds: list[str]) -> Level:

@@ -58,7 +58,8 @@ def test_a_fall_back_to_sockets_has_evidence() -> None:
         ("via P2P/IPC/read", "P2P/IPC/read"),
         ("[send] via NET/IB/3", "NET/IB"),
         ("[receive] via NET/IB/7/GDRDMA", "NET/IB/GDRDMA"),
-        ("[send] via NET/IB/7(6)/GDRDMA", "NET/IB"),
+        ("[send] via NET/IB/7(6)/GDRDMA", "NET/IB/GDRDMA"),
+        ("[send] via NET/AWS Libfabric/3/GDRDMA", "NET/AWS Libfabric/GDRDMA"),
     ],
 )
 def test_transports_are_named_without_the_number_of_the_card(words: str, transport: str) -> None:
