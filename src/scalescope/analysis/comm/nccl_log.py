@@ -38,9 +38,14 @@ class NcclChoices:
         return any(transport.startswith("NET/Socket") for transport in self.transports)
 
     @property
+    def network_transports(self) -> tuple[str, ...]:
+        """The kinds of connections over a network."""
+        return tuple(dict.fromkeys(kind for of_host in self.connections.values() for kind in of_host))
+
+    @property
     def uses_gpudirect(self) -> bool | None:
         """Whether cards of InfiniBand or RoCE read GPU memory on every connection; None without any."""
-        kinds = {kind for of_host in self.connections.values() for kind in of_host if _is_rdma(kind)}
+        kinds = [kind for kind in self.network_transports if _is_rdma(kind)]
         return all("GDRDMA" in kind for kind in kinds) if kinds else None
 
 

@@ -22,7 +22,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     slowed = facts.telemetry.slowed_gpus
     late = _of_late_rank(facts)
     capped_by_company = _is_slow(facts) and _one_rank_ran_freely(facts)
-    worth_a_finding = [gpu for gpu in slowed if gpu.is_hot or gpu is late or capped_by_company]
+    worth_a_finding = [gpu for gpu in slowed if gpu.is_hot or gpu == late or capped_by_company]
     if not worth_a_finding:
         return None
     if facts.has_other_load:  # what others compute heats the GPU and uses its power too

@@ -24,7 +24,6 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | Abstention | None:
         return None  # across the processor it may not be faster
     worst = max(affected, key=lambda facts: facts.communication_lost or 0.0)
     assert worst.nccl is not None
-    transports = [name for name in worst.nccl.transports if name.startswith("NET/")]
     return Finding(
         rule=RULE,
         claim="NCCL sends through host memory, though GPUs and network cards share a PCIe switch "
@@ -33,7 +32,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | Abstention | None:
         share=0.0,
         certain=worst.is_sure(COMMUNICATION),
         evidence=(
-            Evidence(name="transport", value=", ".join(transports), source="NCCL's log"),
+            Evidence(name="transport", value=", ".join(worst.nccl.network_transports), source="NCCL's log"),
             Evidence(name="paths", value=", ".join(sorted(paths)), source="nvidia-smi topo -m"),
         ),
         advice=(

@@ -118,7 +118,12 @@ class NodeWatch:
 
 def watch_worker(watch: NodeWatch, questions: IO[bytes], answers: IO[bytes]) -> None:
     """Answer a worker from a thread, as long as it runs."""
-    threading.Thread(target=watch.serve, args=(questions, answers), daemon=True).start()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError), questions, answers:
+            watch.serve(questions, answers)
+
+    threading.Thread(target=serve, daemon=True).start()
 
 
 def merged_telemetry(by_host: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

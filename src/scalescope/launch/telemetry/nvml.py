@@ -147,7 +147,11 @@ def _site(module: Any, handle: Any, index: int) -> GpuSite:
         return None
 
     bus = ask(lambda: _text(module.nvmlDeviceGetPciInfo(handle).busId))
-    active = [ask(partial(module.nvmlDeviceGetNvLinkState, handle, link)) for link in _LINKS]
+
+    def is_up(link: int) -> bool:
+        return bool(module.nvmlDeviceGetNvLinkState(handle, link))
+
+    active = [ask(partial(is_up, link)) for link in _LINKS]
     links = [link for link, is_active in zip(_LINKS, active, strict=True) if is_active]
     return GpuSite(
         index=index,

@@ -9,6 +9,7 @@ from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
 from scalescope.link_matrix import links_of
+from tests.unit.analysis.test_nodes import TOPOLOGY
 
 GPUS = tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30, uuid=f"GPU-{n}") for n in range(2))
 WITH_GPUS = dataclasses.replace(TWO_CORES, gpus=GPUS, backends=("gloo", "nccl"), cuda_version="13.0")
@@ -327,3 +328,13 @@ def test_every_rank_is_shown_on_its_gpu() -> None:
 def test_more_ranks_than_gpus_fail() -> None:
     (crowd,) = about("ranks", checks(WITH_GPUS, world_size=3))
     assert (crowd.level, crowd.text) == ("fail", "3 ranks on 2 GPU(s)")
+
+
+def test_numa_nodes_cards_and_links_of_the_topology_are_shown() -> None:
+    texts = {check.subject: check.text for check in checks(topology=TOPOLOGY.to_json())}
+    assert texts["NUMA"] == "2 (cores 0-1; 2-3), distance up to 21"
+    assert texts["card"] == "mlx5_1: infiniband 400 Gbit/s, NUMA node 1"
+    assert texts["GPU links"] == "2 × GPU, paths SYS"
+    cards = [check.text for check in checks(topology=TOPOLOGY.to_json()) if check.subject == "card"]
+    assert cards[0] == "mlx5_0: infiniband 400 Gbit/s, NUMA node 0, next to GPU 0"
+    assert about("NUMA", checks(topology=None)) == []
