@@ -119,7 +119,7 @@ def topologies_of(environment: Mapping[str, Any]) -> dict[str, Topology]:
 
 def plain_uuid(uuid: str | None) -> str:
     """A GPU's id without the driver's prefix."""
-    return (uuid or "").removeprefix("GPU-")
+    return (uuid or "").removeprefix("GPU-").lower()
 
 
 def cores_of(text: str | None) -> tuple[int, ...]:
