@@ -7,7 +7,7 @@ from typing import Any
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
+from scalescope.analysis.comm.nccl_log import NcclChoices, logged_launches, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.culprit import Straggler
@@ -16,7 +16,6 @@ from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
-from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 from scalescope.experiment.machine import PrecisionSupport, worst_support
 from scalescope.experiment.trial import ABLATIONS, Trial
@@ -326,17 +325,11 @@ def _pairs(run: Run) -> dict[NetworkPath, tuple[PairRow, ...]]:
 
 
 def _choices(run: Run) -> dict[NetworkPath, NcclChoices]:
-    """What NCCL chose on each path: from launches made for its log, or from any that left one.
-
-    Attached ranks log whenever they connect.
-    """
     choices: dict[NetworkPath, NcclChoices] = {}
-    for result in sorted(run.of_status("ok"), key=lambda result: result.trial.purpose != NCCL_LOG):
+    for result in logged_launches(run):
         path = _network_path(result.trial)
-        if result.trial.backend == "nccl" and path not in choices:
-            logged = nccl_choices(run, result)
-            if result.trial.purpose == NCCL_LOG or logged.transports:
-                choices[path] = logged
+        if path not in choices:
+            choices[path] = nccl_choices(run, result)
     return choices
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
@@ -111,6 +112,17 @@ class _Log:
             self.algorithms[f"{match[1]} {match[3]}/{match[4]}"] = None
         if match := _NVLS.search(line):
             self.nvls = match[1] == "available"
+
+
+def logged_launches(run: Run) -> list[Result]:
+    """Launches over NCCL that left a log: those made for it first, then those of attached ranks.
+
+    Attached ranks log whenever a new group of them connects.
+    """
+    over_nccl = [result for result in run.of_status("ok") if result.trial.backend == "nccl"]
+    made_for_it = [result for result in over_nccl if result.trial.purpose == NCCL_LOG]
+    others = (result for result in over_nccl if result.trial.purpose != NCCL_LOG)
+    return [*made_for_it, *(result for result in others if nccl_choices(run, result).transports)]
 
 
 def nccl_choices(run: Run, result: Result) -> NcclChoices:

@@ -13,9 +13,12 @@ RULE = "unused network cards"
 
 def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | Abstention | None:
     topologies = topologies_of(run.environment)
-    unused = {host: pair for facts in reversed(cases) for host, pair in _unused(facts, topologies)}
-    if not unused:
+    logged = [facts for facts in cases if facts.nccl is not None and dict(_unused(facts, topologies))]
+    if not logged:
         return None
+    worst = logged[0]  # on most ranks
+    unused = dict(_unused(worst, topologies))
+    channels = worst.nccl.channels if worst.nccl is not None else None
     texts = [f"{len(used)} of {len(fastest)} on {host}" for host, (used, fastest) in unused.items()]
     return Finding(
         rule=RULE,
@@ -30,7 +33,8 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | Abstention | None:
                 source="NCCL's log, /sys/class/infiniband",
             )
             for host, (used, fastest) in unused.items()
-        ),
+        )
+        + (() if channels is None else (Evidence(name="channels", value=channels, source="NCCL's log"),)),
         advice=(Advice(label="check NCCL_IB_HCA and that all ports are active", argv=CHECK),),
     )
 

@@ -96,7 +96,7 @@ def test_gpudirect_is_not_missed_where_cards_are_far_or_unknown(
 def test_fewer_cards_than_the_node_has_may_cost_bandwidth() -> None:
     facts = connected(choices(n1=("mlx5_0",), n2=("mlx5_0", "mlx5_1")))
     cause = finding(unused_nics.rule(run_of(NODES), (facts,)))
-    assert evidence_of(cause) == {"cards of n1": "mlx5_0 of mlx5_0, mlx5_1"}
+    assert evidence_of(cause) == {"cards of n1": "mlx5_0 of mlx5_0, mlx5_1", "channels": 16}
     assert "1 of 2 on n1" in cause.claim
     assert unused_nics.rule(run_of(NODES), (connected(ALL),)) is None
 
