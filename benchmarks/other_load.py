@@ -176,7 +176,7 @@ def without_load(result: Result) -> Result:
 
 def show(name: str, rows: list[ScalingRow]) -> None:
     speedups = [row.speedup.value for row in rows]
-    lost = [row.lost_by_exposed_comm for row in rows if row.lost_by_exposed_comm is not None]
+    lost = [row.lost_by_communication for row in rows if row.lost_by_communication is not None]
     communication = (
         f"{statistics.fmean(lost):>10.3f}  {statistics.stdev(lost):.3f}" if len(lost) > 1 else "unknown"
     )

@@ -105,7 +105,7 @@ def _scaling(row: ScalingRow) -> Row:
         **_estimate("mean_step_time_s", row.configuration.step_time_s),
         **_estimate("speedup", row.speedup),
         **_estimate("efficiency", row.efficiency),
-        **_estimate("exposed_comm_s", row.exposed_comm_s),
+        **_estimate("exposed_comm_s", row.communication_s),
         "serial_fraction": row.serial_fraction,
         "delivered_ranks": None if waterfall is None else waterfall.delivered,
         **{

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.trace.rank_trace import read_rank
-from scalescope.results.trace import read_events
+from scalescope.results.traces.events import read_events
+from scalescope.results.traces.rank_trace import read_rank
 from tests.conftest import TINY, Cli
 from tests.gloo.real_runs import FinishedRun, RunsHere
 

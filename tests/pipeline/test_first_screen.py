@@ -24,7 +24,7 @@ FIRST_COLUMNS = (
     "samples/s",
     "speedup",
     "efficiency",
-    "exposed comm",
+    "comm share",
     "verdict",
 )
 SLOW = CostModel(exposed_comm_s={2: 0.4})

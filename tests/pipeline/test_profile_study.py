@@ -8,7 +8,7 @@ import pytest
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
-from scalescope.results.trace import trace_name
+from scalescope.results.traces.events import trace_name
 from scalescope.studies.stored import explain
 from scalescope.studies.trace.profiling import Profiling, with_nsys
 from tests.unit.analysis.made_traces import cpu_step, profile_result, steps_of, write_trace

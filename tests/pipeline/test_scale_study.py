@@ -99,7 +99,7 @@ def test_the_truth_lies_in_the_intervals_of_noisy_runs() -> None:
             truths = {
                 "speedup": (row.speedup, efficiency * row.ranks),
                 "efficiency": (row.efficiency, efficiency),
-                "exposed": (row.exposed_comm_s, MODEL.exposed_comm_s[row.ranks]),
+                "exposed": (row.communication_s, MODEL.exposed_comm_s[row.ranks]),
             }
             for name, (estimate, truth) in truths.items():
                 hits.setdefault((name, row.ranks), []).append(covers(estimate, truth))
@@ -157,7 +157,8 @@ def test_the_plan_adds_baselines_and_runs_without_communication() -> None:
         (2, "ddp", ()),
         (2, "ddp", ("without_communication",)),
     }
-    assert len(trials) == 4
+    assert [(t.world_size, t.strategy) for t in trials if t.benchmark == "arrivals"] == [(2, "ddp")]
+    assert len(trials) == 4 + 1
 
 
 def test_the_default_sweep_covers_the_machine() -> None:
@@ -225,9 +226,10 @@ def test_varied_settings_are_columns_of_the_dry_run_too() -> None:
     assert section.table.columns == ("trial", "precision", "measures", "id")
     assert {row[1] for row in section.table.rows} == {"fp32", "bf16", "—"}
     purposes = {row[2] for row in section.table.rows}
-    assert purposes == {"training", "training without communication", "collectives"}
+    recorded = "when ranks arrive at exchanges"
+    assert purposes == {"training", "training without communication", "collectives", recorded}
     ids = [row[-1] for row in section.table.rows]
-    assert len(set(ids)) == len(ids) == 8 + 1  # one exchange serves both
+    assert len(set(ids)) == len(ids) == 10 + 1  # one exchange serves both
     assert launcher.launched == []
 
 
@@ -237,6 +239,7 @@ def test_a_dry_run_of_one_job_shows_what_every_trial_is() -> None:
     assert section.table is not None
     assert section.table.columns == ("trial", "measures", "id")
     assert sorted(row[:2] for row in section.table.rows) == [
+        ("arrivals, ddp, 2 ranks, batch 50", "when ranks arrive at exchanges"),
         ("comm, 2 ranks, float32", "collectives"),
         ("ddp, 1 rank, batch 50", "training"),
         ("ddp, 2 ranks, batch 50", "training"),

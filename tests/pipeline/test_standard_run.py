@@ -202,7 +202,7 @@ def windows_of(**asked: Any) -> set[float]:
 
 
 def test_the_window_follows_from_the_budget() -> None:
-    ample, short, tiny = (windows_of(budget=budget) for budget in ("1h", "60s", "5s"))
+    ample, short, tiny = (windows_of(budget=budget) for budget in ("1h", "80s", "5s"))
     assert ample == {1.5}
     assert len(short) == 1 and 0.5 < min(short) < 1.5
     assert tiny == {0.5}

@@ -60,7 +60,7 @@ def test_scaling_is_a_row_for_each_world_size(path: Path) -> None:
     two = rows[1]
     assert two["speedup"] == pytest.approx(1.0)
     assert two["efficiency"] == pytest.approx(0.5)
-    assert two["lost_ranks_exposed_communication"] == pytest.approx(1.0)
+    assert two["lost_ranks_communication"] == pytest.approx(1.0)
     assert two["delivered_ranks"] == pytest.approx(1.0)
     assert two["launches"] == 2
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scalescope.analysis.arrivals import RecordedLaunch, recorded_launch
 from scalescope.analysis.epochs import Epoch, over_launches
 from scalescope.analysis.launches import LaunchSummary, summarise
 from scalescope.analysis.statistics import (
@@ -16,6 +17,7 @@ from scalescope.analysis.statistics import (
 )
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
+from scalescope.experiment.recordings import records_arrivals, timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result, undisturbed
@@ -35,6 +37,7 @@ class Configuration:
     device: str
     left_out: int = 0  # launches that other load disturbed, where there are others
     loads: tuple[OtherLoad, ...] = ()  # of all launches, those left out included
+    recorded: tuple[RecordedLaunch, ...] = ()  # the same job in launches of their own, under a profiler
 
     @property
     def is_disturbed(self) -> bool:
@@ -187,18 +190,23 @@ class Configuration:
 def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
     """Group the results that are ok by trial, in the order in which trials first appear."""
     grouped: dict[str, list[Result]] = {}
+    recorded: dict[str, list[Result]] = {}
     for result in results:
         if result.status == "ok" and result.trial.is_training:
             grouped.setdefault(result.trial_id, []).append(result)
-    return tuple(_configuration(members) for members in grouped.values())
+        elif result.status == "ok" and records_arrivals(result.trial):
+            recorded.setdefault(timed_training_of(result.trial).trial_id, []).append(result)
+    return tuple(_configuration(members, recorded.get(trial_id, [])) for trial_id, members in grouped.items())
 
 
-def _configuration(members: list[Result]) -> Configuration:
+def _configuration(members: list[Result], recordings: list[Result]) -> Configuration:
     counted = undisturbed(members)
+    recorded = map(recorded_launch, undisturbed(recordings))
     return Configuration(
         trial=members[0].trial,
         launches=tuple(summarise(member) for member in counted),
         device=members[0].ranks[0].device,
         left_out=len(members) - len(counted),
         loads=tuple(member.other_load for member in members),
+        recorded=tuple(launch for launch in recorded if launch is not None),
     )

@@ -1,33 +1,72 @@
 """Culprit: which rank the others wait for, by their step times or by their times in a collective."""
 
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from scalescope.analysis.statistics import mean_with_interval
 
 _USUALLY = 0.7  # of the iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """The slowest rank, how much longer its step takes, and whether it is the slowest in every launch."""
+    """A rank that may be slower than the others: by how much, and whether that can be relied on."""
 
     rank: int
-    time_s: float
-    persistent: bool
+    time_s: float  # per step, behind the median of the other ranks
+    persistent: bool  # the slowest in both halves of the launches, and for sure
 
 
-def find_culprit(rank_means_s: Sequence[Sequence[float]]) -> Straggler:
-    """The rank that was the slowest in most launches, from every launch's mean step of each rank.
+def typical_of(means_s: Sequence[float]) -> float:
+    """The step of a typical rank: the median, which one late rank does not move. Of two ranks neither is
+    typical, so their mean is the reference."""
+    return statistics.fmean(means_s) if len(means_s) == 2 else statistics.median(means_s)
+
+
+def delays_s(rank_means_s: Sequence[Sequence[float]]) -> list[float] | None:
+    """By how much the slowest rank is behind a typical one, in each launch; None for a single launch.
+
+    The largest of many noisy values is large by itself. So the rank is chosen in one half of the launches and
+    its delay is read in the other half, and the other way round.
+    """
+    chosen = _slowest_by_halves(rank_means_s)
+    if chosen is None:
+        return None
+    return [means[chosen[1 - number % 2]] - typical_of(means) for number, means in enumerate(rank_means_s)]
+
+
+def find_culprit(rank_means_s: Sequence[Sequence[float]]) -> Straggler | None:
+    """The rank that the others wait for, from every launch's mean step of each rank; None for one launch.
 
     The ranks must not wait for each other, or all of them are as slow as the slowest.
     """
-    slowest = Counter(max(range(len(means)), key=means.__getitem__) for means in rank_means_s)
-    rank, times = slowest.most_common(1)[0]
-    behind = statistics.fmean(
-        means[rank] - statistics.median([*means[:rank], *means[rank + 1 :]]) for means in rank_means_s
+    chosen, delays = _slowest_by_halves(rank_means_s), delays_s(rank_means_s)
+    if chosen is None or delays is None:
+        return None
+    behind_s = statistics.fmean(
+        means[chosen[1 - number % 2]] - statistics.median(_without(means, chosen[1 - number % 2]))
+        for number, means in enumerate(rank_means_s)
     )
-    return Straggler(rank=rank, time_s=behind, persistent=times == len(rank_means_s))
+    low = mean_with_interval(delays).low
+    certain = chosen[0] == chosen[1] and low is not None and low > 0.0
+    slowest = chosen[0] if chosen[0] == chosen[1] else _slowest(rank_means_s)
+    return Straggler(rank=slowest, time_s=behind_s, persistent=certain)
+
+
+def _slowest_by_halves(rank_means_s: Sequence[Sequence[float]]) -> tuple[int, int] | None:
+    """The slowest rank among every second launch, and among the others; None where one half is empty."""
+    halves = rank_means_s[::2], rank_means_s[1::2]
+    return (_slowest(halves[0]), _slowest(halves[1])) if all(halves) else None
+
+
+def _slowest(rank_means_s: Sequence[Sequence[float]]) -> int:
+    totals = [sum(means) for means in zip(*rank_means_s, strict=True)]
+    return max(range(len(totals)), key=totals.__getitem__)
+
+
+def _without(values: Sequence[float], index: int) -> list[float]:
+    return [*values[:index], *values[index + 1 :]]
 
 
 def last_to_arrive(times_s: Sequence[Sequence[float]]) -> int | None:

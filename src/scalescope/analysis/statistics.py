@@ -43,17 +43,28 @@ def ratio_of_logs(numerator: Sequence[float], denominator: Sequence[float]) -> E
 
 def difference_of_means(left: Sequence[float], right: Sequence[float]) -> Estimate:
     """mean(left) − mean(right) with Welch's interval."""
-    difference = math.fsum(left) / len(left) - math.fsum(right) / len(right)
-    if len(left) < 2 or len(right) < 2:
-        return Estimate(difference)
-    variances = [_standard_error(side) ** 2 for side in (left, right)]
-    total = sum(variances)
+    return sum_of_means(left, negative(right))
+
+
+def sum_of_means(*samples: Sequence[float]) -> Estimate:
+    """The sum of the means of independent samples, with the interval of Welch and Satterthwaite.
+
+    Samples with a minus sign make a difference: `negative` gives them.
+    """
+    value = math.fsum(math.fsum(sample) / len(sample) for sample in samples)
+    if any(len(sample) < 2 for sample in samples):
+        return Estimate(value)
+    variances = [_standard_error(sample) ** 2 for sample in samples]
+    total = math.fsum(variances)
     if total == 0.0:
-        return Estimate(difference, difference, difference)
-    freedoms = [len(left) - 1, len(right) - 1]
-    freedom = total**2 / sum(v**2 / f for v, f in zip(variances, freedoms, strict=True))
+        return Estimate(value, value, value)
+    freedom = total**2 / math.fsum(v**2 / (len(s) - 1) for v, s in zip(variances, samples, strict=True))
     half = t_quantile(0.975, freedom) * math.sqrt(total)
-    return Estimate(difference, difference - half, difference + half)
+    return Estimate(value, value - half, value + half)
+
+
+def negative(values: Sequence[float]) -> list[float]:
+    return [-value for value in values]
 
 
 def mean_with_interval(values: Sequence[float]) -> Estimate:

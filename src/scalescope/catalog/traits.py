@@ -100,6 +100,12 @@ class StrategyTraits:
         return None
 
     @staticmethod
+    def parts_of_a_step(batch_size: int, world_size: int, settings: Mapping[str, Any]) -> int | None:
+        """Into how many parts a batch is cut that pass through the ranks one by one; None where each rank
+        works on samples of its own."""
+        return None
+
+    @staticmethod
     def replicas(world_size: int) -> int:
         """How many ranks, or groups of ranks, work on samples of their own."""
         return world_size

@@ -23,7 +23,7 @@ from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
-_WORTH = 0.03  # of the ranks: smaller losses are not worth a finding
+LEAST_SHARE = 0.03  # of the ranks: smaller losses are not worth a finding
 _LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which the finding states
 _FAR = 3.0
 _SHORT_FORMATS = ("tf32", "bf16", "fp16")
@@ -100,21 +100,29 @@ class Facts:
         term = self.term(name)
         if term is None or term.lost is None:
             return None
-        least = _WORTH if self.is_sure(name) else _LARGE
+        least = LEAST_SHARE if self.is_sure(name) else _LARGE
         return term.lost.value if term.lost.value > least * self.ranks else 0.0
 
     def is_sure(self, name: str) -> bool:
-        """Whether all of a term's interval is a loss; one launch has none to doubt it by."""
+        """Whether all of a term's interval is a loss; one launch has no interval, so it never is."""
         term = self.term(name)
-        return term is None or term.lost is None or term.lost.low is None or term.lost.low > 0.0
+        if term is None or term.lost is None:
+            return True  # nothing is claimed about it
+        return term.lost.low is not None and term.lost.low > 0.0
 
     @property
     def culprit(self) -> Straggler | None:
-        """The rank that is the slowest in every launch, where waiting for it costs something."""
+        """The rank that is persistently the slowest, where waiting for it costs something."""
         straggler = None if self.waterfall is None else self.waterfall.straggler
         if straggler is None or not straggler.persistent or not self.lost(STRAGGLERS):
             return None
         return straggler
+
+    @property
+    def culprit_lost(self) -> float:
+        """Ranks' worth of speed that waiting for that rank costs: its delay behind the other ranks."""
+        culprit = self.culprit
+        return 0.0 if culprit is None else culprit.time_s * self.ranks / self.step_s
 
     @property
     def culprit_host(self) -> str | None:
@@ -147,7 +155,7 @@ class Facts:
         if (term := self.term(INPUT)) is not None and term.time_s is None:
             return None  # it may be samples that are waited for
         rest = self.waterfall.unexplained_s * self.ranks / self.step_s
-        return rest if rest > _WORTH * self.ranks else 0.0
+        return rest if rest > LEAST_SHARE * self.ranks else 0.0
 
     @property
     def communication_is_measured(self) -> bool:

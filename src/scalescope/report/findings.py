@@ -35,8 +35,8 @@ def findings_section(
 
 def _listed(finding: Finding, *, every: bool) -> ListedFinding:
     where = f" [{finding.about}]" if finding.about else ""
-    doubt = _SINGLE_LAUNCH if finding.single else ""
-    doubt = doubt if finding.certain else _UNCERTAIN
+    doubt = "" if finding.certain else _UNCERTAIN
+    doubt = _SINGLE_LAUNCH if finding.single else doubt
     shown = finding.advice if every else finding.advice[:1]
     return ListedFinding(
         text=f"{finding.rule}{where}: {finding.claim}{doubt}",

@@ -6,12 +6,23 @@ The page explains terms with it, and docs/glossary.md is written from it.
 from dataclasses import dataclass
 
 from scalescope.analysis.scaling.waterfall import (
+    BUBBLE,
     COMMUNICATION,
     CONTENTION,
+    COPIES,
+    EXCHANGE,
+    IDLE_HOST,
+    IDLE_INPUT,
+    IDLE_QUEUED,
+    IMBALANCE,
     INPUT,
+    MICROBATCHES,
     NOT_SIGNIFICANT,
+    RANDOM_SKEW,
+    SLOWED_COMPUTE,
     SMALLER_BATCH,
     STRAGGLERS,
+    WAITING,
     WRAPPER,
 )
 
@@ -126,16 +137,79 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     ),
     GlossaryTerm(
         name=STRAGGLERS,
-        aliases=("straggler", "straggling rank", "skew"),
-        meaning="Speed lost because every step waits for its slowest rank.",
-        measured="The slowest rank's step time minus a typical rank's, with communication removed.",
+        aliases=("straggler", "straggling rank"),
+        meaning="Speed lost because every step waits for a rank that is persistently slower than the others.",
+        measured="With communication removed, the slowest rank's step time minus a typical rank's. The rank "
+        "is chosen in one half of the launches and its delay is read in the other half.",
+    ),
+    GlossaryTerm(
+        name=RANDOM_SKEW,
+        aliases=("skew", "jitter"),
+        meaning="Speed lost because ranks arrive at exchanges at different times, another one last each "
+        "time.",
+        measured="In recorded normal steps, what a rank's exchange lasts longer than the shortest over ranks "
+        "is waiting; of that, what a persistently slow rank does not explain.",
     ),
     GlossaryTerm(
         name=COMMUNICATION,
-        aliases=("exposed comm",),
-        meaning="Time in which ranks wait for data from other ranks and compute nothing. Communication that "
-        "overlaps with computation is not exposed.",
-        measured="Step time of full training minus that of the same ranks with communication removed.",
+        aliases=("exposed communication",),
+        meaning="What exchanging data adds to a step: the part that no compute hides (exposed), and compute "
+        "that becomes slower while data is sent. Waiting for late ranks is not part of it.",
+        measured="Step time of full training minus that of the same ranks with communication removed, and "
+        "minus waiting for other ranks.",
+    ),
+    GlossaryTerm(
+        name=SLOWED_COMPUTE,
+        meaning="Compute that takes longer because communication uses the same cores, memory or GPU at "
+        "the same time.",
+        measured="What communication adds to a step beyond the part that recorded steps show as exposed.",
+    ),
+    GlossaryTerm(
+        name=WAITING,
+        meaning="Time in which ranks wait at an exchange for ranks that arrive later and compute nothing.",
+        measured="In recorded steps, what a rank's exchange lasts longer than the shortest over ranks.",
+    ),
+    GlossaryTerm(
+        name=COPIES,
+        meaning="Copies between host and GPU during which nothing else runs.",
+        measured="Recorded steps of N ranks minus those of one rank.",
+    ),
+    GlossaryTerm(
+        name=IDLE_HOST,
+        meaning="The device has nothing to do because the host has not started the next work yet.",
+        measured="Recorded steps of N ranks minus those of one rank.",
+    ),
+    GlossaryTerm(
+        name=IDLE_INPUT,
+        meaning="The device has nothing to do because the next samples are not there yet.",
+        measured="Recorded steps of N ranks minus those of one rank.",
+    ),
+    GlossaryTerm(
+        name=IDLE_QUEUED,
+        meaning="Work was started but waits for work on another stream.",
+        measured="Recorded steps of N ranks minus those of one rank.",
+    ),
+    GlossaryTerm(
+        name=MICROBATCHES,
+        meaning="Speed lost because a pipeline computes small parts of a batch, which uses the device less "
+        "well.",
+        measured="Compute of all stages together minus that of one rank, in recorded steps, per rank.",
+    ),
+    GlossaryTerm(
+        name=IMBALANCE,
+        meaning="Speed lost because the slowest stage of a pipeline sets the pace of all.",
+        measured="Compute of the slowest stage minus the mean over stages, in recorded steps.",
+    ),
+    GlossaryTerm(
+        name=BUBBLE,
+        meaning="Speed lost while a pipeline of N stages fills and empties: some stages have no microbatch.",
+        measured="(N − 1) ÷ microbatches × compute of the slowest stage.",
+    ),
+    GlossaryTerm(
+        name=EXCHANGE,
+        meaning="What a pipeline's step takes beyond compute and bubble: sending between stages, and idle "
+        "time around it.",
+        measured="Step time minus the terms above.",
     ),
     GlossaryTerm(
         name=INPUT,

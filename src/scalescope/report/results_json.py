@@ -140,7 +140,7 @@ def _failure(result: Result) -> dict[str, Any]:
 
 
 def _scaling(row: ScalingRow) -> dict[str, Any]:
-    exposed = row.exposed_comm_s
+    exposed = row.communication_s
     wrapped = row.efficiency_of_wrapped
     return {
         "trial_id": row.trial.trial_id,

@@ -45,9 +45,7 @@ class Topology:
 
     gpus: tuple[GpuSite, ...] = ()
     nics: tuple[NicSite, ...] = ()
-    gpu_paths: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # "0-1": "NV18"; smaller index first
+    gpu_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)  # "0-1": "NV18"; smaller first
     nic_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)  # "0-mlx5_0": "PIX"
     numa_cores: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # by node's number
     numa_distances: tuple[tuple[int, ...], ...] = ()  # as the kernel has them: 10 is local

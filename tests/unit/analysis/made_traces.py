@@ -9,7 +9,7 @@ from typing import Any
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
-from scalescope.results.trace import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER, trace_name
+from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER, trace_name
 
 Event = dict[str, Any]
 Moment = tuple[float, float]

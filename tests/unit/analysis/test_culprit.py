@@ -1,16 +1,53 @@
 """Which rank the others wait for."""
 
-from scalescope.analysis.culprit import find_culprit, last_to_arrive
+import random
+import statistics
+
+import pytest
+
+from scalescope.analysis.culprit import delays_s, find_culprit, last_to_arrive, typical_of
 
 
-def test_the_rank_that_is_slowest_in_most_launches_is_the_culprit() -> None:
-    straggler = find_culprit([(1.0, 1.0, 3.0), (1.0, 1.0, 2.0), (1.5, 1.0, 1.0)])
-    assert (straggler.rank, straggler.persistent) == (2, False)
-    assert abs(straggler.time_s - (2.0 + 1.0 - 0.25) / 3) < 1e-12
+def test_a_rank_that_is_slow_in_both_halves_of_the_launches_is_persistent() -> None:
+    launches = [(1.0, 1.0 + 0.01 * number, 3.0, 1.0) for number in range(5)]
+    straggler = find_culprit(launches)
+    assert straggler is not None
+    assert (straggler.rank, straggler.persistent) == (2, True)
+    assert straggler.time_s == pytest.approx(2.0)
 
 
-def test_a_rank_that_is_slowest_in_every_launch_is_persistent() -> None:
-    assert find_culprit([(2.0, 1.0), (3.0, 1.0)]).persistent
+def test_a_rank_that_is_slow_in_one_half_only_is_not() -> None:
+    straggler = find_culprit([(1.0, 1.0, 3.0), (1.5, 1.0, 1.0), (1.0, 1.0, 2.0), (1.6, 1.0, 1.0)])
+    assert straggler is not None and not straggler.persistent
+
+
+def test_one_launch_names_nobody() -> None:
+    assert find_culprit([(1.0, 1.0, 3.0)]) is None
+    assert delays_s([(1.0, 1.0, 3.0)]) is None
+
+
+def test_of_two_ranks_the_mean_is_the_reference() -> None:
+    assert typical_of((1.0, 3.0)) == 2.0
+    assert typical_of((1.0, 1.1, 9.0)) == 1.1
+    assert delays_s([(1.0, 3.0), (1.0, 3.0)]) == [1.0, 1.0]
+    straggler = find_culprit([(1.0, 3.0), (1.0, 3.0)])
+    assert straggler is not None
+    assert straggler.time_s == 2.0  # behind the other rank
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 1024])
+def test_pure_jitter_has_no_delay_however_many_ranks(ranks: int) -> None:
+    noise = random.Random(ranks)
+    estimates = []
+    for _ in range(40):
+        launches = [[1.0 + noise.gauss(0.0, 0.01) for _ in range(ranks)] for _ in range(6)]
+        delays = delays_s(launches)
+        assert delays is not None
+        estimates.append(statistics.fmean(delays))
+    # The largest of so many values is 1.4 to 3.2 standard deviations above the others by itself.
+    assert abs(statistics.fmean(estimates)) < 0.2 * 0.01
+    persistent = [find_culprit([[1.0 + noise.gauss(0.0, 0.01) for _ in range(ranks)] for _ in range(6)])]
+    assert not any(straggler is not None and straggler.persistent for straggler in persistent)
 
 
 def test_the_rank_that_waits_least_arrives_last() -> None:

@@ -1,5 +1,6 @@
 """What standard output cannot encode is written with other characters."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ def test_minus_signs_and_all_other_signs_survive_ascii(cli: Cli) -> None:
     explained = cli("explain", "-v", str(_SCALE), PYTHONIOENCODING="ascii")
     assert explained.returncode == 0
     assert explained.stdout.isascii() and "?" not in explained.stdout
-    assert "-7.28 to 8.33 ms" in " ".join(explained.stdout.split())
+    assert re.search(r" -\d+\.\d+ to \d+\.\d+ ms", " ".join(explained.stdout.split()))
 
 
 @pytest.mark.parametrize("verb", ["train", "tune"])

@@ -35,7 +35,7 @@ def make_facts(
     straggler: Straggler | None = None,
     **known: Any,
 ) -> Facts:
-    """One configuration whose step of `step_s` holds these terms; a term that is None is unknown.
+    """One configuration whose step of `step_s` holds these terms, certain to a tenth; None is unknown.
 
     `settings` are asked for, `changes` are put in place after all checks: GPUs, for instance.
     """
@@ -51,7 +51,7 @@ def make_facts(
         efficiency=Estimate(speedup / ranks),
         wrapped=None,
         efficiency_of_wrapped=None,
-        exposed_comm_s=None,
+        communication_s=None,
         waterfall=_waterfall(trial, step_s, terms, straggler),
     )
     facts = Facts(
@@ -73,7 +73,7 @@ def make_facts(
 def _term(name: str, time_s: Estimate | float | None, ranks_per_s: float) -> Term:
     if time_s is None:
         return Term(name=name, time_s=None, lost=None, reason="was not measured")
-    time = time_s if isinstance(time_s, Estimate) else Estimate(time_s)
+    time = time_s if isinstance(time_s, Estimate) else Estimate(time_s, 0.9 * time_s, 1.1 * time_s)
     low, high = (None if end is None else end * ranks_per_s for end in (time.low, time.high))
     return Term(name=name, time_s=time, lost=Estimate(time.value * ranks_per_s, low, high))
 

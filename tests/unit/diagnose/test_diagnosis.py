@@ -6,7 +6,7 @@ import pytest
 
 from scalescope.analysis.comm.pairs import PairRow
 from scalescope.analysis.culprit import Straggler
-from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STRAGGLERS
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, RANDOM_SKEW, STRAGGLERS
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
@@ -42,7 +42,7 @@ def test_a_loss_that_is_sure_is_not_doubted() -> None:
 
 
 def test_uncertainty_of_one_term_does_not_affect_another() -> None:
-    facts = make_facts({CONTENTION: 0.02, STRAGGLERS: Estimate(0.02, -0.01, 0.05)})
+    facts = make_facts({CONTENTION: 0.02, RANDOM_SKEW: Estimate(0.02, -0.01, 0.05)})
     by_rule = findings(facts)
     assert by_rule["ranks slow each other down"].certain
     assert not by_rule["random skew between ranks"].certain
@@ -98,16 +98,25 @@ def test_no_rule_fails_where_nothing_is_known(changes: dict[str, object]) -> Non
 
 
 def test_a_finding_from_a_single_launch_is_marked() -> None:
-    facts = make_facts({STRAGGLERS: 0.02}, straggler=Straggler(rank=1, time_s=0.02, persistent=True))
-    finding = findings(facts)["straggling rank"]
-    assert finding.single and "in every launch" not in finding.claim
+    facts = make_facts({RANDOM_SKEW: Estimate(0.02)})
+    finding = findings(facts)["random skew between ranks"]
+    assert finding.single and not finding.certain
     (section,) = findings_section(diagnose_facts((facts,)))
     assert "single launch" in section.findings[0].text
-    stragglers_s = Estimate(0.02, 0.01, 0.03)
-    several = make_facts(
-        {STRAGGLERS: stragglers_s}, straggler=Straggler(rank=1, time_s=0.02, persistent=True)
-    )
-    assert "in every launch" in findings(several)["straggling rank"].claim
+    assert findings(make_facts({RANDOM_SKEW: Estimate(0.02, 0.01, 0.03)}))[finding.rule].certain
+
+
+@pytest.mark.parametrize(("share", "is_found"), [(0.10, False), (0.20, True)])
+def test_a_single_launch_needs_a_large_loss(share: float, is_found: bool) -> None:
+    facts = make_facts({RANDOM_SKEW: Estimate(share * 0.1)}, step_s=0.1)
+    assert ("random skew between ranks" in findings(facts)) == is_found
+
+
+def test_a_slow_rank_of_two_is_not_contention() -> None:
+    late = Straggler(rank=1, time_s=0.02, persistent=True)
+    by_rule = findings(make_facts({CONTENTION: 0.011, STRAGGLERS: 0.010}, straggler=late))
+    assert "ranks slow each other down" not in by_rule
+    assert by_rule["straggling rank"].lost == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(("step_s", "named"), [(0.1, True), (0.4, False)])

@@ -42,10 +42,11 @@ def test_a_loss_is_sure_where_its_whole_interval_is_one() -> None:
     assert not losing(0.2, sure=False).is_sure(COMMUNICATION)
 
 
-def test_one_launch_gives_nothing_to_doubt_by() -> None:
-    facts = make_facts({COMMUNICATION: 0.004})
-    assert facts.is_sure(COMMUNICATION)
-    assert facts.lost(COMMUNICATION) == pytest.approx(0.08)
+def test_one_launch_is_never_sure_and_a_small_loss_of_it_does_not_count() -> None:
+    facts = make_facts({COMMUNICATION: Estimate(0.004)})
+    assert not facts.is_sure(COMMUNICATION)
+    assert facts.lost(COMMUNICATION) == 0.0
+    assert make_facts({COMMUNICATION: Estimate(0.02)}).lost(COMMUNICATION) == pytest.approx(0.4)
 
 
 def test_what_is_unknown_is_neither_lost_nor_doubted() -> None:

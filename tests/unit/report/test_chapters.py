@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.trace.profile import TraceProfile
-from scalescope.analysis.trace.rank_trace import TracedRank, TracedStep
 from scalescope.experiment.trial import Trial
 from scalescope.report import analyzed_run as material_module
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
@@ -27,6 +26,7 @@ from scalescope.report.chapters import (
 from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
 from scalescope.results.run import Run
+from scalescope.results.traces.rank_trace import TracedRank, TracedStep
 from tests.unit.report.known_runs import make_run, make_trials
 
 EPOCHS = {

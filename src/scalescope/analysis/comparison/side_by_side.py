@@ -71,7 +71,7 @@ def _run_row(number: int, row: ScalingRow, first: ScalingRow) -> RunRow:
         run=number,
         row=row,
         behind=_minus(first.delivered, row.delivered),
-        behind_by_exposed=_minus(row.lost_by_exposed_comm, first.lost_by_exposed_comm),
+        behind_by_exposed=_minus(row.lost_by_communication, first.lost_by_communication),
     )
 
 

@@ -1,4 +1,4 @@
-"""Scaling: speedup, efficiency, exposed communication and what Amdahl's law makes of them."""
+"""Scaling: speedup, efficiency, communication and what Amdahl's law makes of them."""
 
 import functools
 import math
@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, waterfall_of
-from scalescope.analysis.statistics import Estimate, difference_of_means, ratio_of_logs
+from scalescope.analysis.scaling.communication import communication_cost
+from scalescope.analysis.scaling.measured_waterfall import waterfall_of
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall
+from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
@@ -28,7 +30,7 @@ class ScalingRow:
     efficiency: Estimate
     wrapped: Configuration | None  # DDP on one rank: the other baseline
     efficiency_of_wrapped: Estimate | None
-    exposed_comm_s: Estimate | None
+    communication_s: Estimate | None
     waterfall: Waterfall | None = None
     had_other_load: bool = False  # during its launches, or those of what it is compared with
 
@@ -57,16 +59,16 @@ class ScalingRow:
         return None if self.waterfall is None else self.waterfall.delivered
 
     @property
-    def lost_by_exposed_comm(self) -> float | None:
-        """Ranks' worth of speed that exposed communication costs; None where it was not measured."""
+    def lost_by_communication(self) -> float | None:
+        """Ranks' worth of speed that communication costs; None where it was not measured."""
         term = None if self.waterfall is None else self.waterfall.term(COMMUNICATION)
         return None if term is None or term.lost is None else term.lost.value
 
     @property
-    def exposed_fraction(self) -> float | None:
-        if self.exposed_comm_s is None:
+    def communication_fraction(self) -> float | None:
+        if self.communication_s is None:
             return None
-        return self.exposed_comm_s.value / self.configuration.step_time_s.value
+        return self.communication_s.value / self.configuration.step_time_s.value
 
     @property
     def amdahl_fraction(self) -> float | None:
@@ -170,7 +172,7 @@ def _row(
     fed = known.get(with_preloaded_input(configuration.trial).trial_id)
     is_baseline = configuration is baseline
     waterfall = waterfall_of(configuration, known)
-    exposed = None if waterfall is None else waterfall.term(COMMUNICATION)
+    communication = None if waterfall is None else waterfall.term(COMMUNICATION)
     return ScalingRow(
         configuration=configuration,
         baseline_ranks=baseline.trial.world_size,
@@ -178,7 +180,7 @@ def _row(
         efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
         wrapped=wrapped,
         efficiency_of_wrapped=_against_wrapped(configuration, wrapped),
-        exposed_comm_s=_exposed(fed, uncoupled) if exposed is None else exposed.time_s,
+        communication_s=_communication(fed, uncoupled) if communication is None else communication.time_s,
         waterfall=waterfall,
         had_other_load=configuration.had_other_load or baseline.had_other_load,
     )
@@ -202,11 +204,11 @@ def _against_wrapped(configuration: Configuration, wrapped: Configuration | None
     )
 
 
-def _exposed(configuration: Configuration | None, uncoupled: Configuration | None) -> Estimate | None:
-    """Full steps minus steps without communication: what communication adds, where there is no waterfall."""
-    if configuration is None or uncoupled is None:
+def _communication(fed: Configuration | None, uncoupled: Configuration | None) -> Estimate | None:
+    """What communication adds, where there is no waterfall: by the same definition."""
+    if fed is None or uncoupled is None:
         return None
-    return difference_of_means(configuration.mean_steps_s, uncoupled.mean_steps_s)
+    return communication_cost(fed, uncoupled).communication_s
 
 
 def _is_wrapped_single(configuration: Configuration, same_kind: list[Configuration]) -> bool:

@@ -1,29 +1,19 @@
-"""The loss waterfall: where the speed of N ranks goes, each term measured by taking something away.
+"""The loss waterfall: where the speed of N ranks goes, in terms that add up with the delivered speed to N.
 
-plain on one rank → inside the wrapper → N ranks that send nothing → the slowest of them in each step → full
-training; strong scaling has the smaller batch before all that, and a loader's input comes last. The
-differences of step times telescope, so terms and delivered speed add up to N.
-
-`Waterfall.segments` is the bar that is drawn of it. Figure, table, sentence and JSON are all made of these
-segments, so they cannot disagree.
+`by_ablation` measures terms by taking something away, `by_trace` reads them from recorded steps where nothing
+can be taken away. `Waterfall.segments` is the bar that is drawn of either. Figure, table, sentence and JSON
+are all made of these segments, so they cannot disagree.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.culprit import Straggler, find_culprit
-from scalescope.analysis.statistics import Estimate, difference_of_means, mean_with_interval
-from scalescope.experiment.ablations import (
-    at_per_rank_batch,
-    has_loader,
-    single_rank_baseline,
-    with_preloaded_input,
-    without_communication,
-)
+from scalescope.analysis.culprit import Straggler
+from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
 
 SMALLER_BATCH = "smaller batch"
@@ -33,7 +23,22 @@ STRAGGLERS = "stragglers"
 RANDOM_SKEW = "random skew"
 COMMUNICATION = "communication"
 INPUT = "input"
-TERMS = (SMALLER_BATCH, WRAPPER, CONTENTION, STRAGGLERS, RANDOM_SKEW, COMMUNICATION, INPUT)
+# Terms that only a trace gives.
+WAITING = "waiting for peers"
+SLOWED_COMPUTE = "slowed compute"
+COPIES = "copies"
+IDLE_HOST = "idle: host launches too late"
+IDLE_INPUT = "idle: waiting for samples"
+IDLE_QUEUED = "idle: queued behind another stream"
+# Of pipelines.
+MICROBATCHES = "smaller microbatches"
+IMBALANCE = "unequal stages"
+BUBBLE = "pipeline bubble"
+EXCHANGE = "exchange between stages"
+TERMS = (
+    SMALLER_BATCH, WRAPPER, CONTENTION, STRAGGLERS, RANDOM_SKEW, COMMUNICATION, INPUT, WAITING,
+    SLOWED_COMPUTE, COPIES, IDLE_HOST, IDLE_INPUT, IDLE_QUEUED, MICROBATCHES, IMBALANCE, BUBBLE, EXCHANGE,
+)  # fmt: skip
 DELIVERED = "delivered"
 NOT_SIGNIFICANT = "not significant"
 NOT_SEPARATED = "not separated"
@@ -41,6 +46,7 @@ NOT_SEPARATED = "not separated"
 # not_significant: the interval includes zero. no_interval: too few launches for one. not_measured: the rest
 # that is left for terms that are unknown.
 Significance = Literal["significant", "not_significant", "no_interval", "not_measured"]
+Source = Literal["ablation", "trace"]
 _ROUNDING = 1e-9  # of all ranks; less is the rounding of sums
 
 
@@ -52,6 +58,7 @@ class Term:
     time_s: Estimate | None
     lost: Estimate | None
     reason: str | None = None  # why it is unknown
+    includes: tuple[str, ...] = ()  # other terms that could not be separated from it
 
     @property
     def significance(self) -> Significance:
@@ -76,6 +83,15 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationSplit:
+    """What communication consists of, by a trace, in time of a step: what no compute hides, and by how much
+    it slows the compute that hides the rest."""
+
+    exposed_s: Estimate
+    slowed_compute_s: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
     """What N ranks deliver and where the rest went."""
 
@@ -87,6 +103,8 @@ class Waterfall:
     unexplained_s: float  # of terms that are unknown, together
     straggler: Straggler | None
     simple_comm_s: Estimate  # T_multi − T_single: what people often call communication
+    source: Source = "ablation"
+    split: CommunicationSplit | None = None  # of the term communication
 
     @property
     def ranks(self) -> int:
@@ -154,17 +172,35 @@ def _laid_out(
     return tuple(segments)
 
 
-def waterfall_of(configuration: Configuration, by_trial: Mapping[str, Configuration]) -> Waterfall | None:
-    """The waterfall of a configuration, from all by trial; None without plain training on one rank."""
-    trial = configuration.trial
-    plain = by_trial.get(single_rank_baseline(trial).trial_id)
-    if plain is None or not 1 < trial.world_size == trial.replicas:  # a pipeline's ranks share one batch
-        return None
-    chain = _Chain(configuration, plain, by_trial)
-    parts = chain.parts()
-    step_s, ideal_s = _typical(configuration.mean_steps_s), chain.ideal_s
-    terms = tuple(_term(name, time_s, reason, trial.world_size / step_s) for name, time_s, reason in parts)
-    explained_s = sum(term.time_s.value for term in terms if term.time_s is not None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A term before it is held against the step: its time, or why that is unknown."""
+
+    name: str
+    time_s: Estimate | None
+    reason: str | None = None
+    includes: tuple[str, ...] = ()
+
+    def term(self, ranks_per_s: float) -> Term:
+        """`ranks_per_s` is the speed that a second of the step costs."""
+        lost = None if self.time_s is None else scaled(self.time_s, ranks_per_s)
+        reason = self.reason if self.time_s is None else None
+        return Term(name=self.name, time_s=self.time_s, lost=lost, reason=reason, includes=self.includes)
+
+
+def built_waterfall(
+    full: Configuration,
+    plain: Configuration,
+    parts: Sequence[Part],
+    *,
+    simple_comm_s: Estimate,
+    source: Source,
+) -> Waterfall:
+    """The waterfall of these parts; what they leave of the loss is unexplained."""
+    trial = full.trial
+    step_s, ideal_s = typical_step_s(full.mean_steps_s), ideal_step_s(full, plain)
+    terms = tuple(part.term(trial.world_size / step_s) for part in parts)
+    explained_s = math.fsum(term.time_s.value for term in terms if term.time_s is not None)
     return Waterfall(
         trial=trial,
         step_s=step_s,
@@ -172,143 +208,33 @@ def waterfall_of(configuration: Configuration, by_trial: Mapping[str, Configurat
         delivered=trial.world_size * ideal_s / step_s,
         terms=terms,
         unexplained_s=step_s - ideal_s - explained_s,
-        straggler=chain.straggler(),
-        simple_comm_s=_difference_between(configuration.mean_steps_s, chain.alone_s),
+        straggler=None,
+        simple_comm_s=simple_comm_s,
+        source=source,
     )
 
 
-Part = tuple[str, Estimate | None, str | None]
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """An estimate times a positive factor."""
+    low = None if estimate.low is None else estimate.low * factor
+    high = None if estimate.high is None else estimate.high * factor
+    return Estimate(estimate.value * factor, low, high)
 
 
-class _Chain:
-    """The configurations of one waterfall, each with one thing more than the one before."""
-
-    def __init__(
-        self, full: Configuration, plain: Configuration, by_trial: Mapping[str, Configuration]
-    ) -> None:
-        self._full = full
-        self._plain = plain
-        trial = full.trial
-        share = at_per_rank_batch(trial)
-        self._share = by_trial.get(with_preloaded_input(single_rank_baseline(share)).trial_id)
-        self._wrapped = by_trial.get(with_preloaded_input(share.on_one_rank()).trial_id)
-        without_comm = without_communication(with_preloaded_input(trial))
-        self._without_comm = None if without_comm is None else by_trial.get(without_comm.trial_id)
-        self._fed = by_trial.get(with_preloaded_input(trial).trial_id)
-        self._share_as_fed = by_trial.get(single_rank_baseline(share).trial_id)
-
-    @property
-    def ideal_s(self) -> float:
-        """A step of N ranks that lost nothing: one rank's step when weak, an N-th of it when strong."""
-        alone_s = _typical(self._plain.mean_steps_s)
-        return (
-            alone_s
-            * self._full.trial.samples_per_step
-            / (self._plain.trial.samples_per_step * self._full.trial.world_size)
-        )
-
-    @property
-    def alone_s(self) -> list[float]:
-        """Steps of one rank with as many samples as one of N has."""
-        return (self._share_as_fed or self._plain).mean_steps_s
-
-    def parts(self) -> list[Part]:
-        """(name, time, why unknown) of every term that this job has."""
-        launches = None if self._without_comm is None else self._without_comm.launches
-        # The median rank, not the mean: one late rank is a straggler, not contention.
-        usual = (
-            None if launches is None else [statistics.median_low(launch.rank_means_s) for launch in launches]
-        )
-        slowest = None if launches is None else [statistics.fmean(launch.step_times_s) for launch in launches]
-        late = None if usual is None or slowest is None else _paired(slowest, usual)
-        share, wrapped = _steps(self._share), _steps(self._wrapped)
-        no_comm_reason = "the same ranks without communication were not measured"
-        if without_communication(self._full.trial) is None:
-            no_comm_reason = "communication cannot be switched off for this strategy with these settings"
-        parts: list[Part] = []
-        if self._full.trial.mode == "strong":
-            parts.append(
-                (
-                    SMALLER_BATCH,
-                    self._smaller_batch(),
-                    "one rank was not measured with its share of the batch",
-                )
-            )
-        parts += [
-            (WRAPPER, _difference(wrapped, share), "one rank in the wrapper was not measured"),
-            (CONTENTION, _difference(usual, wrapped), no_comm_reason),
-            (STRAGGLERS, late, no_comm_reason),
-            (COMMUNICATION, _difference(_steps(self._fed), slowest), no_comm_reason),
-        ]
-        if has_loader(self._full.trial):
-            parts.append((INPUT, self._input(), "steps with preloaded samples were not measured"))
-        return parts
-
-    def _smaller_batch(self) -> Estimate | None:
-        """What a rank's share of the batch takes alone, beyond its share of the time."""
-        if self._share_as_fed is None:
-            return None
-        ideal = [
-            step * self.ideal_s / _typical(self._plain.mean_steps_s) for step in self._plain.mean_steps_s
-        ]
-        return _difference_between(self._share_as_fed.mean_steps_s, ideal)
-
-    def _input(self) -> Estimate | None:
-        """What waiting for samples adds on N ranks, beyond what it adds on one."""
-        if self._fed is None or self._share is None or self._share_as_fed is None:
-            return None
-        many = _difference_between(self._full.mean_steps_s, self._fed.mean_steps_s)
-        alone = _difference_between(self._share_as_fed.mean_steps_s, self._share.mean_steps_s)
-        return _minus(many, alone)
-
-    def straggler(self) -> Straggler | None:
-        """The rank that all wait for; unknown where the ranks were not measured without communication."""
-        if self._without_comm is None:
-            return None
-        return find_culprit([launch.rank_means_s for launch in self._without_comm.launches])
+def ideal_step_s(full: Configuration, plain: Configuration) -> float:
+    """A step of N ranks that lost nothing: one rank's step when weak, an N-th of it when strong."""
+    alone_s = typical_step_s(plain.mean_steps_s)
+    samples = full.trial.samples_per_step / plain.trial.samples_per_step
+    return alone_s * samples / full.trial.world_size
 
 
-def _steps(configuration: Configuration | None) -> list[float] | None:
-    return None if configuration is None else configuration.mean_steps_s
-
-
-def _difference(left: Sequence[float] | None, right: Sequence[float] | None) -> Estimate | None:
-    return None if left is None or right is None else _difference_between(left, right)
-
-
-def _typical(steps_s: Sequence[float]) -> float:
+def typical_step_s(steps_s: Sequence[float]) -> float:
     """The mean of logarithms, exponentiated: what throughput and speedup are made of everywhere else."""
     return statistics.geometric_mean(steps_s)
 
 
-def _difference_between(left: Sequence[float], right: Sequence[float]) -> Estimate:
-    """The difference of two typical steps, with the interval of the difference of their means."""
-    return _moved(difference_of_means(left, right), _typical(left) - _typical(right))
-
-
-def _moved(estimate: Estimate, value: float) -> Estimate:
+def moved(estimate: Estimate, value: float) -> Estimate:
+    """The same interval around another value."""
     if estimate.low is None or estimate.high is None:
         return Estimate(value)
     return Estimate(value, estimate.low + value - estimate.value, estimate.high + value - estimate.value)
-
-
-def _paired(left: Sequence[float], right: Sequence[float]) -> Estimate:
-    """The difference of typical steps, with the interval of differences inside launches."""
-    inside = mean_with_interval([value - other for value, other in zip(left, right, strict=True)])
-    return _moved(inside, _typical(left) - _typical(right))
-
-
-def _minus(left: Estimate, right: Estimate) -> Estimate:
-    value = left.value - right.value
-    if left.low is None or left.high is None or right.low is None or right.high is None:
-        return Estimate(value)
-    half = ((left.high - left.low) ** 2 + (right.high - right.low) ** 2) ** 0.5 / 2.0
-    return Estimate(value, value - half, value + half)
-
-
-def _term(name: str, time_s: Estimate | None, reason: str | None, ranks_per_s: float) -> Term:
-    if time_s is None:
-        return Term(name=name, time_s=None, lost=None, reason=reason)
-    low = None if time_s.low is None else time_s.low * ranks_per_s
-    high = None if time_s.high is None else time_s.high * ranks_per_s
-    return Term(name=name, time_s=time_s, lost=Estimate(time_s.value * ranks_per_s, low, high))

@@ -2,22 +2,21 @@
 
 import functools
 import math
-import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.launches import summarise
-from scalescope.analysis.trace.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
+from scalescope.experiment.recordings import timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
-from scalescope.results.trace import read_events
+from scalescope.results.traces.events import is_rooted, read_events
+from scalescope.results.traces.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
 
 _ROUNDING_S = 1e-7
-_ROOTED = re.compile(r"broadcast|send|recv|^(gather|scatter|reduce)$|Kernel_Reduce_", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ class TraceProfile:
     def _transfer_s(self, number: int) -> float | None:
         """What the exchange takes once all have come: the shortest of all ranks, step by step."""
         names = {step.collectives[number].name for step in self.steps}
-        if len(self.ranks) < 2 or len(names) > 1 or _ROOTED.search(names.pop()):
+        if len(self.ranks) < 2 or len(names) > 1 or is_rooted(names.pop()):
             return None  # a root leaves early, and a sender's time is not its receiver's
         together = zip(*(rank.steps for rank in self.ranks.values()), strict=False)
         return statistics.fmean(min(step.collectives[number].time_s for step in steps) for steps in together)
@@ -197,12 +196,6 @@ def _untraced_step_s(trial: Trial, run: Run) -> float | None:
     launches = [summarise(result) for result in run.of_status("ok") if result.trial_id == timed]
     times = [launch.mean_step_s for launch in launches]
     return statistics.geometric_mean(times) if times else None
-
-
-def timed_training_of(trial: Trial) -> Trial:
-    """The timed training of a profiled trial."""
-    kept = {name: value for name, value in trial.settings.items() if not name.startswith("profile_")}
-    return Trial(settings=kept).replace(benchmark="train")
 
 
 def _ddp_overlap(records: Sequence[RankRecord]) -> float | None:

@@ -42,6 +42,11 @@ class Pipeline(StrategyTraits):
         return 1
 
     @staticmethod
+    def parts_of_a_step(batch_size: int, world_size: int, settings: Mapping[str, Any]) -> int | None:
+        """Into how many microbatches a batch is cut."""
+        return parts_of(batch_size, settings.get("microbatches"), world_size)
+
+    @staticmethod
     def check(values: Mapping[str, Any]) -> None:
         """Refuse what leaves nothing to pass on, or cannot be cut."""
         ranks = values["world_size"]

@@ -2,7 +2,7 @@
 
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STRAGGLERS
 from scalescope.diagnose.advice import advise
-from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.facts import LEAST_SHARE, Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.network import is_slow_network
 from scalescope.results.run_commands import CHECK
@@ -14,6 +14,10 @@ THREADS = "too many CPU threads"
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost, term = facts.lost(CONTENTION), facts.term(CONTENTION)
     if not lost or term is None or term.time_s is None or facts.trial.oversubscribe:
+        return None
+    # Of two ranks the mean is the reference: a slow one is half of what the mean is behind one rank alone.
+    lost -= facts.culprit_lost - (facts.lost(STRAGGLERS) or 0.0) if facts.culprit is not None else 0.0
+    if lost <= LEAST_SHARE * facts.ranks:
         return None
     threads, cores = facts.trial.threads_per_rank, facts.cores
     on_cores = not facts.trial.on_gpu and not facts.trial.stand_in

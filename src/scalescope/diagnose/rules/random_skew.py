@@ -1,21 +1,20 @@
 """Random skew: a different rank is late each time, and every step waits for it."""
 
-from scalescope.analysis.scaling.waterfall import STRAGGLERS
+from scalescope.analysis.scaling.waterfall import RANDOM_SKEW
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.rules.straggler import rule as one_rank_is_late
 from scalescope.results.run_commands import CHECK
 
 RULE = "random skew between ranks"
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, term = facts.lost(STRAGGLERS), facts.term(STRAGGLERS)
-    if not lost or term is None or term.time_s is None or isinstance(one_rank_is_late(facts), Finding):
+    lost, term = facts.lost(RANDOM_SKEW), facts.term(RANDOM_SKEW)
+    if not lost or term is None or term.time_s is None:
         return None
     return Finding(
         rule=RULE,
-        term=STRAGGLERS,
+        term=RANDOM_SKEW,
         root=True,
         claim="A different rank is late each time, and every step waits for it: "
         f"{term.time_s.value * 1e3:.1f} ms per step ({lost:.2f} of {facts.ranks} ranks).",
@@ -23,10 +22,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         share=lost / facts.ranks,
         evidence=(
             Evidence(
-                name="skew",
-                value=term.time_s.value,
-                unit="s",
-                source="slowest rank of each step, without communication",
+                name="skew", value=term.time_s.value, unit="s", source="waiting for peers in recorded steps"
             ),
         ),
         advice=(Advice(label="check for other work on the machine", argv=CHECK),),

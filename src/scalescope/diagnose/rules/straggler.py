@@ -1,4 +1,4 @@
-"""Straggling rank: one rank is slower than the others in every launch."""
+"""Straggling rank: one rank is persistently slower than the others."""
 
 from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
@@ -10,16 +10,15 @@ _BEHIND = 0.05  # of a step
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
-    lost, culprit = facts.lost(STRAGGLERS), facts.culprit
-    if not lost or culprit is None or culprit.time_s < _BEHIND * facts.step_s:
+    lost, culprit = facts.culprit_lost, facts.culprit
+    if culprit is None or culprit.time_s < _BEHIND * facts.step_s:
         return None
-    always = "" if facts.is_single(STRAGGLERS) else " in every launch"
     return Finding(
         rule=RULE,
         term=STRAGGLERS,
         root=True,
-        claim=f"Rank {culprit.rank} is {culprit.time_s * 1e3:.1f} ms per step slower than the others{always}"
-        f": all ranks wait for it ({lost:.2f} of {facts.ranks} ranks).",
+        claim=f"Rank {culprit.rank} is {culprit.time_s * 1e3:.1f} ms per step slower than the others in all "
+        f"launches: all ranks wait for it ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(

@@ -69,7 +69,7 @@ def _sentence(sides: SideBySide) -> str:
     gap = f"{sides.runs[worst.run]} delivers {worst.behind:.2f} ranks' worth less than {reference}"
     if worst.behind_by_exposed is None:
         return f"{where}: efficiency {shares}; {gap}, cause unknown."
-    return f"{where}: efficiency {shares}; {gap}, {worst.behind_by_exposed:.2f} of it exposed communication."
+    return f"{where}: efficiency {shares}; {gap}, {worst.behind_by_exposed:.2f} of it communication."
 
 
 def _table(sides: SideBySide) -> Section:
@@ -86,7 +86,7 @@ def _table(sides: SideBySide) -> Section:
         ),
         lines=(
             "ranks behind: how many ranks' worth of speed less than the first run that has this job; of it "
-            "exposed comm: the "
+            "communication: the "
             "part caused by communication that compute does not hide (scalescope explain shows the rest).",
         ),
     )
@@ -102,9 +102,9 @@ def _cells(sides: SideBySide, member: RunRow, varied: Sequence[str]) -> dict[str
         "samples/s": _rate(member),
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
-        "exposed comm": _exposed(member),
+        "communication": _exposed(member),
         "ranks behind": MISSING if member.behind is None else f"{member.behind:+.2f}",
-        "of it exposed comm": MISSING
+        "of it communication": MISSING
         if member.behind_by_exposed is None
         else f"{member.behind_by_exposed:+.2f}",
     }
@@ -115,12 +115,12 @@ def _rate(member: RunRow) -> str:
 
 
 def _exposed(member: RunRow) -> str:
-    exposed = member.row.exposed_comm_s
-    if exposed is None or member.row.exposed_fraction is None:
+    exposed = member.row.communication_s
+    if exposed is None or member.row.communication_fraction is None:
         return MISSING if member.row.ranks == 1 else "unknown"
     if exposed.value <= 0.0:
         return "~0 ms"
-    return f"{in_ms(exposed.value)} ({percent(member.row.exposed_fraction)})"
+    return f"{in_ms(exposed.value)} ({percent(member.row.communication_fraction)})"
 
 
 def _alone(sides: SideBySide) -> tuple[Section, ...]:
@@ -183,7 +183,7 @@ def _row_json(sides: SideBySide, member: RunRow) -> dict[str, Any]:
         "ci95_speedup": _interval(row.speedup),
         "efficiency": row.efficiency.value,
         "ci95_efficiency": _interval(row.efficiency),
-        "exposed_comm_s": None if row.exposed_comm_s is None else row.exposed_comm_s.value,
+        "exposed_comm_s": None if row.communication_s is None else row.communication_s.value,
         "behind_first_ranks": member.behind,
         "behind_first_by_exposed_ranks": member.behind_by_exposed,
     }

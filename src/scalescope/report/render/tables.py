@@ -145,7 +145,7 @@ def comprehensive_csv(report_input: ReportInput) -> str:
 def _record(configuration: Configuration, row: ScalingRow | None) -> dict[str, Any]:
     rate, step = configuration.samples_per_s, configuration.step_time_s
     scaled = row is not None and not row.is_baseline
-    exposed = row.exposed_comm_s if row is not None else None
+    exposed = row.communication_s if row is not None else None
     epochs = configuration.epochs
     return {
         "trial_id": configuration.trial.trial_id,

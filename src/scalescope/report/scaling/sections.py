@@ -58,7 +58,8 @@ def scaling_so_far(run: Run) -> str | None:
 
 _LAUNCHES_FOR_A_CLAIM = 5
 _SERIAL = "serial fraction"
-_COMM_MS = "exposed comm (ms)"
+_COMM_SHARE = "comm share"
+_COMM_MS = "comm (ms)"
 _INTERVAL = "95 % interval"
 _UNSURE = "~"
 _UNSURE_NOTE = "~ marks figures that need more launches (--repeats) to be sure; -v shows their intervals."
@@ -172,8 +173,8 @@ def _cells(
         "efficiency": _efficiency(row),
         _INTERVAL: _interval(row),
         wrapped: _against_wrapped(row),
-        "exposed comm": _exposed_share(row),
-        _COMM_MS: _exposed_ms(row),
+        _COMM_SHARE: _communication_share(row),
+        _COMM_MS: _communication_ms(row),
         _SERIAL: _serial(row.serial_fraction),
         law: _allowed(row, next_sizes),
         "mode": row.trial.mode,
@@ -211,20 +212,20 @@ def _against_wrapped(row: ScalingRow) -> str:
     return MISSING if row.efficiency_of_wrapped is None else percent(row.efficiency_of_wrapped.value)
 
 
-def _exposed_share(row: ScalingRow) -> str:
-    """The share of a step that waits for communication."""
-    exposed = row.exposed_comm_s
-    if exposed is None or row.exposed_fraction is None:
+def _communication_share(row: ScalingRow) -> str:
+    """The share of a step that communication adds."""
+    added = row.communication_s
+    if added is None or row.communication_fraction is None:
         return MISSING if row.ranks == 1 else "unknown"
-    if exposed.value <= 0:
+    if added.value <= 0:
         return f"{_UNSURE}0 %"
-    return f"{'' if _is_sure(exposed) else _UNSURE}{percent(row.exposed_fraction)}"
+    return f"{'' if _is_sure(added) else _UNSURE}{percent(row.communication_fraction)}"
 
 
-def _exposed_ms(row: ScalingRow) -> str:
-    if row.exposed_comm_s is None:
+def _communication_ms(row: ScalingRow) -> str:
+    if row.communication_s is None:
         return MISSING
-    return milliseconds(max(0.0, row.exposed_comm_s.value))
+    return milliseconds(max(0.0, row.communication_s.value))
 
 
 def _efficiency(row: ScalingRow) -> str:
@@ -317,8 +318,8 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
         text = f"{_name(row)}: step {_ms(step)}, median {in_ms(row.configuration.median_step_s)}"
         if row.wrapped is not None and row.is_baseline:
             text += f", {in_ms(row.wrapped.step_time_s.value)} with {_wrapper_of(row)}"
-        if row.exposed_comm_s is not None:
-            text += f", exposed communication {_ms(row.exposed_comm_s)}"
+        if row.communication_s is not None:
+            text += f", communication {_ms(row.communication_s)}"
         if row.efficiency_of_wrapped is not None:
             text += (
                 f", efficiency against {_wrapper(row)} on one rank "
@@ -328,9 +329,9 @@ def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
             text += f", serial fraction by Amdahl's law (fixed work) {_serial(row.amdahl_fraction)}"
         lines.append(text)
     lines.append(
-        "Exposed communication is the step time minus the slowest rank's step time with communication "
-        "disabled: the part that compute does not hide. T_multi − T_single also contains wrapper overhead, "
-        "contention and stragglers."
+        "Communication is the step time minus the mean rank's step time with communication disabled and "
+        "minus waiting for other ranks. T_multi − T_single also contains wrapper overhead, contention, "
+        "stragglers and random skew."
     )
     return tuple(lines)
 

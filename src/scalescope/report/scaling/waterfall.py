@@ -36,14 +36,14 @@ def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
 
 def _is_measured(waterfall: Waterfall) -> bool:
     """Whether what it takes was measured, as far as the strategy allows."""
-    exposed = waterfall.term(COMMUNICATION)
+    communication = waterfall.term(COMMUNICATION)
     return without_communication(waterfall.trial) is None or (
-        exposed is not None and exposed.time_s is not None
+        communication is not None and communication.time_s is not None
     )
 
 
 def sentence(waterfall: Waterfall) -> str:
-    """`4 ranks deliver 1.83× (weak); 2.17 lost: 1.90 exposed communication, 0.27 not significant.`"""
+    """`4 ranks deliver 1.83× (weak); 2.17 lost: 1.90 communication, 0.27 not significant.`"""
     what = f"{waterfall.trial.mode}, batch {waterfall.trial.rank_batch_size:,} per rank"
     text = f"{waterfall.ranks} ranks deliver {waterfall.delivered:.2f}× ({what})"
     lost = waterfall.lost
@@ -52,7 +52,7 @@ def sentence(waterfall: Waterfall) -> str:
     if not terms:
         return f"{text}; {balance}, none of it significant."
     rest = [part for part in waterfall.segments if part.name == NOT_SIGNIFICANT and abs(part.value) >= _SHOWN]
-    words = [f"{in_ranks(part.value)} {_name_in_sentence(part)}" for part in (*terms, *rest)]
+    words = [f"{in_ranks(part.value)} {_name_in_sentence(part, waterfall)}" for part in (*terms, *rest)]
     single = any(part.significance == "no_interval" for part in terms)
     return f"{text}; {balance}: {', '.join(words)}{' (one launch, no intervals)' if single else ''}."
 
@@ -72,14 +72,22 @@ def sentence_segments(waterfall: Waterfall) -> tuple[Segment, ...]:
     return (*sorted(named, key=lambda part: -abs(part.value)), *unknown)
 
 
-def _name_in_sentence(segment: Segment) -> str:
+def _name_in_sentence(segment: Segment, waterfall: Waterfall) -> str:
     """What is not separated: one term, or several that were not measured one by one."""
     names = segment.terms
     if segment.name != NOT_SEPARATED or not names:
-        return segment.name
+        return named_with_parts(segment, waterfall)
     if len(names) == 1:
         return f"{names[0]} (the remainder)"
     return f"not separable into {', '.join(names[:-1])} and {names[-1]}"
+
+
+def named_with_parts(segment: Segment, waterfall: Waterfall) -> str:
+    """`communication with random skew`: the term, and what could not be separated from it."""
+    term = waterfall.term(segment.name)
+    if term is None or not term.includes:
+        return segment.name
+    return f"{segment.name} with {' and '.join(term.includes)}"
 
 
 def in_ranks(value: float) -> str:
@@ -102,13 +110,18 @@ def waterfall_section(waterfall: Waterfall) -> Section:
         title=sentence(waterfall),
         table=table,
         lines=_what_is_together(waterfall),
-        details=(*_not_significant(waterfall), _simple_reading(waterfall), *_late(waterfall)),
+        details=(
+            *_not_significant(waterfall),
+            *_split(waterfall),
+            _simple_reading(waterfall),
+            *_late(waterfall),
+        ),
     )
 
 
 def _row(segment: Segment, waterfall: Waterfall) -> tuple[str, ...]:
     return (
-        segment.name,
+        named_with_parts(segment, waterfall),
         _bar(segment, waterfall.ranks),
         in_ranks(segment.value),
         in_ms(segment.value * waterfall.step_s / waterfall.ranks),
@@ -136,6 +149,8 @@ def _what_is_together(waterfall: Waterfall) -> tuple[str, ...]:
         for segment in waterfall.segments
         if segment.name == NOT_SIGNIFICANT
     ]
+    if waterfall.source == "trace":
+        lines.append("The terms come from recorded steps, not from ablations: the profiler slows steps.")
     reasons: dict[str, list[str]] = {}
     for term in waterfall.terms_that_are("not_measured"):
         reasons.setdefault(term.reason or "not measured", []).append(term.name)
@@ -158,10 +173,10 @@ def _interval(time_s: Estimate) -> str:
 
 
 def _simple_reading(waterfall: Waterfall) -> str:
-    exposed = waterfall.term(COMMUNICATION)
+    communication = waterfall.term(COMMUNICATION)
     difference = ""
-    if exposed is not None and exposed.time_s is not None:
-        difference = f"; exposed communication is {in_ms(exposed.time_s.value)}"
+    if communication is not None and communication.time_s is not None:
+        difference = f"; communication is {in_ms(communication.time_s.value)}"
     return (
         f"T_multi − T_single is {in_ms(waterfall.simple_comm_s.value)}{difference}. T_multi − T_single also "
         "contains wrapper overhead, contention and stragglers; neither contains communication that is hidden "
@@ -169,12 +184,26 @@ def _simple_reading(waterfall: Waterfall) -> str:
     )
 
 
+def _split(waterfall: Waterfall) -> tuple[str, ...]:
+    """What communication consists of, where a trace tells."""
+    split = waterfall.split
+    if split is None:
+        return ()
+    exposed, slowed = split.exposed_s, split.slowed_compute_s
+    return (
+        f"Of communication, by recorded steps: {in_ms(exposed.value)} per step exposed "
+        f"({_interval(exposed)}); the rest, {in_ms(slowed.value)}, is compute that communication slows "
+        f"({_interval(slowed)}).",
+    )
+
+
 def _late(waterfall: Waterfall) -> tuple[str, ...]:
     late = waterfall.straggler
     if late is None:
         return ()
-    often = "in every launch" if late.persistent else "most often"
-    return (f"Rank {late.rank} was the slowest {often}, by {in_ms(late.time_s)} per step.",)
+    if not late.persistent:
+        return (f"No rank was the slowest for sure; rank {late.rank} was on average.",)
+    return (f"Rank {late.rank} was the slowest in all launches, by {in_ms(late.time_s)} per step.",)
 
 
 def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
@@ -193,16 +222,31 @@ def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
                 "lost": None if term.lost is None else term.lost.value,
                 "ci95_lost": _pair(term.lost),
                 "significance": term.significance,
-                "unknown_because": term.reason if term.time_s is None else None,
+                "unknown_because": term.reason,
+                "includes": list(term.includes),
             }
             for term in waterfall.terms
         ],
         "segments": [dataclasses.asdict(segment) for segment in waterfall.segments],
+        "method": waterfall.source,
+        "communication_parts": _split_json(waterfall),
         "unexplained_s": waterfall.unexplained_s,
         "simple_comm_s": waterfall.simple_comm_s.value,
         "slowest_rank": None
         if late is None
         else {"rank": late.rank, "time_s": late.time_s, "persistent": late.persistent},
+    }
+
+
+def _split_json(waterfall: Waterfall) -> dict[str, Any] | None:
+    split = waterfall.split
+    if split is None:
+        return None
+    return {
+        "exposed_s": split.exposed_s.value,
+        "ci95_exposed_s": _pair(split.exposed_s),
+        "slowed_compute_s": split.slowed_compute_s.value,
+        "ci95_slowed_compute_s": _pair(split.slowed_compute_s),
     }
 
 

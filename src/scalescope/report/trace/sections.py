@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.trace.profile import BucketTiming, TraceProfile, profiles
-from scalescope.analysis.trace.rank_trace import DATA, HOST, QUEUED, TracedStep
 from scalescope.report.numbers import MISSING, data_size, in_ms, milliseconds, percent
 from scalescope.report.section import Section, Table
 from scalescope.results.run import Run
-from scalescope.results.trace import TRACES
+from scalescope.results.traces.events import TRACES
+from scalescope.results.traces.rank_trace import DATA, HOST, QUEUED, TracedStep
 
 _IDLE = {DATA: "waiting for samples", QUEUED: "queued behind another stream"}
 _IDLE_GPU = {**_IDLE, HOST: "waiting for the host to launch kernels"}

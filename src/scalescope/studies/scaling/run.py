@@ -209,4 +209,8 @@ def _ranks(plan: Plan) -> int:
 def _training_alone(plan: Plan) -> tuple[Trial, ...]:
     """Only the full training step on all ranks, at every batch."""
     most = _ranks(plan)
-    return tuple(trial for trial in plan.trials if trial.world_size == most and not trial.is_ablation)
+    return tuple(
+        trial
+        for trial in plan.trials
+        if trial.is_training and trial.world_size == most and not trial.is_ablation
+    )

@@ -9,9 +9,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import for_device
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.ablations import (
-    PRELOADED,
     at_per_rank_batch,
-    has_ablation,
     single_rank_baseline,
     with_preloaded_input,
     without_communication,
@@ -19,6 +17,7 @@ from scalescope.experiment.ablations import (
 from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.recordings import arrivals_of, records_arrivals
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
@@ -106,7 +105,7 @@ def _answers(asked: Iterable[Trial]) -> tuple[Trial, ...]:
 def only_explains(result: Result) -> bool:
     """Whether a launch was made to explain others: where it fails, nothing that was asked for is missing."""
     trial = result.trial
-    return trial.benchmark == "comm" or has_ablation(trial, PRELOADED)
+    return trial.benchmark == "comm" or records_arrivals(trial) or trial.is_ablation
 
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:
@@ -172,18 +171,20 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
     """What a trial on several ranks is compared with."""
     runs_on_one_rank = trial.strategy_card.least_ranks == 1
     companions = []
-    if has_one_rank:
+    if has_one_rank or not runs_on_one_rank:  # who cannot ask for one rank gets plain training on it
         companions += [trial.on_one_rank()] if runs_on_one_rank else []
         companions.append(single_rank_baseline(trial))
     if not waterfall or trial.world_size == 1:
         return companions
     preloaded = with_preloaded_input(trial)
     silent = without_communication(preloaded)
-    companions += [preloaded, *([] if silent is None else [silent])]
-    if has_one_rank:
+    companions += [preloaded, *([] if silent is None else [silent]), arrivals_of(preloaded)]
+    if companions[0].world_size == 1:
         share = at_per_rank_batch(trial)
-        companions += [single_rank_baseline(share), with_preloaded_input(single_rank_baseline(share))]
-        companions += [with_preloaded_input(share.on_one_rank())] if runs_on_one_rank else []
+        alone = [single_rank_baseline(share), with_preloaded_input(single_rank_baseline(share))]
+        alone += [with_preloaded_input(share.on_one_rank())] if runs_on_one_rank else []
+        # Where communication cannot be taken away, recorded ranks are held against a recorded one.
+        companions += [*alone, *([arrivals_of(alone[-1])] if silent is None else [])]
     return companions
 
 

@@ -16,7 +16,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.report.section import Section
 from scalescope.results.files import write_atomically
 from scalescope.results.run_folder import EXPERIMENT
-from scalescope.results.trace import TRACES
+from scalescope.results.traces.events import TRACES
 from scalescope.studies.flags import read_flags
 from scalescope.studies.study import Report
 

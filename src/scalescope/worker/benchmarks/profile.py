@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from scalescope.catalog.benchmarks.profile import Profile
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import RankStage
-from scalescope.results.trace import is_communication, is_transfer, read_events
+from scalescope.results.traces.events import is_communication, is_transfer, read_events
 from scalescope.worker.benchmarks.train import TrainingRun, prepared
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
@@ -19,7 +19,7 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.ranges import named, step_marks, with_input_range, with_ranges
 
-_LONGEST_PAUSE_S = 15.0  # writing a trace; the launcher waits twenty times as long
+LONGEST_PAUSE_S = 15.0  # writing a trace; the launcher waits twenty times as long
 _CAPTURED = "scalescope.captured"
 
 
@@ -34,7 +34,7 @@ def measure(
         position.enter(RankStage.WARMUP)
         run.steps(options.warmup)
         group.barrier()
-        position.enter(RankStage.STEADY, slowest_warmup_s=_LONGEST_PAUSE_S)
+        position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
         chosen = options.records(group.rank)
         measurements.samples["recorded_step_time_s"] = _record(
             run, options, device, measurements, chosen=chosen
@@ -53,26 +53,38 @@ def _record(
         return run.steps(options.recorded)[0]
     if options.profile_with == "nvtx" and run.step.watch is not None:
         run.step.watch.mark_buckets()
+    recorder = _recorder(options, device)
+    times_s = recorded_steps(run, options.recorded, device, recorder)
+    if options.profile_with == "torch":
+        measurements.write_trace = lambda path: _write(recorder, path, device)
+    return times_s
+
+
+def recorded_steps(
+    run: TrainingRun, count: int, device: torch.device, recorder: AbstractContextManager[Any]
+) -> list[float]:
+    """Run steps inside a recorder, with the ranges that a trace is read by; returns their times."""
     marked = dataclasses.replace(
         run, step=with_ranges(run.step, device), feed=with_input_range(run.feed, device)
     )
     begun = run.position.begun
-    numbers = range(begun, begun + options.recorded)
-    with _recorder(options, device) as recorder, step_marks(marked.step, numbers) as step:
-        times_s = dataclasses.replace(marked, step=step).steps(options.recorded)[0]
-    if options.profile_with == "torch":
-        measurements.write_trace = lambda path: _write(recorder, path, device)
-    return times_s
+    with recorder, step_marks(marked.step, range(begun, begun + count)) as step:
+        return dataclasses.replace(marked, step=step).steps(count)[0]
+
+
+def torch_profiler(device: torch.device, *, record_shapes: bool) -> profile:
+    """Torch's profiler for the host and, where there is one, the GPU."""
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities, record_shapes=record_shapes)
 
 
 def _recorder(options: Profile, device: torch.device) -> AbstractContextManager[Any]:
     """Our profiler; or, for an external one, a named range around all steps."""
     if options.profile_with == "nvtx":
         return named(_CAPTURED, device)
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    return profile(activities=activities, record_shapes=True)
+    return torch_profiler(device, record_shapes=True)
 
 
 def _write(recorder: Any, path: Path, device: torch.device) -> dict[str, int]:

@@ -16,7 +16,7 @@ from scalescope.results.files import write_atomically
 from scalescope.results.printable import printable
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.ranks.rank_job import RankJob
-from scalescope.results.trace import trace_name
+from scalescope.results.traces.events import trace_name
 from scalescope.worker.process.faults import fault_of
 from scalescope.worker.process.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position

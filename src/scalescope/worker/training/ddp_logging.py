@@ -9,7 +9,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from scalescope.results.trace import PREFIX
+from scalescope.results.traces.events import PREFIX
 
 _NS = 1e-9
 

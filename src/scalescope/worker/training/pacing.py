@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from scalescope.results.trace import COMPUTE
+from scalescope.results.traces.events import COMPUTE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch.profiler import record_function
 
-from scalescope.results import trace
+from scalescope.results.traces import events as trace
 from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.step import Batch, Step
 

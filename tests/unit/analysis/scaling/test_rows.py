@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def row_with(efficiency: float, ranks: int = 4, batch: int = 10, low: float | No
         efficiency=Estimate(efficiency, *interval),
         wrapped=None,
         efficiency_of_wrapped=None,
-        exposed_comm_s=None,
+        communication_s=None,
     )
 
 
@@ -150,23 +151,25 @@ def test_two_bucket_sizes_without_a_plain_run_keep_to_their_own_kind() -> None:
     assert [row.efficiency.value for row in rows] == pytest.approx([1.0, 1.0, 1.0, 1.0])
 
 
-def test_exposed_communication_is_the_step_minus_the_step_without_communication() -> None:
+def test_communication_is_the_step_minus_the_step_without_communication() -> None:
     full = make_configuration(ddp(4), *FOUR)
     without_communication = make_configuration(ddp(4, without_communication=True), *ONE)
     (row,) = scaling_rows([full, without_communication])
     interval = stats.ttest_ind(FOUR, ONE, equal_var=False).confidence_interval(0.95)
-    assert row.exposed_comm_s is not None
-    assert row.exposed_comm_s.value == pytest.approx(sum(FOUR) / 5 - sum(ONE) / 5)
-    assert row.exposed_comm_s.low == pytest.approx(float(interval.low))
-    assert row.exposed_comm_s.high == pytest.approx(float(interval.high))
-    expected = row.exposed_comm_s.value / full.step_time_s.value
-    assert row.exposed_fraction == pytest.approx(expected)
+    assert row.communication_s is not None
+    value = row.communication_s.value
+    assert value == pytest.approx(geometric_mean(FOUR) - geometric_mean(ONE))
+    moved = value - (sum(FOUR) / 5 - sum(ONE) / 5)  # the same interval around the typical difference
+    assert row.communication_s.low == pytest.approx(float(interval.low) + moved)
+    assert row.communication_s.high == pytest.approx(float(interval.high) + moved)
+    expected = row.communication_s.value / full.step_time_s.value
+    assert row.communication_fraction == pytest.approx(expected)
 
 
 def test_exposed_communication_is_unknown_without_the_ablation_on_the_same_ranks() -> None:
     _, row = rows_of((ddp(2), 0.010), (ddp(4), 0.012), (ddp(2, without_communication=True), 0.009))
-    assert row.exposed_comm_s is None
-    assert row.exposed_fraction is None
+    assert row.communication_s is None
+    assert row.communication_fraction is None
 
 
 def test_runs_without_communication_are_no_rows() -> None:

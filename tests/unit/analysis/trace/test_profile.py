@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.analysis.trace.profile import TraceProfile, profiles, timed_training_of
+from scalescope.analysis.trace.profile import TraceProfile, profiles
+from scalescope.experiment.recordings import timed_training_of
 from scalescope.results.run import Run
-from scalescope.results.trace import trace_name
+from scalescope.results.traces.events import trace_name
 
 from ..made_results import make_result, make_trial
 from ..made_traces import Event, cpu_step, cuda_step, moved, profile_result, recorded, steps_of, traced_run

@@ -13,7 +13,7 @@ MEANING = {term.name: term.meaning for term in GLOSSARY}
     ("text", "names"),
     [
         ("4 ranks in two launches.", ["rank", "launch"]),
-        ("Exposed communication", ["exposed communication"]),
+        ("Exposed communication", ["communication"]),
         ("weak scaling of a straggling rank", ["weak scaling", "stragglers"]),
         ("--world-size 4 at runs/launch/x, launch.py, rank=3, inputs, launch-to-launch", []),
         ("", []),

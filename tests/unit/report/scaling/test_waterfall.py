@@ -38,7 +38,7 @@ def row_of(waterfall: Waterfall) -> ScalingRow:
         efficiency=Estimate(waterfall.delivered / waterfall.ranks),
         wrapped=None,
         efficiency_of_wrapped=None,
-        exposed_comm_s=None,
+        communication_s=None,
         waterfall=waterfall,
     )
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from scalescope.results import trace
+from scalescope.results.traces import events as trace
 from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.ranges import named, step_marks, with_input_range, with_ranges
 from scalescope.worker.training.step import Step

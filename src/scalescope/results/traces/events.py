@@ -15,6 +15,7 @@ INPUT, FORWARD, BACKWARD, OPTIMIZER, CLEAR = (
 STEP = "ProfilerStep#"  # and the number of a step: the mark by which HTA and TensorBoard know steps
 COMPUTE = f"{PREFIX}compute"  # compute that is not an operation of torch: a paced model's sleep
 _COMMUNICATION = re.compile(r"^gloo:|nccl", re.IGNORECASE)
+_ROOTED = re.compile(r"broadcast|send|recv|^(gather|scatter|reduce)$|Kernel_Reduce_", re.IGNORECASE)
 
 
 def is_communication(name: str) -> bool:
@@ -25,6 +26,12 @@ def is_communication(name: str) -> bool:
 def is_transfer(name: str) -> bool:
     """Whether an event on the host is a transfer itself; NCCL's there only mark that a kernel was started."""
     return name.lower().startswith("gloo:")
+
+
+def is_rooted(name: str) -> bool:
+    """Whether ranks take part in a transfer for different times: a root leaves early, a sender before its
+    receiver."""
+    return _ROOTED.search(name) is not None
 
 
 def trace_name(trial_id: str, launch: int, rank: int) -> str:

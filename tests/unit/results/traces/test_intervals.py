@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalescope.analysis.trace.intervals import Interval, common, hull, merged, total, within, without
+from scalescope.results.traces.intervals import Interval, common, hull, merged, total, within, without
 
 MOMENTS = st.integers(0, 60).map(float)  # whole numbers: sums are exact
 INTERVALS = st.lists(st.tuples(MOMENTS, MOMENTS), max_size=12)

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalescope.analysis.trace.rank_trace import DATA, HOST, QUEUED, TracedStep, read_rank
-from scalescope.results.trace import CLEAR, COMPUTE, INPUT
-
-from ..made_traces import (
+from scalescope.results.traces.events import CLEAR, COMPUTE, INPUT
+from scalescope.results.traces.rank_trace import DATA, HOST, QUEUED, TracedStep, read_rank
+from tests.unit.analysis.made_traces import (
     BACKWARD_OPERATION,
     GLOO,
+    TRAINING,
     Event,
     cpu_step,
     cuda_step,
@@ -361,3 +361,10 @@ def test_the_parts_of_a_step_add_up_to_it(
     assert step.compute_s + step.exposed_s + step.copy_s + sum(step.idle_s.values()) == pytest.approx(0.1)
     assert 0.0 <= step.overlap_s <= min(step.compute_s, step.communication_s) + 1e-12
     assert all(time_s >= -1e-12 for time_s in step.idle_s.values())
+
+
+def test_sends_on_the_rank_s_own_thread_do_not_hide_what_it_computes() -> None:
+    sent = {**event("user_annotation", "gloo:send", (5, 8)), "tid": TRAINING}
+    step = only_step([*cpu_step(()), sent])
+    assert step.compute_s == pytest.approx(only_step(cpu_step(())).compute_s)
+    assert step.communication_s == pytest.approx(0.003)

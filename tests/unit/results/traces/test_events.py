@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.results import trace
-from scalescope.results.trace import is_communication, is_transfer, read_events, trace_name
+from scalescope.results.traces import events as trace
+from scalescope.results.traces.events import is_communication, is_transfer, read_events, trace_name
 
 WHOLE = {"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}
 

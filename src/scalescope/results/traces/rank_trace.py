@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalescope.analysis.trace.intervals import Interval, common, hull, merged, total, within, without
-from scalescope.results.trace import (
+from scalescope.results.traces.events import (
     BACKWARD,
     CLEAR,
     COMPUTE,
@@ -25,6 +24,7 @@ from scalescope.results.trace import (
     is_communication,
     is_transfer,
 )
+from scalescope.results.traces.intervals import Interval, common, hull, merged, total, within, without
 
 HOST = "host"
 DATA = "data"
@@ -148,7 +148,8 @@ class _Timeline:
             self.compute = [kernel for kernel in kernels if not is_communication(kernel.name)] + cleared
             self._sent = [kernel for kernel in kernels if is_communication(kernel.name)] + transfers
         else:
-            senders = {transfer.thread for transfer in transfers}
+            # What gloo's own threads compute is sending; sends to one rank are on the rank's own thread.
+            senders = {transfer.thread for transfer in transfers} - {part.thread for part in self._ranges}
             rank_operations = (operation for operation in operations if operation.thread not in senders)
             self.compute = [operation for operation in rank_operations if not _is_no_compute(operation.name)]
             self.compute += [event for event in self._ranges if event.name == COMPUTE]

@@ -1,0 +1,89 @@
+"""What communication, a slow rank and random skew add to a step: one definition, with or without a waterfall.
+
+Ranks that send nothing run each at their own speed. In normal training all wait for the last to arrive:
+
+    step = typical rank + delay of a persistently slow rank + random skew + communication
+
+The delay comes from ranks without communication. What ranks wait for each other comes from recorded normal
+steps: the mean over ranks of a step is compute + waiting + communication, so
+
+    communication                        = step − mean rank without communication − waiting
+    random skew + delay of the slow rank = waiting + mean rank − typical rank
+
+Without a record, random skew cannot be separated from communication, which then includes it.
+"""
+
+import statistics
+from dataclasses import dataclass
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.culprit import Straggler, delays_s, find_culprit, typical_of
+from scalescope.analysis.scaling.waterfall import CommunicationSplit, moved, typical_step_s
+from scalescope.analysis.statistics import Estimate, mean_with_interval, negative, sum_of_means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationCost:
+    """Seconds per step; None is unknown."""
+
+    typical_s: tuple[float, ...]  # a typical rank without communication, in each launch
+    straggler: Straggler | None
+    delay_s: Estimate | None  # of the slow rank
+    random_skew_s: Estimate | None
+    communication_s: Estimate
+    split: CommunicationSplit | None
+
+    @property
+    def includes_skew(self) -> bool:
+        """Whether random skew could not be separated from communication."""
+        return self.random_skew_s is None
+
+
+def communication_cost(full: Configuration, without_comm: Configuration) -> CommunicationCost:
+    """What is lost between ranks, from normal training and the same ranks without communication."""
+    rank_means = [launch.rank_means_s for launch in without_comm.launches]
+    typical = [typical_of(means) for means in rank_means]
+    lost_s = typical_step_s(full.mean_steps_s) - typical_step_s(typical)  # what the terms add up to
+    delays = delays_s(rank_means)
+    waits = [launch.waiting_s for launch in full.recorded if launch.waiting_s is not None]
+    delay = None if delays is None else mean_with_interval(delays)
+    delay_s = 0.0 if delay is None else delay.value
+    if not waits:
+        behind = [usual + late for usual, late in zip(typical, delays or [0.0] * len(typical), strict=True)]
+        rest = sum_of_means(full.mean_steps_s, negative(behind))
+        skew, communication = None, moved(rest, lost_s - delay_s)
+    else:
+        means = [statistics.fmean(of_ranks) for of_ranks in rank_means]
+        unequal = [
+            mean - usual - late
+            for mean, usual, late in zip(means, typical, delays or [0.0] * len(typical), strict=True)
+        ]
+        skew = sum_of_means(waits, unequal)
+        rest = sum_of_means(full.mean_steps_s, negative(means), negative(waits))
+        communication = moved(rest, lost_s - delay_s - skew.value)
+    return CommunicationCost(
+        typical_s=tuple(typical),
+        straggler=find_culprit(rank_means),
+        delay_s=delay,
+        random_skew_s=skew,
+        communication_s=communication,
+        split=_split(full, communication),
+    )
+
+
+def _split(full: Configuration, communication: Estimate) -> CommunicationSplit | None:
+    """Exposed communication by the trace; what communication costs beyond it is compute that it slowed."""
+    exposed = [launch.transfer_s for launch in full.recorded if launch.transfer_s is not None]
+    if not exposed:
+        return None
+    exposed_s = mean_with_interval(exposed)
+    return CommunicationSplit(exposed_s=exposed_s, slowed_compute_s=difference(communication, exposed_s))
+
+
+def difference(left: Estimate, right: Estimate) -> Estimate:
+    """The difference of two independent estimates; their intervals add in squares."""
+    value = left.value - right.value
+    if left.low is None or left.high is None or right.low is None or right.high is None:
+        return Estimate(value)
+    half = ((left.high - left.low) ** 2 + (right.high - right.low) ** 2) ** 0.5 / 2.0
+    return Estimate(value, value - half, value + half)

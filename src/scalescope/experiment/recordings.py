@@ -1,0 +1,20 @@
+"""Recordings: the same job under a profiler, in launches of their own that no figure of speed is made of."""
+
+from scalescope.experiment.trial import Trial
+
+ARRIVALS = "arrivals"
+
+
+def arrivals_of(trial: Trial) -> Trial:
+    """The same ranks recorded, to learn who waits for whom."""
+    return trial.replace(benchmark=ARRIVALS)
+
+
+def records_arrivals(trial: Trial) -> bool:
+    return trial.benchmark == ARRIVALS
+
+
+def timed_training_of(trial: Trial) -> Trial:
+    """The timed training of a recorded trial."""
+    kept = {name: value for name, value in trial.settings.items() if not name.startswith("profile_")}
+    return Trial(settings=kept).replace(benchmark="train")

@@ -1,0 +1,14 @@
+"""Whether a launch that recorded arrivals is valid."""
+
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Outcome
+from scalescope.results.result import RankRecord
+
+
+def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
+    """Every rank must have recorded complete steps."""
+    for record in records:
+        if not record.samples.get("trace/step_s"):
+            reason = f"the trace of rank {record.rank} has no complete step"
+            return Outcome(status="invalid", reason=reason, rank=record.rank, records=records)
+    return Outcome(status="ok", records=records)
