@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
+from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.cli import app
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.errors import BadInput
@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 VERDICTS = {"same": "no difference", "no difference": "no difference"}  # what it was, what it is
 ADDED_SINCE = (
     *("segments", "significance", "rows_of_one_run", "method", "communication_parts", "includes"),
-    *("would_decide", "run_spread"),
+    *("would_decide", "run_spread", "slowed_gpus"),
 )
 # Terms are defined otherwise since then (decision 12); what was measured is the same.
 DEFINED_ANEW = ("terms", "lost", "slowest_rank", "exposed_comm_s", "ci95_exposed_comm_s")
