@@ -1,6 +1,6 @@
 """Far cores: a rank computes on another NUMA node than its GPU or its network card is attached to."""
 
-from scalescope.analysis.nodes import RankSite, rank_sites
+from scalescope.analysis.checks.node_facts import RankSite, rank_sites
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.results.run import Run

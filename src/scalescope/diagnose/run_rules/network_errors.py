@@ -1,6 +1,6 @@
 """Network errors: error counters of InfiniBand or RoCE ports grew while ranks exchanged data."""
 
-from scalescope.analysis.nodes import ports_with_errors
+from scalescope.analysis.checks.node_facts import ports_with_errors
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.results.run import Run

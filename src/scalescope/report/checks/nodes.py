@@ -1,7 +1,7 @@
 """The nodes of a run: what each is made of and what it did, a row each; with -v where every rank ran."""
 
+from scalescope.analysis.checks.node_facts import Errors, NodeFacts, RankSite, node_facts, rank_sites
 from scalescope.analysis.checks.topology import gpus_text, nic_text, numa_text
-from scalescope.analysis.nodes import Errors, NodeFacts, RankSite, node_facts, rank_sites
 from scalescope.report.numbers import MISSING, counted, percent
 from scalescope.report.section import Section, Table
 from scalescope.results.run import Run

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalescope.analysis.nodes import RankSite, node_facts, ports_with_errors, rank_sites
+from scalescope.analysis.checks.node_facts import RankSite, node_facts, ports_with_errors, rank_sites
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.topology import GpuSite, NicSite, Topology
 
-from .made_results import make_result, make_trial
+from ..made_results import make_result, make_trial
 
 # Two sockets with a GPU and a card each.
 TOPOLOGY = Topology(
