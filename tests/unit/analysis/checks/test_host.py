@@ -9,7 +9,7 @@ from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
 from scalescope.link_matrix import links_of
-from tests.unit.analysis.test_nodes import TOPOLOGY
+from tests.unit.analysis.checks.test_node_facts import TOPOLOGY
 
 GPUS = tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30, uuid=f"GPU-{n}") for n in range(2))
 WITH_GPUS = dataclasses.replace(TWO_CORES, gpus=GPUS, backends=("gloo", "nccl"), cuda_version="13.0")

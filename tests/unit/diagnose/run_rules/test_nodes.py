@@ -10,7 +10,14 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.run_rules import far_cores, network_errors, no_gpudirect, unused_nics
 from scalescope.results.run import Run
-from tests.unit.analysis.test_nodes import TELEMETRY, TOPOLOGY, environment, launched, rank, run_of
+from tests.unit.analysis.checks.test_node_facts import (
+    TELEMETRY,
+    TOPOLOGY,
+    environment,
+    launched,
+    rank,
+    run_of,
+)
 
 from ..made_facts import ON_GPUS, abstention, evidence_of, finding, make_facts
 

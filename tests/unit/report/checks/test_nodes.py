@@ -2,7 +2,7 @@
 
 from scalescope.report.checks.nodes import node_sections
 from scalescope.report.performance import performance_text
-from tests.unit.analysis.test_nodes import TELEMETRY, environment, launched, rank, run_of
+from tests.unit.analysis.checks.test_node_facts import TELEMETRY, environment, launched, rank, run_of
 
 RANKS = rank(0, "n1", "0-1", "a"), rank(1, "n2", "0-1", "b")
 
