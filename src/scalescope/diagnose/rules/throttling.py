@@ -51,7 +51,7 @@ def _one_rank_ran_freely(facts: Facts) -> bool:
 
 def _costly(facts: Facts, gpu: SlowedGpu) -> Finding:
     """All ranks wait for the one whose GPU was slowed down."""
-    lost, culprit = facts.lost(STRAGGLERS) or 0.0, facts.culprit
+    lost, culprit = facts.culprit_lost, facts.culprit
     assert culprit is not None
     return Finding(
         rule=RULE,
