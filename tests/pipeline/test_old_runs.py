@@ -45,9 +45,9 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 VERDICTS = {"same": "no difference", "no difference": "no difference"}  # what it was, what it is
 ADDED_SINCE = (
     *("segments", "significance", "rows_of_one_run", "method", "communication_parts", "includes"),
-    *("would_decide", "run_spread", "slowed_gpus"),
+    *("would_decide", "run_spread", "slowed_gpus", "hook_s"),
 )
-# Terms are defined otherwise since then (decision 12); what was measured is the same.
+# Terms are defined otherwise since then (decision 23); what was measured is the same.
 DEFINED_ANEW = ("terms", "lost", "slowest_rank", "exposed_comm_s", "ci95_exposed_comm_s")
 JUDGED_OTHERWISE = ("doubt 3",)  # the halves of a window of few steps differ by chance
 # Times of collectives are means since then (decision 21), and what is known of their distribution was added.

@@ -33,6 +33,7 @@ class CommunicationCost:
     random_skew_s: Estimate | None
     communication_s: Estimate
     split: CommunicationSplit | None
+    hook_s: float | None  # of the hook that replaces communication: normal ranks do not have it
 
     @property
     def includes_skew(self) -> bool:
@@ -65,6 +66,7 @@ def communication_cost(full: Configuration, without_comm: Configuration) -> Comm
             delay, skew = to_peers, Estimate(0.0, 0.0, 0.0)
         rest = sum_of_means(full.mean_steps_s, negative(means), negative(waits))
         communication = moved(rest, lost_s - to_peers.value)
+    hooks = [launch.hook_s for launch in without_comm.launches if launch.hook_s is not None]
     return CommunicationCost(
         typical_s=tuple(typical),
         straggler=find_culprit(rank_means),
@@ -72,6 +74,7 @@ def communication_cost(full: Configuration, without_comm: Configuration) -> Comm
         random_skew_s=skew,
         communication_s=communication,
         split=_split(full, communication),
+        hook_s=statistics.fmean(hooks) if hooks else None,
     )
 
 
