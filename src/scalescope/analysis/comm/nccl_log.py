@@ -119,10 +119,11 @@ def logged_launches(run: Run) -> list[Result]:
 
     Attached ranks log whenever a new group of them connects.
     """
-    over_nccl = [result for result in run.of_status("ok") if result.trial.backend == "nccl"]
-    made_for_it = [result for result in over_nccl if result.trial.purpose == NCCL_LOG]
-    others = (result for result in over_nccl if result.trial.purpose != NCCL_LOG)
-    return [*made_for_it, *(result for result in others if nccl_choices(run, result).transports)]
+    finished = run.of_status("ok")
+    made_for_it = [result for result in finished if result.trial.purpose == NCCL_LOG]
+    others = [result for result in finished if result.trial.purpose != NCCL_LOG]
+    over_nccl = (result for result in others if result.trial.backend == "nccl")
+    return [*made_for_it, *(result for result in over_nccl if nccl_choices(run, result).transports)]
 
 
 def nccl_choices(run: Run, result: Result) -> NcclChoices:
