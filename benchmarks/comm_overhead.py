@@ -1,13 +1,18 @@
 """The overhead of measuring collectives: a bare torch.distributed loop and ours on two gloo ranks.
 
-    python benchmarks/comm_overhead.py [--seconds 6]
+    python benchmarks/comm_overhead.py [--launches 8] [--seconds 1]
 
-Prints the ratio of median times, ours over bare, for all-reduces of 1 KiB to 64 MiB, and the median of these
-ratios. Both loops use the same buffer and take turns every five iterations, in a random order that both ranks
-share, so that other load on the machine affects both. Every rank is pinned to its own core.
+Prints for all-reduces of 1 KiB to 64 MiB the ratio of mean times, ours over bare, with its 95 % interval. A
+launch is new processes; its figure is the mean over iterations on the slowest rank, and launches are the unit
+of the interval. Medians are not compared: small exchanges take a fraction of a millisecond or a tick of the
+scheduler, and a median jumps from one to the other. In a launch both loops use the same buffer and take
+turns every five iterations, in a random order that both ranks share, so that other load on the machine
+affects both, and a launch gives a ratio. Every rank is pinned to its own core, which gloo's thread shares.
 """
 
 import argparse
+import json
+import math
 import os
 import random
 import statistics
@@ -21,6 +26,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
+from scalescope.analysis.modes import two_modes
+from scalescope.analysis.statistics import Estimate, mean_of_logs
 from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.setting import settings_of
 from scalescope.cores import own_cores, share_of
@@ -35,6 +42,8 @@ from scalescope.worker.training.measurements import Measurements
 RANKS = 2
 SIZES = [1 << power for power in range(10, 27, 2)]
 BLOCK = 5  # iterations before the other loop runs
+BARE, OURS = "bare", "ours"
+Means = dict[str, float]
 
 
 def bare_loop(buffer: torch.Tensor, count: int) -> list[float]:
@@ -70,15 +79,15 @@ def comm_run(group: Group, device: torch.device) -> CommRun:
 
 
 def agreed_blocks(run: CommRun, operation: Operation, seconds: float) -> int:
-    """Pairs of blocks that fit into the time, decided by rank 0."""
-    first = min(_iterate(run, operation, 5))
-    count = torch.tensor([min(max(int(seconds / (2 * BLOCK * first)), 20), 2000)])
+    """Pairs of blocks that fit into the time by the mean of a few iterations, decided by rank 0."""
+    first = statistics.fmean(_iterate(run, operation, 20))
+    count = torch.tensor([min(max(int(seconds / (2 * BLOCK * first)), 4), 2000)])
     dist.broadcast(count, src=0)
     return int(count)
 
 
-def measure(size: int, seconds: float, group: Group) -> float:
-    """Time of an iteration, ours over bare, at one size."""
+def measure(size: int, seconds: float, group: Group) -> Means:
+    """Mean time of an iteration on the slowest rank at one size, and whether ours has two modes."""
     device = torch.device("cpu")
     shape = Shape(
         rank=group.rank, ranks=RANKS, count=size // 4, dtype=torch.float32, device=device, in_place=True
@@ -86,25 +95,22 @@ def measure(size: int, seconds: float, group: Group) -> float:
     operation, run = all_reduce.prepare(shape), comm_run(group, device)
     buffer = buffer_of(operation).zero_()
     loops = {
-        "bare": lambda: bare_loop(buffer, BLOCK),
-        "ours": lambda: _iterate(run, operation, BLOCK),
+        BARE: lambda: bare_loop(buffer, BLOCK),
+        OURS: lambda: _iterate(run, operation, BLOCK),
     }
     times: dict[str, list[float]] = {name: [] for name in loops}
     for _ in range(agreed_blocks(run, operation, seconds)):
         for name in random.sample(sorted(loops), k=2):
             times[name] += loops[name]()
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    ratio = medians["ours"] / medians["bare"]
-    if group.rank == 0:
-        shown = ", ".join(f"{name} {value * 1e6:>9.1f} µs" for name, value in medians.items())
-        print(f"{size:>10} bytes: {shown}, ratio {ratio:.4f} ({len(times['ours'])} each)", flush=True)
-    return ratio
+    means = {name: group.largest(statistics.fmean(values), device) for name, values in times.items()}
+    return {**means, "modes": 2.0 if two_modes(times[OURS]) else 1.0, "count": float(len(times[OURS]))}
 
 
-def rank_main(rank: int, store: str, seconds: float) -> None:
+def rank_main(rank: int, store: str, seconds: float, seed: int, output: Path) -> None:
+    """One rank of a launch; rank 0 writes the means of every size."""
     pin_to(share_of(own_cores(), 1, RANKS, rank))
     torch.set_num_threads(1)
-    random.seed(0)  # the same order on all ranks
+    random.seed(seed)  # the same order on all ranks
     group = join(
         dist.FileStore(store, RANKS),
         backend="gloo",
@@ -113,32 +119,65 @@ def rank_main(rank: int, store: str, seconds: float) -> None:
         device=torch.device("cpu"),
         timeout_s=600,
     )
-    ratios = [measure(size, seconds, group) for size in SIZES]
+    means = {size: measure(size, seconds, group) for size in SIZES}
     if rank == 0:
-        print(f"median ratio over sizes: {statistics.median(ratios):.4f}", flush=True)
+        output.write_text(json.dumps(means))
     group.leave()
+
+
+def launch(number: int, seconds: float) -> dict[int, Means]:
+    """The means of every size in new processes."""
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "means.json"
+        command = [sys.executable, __file__, f"--store={Path(directory) / 'store'}", f"--output={output}"]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
+        ranks = [
+            subprocess.Popen(
+                [*command, f"--rank={rank}", f"--seconds={seconds}", f"--seed={number}"], env=environment
+            )
+            for rank in range(RANKS)
+        ]
+        if code := max(abs(rank.wait()) for rank in ranks):
+            sys.exit(code)
+        return {int(size): means for size, means in json.loads(output.read_text()).items()}
+
+
+def ratio_of(launches: list[Means]) -> Estimate:
+    """Ours over bare; both are of the same launch, so each launch gives a ratio."""
+    return mean_of_logs([math.log(means[OURS] / means[BARE]) for means in launches])
+
+
+def show(launches: list[dict[int, Means]]) -> None:
+    """A line for each size: no number over all sizes hides one that is off."""
+    print("     bytes    bare µs    ours µs    ratio    95 % interval   launches with two modes")
+    for size in SIZES:
+        members = [by_size[size] for by_size in launches]
+        ratio = ratio_of(members)
+        interval = f"{ratio.low:.3f} to {ratio.high:.3f}" if ratio.has_interval else "unknown"
+        bare, ours = (statistics.fmean(means[name] for means in members) * 1e6 for name in (BARE, OURS))
+        modes = sum(means["modes"] == 2.0 for means in members)
+        line = f"{size:>10} {bare:>10.1f} {ours:>10.1f} {ratio.value:>8.3f}   {interval:>14}"
+        print(f"{line}   {modes} of {len(members)}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=6.0, help="time for each size")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--store", help=argparse.SUPPRESS)
+    parser.add_argument("--launches", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each size in a launch")
+    for hidden, kind in (("rank", int), ("seed", int), ("store", str), ("output", Path)):
+        parser.add_argument(f"--{hidden}", type=kind, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank is not None:
-        rank_main(arguments.rank, arguments.store, arguments.seconds)
+        rank_main(arguments.rank, arguments.store, arguments.seconds, arguments.seed, arguments.output)
         return
-    print(f"{RANKS} gloo ranks, {arguments.seconds:g} s per size, torch {torch.__version__}", flush=True)
-    with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, __file__, f"--store={Path(directory) / 'store'}"]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
-        ranks = [
-            subprocess.Popen([*command, f"--rank={rank}", f"--seconds={arguments.seconds}"], env=environment)
-            for rank in range(RANKS)
-        ]
-        sys.exit(max(abs(rank.wait()) for rank in ranks))
+    print(
+        f"{RANKS} gloo ranks, {arguments.launches} launches, {arguments.seconds:g} s per size and launch, "
+        f"torch {torch.__version__}",
+        flush=True,
+    )
+    show([launch(number, arguments.seconds) for number in range(arguments.launches)])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Divides the host's cores among ranks: every rank gets whole cores, and as many as the others."""
+"""Divides the host's cores among ranks: every rank gets whole cores, next to its GPU where that is known."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 def usable_cores() -> int:
@@ -55,3 +57,38 @@ def share_of(cores: list[int], threads: int, ranks: int, index: int) -> list[int
         return []
     begin = index * (len(cores) // ranks)
     return cores[begin : begin + threads]
+
+
+def cores_near(pci_bus: str | None, devices: Path = _PCI_DEVICES) -> frozenset[int] | None:
+    """The CPUs on the NUMA node of a PCI device such as 0000:1b:00.0; None where the system does not say."""
+    if pci_bus is None:
+        return None
+    try:
+        return frozenset(_cpus_of_list((devices / pci_bus / "local_cpulist").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def share_near(cores: list[int], near: Sequence[frozenset[int] | None], index: int) -> list[int]:
+    """The cores of rank number `index`, divided among the ranks whose GPUs are on the same NUMA node.
+
+    `near` has the CPUs next to each rank's GPU. Empty for every rank where that is unknown for any of them,
+    or a node has too few cores for its ranks: some would then share cores that others count on.
+    """
+    local = [frozenset(cores) & cpus if cpus else frozenset[int]() for cpus in near]
+    nodes = {cpus: local.count(cpus) for cpus in local}
+    overlap = sum(map(len, nodes)) > len(frozenset[int]().union(*nodes))
+    if overlap or any(len(cpus) < ranks for cpus, ranks in nodes.items()):
+        return []
+    members = [rank for rank, cpus in enumerate(local) if cpus == local[index]]
+    ordered = [core for core in cores if core in local[index]]
+    return share_of(ordered, len(ordered) // len(members), len(members), members.index(index))
+
+
+def _cpus_of_list(text: str) -> set[int]:
+    """The numbers of a list such as 0-31,64-95, as the kernel writes it."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cpus |= set(range(int(first), int(last or first) + 1))
+    return cpus

@@ -85,7 +85,9 @@ CASES = [
     Case(rule="communication-bound by bandwidth", model=SLOW, asked={"strategy": ["ddp", "zero1"]}),
     Case(rule="communication-bound by bandwidth", model=SLOW, asked={"bucket_cap_mb": [5, 25]}),
     Case(rule="communication-bound by bandwidth", model=SLOW, asked={"output_dir": "my run"}),
-    Case(rule="too little work for every exchange", model=CostModel(exposed_comm_s={2: 0.01})),
+    Case(
+        rule="too little work for every exchange", model=CostModel(exposed_comm_s={2: 0.01}, bytes_per_s=4e8)
+    ),
     Case(
         rule="communication-bound by latency",
         model=CostModel(exposed_comm_s={2: 0.02}, latency_s=0.018, bytes_per_s=1e12),
@@ -94,7 +96,7 @@ CASES = [
     Case(rule="last bucket too large", model=LATE_BUCKET, counters={"bucket_bytes": "4000000"}),
     Case(
         rule="model too small for several ranks",
-        model=CostModel(exposed_comm_s={2: 0.005}, latency_s=4e-3),
+        model=CostModel(fixed_s=0.0, exposed_comm_s={2: 0.005}, latency_s=4e-3),
         counters=FEW_PARAMETERS,
     ),
     Case(rule="too many CPU threads", model=CostModel(contention_s=0.02), asked={"threads_per_rank": 8}),
@@ -123,7 +125,7 @@ CASES = [
         asked=ON_GPU,
     ),
     Case(rule="memory is nearly full", model=SHORT, machine=GPUS, telemetry=FULL_AND_HOT, asked=ON_GPU),
-    Case(rule="the GPU was slowed down", model=SHORT, machine=GPUS, telemetry=FULL_AND_HOT, asked=ON_GPU),
+    Case(rule="GPU slowed down", model=SHORT, machine=GPUS, telemetry=FULL_AND_HOT, asked=ON_GPU),
     Case(
         rule="buffers are broadcast before every step",
         model=SLOW,

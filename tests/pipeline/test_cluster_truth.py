@@ -79,8 +79,15 @@ def test_terms_and_delivered_speed_add_up_to_the_ranks() -> None:
 
 @pytest.mark.parametrize("ranks", [8, 64])
 def test_a_slow_rank_is_named(ranks: int) -> None:
-    finding = Measured(SLOW, ranks).findings["straggling rank"]
+    finding = Measured(replace(SLOW, gradient_bytes=100_000_000), ranks).findings["straggling rank"]
     assert finding["evidence"]["rank"]["value"] == 5
+
+
+def test_a_delay_that_queued_transfers_hide_is_not_counted_and_skew_is_not_negative() -> None:
+    run = Measured(SLOW, 64)  # the network is busy for longer than the rank is late
+    assert run.terms["stragglers"] < 0.1 * SLOW.slow_s
+    assert run.terms["random skew"] == 0.0
+    assert run.row["waterfall"]["slowest_rank"]["rank"] == 5
 
 
 def test_jitter_of_many_ranks_is_random_skew_and_no_slow_rank() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from scalescope.analysis.collectives import collective_rows
+from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.cli import app
 from scalescope.diagnose.diagnosis import diagnose
@@ -43,14 +45,19 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 VERDICTS = {"same": "no difference", "no difference": "no difference"}  # what it was, what it is
 ADDED_SINCE = (
     *("segments", "significance", "rows_of_one_run", "method", "communication_parts", "includes"),
-    *("would_decide", "run_spread"),
+    *("would_decide", "run_spread", "slowed_gpus", "hook_s"),
 )
-# Terms are defined otherwise since then (decision 12); what was measured is the same.
+# Terms are defined otherwise since then (decision 23); what was measured is the same.
 DEFINED_ANEW = ("terms", "lost", "slowest_rank", "exposed_comm_s", "ci95_exposed_comm_s")
 JUDGED_OTHERWISE = ("doubt 3",)  # the halves of a window of few steps differ by chance
+# Times of collectives are means since then (decision 21), and what is known of their distribution was added.
+MEANS_SINCE = (
+    *("transfer_s", "wait_s", "points", "fits", "base_busbw_bytes_per_s", "new_busbw_bytes_per_s"),
+    *("p5_s", "two_modes"),
+)
 LEFT_OUT = (
     *("settings", "schema_version", "advice", "base", "new"),
-    *(*ADDED_SINCE, *DEFINED_ANEW, *JUDGED_OTHERWISE),
+    *(*ADDED_SINCE, *DEFINED_ANEW, *JUDGED_OTHERWISE, *MEANS_SINCE),
 )
 ABLATIONS = {  # what was stored: without_communication, with_preloaded_input
     "none": (False, False),
@@ -433,3 +440,10 @@ def test_launch_numbers_of_a_search_are_read_as_stages(runs: Path) -> None:
     for result in results:
         assert result.stage == STAGES[result.launch // 100]
         assert result.round == (None if result.stage is None else result.launch % 100)
+
+
+def test_curves_of_old_runs_are_means_of_what_they_stored(runs: Path) -> None:
+    run = load_run(runs / "comm")
+    (curve,) = written_by(present(run), "curve.json")["curves"]
+    means = Curve.through([(row.size_bytes, row.time_s) for row in collective_rows(run.results)])
+    assert [tuple(point) for point in curve["points"]] == [pytest.approx(point) for point in means.points]

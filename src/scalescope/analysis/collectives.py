@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.analysis.culprit import last_to_arrive
+from scalescope.analysis.modes import TwoModes, two_modes
 from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
 from scalescope.results.result import RankRecord, Result, undisturbed
@@ -60,7 +61,13 @@ class CollectiveRow:
 
     @property
     def median_s(self) -> float:
+        """Shown under -v only: where times have two modes, it jumps from one to the other."""
         return statistics.median(self.times_s)
+
+    @property
+    def modes(self) -> TwoModes | None:
+        """The two groups that the iterations fall into, where they do."""
+        return two_modes(self.times_s)
 
     def quantile_s(self, share: float) -> float:
         ordered = sorted(self.times_s)
@@ -77,14 +84,16 @@ class CollectiveRow:
     def transfer_s(self) -> float | None:
         """The rank that comes last does not wait: the shortest time over ranks is the transfer.
 
-        Unknown with a root, whose end, or whose senders', comes early by construction.
+        The mean over iterations, like all times. Unknown with a root, whose end, or whose senders', comes
+        early by construction.
         """
-        return None if self._is_rooted else statistics.median(self.transfers_s)
+        return None if self._is_rooted else statistics.fmean(self.transfers_s)
 
     @property
     def wait_s(self) -> float | None:
+        """The rest of the time: waiting for the rank that comes last."""
         transfer = self.transfer_s
-        return None if transfer is None else max(0.0, self.median_s - transfer)
+        return None if transfer is None else max(0.0, self.time_s - transfer)
 
     @property
     def _is_rooted(self) -> bool:

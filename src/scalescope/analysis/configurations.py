@@ -24,6 +24,7 @@ from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result, undisturbed
 
 _UNSTABLE_CV = 0.03
+_CLOCKS_MOVED = 0.02
 _DRIFT_SPAN_S = 120.0
 SHORT_WINDOW_S = 1.0
 _SHORT = 0.01  # the last batch of an epoch may be smaller without a remark
@@ -157,7 +158,33 @@ class Configuration:
 
     def remarks(self) -> list[str]:
         """What a reader should know that does not put the result in doubt."""
-        return [*self._short_window(), *self._short_batches(), *self._outliers()]
+        return [
+            *self._soaking(),
+            *self._moving_clocks(),
+            *self._short_window(),
+            *self._short_batches(),
+            *self._outliers(),
+        ]
+
+    def _soaking(self) -> list[str]:
+        missed = sum(launch.soak_reached is False for launch in self.launches)
+        if not missed:
+            return []
+        total = len(self.launches)
+        return [
+            f"soaking ended after {self.trial.soak_s:g} s, not yet steady, in {missed} of {total} launches"
+        ]
+
+    def _moving_clocks(self) -> list[str]:
+        changes = [launch.clock_change for launch in self.launches if launch.clock_change is not None]
+        moved = [change for change in changes if abs(change) > _CLOCKS_MOVED]
+        if not moved:
+            return []
+        most = max(moved, key=abs)
+        return [
+            f"clocks moved by {most:+.1%} during the window in {len(moved)} of {len(changes)} launches; "
+            "--soak 60s waits until they are steady"
+        ]
 
     def _short_window(self) -> list[str]:
         """Short windows catch few of a machine's slow and fast moments; launches differ more then."""

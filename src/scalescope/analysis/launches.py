@@ -36,6 +36,11 @@ class LaunchSummary:
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
     telemetry: TelemetrySummary = field(default_factory=TelemetrySummary)
     is_disturbed: bool = False  # by other load
+    hook_s: float | None = None  # per step, of the hook that replaces communication; the mean over ranks
+    soak_reached: bool | None = (
+        None  # whether nothing changed any more before the window; None without a soak
+    )
+    clock_change: float | None = None  # of the GPU that changed most, from the start of the window to its end
     hosts: tuple[str, ...] = ()  # of each rank
 
     @property
@@ -75,6 +80,9 @@ def summarise(result: Result) -> LaunchSummary:
         flops_per_sample=_flops_per_sample(result),
         telemetry=telemetry_summary(result.telemetry),
         is_disturbed=result.is_disturbed,
+        hook_s=_hook_s(result),
+        clock_change=_clock_change(result),
+        soak_reached=_soak_reached(result),
     )
 
 
@@ -109,6 +117,26 @@ def _product_change(record: RankRecord) -> float | None:
     if not isinstance(before, int | float) or not isinstance(after, int | float):
         return None
     return math.log(after / before) if before > 0 and after > 0 else None
+
+
+def _clock_change(result: Result) -> float | None:
+    changes = []
+    for record in result.ranks:
+        before, after = (record.counters.get(f"sm_clock_hz_{when}") for when in ("before", "after"))
+        if isinstance(before, int | float) and isinstance(after, int | float) and before > 0:
+            changes.append(after / before - 1.0)
+    return max(changes, key=abs, default=None)
+
+
+def _hook_s(result: Result) -> float | None:
+    costs = [record.counters.get("no_comm_hook_s_per_step") for record in result.ranks]
+    known = [float(cost) for cost in costs if isinstance(cost, int | float)]
+    return statistics.fmean(known) if known else None
+
+
+def _soak_reached(result: Result) -> bool | None:
+    reached = [record.counters.get("soak_reached") for record in result.ranks]
+    return None if None in reached else all(reached)
 
 
 def _matmul_rate(result: Result) -> float | None:

@@ -45,8 +45,8 @@ class Placement:
     )
     pin_cores: str = setting(
         "auto",
-        "Pin every rank to its own cores; auto pins CPU ranks if there are enough cores, and does not pin "
-        "GPU ranks.",
+        "Pin every rank to its own cores, next to its GPU if it has one; auto pins CPU ranks if there are "
+        "enough cores, and does not pin GPU ranks.",
         choices=("auto", "yes", "no"),
         neutral="auto",
         lever=Lever(tries=(PerDevice(cpu="no", cuda="yes"),), needs_new_ranks=True),

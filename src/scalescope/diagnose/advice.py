@@ -3,7 +3,7 @@
 from scalescope.catalog.cards import all_settings
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice
-from scalescope.diagnose.network import is_slow_network
+from scalescope.diagnose.network import is_bound_by_network
 from scalescope.results.run_commands import PROGRAM, Argv, command_on, flags_of
 
 
@@ -64,7 +64,8 @@ def batch_name(facts: Facts) -> str:
 
 
 def fewer_bytes(facts: Facts) -> tuple[Advice, ...]:
-    """Ways to send less: on a slow network the cheapest first; on a usual one, 16 bits may well cost more."""
+    """Ways to send less: where the network decides, the cheapest first; elsewhere 16 bits may well cost
+    more."""
     half: tuple[Advice, ...] = ()
     if facts.trial.comm_hook == "none":
         half = advise(facts, "send gradients in 16 bits", "comm_hook")
@@ -72,4 +73,4 @@ def fewer_bytes(facts: Facts) -> tuple[Advice, ...]:
         *advise(facts, "compute more per byte sent", batch_name(facts)),
         *advise(facts, "exchange less often", "accumulation_steps"),
     )
-    return (*half, *less) if is_slow_network(facts) else (*less, *half)
+    return (*half, *less) if is_bound_by_network(facts) else (*less, *half)

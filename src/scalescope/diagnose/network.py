@@ -1,21 +1,20 @@
-"""The network by the measured exchange: low bandwidth, or only high latency."""
+"""The network by the measured exchange: low bandwidth, or only high latency.
 
+What a network should deliver comes from its hardware (`analysis.comm.expected`). Where that is unknown, as
+for gloo inside a host, only the ratio of compute to exchange decides.
+"""
+
+from scalescope.analysis.comm.expected import Expected
 from scalescope.diagnose.facts import Facts
+from scalescope.hardware.published import published_latency_s
 
-# What a network should carry between ranks before it is blamed, in bytes/s: gloo over loopback reaches 1 to
-# 2 GB/s on the machines in docs/measurements, and PCIe 3 ×16, the slowest usual path between GPUs, 12 GB/s.
-# Between nodes it is what the slowest card of a machine room for CPUs, or for GPUs, carries.
-_USUAL = {
-    ("cpu", False): (1e9, "gloo over loopback"),
-    ("cuda", False): (12e9, "PCIe 3 ×16"),
-    ("cpu", True): (1.25e9, "10 Gbit/s Ethernet"),
-    ("cuda", True): (12.5e9, "a 100 Gbit/s network"),
-}
-ENOUGH_COMPUTE_S = 0.03  # beside an exchange: it usually hides one
-_SLOW = 6.0  # times below that
+# Compute over exchange, from which on the exchange can hide: backward, two thirds of compute, is then twice
+# as long as the exchange, so all but the last bucket hide though the first ones start late.
+ENOUGH_WORK = 3.0
+_HOPELESS = 10.0  # exchange over compute: thirty times the batch would be needed to hide it
 _MOSTLY_LATENCY = 3.0
 _FEW_BYTES = 1 << 14  # a dozen packets: whatever they take, it is not for their bytes
-_USUAL_LATENCY_S = {"cpu": 1e-3, "cuda": 1e-4}  # of an exchange, where none was measured
+_OF_A_LINK = 0.5  # from there on an emulated link, and not what it runs on, decides
 
 
 def rate_of(facts: Facts) -> float:
@@ -25,36 +24,63 @@ def rate_of(facts: Facts) -> float:
     return factor * facts.sent_bytes / facts.exchange_s
 
 
-def is_slow_network(facts: Facts) -> bool:
-    """Whether the exchange runs far below what such ranks usually reach."""
-    if facts.exchange_s is None or facts.gradient_bytes is None or is_latency(facts):
+def is_slow_network(facts: Facts) -> bool | None:
+    """Whether the exchange runs far below what the network should deliver, or a link was slowed on purpose;
+    None where nothing says what it should deliver."""
+    if facts.exchange_s is None or facts.gradient_bytes is None or is_latency(facts) is not False:
         return False
-    return rate_of(facts) < _usual(facts)[0] / _SLOW
+    if not isinstance(facts.expected, Expected):
+        return None
+    if facts.trial.link is not None:
+        return rate_of(facts) > _OF_A_LINK * facts.expected.bytes_per_s or None
+    return facts.expected.is_far_above(rate_of(facts))
+
+
+def is_bound_by_network(facts: Facts) -> bool:
+    """Whether the network comes first: it is slow, or, where that is unknown, no batch could hide it."""
+    slow = is_slow_network(facts)
+    if slow is not None:
+        return slow
+    compute_s, exchange_s = facts.compute_s, facts.exchange_s
+    return compute_s is not None and exchange_s is not None and exchange_s > _HOPELESS * compute_s
+
+
+def has_enough_work(facts: Facts) -> bool | None:
+    """Whether compute could hide the exchange; None where one of them is unknown."""
+    if facts.compute_s is None or facts.exchange_s is None:
+        return None
+    return facts.compute_s >= ENOUGH_WORK * facts.exchange_s
 
 
 def is_slow_to_start(facts: Facts) -> bool:
-    """Whether even the smallest exchange takes far longer than it usually does."""
-    usual_s = _USUAL_LATENCY_S[facts.trial.device]
-    return facts.latency_s is not None and facts.latency_s > _MOSTLY_LATENCY * usual_s
+    """Whether even the smallest exchange between GPUs takes far longer than on the published systems."""
+    return (
+        facts.trial.on_gpu
+        and facts.latency_s is not None
+        and facts.latency_s > _MOSTLY_LATENCY * published_latency_s()
+    )
 
 
-def of_the_usual(facts: Facts) -> str:
-    """The rate as a share of what such ranks usually reach, in words."""
-    rate, path = _usual(facts)
-    share = rate_of(facts) / rate
-    return f"{share:.0%} of what {path} carries" if share < 0.9 else f"what {path} usually carries"
+def of_the_expected(facts: Facts) -> str:
+    """The rate as a share of what it should be, in words; empty where that is unknown."""
+    if not isinstance(facts.expected, Expected):
+        return ""
+    share, path = rate_of(facts) / facts.expected.bytes_per_s, facts.expected.path
+    return f", {share:.0%} of what {path} should carry" if share < 0.9 else f", what {path} should carry"
 
 
-def _usual(facts: Facts) -> tuple[float, str]:
-    return _USUAL[facts.trial.device, facts.nodes > 1]
+def is_latency(facts: Facts) -> bool | None:
+    """Whether exchanges take little longer than the smallest one does; None where that was not measured.
 
-
-def is_latency(facts: Facts) -> bool:
-    """Whether exchanges take little longer than the smallest one does."""
-    exchange_s = facts.exchange_s
-    latency_s = facts.latency_s or _USUAL_LATENCY_S[facts.trial.device]
+    Between GPUs the published systems stand in for it.
+    """
+    exchange_s, latency_s = facts.exchange_s, facts.latency_s
     if exchange_s is None:
         return False
     if facts.sent_bytes is not None and facts.sent_bytes < _FEW_BYTES:
         return True
+    if latency_s is None:
+        latency_s = published_latency_s() if facts.trial.on_gpu else None
+    if latency_s is None:
+        return None
     return exchange_s / len(facts.bucket_bytes or (1,)) < _MOSTLY_LATENCY * latency_s

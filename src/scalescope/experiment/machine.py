@@ -36,6 +36,7 @@ class Gpu:
     name: str
     memory_bytes: int
     uuid: str
+    pci_bus: str | None = None  # 0000:1b:00.0
     compute_capability: tuple[int, int] | None = None
     precisions: Precisions = ()
 

@@ -102,6 +102,12 @@ class Trial:
         return str(self.settings.get("pin_cores", "auto"))
 
     @property
+    def gloo_shares_core(self) -> bool:
+        """Whether a rank is pinned to one core, which gloo's thread then shares with it."""
+        pinned = self.device == "cpu" and self.pin_cores != "no"
+        return pinned and self.settings.get("threads_per_rank") == 1
+
+    @property
     def ranks_among(self) -> str:
         """Which ranks of a launch take part in a collective: all, those of one node, or one per node."""
         return str(self.settings.get("among", "all"))
@@ -184,6 +190,11 @@ class Trial:
         """How long a launch measures; None where it counts steps."""
         window = self.settings.get("window")
         return None if window is None else float(window)
+
+    @property
+    def soak_s(self) -> float:
+        """How long a launch may train before it measures, so that clocks become steady."""
+        return float(self.settings.get("soak") or 0.0)
 
     @property
     def memory_limit(self) -> int | None:

@@ -18,6 +18,11 @@ def context(trial: Trial) -> list[str]:
     return lines
 
 
+def context_notes(trial: Trial) -> list[str]:
+    """The same as sentences."""
+    return [f"Note: {surrounding}." for surrounding in context(trial)]
+
+
 def warnings_of(configuration: Configuration) -> list[str]:
     """What a reader must know before believing this configuration."""
     warnings = [f"noisy: {cause}" for cause in configuration.instabilities()] + configuration.remarks()

@@ -11,7 +11,8 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import warnings_of
-from scalescope.report.comm.sections import communication_json, pairs_json
+from scalescope.report.comm.pairs import pairs_json
+from scalescope.report.comm.sections import communication_json
 from scalescope.report.findings import findings_json
 from scalescope.report.memory.as_json import memory_json
 from scalescope.report.scaling.waterfall import waterfall_json

@@ -16,7 +16,7 @@ from scalescope.inspection import recorded_variables
 # What may differ between two runs that are still the same machine: its name, and what was measured of it. The
 # model of a processor or GPU stands for what it can do, and runs older than these facts keep their id.
 _NOT_IDENTITY = ("host", "precisions", "core_flops_per_s")
-_NOT_IDENTITY_OF_GPU = ("uuid", "compute_capability", "precisions")
+_NOT_IDENTITY_OF_GPU = ("uuid", "pci_bus", "compute_capability", "precisions")
 
 
 def describe_environment(

@@ -56,6 +56,7 @@ _MAY_DIFFER = (
     "name",
     "allow_oom",
     "window",
+    "soak",
     "init_timeout",
     "warmup_timeout",
     "stall_timeout",

@@ -88,10 +88,27 @@ def test_quantiles_are_of_the_measured_times() -> None:
 
 
 def test_waiting_is_what_the_rank_that_comes_last_does_not_do() -> None:
-    row = only_row(make_result({KEY: [5.0, 5.0, 7.0]}, {KEY: [2.0, 2.0, 2.0]}))
+    row = only_row(make_result({KEY: [5.0, 5.0, 8.0]}, {KEY: [2.0, 2.0, 2.0]}))
     assert row.transfer_s == 2.0
-    assert row.wait_s == 3.0
+    assert row.wait_s == 4.0  # of the mean, 6
     assert row.last_rank == 1
+
+
+def test_time_transfer_and_wait_are_means_where_times_have_two_modes() -> None:
+    """The median would be one of the two modes, and jump with the next run."""
+    times, shorter = [0.25e-3] * 26 + [4.25e-3] * 24, [0.25e-3] * 50
+    row = only_row(make_result({KEY: times}, {KEY: shorter}))
+    assert row.time_s == pytest.approx(2.17e-3)
+    assert row.transfer_s == pytest.approx(0.25e-3) and row.wait_s == pytest.approx(1.92e-3)
+    assert row.median_s == 0.25e-3
+    assert row.modes is not None and row.modes.slow_share == pytest.approx(0.48)
+    assert only_row(make_result({KEY: shorter}, {KEY: shorter})).modes is None
+
+
+def test_transfer_and_wait_add_up_to_the_time() -> None:
+    """Ranks take turns in being slow: the slowest of each iteration add up to more than any rank took."""
+    row = only_row(make_result({KEY: [5.0, 1.0]}, {KEY: [1.0, 5.0]}))
+    assert (row.time_s, row.transfer_s, row.wait_s) == (3.0, 1.0, 2.0)
 
 
 def test_a_rank_is_last_only_if_it_is_so_in_most_iterations() -> None:

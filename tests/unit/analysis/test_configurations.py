@@ -165,3 +165,23 @@ def test_no_drift_is_claimed_where_the_interval_holds_zero() -> None:
 
 def test_two_launches_far_apart_show_no_drift() -> None:
     assert spread_over(600.0, 0.01000, 0.01004).instabilities() == []
+
+
+@pytest.mark.parametrize(("after_hz", "remarks"), [(1.97e9, 0), (1.90e9, 1), (2.05e9, 1), (None, 0)], ids=str)
+def test_clocks_that_move_during_the_window_are_remarked(after_hz: float | None, remarks: int) -> None:
+    results = [make_result(make_trial(), [[0.2] * 10], launch=launch) for launch in range(2)]
+    for result in results:
+        result.ranks[0].counters["sm_clock_hz_before"] = 1.98e9
+    results[1].ranks[0].counters["sm_clock_hz_after"] = after_hz
+    (configuration,) = configurations(results)
+    assert len([remark for remark in configuration.remarks() if "1 of 1 launches" in remark]) == remarks
+
+
+@pytest.mark.parametrize(("reached", "remarks"), [(0, 1), (1, 0), (None, 0)])
+def test_a_soak_without_a_steady_state_is_remarked(reached: int | None, remarks: int) -> None:
+    result = make_result(make_trial(steps_per_epoch="auto", window=2.0, soak=60.0), [[0.2] * 10])
+    result.ranks[0].counters["soak_reached"] = reached
+    (configuration,) = configurations([result])
+    assert (
+        len([remark for remark in configuration.remarks() if "soaking ended after 60 s" in remark]) == remarks
+    )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from scalescope.catalog.workloads.mlp import Mlp
 from scalescope.diagnose.diagnosis import diagnose
@@ -10,6 +11,7 @@ from scalescope.experiment.ablations import at_per_rank_batch, single_rank_basel
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
+from tests.unit.analysis.comm.made_topologies import dgx_h100, environment_of, over_pcie
 from tests.unit.analysis.made_results import make_result, make_trial
 
 # Published step times of two V100 over PCIe: MLP 4096 → 3 × 4096 → 2048, buckets of 50 MB, 256 samples a GPU.
@@ -24,12 +26,15 @@ def on_gpus(**settings: object) -> Trial:
 def result(trial: Trial, step_s: float, gradient_bytes: int, buckets: tuple[int, ...]) -> Result:
     made = make_result(trial, [[step_s] * 10 for _ in range(trial.world_size)])
     counters = {"gradient_bytes": gradient_bytes, "bucket_bytes": ",".join(map(str, buckets))}
-    ranks = [dataclasses.replace(rank, counters={**rank.counters, **counters}) for rank in made.ranks]
+    ranks = [
+        dataclasses.replace(rank, device=f"cuda:{rank.rank}", counters={**rank.counters, **counters})
+        for rank in made.ranks
+    ]
     return dataclasses.replace(made, ranks=ranks)
 
 
-def diagnosed(*results: Result) -> Diagnosis:
-    return diagnose(Run(path=Path("published"), environment={}, results=results, warnings=()))
+def diagnosed(*results: Result, environment: dict[str, Any] | None = None) -> Diagnosis:
+    return diagnose(Run(path=Path("published"), environment=environment or {}, results=results, warnings=()))
 
 
 def v100_buckets() -> tuple[int, ...]:
@@ -52,10 +57,12 @@ def test_two_v100_over_pcie_are_bound_by_bandwidth_far_below_pcie_and_not_by_lat
         for finding in diagnosed(
             result(single_rank_baseline(two), V100_ONE_S, sum(buckets), buckets),
             result(two, V100_TWO_S, sum(buckets), buckets),
+            environment=environment_of({"here": over_pcie()}),
         ).findings
     }
     bandwidth = by_rule["communication-bound by bandwidth"]
-    assert "PCIe 3 ×16" in bandwidth.claim and "at most" in bandwidth.claim
+    assert "58% of what PCIe 3 ×16 should carry" in bandwidth.claim and "at most" in bandwidth.claim
+    assert "network slower than its hardware" not in by_rule
     rate = next(item.value for item in bandwidth.evidence if item.name == "bus bandwidth")
     assert isinstance(rate, float) and 6e9 < rate < 8e9  # a little over half of 12 GB/s
     assert "communication-bound by latency" not in by_rule
@@ -74,3 +81,37 @@ def test_ag_news_on_four_ranks_is_dominated_by_communication() -> None:
     assert findings[0].rule.startswith("communication-bound")
     negative = next(finding for finding in findings if finding.rule == "negative scaling")
     assert "4 ranks are slower than one (0.46×)" in negative.claim
+
+
+def on_two_nodes(step_s: float, environment: dict[str, Any]) -> Diagnosis:
+    """Four H100 on two nodes send 400 MB in 10 ms of compute and what the network takes."""
+    four = on_gpus(world_size=4, batch_size=64)
+    buckets = (100_000_000,) * 4
+    spread = result(four, step_s, sum(buckets), buckets)
+    ranks = [
+        dataclasses.replace(rank, host="ab"[rank.rank // 2], device=f"cuda:{rank.rank % 2}")
+        for rank in spread.ranks
+    ]
+    return diagnosed(
+        result(single_rank_baseline(four), 0.010, sum(buckets), buckets),
+        dataclasses.replace(spread, ranks=ranks),
+        environment=environment,
+    )
+
+
+def test_two_nodes_far_below_their_cards_have_a_slow_network() -> None:
+    known_links = environment_of({"a": dgx_h100(2), "b": dgx_h100(2)})
+    slow = on_two_nodes(0.110, known_links).findings[0]  # 6 GB/s over 800 Gbit/s
+    assert slow.rule == "network slower than its hardware"
+    assert "2 cards" in slow.claim and "topo.h" in slow.claim
+    usual = on_two_nodes(0.018, known_links)  # 75 GB/s
+    assert "network slower than its hardware" not in {finding.rule for finding in usual.findings}
+
+
+def test_a_node_without_a_topology_leaves_the_network_unjudged() -> None:
+    diagnosis = on_two_nodes(0.110, environment_of({"a": dgx_h100(2), "b": None}))
+    assert "network slower than its hardware" not in {finding.rule for finding in diagnosis.findings}
+    (unknown,) = [
+        outcome for outcome in diagnosis.abstentions if outcome.rule == "network slower than its hardware"
+    ]
+    assert "GPUs of b" in unknown.missing

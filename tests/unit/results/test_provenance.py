@@ -50,7 +50,9 @@ def test_variables_that_change_measurements_are_recorded_in_order() -> None:
 
 def test_the_same_hardware_and_versions_are_the_same_environment() -> None:
     here = dataclasses.replace(TWO_CORES, gpus=(GPU,))
-    there = dataclasses.replace(TWO_CORES, host="other", gpus=(dataclasses.replace(GPU, uuid="GPU-2"),))
+    there = dataclasses.replace(
+        TWO_CORES, host="other", gpus=(dataclasses.replace(GPU, uuid="GPU-2", pci_bus="0000:1b:00.0"),)
+    )
     assert environment_id(here) == environment_id(there)
 
 

@@ -33,13 +33,13 @@ class Curve:
 
     @classmethod
     def through(cls, points: Sequence[tuple[int, float]]) -> "Curve":
-        """Take several times of one size by their median, and flatten what noise made fall."""
+        """Take several times of one size by their mean, and flatten what noise made fall."""
         by_size: dict[int, list[float]] = {}
         for size, time_s in points:
             if size > 0:
                 by_size.setdefault(size, []).append(time_s)
         sizes = sorted(by_size)
-        times = _monotone([statistics.median(by_size[size]) for size in sizes])
+        times = _monotone([statistics.fmean(by_size[size]) for size in sizes])
         return cls(tuple(zip(sizes, times, strict=True)))
 
     def time_s(self, size: float) -> float:

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 
 from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comm.curve import Curve
+from scalescope.analysis.comm.expected import Expectable, Expected, system_name
 from scalescope.catalog.link import rates_of
 from scalescope.hardware.published import PublishedCurve, curve_for, typical_busbw
+
+_LARGE_BYTES = 1 << 24  # from here on a link's rate says what a message should reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +20,11 @@ class Expectation:
     source: str
 
 
-def expectation_of(row: CollectiveRow, gpu_name: str | None, link: str | None) -> Expectation | None:
-    """Hold a row against the shaped link, or against a published curve; None where neither fits."""
+def expectation_of(
+    row: CollectiveRow, gpu_name: str | None, link: str | None, by_links: Expectable | None = None
+) -> Expectation | None:
+    """Hold a row against the shaped link, a published curve of as many GPUs on as many nodes, what is usual
+    for large messages, or what the links that were found carry; None where none of these is known."""
     if not row.size_bytes:
         return None
     if link is not None:
@@ -26,10 +32,12 @@ def expectation_of(row: CollectiveRow, gpu_name: str | None, link: str | None) -
         return Expectation(
             share=row.busbw_bytes_per_s / slowest, of_what=f"the link of {link}", source="the emulated link"
         )
-    if gpu_name is None:
-        return None
-    published = curve_for(gpu_name, row.ranks) if row.collective == "all_reduce" else None
-    return _against_curve(row, published) if published else _against_typical(row, gpu_name)
+    nodes = len(set(row.hosts)) or 1
+    published = curve_for(gpu_name, row.ranks, nodes) if row.collective == "all_reduce" else None
+    if published is not None:
+        return _against_curve(row, published)
+    typical = _against_typical(row, gpu_name) if gpu_name is not None and nodes == 1 else None
+    return typical or _against_links(row, by_links)
 
 
 def _against_curve(row: CollectiveRow, published: PublishedCurve) -> Expectation | None:
@@ -38,7 +46,7 @@ def _against_curve(row: CollectiveRow, published: PublishedCurve) -> Expectation
         return None
     return Expectation(
         share=curve.time_s(row.size_bytes) / row.time_s,
-        of_what=f"{published.gpus}×{published.gpu}",
+        of_what=system_name(published),
         source=published.source,
     )
 
@@ -49,3 +57,10 @@ def _against_typical(row: CollectiveRow, gpu_name: str) -> Expectation | None:
         return None
     share = row.busbw_bytes_per_s / typical.busbw
     return Expectation(share=share, of_what=f"what is usual on {row.ranks}×{gpu_name}", source=typical.source)
+
+
+def _against_links(row: CollectiveRow, by_links: Expectable | None) -> Expectation | None:
+    if not isinstance(by_links, Expected) or row.size_bytes < _LARGE_BYTES:
+        return None
+    share = row.busbw_bytes_per_s / by_links.bytes_per_s
+    return Expectation(share=share, of_what=f"what {by_links.path} should carry", source=by_links.source)

@@ -1,10 +1,12 @@
 """Pairs: how fast every two ranks and every two nodes exchange, and which link is slower than the others."""
 
+import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from scalescope.analysis.comm.link_ends import link_ends, path_class
 from scalescope.results.result import Result, undisturbed
 
 End = TypeVar("End", bound=int | str)  # a rank or a node
@@ -21,6 +23,7 @@ class PairRow:
     size_bytes: int
     time_s: float
     nodes: tuple[str, str] = ("", "")  # on which the two are
+    path: str | None = None  # its class, within which pairs are compared; None is unknown
 
     @property
     def bytes_per_s(self) -> float:
@@ -39,12 +42,15 @@ class SlowLink:
     name: str
     bytes_per_s: float
     usual_bytes_per_s: float
+    path: str | None = None  # the class of paths that it is compared with
 
 
-def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
+def pair_rows(results: Iterable[Result], environment: Mapping[str, Any] | None = None) -> tuple[PairRow, ...]:
     """The largest size of every pair: the slower end of each launch, then the median over launches.
 
-    A run may have gone on on other nodes: launches count that had their ranks where the last one had them.
+    Medians, because a slow link is slow in most iterations, and a pause of the host is not a slow link. A run
+    may have gone on on other nodes: launches count that had their ranks where the last one had them.
+    `environment` has the topology of the hosts, which says what paths pairs have.
     """
     times_by_pair: dict[tuple[int, int, int], list[float]] = {}
     measured = undisturbed(result for result in results if result.status == "ok" and _has_pairs(result))
@@ -63,6 +69,7 @@ def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
             low, high = map(int, pair.split("-"))
             times_by_pair.setdefault((low, high, int(size)), []).append(slower)
     largest = max((size for _, _, size in times_by_pair), default=0)
+    paths = _paths(measured[-1], environment) if measured and environment else {}
     return tuple(
         PairRow(
             low=low,
@@ -70,10 +77,18 @@ def pair_rows(results: Iterable[Result]) -> tuple[PairRow, ...]:
             size_bytes=size,
             time_s=statistics.median(times),
             nodes=(hosts.get(low, ""), hosts.get(high, "")),
+            path=paths.get((low, high)),
         )
         for (low, high, size), times in sorted(times_by_pair.items())
         if size == largest
     )
+
+
+def _paths(result: Result, environment: Mapping[str, Any]) -> dict[EndPair[int], str | None]:
+    """The class of path between every two ranks of a launch."""
+    ranks = [record.rank for record in result.ranks]
+    ends = dict(zip(ranks, link_ends(environment, result.ranks), strict=True))
+    return {(low, high): path_class(ends[low], ends[high]) for low in ends for high in ends if low < high}
 
 
 def _has_pairs(result: Result) -> bool:
@@ -107,21 +122,36 @@ def _comparable(pairs: Iterable[PairRow]) -> dict[EndPair[str], float]:
 
 
 def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
-    """Links inside nodes and between nodes, each held against their own kind, the slowest first.
+    """Links inside nodes and between nodes, each held against its own class of paths, the slowest first.
 
     Between nodes a node or a link of nodes comes first; a rank is named where its node does not explain it.
     """
-    inside = {(pair.low, pair.high): pair.bytes_per_s for pair in pairs if pair.is_inside_a_node}
+    inside = [pair for pair in pairs if pair.is_inside_a_node]
     across = [pair for pair in pairs if not pair.is_inside_a_node]
     by_node = _comparable(across)
     bad_nodes, bad_pairs = {*slow_ends(by_node)}, {*slow_pairs(by_node)}
-    unexplained = {
-        (pair.low, pair.high): pair.bytes_per_s
+    unexplained = [
+        pair
         for pair in across
         if not bad_nodes & {*pair.nodes} and tuple(sorted(pair.nodes)) not in bad_pairs
-    }
-    links = [*_named(inside, "rank"), *_named(by_node, "node"), *_named(unexplained, "rank")]
-    return tuple(sorted(links, key=lambda link: link.bytes_per_s / link.usual_bytes_per_s))
+    ]
+    links = [*_by_path(inside), *_named(by_node, "node"), *_by_path(unexplained)]
+    by_name: dict[str, SlowLink] = {}
+    for link in sorted(links, key=lambda link: link.bytes_per_s / link.usual_bytes_per_s):
+        by_name.setdefault(link.name, link)  # a rank may be slow over several classes of paths
+    return tuple(by_name.values())
+
+
+def _by_path(pairs: Iterable[PairRow]) -> list[SlowLink]:
+    """The slow links of ranks, class by class: NVLink is faster than PCIe, and that is no fault."""
+    classes: dict[str | None, dict[EndPair[int], float]] = {}
+    for pair in pairs:
+        classes.setdefault(pair.path, {})[pair.low, pair.high] = pair.bytes_per_s
+    return [
+        dataclasses.replace(link, path=path)
+        for path, rates in classes.items()
+        for link in _named(rates, "rank")
+    ]
 
 
 def _named(rates: Mapping[EndPair[End], float], kind: str) -> list[SlowLink]:

@@ -113,8 +113,8 @@ class CollectivePair:
 
     @property
     def change(self) -> float:
-        """Of the bus bandwidth at the median time."""
-        return self.before.median_s / self.after.median_s - 1.0
+        """Of the bus bandwidth, by mean times."""
+        return self.before.time_s / self.after.time_s - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ DTYPE_BYTES = {
 }
 ALL = "all"
 
+LEAST_PAIR_ITERATIONS = 10  # fewer make a link look slow by chance
 NCCL_LOG = "nccl_log"  # an untimed launch in which NCCL logs what it chooses
 
 
@@ -59,7 +60,7 @@ class Comm:
     step_factor: int = setting(2, "Factor from each size to the next.", low=2, high=1024, aliases=("-f",))
     iters: int | None = setting(
         None,
-        "Iterations per size; auto fits them into time_per_size.",
+        "Iterations per size; auto fits them into time_per_size. Pairs are measured at least 10 times.",
         low=1,
         high=1_000_000,
         none_word="auto",

@@ -4,7 +4,7 @@ from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STR
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import LEAST_SHARE, Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.network import is_slow_network
+from scalescope.diagnose.network import is_bound_by_network
 from scalescope.results.run_commands import CHECK
 
 RULE = "ranks slow each other down"
@@ -31,7 +31,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if crowded:
         fair = max(1, (cores or 1) // facts.ranks)
         # Sending threads and late ranks need the same cores, unless a slow network explains them.
-        others = () if is_slow_network(facts) else (STRAGGLERS, COMMUNICATION)
+        others = () if is_bound_by_network(facts) else (STRAGGLERS, COMMUNICATION)
         at_most = lost + sum(facts.lost(name) or 0.0 for name in others)
         return Finding(
             rule=THREADS,

@@ -7,6 +7,7 @@ from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.network import is_latency, is_slow_to_start
 
 RULE = "communication-bound by latency"
+_ONE_CORE = " Each rank has one core for compute and for gloo's thread, which adds to it."
 _NOT_THE_ROOT = 0.9  # on a usual network small buckets or a small model are, where they are found
 
 
@@ -15,12 +16,13 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if not lost or facts.latency_s is None or not is_latency(facts) or not facts.transfer_explains_wait:
         return None
     count, slow = len(facts.bucket_bytes or (1,)), is_slow_to_start(facts)
+    remark = _ONE_CORE if facts.trial.gloo_shares_core else ""
     return Finding(
         rule=RULE,
         term=COMMUNICATION,
         root=slow,
         claim=f"Exchanges are so small that their latency dominates: {count} per step, about "
-        f"{facts.latency_s * 1e6:.0f} µs each.",
+        f"{facts.latency_s * 1e6:.0f} µs each.{remark}",
         lost=lost,
         share=lost / facts.ranks * (1.0 if slow else _NOT_THE_ROOT),
         evidence=(

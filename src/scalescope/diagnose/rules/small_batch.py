@@ -1,14 +1,16 @@
-"""Batch too small: little is computed for every byte of gradient, on a network that is not slow."""
+"""Batch too small: little is computed for every exchange, and the network is not the first cause."""
 
 from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
-from scalescope.diagnose.network import ENOUGH_COMPUTE_S, is_slow_network
+from scalescope.diagnose.network import ENOUGH_WORK, has_enough_work, is_bound_by_network
+from scalescope.diagnose.rules.exposed_latency import rule as latency_decides
 from scalescope.diagnose.rules.small_buckets import rule as buckets_are_small
 from scalescope.diagnose.rules.small_model import rule as model_is_small
 
 RULE = "too little work for every exchange"
+_MORE_EXACT = (model_is_small, buckets_are_small, latency_decides)
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
@@ -17,13 +19,13 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         not lost
         or compute_s is None
         or exchange_s is None
-        or compute_s >= max(ENOUGH_COMPUTE_S, exchange_s)
-        or is_slow_network(facts)
+        or has_enough_work(facts)
+        or is_bound_by_network(facts)
         or not facts.transfer_explains_wait
-        or any(isinstance(other(facts), Finding) for other in (model_is_small, buckets_are_small))
+        or any(isinstance(cause(facts), Finding) for cause in _MORE_EXACT)
     ):
         return None
-    wanted_s = max(ENOUGH_COMPUTE_S, 3.0 * exchange_s)
+    wanted_s = ENOUGH_WORK * exchange_s
     batch = facts.row.batch
     enough = max(2 * batch, 1 << max(1, round(batch * wanted_s / compute_s) - 1).bit_length())
     return Finding(

@@ -4,7 +4,7 @@ from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
-from scalescope.diagnose.network import ENOUGH_COMPUTE_S, is_latency
+from scalescope.diagnose.network import has_enough_work, is_latency
 
 RULE = "model too small for several ranks"
 _SMALL_BYTES = 1_000_000  # DDP's first bucket holds all of it
@@ -14,7 +14,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost, compute_s, latency_s = facts.lost(COMMUNICATION), facts.compute_s, facts.latency_s
     if not lost or compute_s is None or latency_s is None or facts.gradient_bytes is None:
         return None
-    if compute_s >= ENOUGH_COMPUTE_S or facts.gradient_bytes >= _SMALL_BYTES:
+    if has_enough_work(facts) is not False or facts.gradient_bytes >= _SMALL_BYTES:
         return None
     if not is_latency(facts) or not facts.transfer_explains_wait:
         return None

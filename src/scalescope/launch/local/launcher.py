@@ -2,15 +2,15 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
-from scalescope.cores import own_cores, share_of
-from scalescope.experiment.machine import Machine
+from scalescope.cores import cores_near, own_cores, share_near, share_of
+from scalescope.experiment.machine import Gpu, Machine
 from scalescope.experiment.trial import Trial
 from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
@@ -25,10 +25,13 @@ from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.load import LoadMeter, load_at_start
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
+from scalescope.launch.topology import host_topology
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.ranks.rank_job import ROOM_VARIABLE, RankJob
 from scalescope.results.run_folder import RunFolder
+
+Cores = frozenset[int] | None
 
 # The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
 _GROUP_TIMEOUT_S = 24 * 3600.0
@@ -72,7 +75,8 @@ class LocalLauncher:
         return {self.machine().host: self.machine()}
 
     def systems(self) -> dict[str, dict[str, Any]]:
-        return {self.machine().host: inspect_system()}
+        system = inspect_system()
+        return {self.machine().host: {**system, "topology": host_topology(system["link_matrix"]).to_json()}}
 
     def other_load(self) -> OtherLoad:
         if not self.telemetry:
@@ -190,7 +194,7 @@ class LocalLauncher:
             heartbeat_file=str(directory / "beats"),
             rank_file=str(rank_file),
             folder=str(folder.path.absolute()),
-            cpus=cpus_for(trial, rank),
+            cpus=cpus_for(trial, rank, self.machine().gpus if trial.on_gpu else ()),
             namespace=network.namespace_of(rank) if network else "",
             group_timeout_s=_GROUP_TIMEOUT_S,
         )
@@ -259,12 +263,28 @@ def _limits_process(trial: Trial) -> bool:
     return trial.memory_limit is not None and not trial.on_gpu
 
 
-def cpus_for(trial: Trial, rank: int) -> list[int]:
-    """The cores a rank is pinned to; none where there are not enough for all, or it is not to be pinned."""
+def cpus_for(
+    trial: Trial, rank: int, gpus: Sequence[Gpu] = (), near: Callable[[str | None], Cores] = cores_near
+) -> list[int]:
+    """The cores a rank is pinned to; none where there are not enough for all, or it is not to be pinned.
+
+    A GPU rank's helpers (loader, watchdogs) run on the same cores, so it gets its whole share of those next
+    to its GPU, or of the host's where the system does not say which those are.
+    """
     asked = trial.pin_cores
     if asked == "no" or (asked == "auto" and trial.device != "cpu"):
         return []
     cores, ranks = own_cores(), trial.world_size
-    # A GPU rank's helpers (loader, watchdogs) run on the same cores, so it gets its whole share of the host.
-    threads = trial.threads_per_rank if trial.device == "cpu" else len(cores) // ranks
-    return share_of(cores, threads, ranks, rank)
+    if trial.device == "cpu":
+        return share_of(cores, trial.threads_per_rank, ranks, rank)
+    buses = [_gpu_of(trial, other, gpus) for other in range(ranks)]
+    return share_near(cores, [near(bus) for bus in buses], rank) or share_of(
+        cores, len(cores) // ranks, ranks, rank
+    )
+
+
+def _gpu_of(trial: Trial, rank: int, gpus: Sequence[Gpu]) -> str | None:
+    """The PCI bus of the GPU that a rank uses: the parts of a split GPU are all of the first."""
+    if not gpus:
+        return None
+    return gpus[0 if trial.split_gpu else rank % len(gpus)].pci_bus

@@ -1,26 +1,29 @@
-"""The sections of `comm`: nccl-tests' table, a sentence, the pairs, and the curves as data."""
+"""The sections of `comm`: nccl-tests' table, a sentence, what NCCL chose, and the curves as data."""
 
-import statistics
+import dataclasses
 from typing import Any
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.comm.curve import Curve, alpha_beta, fit, with_root
 from scalescope.analysis.comm.expectation import expectation_of
-from scalescope.analysis.comm.nccl_log import nccl_choices
-from scalescope.analysis.comm.pairs import PairRow, node_rates, pair_rows, slow_links
+from scalescope.analysis.comm.expected import UnknownRate, expected_busbw
+from scalescope.analysis.comm.link_ends import link_ends
+from scalescope.analysis.comm.nccl_log import logged_launches, nccl_choices
 from scalescope.catalog import cards
-from scalescope.catalog.benchmarks.comm import NCCL_LOG
-from scalescope.report.caveats import context
+from scalescope.experiment.trial import Trial
+from scalescope.report.caveats import context_notes
 from scalescope.report.comm.nccl_tests import table_text
+from scalescope.report.comm.pairs import pair_sections
 from scalescope.report.numbers import counted, data_rate, data_size, in_us_or_ms, percent
-from scalescope.report.section import Command, Section, Table
+from scalescope.report.section import Command, Section
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 from scalescope.results.run_commands import PROGRAM, flags_of
 
-_NO_SLOW_PAIR = "No pair is slower than the others."
-_ONE_PAIR = "There is only one pair, so there is nothing to compare it with."
-_MOST_ROWS = 28  # of pairs: what eight ranks have
+_ONE_CORE = (
+    "Each rank has one core for compute and for gloo's thread: a small exchange may wait until the scheduler "
+    "switches between them."
+)
 
 
 def communication_sections(run: Run) -> tuple[Section, ...]:
@@ -30,8 +33,8 @@ def communication_sections(run: Run) -> tuple[Section, ...]:
     if rows:
         shown.append(Section(lines=_sentences(rows, run)))
         shown.append(Section(lines=tuple(table_text(rows).splitlines()), details=_details(rows)))
-    shown += [_nccl_section(run, result) for result in run.of_status("ok") if _reads_nccl_log(result)]
-    shown += [_pair_section(*trial) for trial in _pairs_by_trial(run)]
+    shown += [_nccl_section(run, result) for result in _logged_once(run)]
+    shown += pair_sections(run)
     return tuple(shown)
 
 
@@ -59,22 +62,24 @@ def _sentences(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
         lines += [
             verdict(tuple(trial)),
             *_against_expectation(tuple(trial), run),
-            *_notes_of(trial[0].trial_id, run),
+            *_modes_of(tuple(trial), run),
+            *context_notes(_trial_of(trial[0].trial_id, run)),
         ]
     return tuple(lines)
 
 
-def _notes_of(trial_id: str, run: Run) -> list[str]:
-    trial = next(result.trial for result in run.results if result.trial_id == trial_id)
-    return [f"Note: {surrounding}." for surrounding in context(trial)]
-
-
-def _pairs_by_trial(run: Run) -> list[tuple[tuple[PairRow, ...], list[str]]]:
-    trials = dict.fromkeys(result.trial_id for result in run.results)
-    by_trial = [
-        (pair_rows(result for result in run.results if result.trial_id == trial), trial) for trial in trials
-    ]
-    return [(pairs, _notes_of(trial, run)) for pairs, trial in by_trial if pairs]
+def _modes_of(rows: tuple[CollectiveRow, ...], run: Run) -> list[str]:
+    """Which times fall into two groups, by the clearest of them, and a likely cause."""
+    split = [(row, row.modes) for row in rows if row.modes is not None]
+    if not split:
+        return []
+    row, modes = max(split, key=lambda pair: pair[1].slow_s / pair[1].fast_s)
+    line = (
+        f"Two modes at {counted(len(split), 'size')}: {row.collective} of {data_size(row.size_bytes)} takes "
+        f"{in_us_or_ms(modes.fast_s)} or {in_us_or_ms(modes.slow_s)} ({percent(modes.slow_share)} of "
+        "iterations)."
+    )
+    return [line, _ONE_CORE] if _trial_of(row.trial_id, run).gloo_shares_core else [line]
 
 
 def verdict(rows: tuple[CollectiveRow, ...]) -> str:
@@ -92,10 +97,14 @@ def verdict(rows: tuple[CollectiveRow, ...]) -> str:
             f" and reaches {data_rate(best.busbw_bytes_per_s)} bus bandwidth at {data_size(best.size_bytes)}"
         )
     text += " (mean over iterations)"
-    waits = [row for row in of_name if (row.wait_s or 0.0) > 0.2 * row.median_s and row.last_rank is not None]
+    waits = [row for row in of_name if (row.wait_s or 0.0) > 0.2 * row.time_s and row.last_rank is not None]
     if len(waits) > len(of_name) / 2:
         text += f"; ranks wait for rank {waits[-1].last_rank}"
     return text + "."
+
+
+def _trial_of(trial_id: str, run: Run) -> Trial:
+    return next(result.trial for result in run.results if result.trial_id == trial_id)
 
 
 def _nodes_text(row: CollectiveRow) -> str:
@@ -105,26 +114,12 @@ def _nodes_text(row: CollectiveRow) -> str:
     return f" on {len(set(row.hosts))} nodes" + (", one each," if row.reach == "between nodes" else "")
 
 
-def pairs_verdict(run: Run) -> str | None:
-    """The slowest and the median pair of ranks; None where pairs were not measured."""
-    pairs = pair_rows(run.results)
-    if not pairs:
-        return None
-    across = node_rates(pairs)
-    rates = across or {(str(pair.low), str(pair.high)): pair.bytes_per_s for pair in pairs}
-    (low, high), slowest = min(rates.items(), key=lambda rate: rate[1])
-    if len(rates) == 1:
-        names = f"{low} and {high}" if across else f"Ranks {low} and {high}"
-        return f"{names} exchange {data_rate(slowest)} in each direction."
-    return (
-        f"{counted(len(rates), 'pair')} of {'nodes' if across else 'ranks'}: median "
-        f"{data_rate(statistics.median(rates.values()))} in each direction, slowest ({low} and {high}) "
-        f"{data_rate(slowest)}."
-    )
-
-
-def _reads_nccl_log(result: Result) -> bool:
-    return result.trial.purpose == NCCL_LOG
+def _logged_once(run: Run) -> list[Result]:
+    """Of every group of ranks, the first launch that left NCCL's log."""
+    groups: dict[tuple[int, str], Result] = {}
+    for result in logged_launches(run):
+        groups.setdefault((result.trial.world_size, result.trial.ranks_among), result)
+    return list(groups.values())
 
 
 def _nccl_section(run: Run, result: Result) -> Section:
@@ -135,6 +130,9 @@ def _nccl_section(run: Run, result: Result) -> Section:
         f"Channels   : {choices.channels or 'unknown'}",
         f"Algorithms : {', '.join(choices.algorithms) or 'unknown'}",
     ]
+    if choices.uses_gpudirect is not None:
+        used = choices.used_nics.items()
+        lines += [f"Cards      : {', '.join(names)} on {host}" for host, names in used]
     best = max(
         (
             row
@@ -160,15 +158,18 @@ def _against_expectation(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str
     """Is the best all-reduce, or whatever there is, what this hardware should give?"""
     compared = [row for row in rows if row.collective == "all_reduce"] or list(rows)
     best = max(compared, key=lambda row: row.busbw_bytes_per_s)
-    gpus = run.environment.get("machine", {}).get("gpus") or []
-    trial = next(result.trial for result in run.results if result.trial_id == best.trial_id)
-    on_gpu = trial.on_gpu and trial.split_gpu is None and gpus
-    known = on_gpu and best.reach == "inside a node"  # published figures are of one node
-    expectation = expectation_of(best, str(gpus[0]["name"]) if known else None, best.link)
+    result = next(result for result in run.results if result.trial_id == best.trial_id)
+    trial = result.trial
+    ends = link_ends(run.environment, result.ranks)
+    names = {end.gpu_name for end in ends}
+    gpu = names.pop() if len(names) == 1 and trial.split_gpu is None and trial.on_gpu else None
+    by_links = expected_busbw(trial, ends, [best.size_bytes])
+    expectation = expectation_of(best, gpu, best.link, by_links)
     if expectation is None:
-        if not known:
+        if not trial.on_gpu or trial.split_gpu is not None:
             return ()
-        return (f"No published figures are known for {best.ranks}×{gpus[0]['name']}.",)
+        missing = by_links.missing if isinstance(by_links, UnknownRate) else "smaller messages"
+        return (f"Not compared with what the hardware should deliver; unknown: {missing}.",)
     share, size = percent(expectation.share), data_size(best.size_bytes)
     return (f"That is {share} of {expectation.of_what} at {size} (source: {expectation.source}).",)
 
@@ -219,10 +220,12 @@ def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[s
                 "world_size": row.ranks,
                 "in_place": row.in_place,
                 "iterations": len(row.times_s),
+                "p5_s": row.quantile_s(0.05),
                 "median_s": row.median_s,
                 "p95_s": row.quantile_s(0.95),
                 "p99_s": row.quantile_s(0.99),
                 "cv": row.variation,
+                "two_modes": None if row.modes is None else dataclasses.asdict(row.modes),
                 "transfer_s": row.transfer_s,
                 "wait_s": row.wait_s,
                 "last_rank": row.last_rank,
@@ -234,20 +237,6 @@ def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[s
             }
         )
     return by_collective
-
-
-def pairs_json(run: Run) -> list[dict[str, Any]]:
-    """results.json → pairs."""
-    return [
-        {
-            "ranks": [pair.low, pair.high],
-            "nodes": list(pair.nodes),
-            "size_bytes": pair.size_bytes,
-            "bytes_per_s": pair.bytes_per_s,
-        }
-        for pairs, _ in _pairs_by_trial(run)
-        for pair in pairs
-    ]
 
 
 def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
@@ -268,7 +257,7 @@ def curves_json(rows: tuple[CollectiveRow, ...]) -> dict[str, Any]:
                 "link": members[0].link,
                 "split_gpu": members[0].split_gpu,
                 "reach": members[0].reach,
-                **_curve([(row.size_bytes, row.median_s) for row in members]),
+                **_curve([(row.size_bytes, row.time_s) for row in members]),
             }
             for members in grouped.values()
         ],
@@ -289,51 +278,6 @@ def _curve(points: list[tuple[int, float]]) -> dict[str, Any]:
     }
 
 
-def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
-    """Every two ranks of one node; of several nodes every two nodes, and a line for what is inside each."""
-    across = node_rates(pairs)
-    if across:
-        columns = ("nodes", "per direction")
-        rates = [(f"{low} ↔ {high}", rate) for (low, high), rate in across.items()]
-    else:
-        columns = ("ranks", "per direction")
-        rates = [(f"{pair.low} ↔ {pair.high}", pair.bytes_per_s) for pair in pairs]
-    cut = len(rates) > _MOST_ROWS
-    shown = sorted(rates, key=lambda rate: rate[1])[:_MOST_ROWS] if cut else rates
-    rows = tuple((name, data_rate(rate)) for name, rate in shown)
-    lines = [f"The slowest {len(rows)} of {len(rates)} are shown; results.json has all."] if cut else []
-    lines += _slow_lines(pairs) or [_NO_SLOW_PAIR if len(rates) > 1 else _ONE_PAIR]
-    return Section(
-        title="Pairs of nodes, all ranks of both at once" if across else "Pairs, both directions at once",
-        table=Table(columns=columns, rows=rows),
-        lines=(*lines, *(_inside_lines(pairs) if across else ()), *notes),
-    )
-
-
-def _slow_lines(pairs: tuple[PairRow, ...]) -> list[str]:
-    return [
-        f"Slow: {link.name} at {data_rate(link.bytes_per_s)}, others at {data_rate(link.usual_bytes_per_s)}."
-        for link in slow_links(pairs)
-    ]
-
-
-def _inside_lines(pairs: tuple[PairRow, ...]) -> list[str]:
-    """What the pairs inside each node carry."""
-    nodes: dict[str, list[PairRow]] = {}
-    for pair in pairs:
-        if pair.is_inside_a_node:
-            nodes.setdefault(pair.nodes[0], []).append(pair)
-    lines = []
-    for node, members in nodes.items():
-        slowest = min(members, key=lambda pair: pair.bytes_per_s)
-        usual = statistics.median(pair.bytes_per_s for pair in members)
-        line = f"Inside {node}: median {data_rate(usual)} in each direction"
-        if len(members) > 1:
-            line += f", slowest ({slowest.low} and {slowest.high}) {data_rate(slowest.bytes_per_s)}"
-        lines.append(line + ".")
-    return lines
-
-
 def _details(rows: tuple[CollectiveRow, ...]) -> tuple[str, ...]:
     lines = []
     for row in rows:
@@ -342,8 +286,8 @@ def _details(rows: tuple[CollectiveRow, ...]) -> tuple[str, ...]:
         last = "" if row.last_rank is None else f", rank {row.last_rank} usually last"
         lines.append(
             f"{row.collective} {data_size(row.size_bytes)} {variant}: mean {in_us_or_ms(row.time_s)}, "
-            f"median {in_us_or_ms(row.median_s)}, p95 {in_us_or_ms(row.quantile_s(0.95))}, "
-            f"p99 {in_us_or_ms(row.quantile_s(0.99))}, CV {spread}, "
+            f"p5 {in_us_or_ms(row.quantile_s(0.05))}, median {in_us_or_ms(row.median_s)}, "
+            f"p95 {in_us_or_ms(row.quantile_s(0.95))}, p99 {in_us_or_ms(row.quantile_s(0.99))}, CV {spread}, "
             f"transfer {in_us_or_ms(row.transfer_s)}, wait {in_us_or_ms(row.wait_s)}{last}"
         )
     return tuple(lines)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.runs import CollectivePair, ComparedConfig, RunComparison, Unmatched
 from scalescope.analysis.run_spread import RunSpread
@@ -239,7 +238,7 @@ def _collective_table(pairs: Sequence[CollectivePair]) -> Section:
     rows = tuple(_collective_cells(pair) for pair in pairs)
     columns = ("collective", "type", "ranks", "size", "before GB/s", "after GB/s", "change")
     return Section(
-        title="Bus bandwidth at the median time (no verdict)",
+        title="Bus bandwidth, mean over iterations (no verdict)",
         table=Table(columns=columns, rows=rows, left=frozenset(("collective", "type"))),
     )
 
@@ -252,15 +251,10 @@ def _collective_cells(pair: CollectivePair) -> tuple[str, ...]:
         row.dtype,
         f"{row.ranks}",
         data_size(row.size_bytes),
-        gigabytes_per_s(median_busbw(pair.before)),
-        gigabytes_per_s(median_busbw(pair.after)),
+        gigabytes_per_s(pair.before.busbw_bytes_per_s),
+        gigabytes_per_s(pair.after.busbw_bytes_per_s),
         signed_percent(pair.change),
     )
-
-
-def median_busbw(row: CollectiveRow) -> float:
-    """Bus bandwidth by the median iteration, in bytes per second."""
-    return row.busbw_bytes_per_s * row.time_s / row.median_s
 
 
 def _differing(compared: Compared) -> tuple[Section, ...]:
@@ -369,7 +363,7 @@ def _collective_json(pair: CollectivePair) -> dict[str, Any]:
         "ranks": row.ranks,
         "in_place": row.in_place,
         "size_bytes": row.size_bytes,
-        "base_busbw_bytes_per_s": median_busbw(pair.before),
-        "new_busbw_bytes_per_s": median_busbw(pair.after),
+        "base_busbw_bytes_per_s": pair.before.busbw_bytes_per_s,
+        "new_busbw_bytes_per_s": pair.after.busbw_bytes_per_s,
         "change": pair.change,
     }

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from scalescope.catalog.benchmarks.comm import NCCL_LOG
+from scalescope.catalog.benchmarks.comm import LEAST_PAIR_ITERATIONS, NCCL_LOG
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import PerDevice, for_device, settings_of
 from scalescope.experiment.expand import expand
@@ -21,7 +21,6 @@ _SHORT_COMM = {
     "longest_exchange": 0.05,  # beyond that only bytes count, and twice as many take twice as long
 }
 _MOST_RANKS_OF_A_NODE = 8  # for pairs: those of many take long
-_FEW = 2  # iterations of each
 
 
 def network_of(plan: Plan, *, with_nccl_log: bool) -> tuple[Trial, ...]:
@@ -46,7 +45,7 @@ def pairs(plan: Plan) -> tuple[Trial, ...]:
     most = max(trial.world_size for trial in plan.trials)
     if most < 3 or plan.machine.ranks_on_a_host(most) > _MOST_RANKS_OF_A_NODE:  # two have but one pair
         return ()
-    few = {"pairs": (True,), "iters": (_FEW,)}
+    few = {"pairs": (True,), "iters": (LEAST_PAIR_ITERATIONS,)}
     return _expanded(plan, world_size=(most,), **{n: (v,) for n, v in _SHORT_COMM.items()}, **few)
 
 

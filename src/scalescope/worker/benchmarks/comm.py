@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from scalescope.catalog import cards
-from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, NCCL_LOG, Comm
+from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, LEAST_PAIR_ITERATIONS, NCCL_LOG, Comm
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import Phase, RankStage
 from scalescope.worker.comm.operation import Operation, Shape
@@ -175,7 +175,8 @@ def _measure_pairs(run: CommRun) -> None:
 def _time_pair(run: CommRun, size: int, other: int) -> list[float]:
     sent = torch.ones(size // 4, device=run.device)
     received = torch.empty_like(sent)
-    count = 1 + (run.options.iters or 5)  # the first one opens the connection
+    # The first one opens the connection.
+    count = 1 + max(run.options.iters or 0, LEAST_PAIR_ITERATIONS)
     clock = clock_for(run.device, count)
     clock.start()
     for _ in range(count):

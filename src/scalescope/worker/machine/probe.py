@@ -69,9 +69,24 @@ def _describe_gpu(torch: Any, index: int) -> dict[str, Any]:
         "name": properties.name,
         "memory_bytes": properties.total_memory,
         "uuid": str(getattr(properties, "uuid", index)),
+        "pci_bus": pci_bus_of(properties),
         "compute_capability": capability,
         "precisions": [dataclasses.asdict(support) for support in gpu_precisions(capability)],
     }
+
+
+def pci_bus_of(properties: Any, drivers: Path = Path("/proc/driver/nvidia/gpus")) -> str | None:
+    """The PCI bus of a GPU as the system writes it; torch before 2.7 does not say, but the driver does."""
+    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    if all(isinstance(number, int) for number in numbers):
+        domain, bus, device = numbers
+        return f"{domain:04x}:{bus:02x}:{device:02x}.0"
+    uuid = str(getattr(properties, "uuid", ""))
+    try:
+        files = {folder.name: (folder / "information").read_text() for folder in drivers.iterdir()}
+    except OSError:
+        return None
+    return next((bus for bus, text in files.items() if uuid and f"GPU-{uuid}" in text), None)
 
 
 def _find_gpus(torch: Any) -> tuple[list[dict[str, Any]], str | None]:

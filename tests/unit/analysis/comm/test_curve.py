@@ -42,9 +42,9 @@ def test_a_fall_pulls_down_as_much_as_it_must() -> None:
     assert [time_s for _, time_s in curve.points] == pytest.approx([level, level, level, 9.0])
 
 
-def test_several_times_of_a_size_count_by_their_median() -> None:
-    curve = Curve.through([(8, 1.0), (4, 0.5), (8, 100.0), (8, 2.0)])
-    assert dict(curve.points) == pytest.approx({4: 0.5, 8: 2.0})
+def test_several_times_of_a_size_count_by_their_mean() -> None:
+    curve = Curve.through([(8, 1.0), (4, 0.5), (8, 6.0), (8, 2.0)])
+    assert dict(curve.points) == pytest.approx({4: 0.5, 8: 3.0})
 
 
 def test_nothing_sent_is_no_point() -> None:

@@ -1,9 +1,12 @@
 """What the hardware should give, and a measured number as a share of it."""
 
+import dataclasses
+
 import pytest
 
 from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comm.expectation import expectation_of
+from scalescope.analysis.comm.expected import Expected, UnknownRate
 from scalescope.hardware.published import curve_for, published_all_reduce
 
 
@@ -47,7 +50,7 @@ def test_a_gpu_is_held_against_the_published_curve_at_that_size() -> None:
     expectation = expectation_of(make_row(size, 2 * time_s), "NVIDIA H200", None)
     assert expectation is not None
     assert expectation.share == pytest.approx(0.5)
-    assert expectation.of_what == "8×H200"
+    assert expectation.of_what == "8×H200 SXM"
     assert expectation.source == published.source
 
 
@@ -66,7 +69,11 @@ def test_between_published_sizes_the_curve_is_interpolated() -> None:
         (make_row(1 << 30, 1.0), None),
         (make_row(1 << 30, 1.0), "NVIDIA L4"),
         (make_row(1 << 30, 1.0, ranks=4), "NVIDIA H200"),
-        (make_row(1 << 30, 1.0, ranks=16), "NVIDIA H100"),  # published over two nodes only
+        (make_row(1 << 30, 1.0, ranks=16), "NVIDIA H100 80GB HBM3"),  # published over two nodes only
+        (make_row(1 << 30, 1.0), "NVIDIA H100 PCIe"),
+        (make_row(1 << 30, 1.0), "NVIDIA H100 NVL"),
+        (make_row(1 << 30, 1.0), "NVIDIA H200 NVL"),
+        (make_row(1 << 30, 1.0), "NVIDIA GH200 480GB"),
         (make_row(1 << 30, 1.0, collective="broadcast"), "NVIDIA H200"),
         (make_row(8, 1.0), "NVIDIA H200"),  # smaller than what was published
         (make_row(1 << 40, 1.0), "NVIDIA H200"),
@@ -82,7 +89,10 @@ def test_a_barrier_has_no_expectation() -> None:
 
 def test_published_curves_have_sources_and_agree_with_their_own_bandwidth() -> None:
     curves = published_all_reduce()
-    assert {(curve.gpu, curve.gpus, curve.nodes) for curve in curves} >= {("H200", 8, 1), ("H100", 16, 2)}
+    assert {(curve.gpu, curve.gpus, curve.nodes) for curve in curves} >= {
+        ("H200 SXM", 8, 1),
+        ("H100 SXM", 16, 2),
+    }
     for curve in curves:
         assert curve.source
         assert [point[0] for point in curve.points] == sorted({point[0] for point in curve.points})
@@ -95,6 +105,22 @@ def test_a_system_is_found_by_gpu_ranks_and_nodes() -> None:
     assert curve is not None and curve.nodes == 2
     assert curve_for("NVIDIA H100 80GB HBM3", 16) is None
     assert curve_for("NVIDIA H200", 16, nodes=2) is None
+
+
+def test_a_curve_of_two_nodes_is_for_ranks_on_two_nodes() -> None:
+    spread = dataclasses.replace(make_row(1 << 30, 1.0, ranks=16), hosts=("a",) * 8 + ("b",) * 8)
+    expectation = expectation_of(spread, "NVIDIA H100 80GB HBM3", None)
+    assert expectation is not None and expectation.of_what == "16×H100 SXM on 2 nodes"
+
+
+def test_a_large_message_is_held_against_links_and_a_small_one_is_not() -> None:
+    links = Expected(bytes_per_s=100e9, path="some links", source="somewhere")
+    row = make_row(1 << 26, (1 << 26) * 1.75 / 50e9)
+    expectation = expectation_of(row, "NVIDIA L4", None, links)
+    assert expectation is not None and expectation.share == pytest.approx(0.5)
+    assert (expectation.of_what, expectation.source) == ("what some links should carry", "somewhere")
+    assert expectation_of(make_row(1 << 20, 1.0), "NVIDIA L4", None, links) is None
+    assert expectation_of(row, "NVIDIA L4", None, UnknownRate(missing="something")) is None
 
 
 def test_large_messages_are_held_against_what_is_usual_where_no_curve_is_published() -> None:

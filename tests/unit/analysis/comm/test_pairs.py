@@ -4,6 +4,7 @@ import dataclasses
 
 from scalescope.analysis.comm.pairs import (
     PairRow,
+    SlowLink,
     node_rates,
     pair_rows,
     slow_ends,
@@ -13,6 +14,7 @@ from scalescope.analysis.comm.pairs import (
 from scalescope.results.result import Result
 
 from ..test_collectives import KEY, make_result
+from .made_topologies import environment_of, two_sockets_of_pairs
 
 FOUR = {(0, 1): 100.0, (0, 2): 100.0, (0, 3): 100.0, (1, 2): 100.0, (1, 3): 100.0, (2, 3): 100.0}
 
@@ -126,6 +128,47 @@ def test_nodes_with_fewer_ranks_are_held_against_others_pair_by_pair() -> None:
 def test_two_nodes_are_one_pair_whichever_has_the_lower_rank() -> None:
     pairs = pairs_of({(0, 1): 30.0, (2, 3): 40.0}, "abba")
     assert node_rates(pairs) == {("a", "b"): 70.0}
+
+
+def on_paths(rates: dict[tuple[int, int], float], paths: dict[tuple[int, int], str]) -> list[SlowLink]:
+    pairs = (dataclasses.replace(pair, path=paths.get((pair.low, pair.high))) for pair in pairs_of(rates))
+    return list(slow_links(tuple(pairs)))
+
+
+EIGHT = [(low, high) for low in range(8) for high in range(low + 1, 8)]
+
+
+def test_slower_kinds_of_path_are_not_faults() -> None:
+    """NVLink in pairs, PCIe switches inside a socket, and the way to the other socket with two GPUs."""
+    paths = {pair: "SYS" if pair[0] // 6 != pair[1] // 6 else "PIX" for pair in EIGHT}
+    paths |= {(0, 1): "NV12", (2, 3): "NV12", (4, 5): "NV12", (6, 7): "NV12"}
+    rates = {pair: {"NV12": 200.0, "PIX": 40.0, "SYS": 10.0}[path] for pair, path in paths.items()}
+    assert on_paths(rates, paths) == []
+    assert on_paths(rates, {}) != []  # of unknown paths, the slow ones stand out
+
+
+def test_a_slow_pair_is_held_against_its_own_kind_of_path() -> None:
+    paths = {pair: "SYS" if pair[0] // 4 != pair[1] // 4 else "PIX" for pair in EIGHT}
+    rates = {pair: 40.0 if path == "PIX" else 10.0 for pair, path in paths.items()}
+    (link,) = on_paths({**rates, (1, 2): 12.0}, paths)
+    assert (link.name, link.path) == ("the link between ranks 1 and 2", "PIX")
+    assert (round(link.bytes_per_s), round(link.usual_bytes_per_s)) == (12, 40)
+
+
+def test_a_rank_that_is_slow_over_every_kind_of_path_is_named_once() -> None:
+    paths = {pair: "SYS" if pair[0] // 4 != pair[1] // 4 else "PIX" for pair in EIGHT}
+    rates = {pair: 40.0 if path == "PIX" else 10.0 for pair, path in paths.items()}
+    slow = {pair: rate / 8 for pair, rate in rates.items() if 5 in pair}
+    (link,) = on_paths({**rates, **slow}, paths)
+    assert link.name == "rank 5's link"
+
+
+def test_the_path_of_a_pair_comes_from_the_topology() -> None:
+    result = placed("aaa")
+    result.ranks[:] = [dataclasses.replace(record, device=f"cuda:{record.rank}") for record in result.ranks]
+    rows = pair_rows([result], environment_of({"a": two_sockets_of_pairs()}))
+    assert {(row.low, row.high): row.path for row in rows} == {(0, 1): "NV12", (0, 2): "SYS", (1, 2): "SYS"}
+    assert {row.path for row in pair_rows([result], {})} == {None}
 
 
 def placed(hosts: str, slow: int | None = None) -> Result:

@@ -1,22 +1,26 @@
 """Rules about exchanges: started too often, sent too late, hidden by too little."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from scalescope.analysis.comm.expected import LOOPBACK, Expectable, Expected, UnknownRate
 from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.rules import (
     amp_gradients,
     exposed_bandwidth,
     exposed_latency,
     last_bucket,
+    slow_network,
     small_batch,
     small_buckets,
     small_model,
 )
 
-from ..made_facts import abstention, evidence_of, finding, levers, make_curve, make_facts
+from ..made_facts import ON_GPUS, abstention, evidence_of, finding, levers, make_curve, make_facts
 
 MB = 1_000_000
 
@@ -30,6 +34,8 @@ def exposed(
     bytes_per_s: float = 1e9,
     hook: str = "none",
     cap_mb: float = 25.0,
+    expected: Expectable = LOOPBACK,
+    changes: Mapping[str, object] | None = None,
     **settings: Any,
 ) -> Facts:
     """Two ranks that wait that long for buckets which travel over such a network."""
@@ -37,6 +43,8 @@ def exposed(
         {COMMUNICATION: exposed_s},
         step_s=step_s,
         settings={"comm_hook": hook, "bucket_cap_mb": cap_mb, **settings},
+        changes=changes,
+        expected=expected,
         curve=make_curve(latency_s, bytes_per_s),
         gradient_bytes=sum(buckets),
         bucket_bytes=buckets,
@@ -47,7 +55,7 @@ def exposed(
 
 
 def slow_to_start() -> Facts:
-    return exposed(0.02, buckets=(10_000,), latency_s=0.02)
+    return exposed(0.02, buckets=(10_000,), latency_s=0.02, changes=ON_GPUS)
 
 
 def test_exchanges_that_only_pay_for_their_start_are_bound_by_latency() -> None:
@@ -58,15 +66,27 @@ def test_exchanges_that_only_pay_for_their_start_are_bound_by_latency() -> None:
     assert levers(cause) == ["batch_size", "accumulation_steps"]
 
 
+def test_latency_of_gloo_is_not_held_against_the_network() -> None:
+    assert not finding(exposed_latency.rule(exposed(0.02, buckets=(10_000,), latency_s=0.02))).root
+
+
+def test_a_core_that_gloo_shares_with_the_rank_is_remarked() -> None:
+    shared = finding(exposed_latency.rule(exposed(0.02, buckets=(10_000,), latency_s=0.02)))
+    assert "one core for compute and for gloo's thread" in shared.claim
+    for changes in ({"threads_per_rank": 2}, {"pin_cores": "no"}, ON_GPUS):
+        free = exposed(0.02, buckets=(10_000,), latency_s=0.02, changes=changes)
+        assert "gloo" not in finding(exposed_latency.rule(free)).claim
+
+
 def test_latency_of_a_usual_network_is_not_the_root() -> None:
-    cause = finding(exposed_latency.rule(exposed(0.01, buckets=(1000,) * 40, latency_s=3e-4)))
+    cause = finding(exposed_latency.rule(exposed(0.02, buckets=(1000,) * 40, latency_s=3e-4)))
     assert not cause.root
-    assert cause.share == pytest.approx(0.9 * 0.1)
+    assert cause.share == pytest.approx(0.9 * 0.2)
     assert levers(cause)[0] == "bucket_cap_mb=100.0"
 
 
 def test_larger_buckets_are_never_smaller_than_those_in_use() -> None:
-    many = exposed(0.01, buckets=(1000,) * 40, latency_s=3e-4, cap_mb=200.0)
+    many = exposed(0.02, buckets=(1000,) * 40, latency_s=3e-4, cap_mb=200.0)
     assert levers(finding(exposed_latency.rule(many))) == ["batch_size", "accumulation_steps"]
     assert finding(small_buckets.rule(many)).advice == ()
 
@@ -119,7 +139,7 @@ def test_a_small_model_on_a_slow_network_is_not_to_blame() -> None:
 
 
 def little_work(**changes: Any) -> Facts:
-    """4 MB in 4 ms for 10 ms of compute, as on a usual network."""
+    """4 MB in 4 ms for 10 ms of compute."""
     wanted = {"step_s": 0.014, "exposed_s": 0.004, **changes}
     return exposed(**wanted)
 
@@ -127,16 +147,29 @@ def little_work(**changes: Any) -> Facts:
 def test_little_compute_on_a_usual_network_needs_a_larger_batch() -> None:
     cause = finding(small_batch.rule(little_work()))
     assert evidence_of(cause) == {"compute": pytest.approx(0.01), "exchange": pytest.approx(0.0041, abs=5e-5)}
-    assert levers(cause) == ["batch_size=32", "accumulation_steps"]
+    assert levers(cause) == ["batch_size=20", "accumulation_steps"]
+
+
+def test_the_batch_that_is_advised_would_be_enough() -> None:
+    far = little_work(step_s=0.006, batch_size=16)  # 2 ms of compute; 12.3 ms hide 4.1
+    assert levers(finding(small_batch.rule(far)))[0] == "batch_size=128"
 
 
 def test_a_batch_that_is_almost_enough_is_doubled() -> None:
-    almost = little_work(step_s=0.0339, batch_size=16)
+    almost = little_work(step_s=0.015, batch_size=16)
     assert levers(finding(small_batch.rule(almost)))[0] == "batch_size=32"
 
 
 def test_enough_compute_needs_no_larger_batch() -> None:
-    assert small_batch.rule(little_work(step_s=0.044)) is None
+    assert small_batch.rule(little_work(step_s=0.017)) is None
+
+
+def test_how_long_a_step_is_does_not_matter_beside_its_ratio_to_the_exchange() -> None:
+    """90 ms are little beside an exchange of 60, and half a millisecond is enough beside one of 0.1."""
+    long = little_work(step_s=0.15, exposed_s=0.06, buckets=(60 * MB,))
+    assert finding(small_batch.rule(long)).root
+    short = little_work(step_s=0.0006, exposed_s=0.0001, buckets=(MB,), latency_s=1e-6, bytes_per_s=1e10)
+    assert small_batch.rule(short) is None
 
 
 def test_an_exchange_that_outlasts_compute_needs_a_larger_batch_however_much_is_computed() -> None:
@@ -147,8 +180,23 @@ def test_an_exchange_that_outlasts_compute_needs_a_larger_batch_however_much_is_
     }
 
 
+PCIE = Expected(bytes_per_s=12e9, path="PCIe 3 ×16", source="somewhere")
+
+
 def test_a_small_batch_is_not_blamed_where_the_network_is_slow() -> None:
-    assert small_batch.rule(little_work(bytes_per_s=1e8, exposed_s=0.01, step_s=0.02)) is None
+    waiting = {"bytes_per_s": 1e8, "exposed_s": 0.04, "step_s": 0.05}
+    assert finding(small_batch.rule(little_work(**waiting))).root
+    assert small_batch.rule(little_work(**waiting, changes=ON_GPUS, expected=PCIE)) is None
+
+
+def test_a_small_batch_is_not_blamed_where_no_batch_could_hide_the_exchange() -> None:
+    assert small_batch.rule(little_work(bytes_per_s=1e7, exposed_s=0.4, step_s=0.42)) is None
+
+
+def test_a_small_batch_yields_to_latency() -> None:
+    facts = little_work(buckets=(1_500_000,), latency_s=4e-3, bytes_per_s=1e10)
+    assert isinstance(exposed_latency.rule(facts), Finding)
+    assert small_batch.rule(facts) is None
 
 
 def test_a_small_batch_yields_to_a_small_model() -> None:
@@ -162,7 +210,7 @@ def test_a_small_batch_yields_to_small_buckets() -> None:
 
 
 def test_a_batch_that_was_accumulated_already_is_not_accumulated_more() -> None:
-    assert levers(finding(small_batch.rule(little_work(accumulation_steps=2)))) == ["batch_size=32"]
+    assert levers(finding(small_batch.rule(little_work(accumulation_steps=2)))) == ["batch_size=20"]
 
 
 # last bucket too large
@@ -202,7 +250,15 @@ def test_a_giant_parameter_is_advised_fewer_bytes_because_no_bucket_splits_it() 
 
 
 def test_a_giant_parameter_on_a_slow_network_is_advised_sixteen_bits_first() -> None:
-    facts = exposed(0.5, step_s=0.6, buckets=(10 * MB, 40 * MB), cap_mb=5.0, bytes_per_s=1e8)
+    facts = exposed(
+        0.5,
+        step_s=0.6,
+        buckets=(10 * MB, 40 * MB),
+        cap_mb=5.0,
+        bytes_per_s=1e8,
+        changes=ON_GPUS,
+        expected=PCIE,
+    )
     assert levers(finding(last_bucket.rule(facts)))[0] == "comm_hook"
 
 
@@ -248,3 +304,50 @@ def test_a_hook_halves_what_is_sent() -> None:
     cause = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(40 * MB,), hook="fp16")))
     evidence = evidence_of(cause)
     assert (evidence["gradients sent"], evidence["exchange"]) == (20 * MB, pytest.approx(0.02, rel=0.02))
+
+
+def test_bandwidth_abstains_where_latency_may_be_the_cause() -> None:
+    facts = make_facts({COMMUNICATION: 0.04}, gradient_bytes=4 * MB)
+    assert abstention(exposed_bandwidth.rule(facts)).missing == "how long the smallest exchange takes"
+
+
+def test_bandwidth_is_the_root_only_where_the_network_is_known_to_be_slow_or_nothing_could_hide_it() -> None:
+    over_pcie = {"changes": ON_GPUS, "expected": PCIE}
+    slow = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(50 * MB,), **over_pcie)))
+    assert slow.root and slow.share == pytest.approx(0.5)
+    assert "8% of what PCIe 3 ×16 should carry" in slow.claim
+    unknown = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(50 * MB,))))
+    assert not unknown.root and unknown.share == pytest.approx(0.45)
+    assert "should carry" not in unknown.claim
+
+
+# network slower than its hardware
+
+
+def test_a_network_far_below_its_links_is_the_cause_and_names_the_source() -> None:
+    cause = finding(slow_network.rule(exposed(0.05, buckets=(50 * MB,), changes=ON_GPUS, expected=PCIE)))
+    assert cause.root and cause.share == pytest.approx(0.5)
+    assert evidence_of(cause) == {"bus bandwidth": pytest.approx(1e9, rel=0.01), "expected": 12e9}
+    assert "PCIe 3 ×16 should carry 12 GB/s (source: somewhere)" in cause.claim
+
+
+def test_what_is_missing_to_judge_a_network_is_named() -> None:
+    unknown = UnknownRate(missing="the rate of the network cards of n1")
+    abstained = abstention(
+        slow_network.rule(exposed(0.05, buckets=(50 * MB,), changes=ON_GPUS, expected=unknown))
+    )
+    assert abstained.missing == "what this network should deliver (the rate of the network cards of n1)"
+    assert abstained.command == "scalescope check"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        exposed(0.05, buckets=(50 * MB,)),  # gloo inside a host
+        exposed(0.05, buckets=(50 * MB,), bytes_per_s=6e9, changes=ON_GPUS, expected=PCIE),
+        exposed(0.05, buckets=(10_000,), latency_s=0.05, changes=ON_GPUS, expected=PCIE),
+        exposed(0.0, buckets=(50 * MB,), changes=ON_GPUS, expected=PCIE),
+    ],
+)
+def test_a_network_is_not_blamed_without_evidence(facts: Facts) -> None:
+    assert slow_network.rule(facts) is None

@@ -1,5 +1,6 @@
 """Rules about links: one that is slower than the others, and NCCL on sockets."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,26 @@ def test_a_slow_link_costs_the_part_of_waiting_that_a_usual_one_would_not() -> N
     cause = finding(unequal_links.rule(linked({(1, 3): 1e8})))
     assert cause.lost == pytest.approx(2.0 * 0.9)
     assert cause.share == pytest.approx(0.5 * 0.9)
+
+
+def test_it_may_slow_every_exchange_because_nccl_may_avoid_it() -> None:
+    claim = finding(unequal_links.rule(linked({(1, 3): 1e8}))).claim
+    assert claim.endswith("this may slow every exchange, unless the backend avoids it.")
+
+
+def test_a_link_is_compared_with_its_own_kind_of_path() -> None:
+    facts = linked({(0, 2): 1e8, (0, 3): 1e8, (1, 2): 1e8, (1, 3): 1e8, (2, 3): 1e8})
+    paths = {(0, 1): "NV12"}
+    pairs = tuple(
+        dataclasses.replace(pair, path=paths.get((pair.low, pair.high), "PIX")) for pair in facts.pairs
+    )
+    assert unequal_links.rule(dataclasses.replace(facts, pairs=pairs)) is None
+    slower = tuple(
+        dataclasses.replace(pair, time_s=10 * pair.time_s) if (pair.low, pair.high) == (2, 3) else pair
+        for pair in pairs
+    )
+    claim = finding(unequal_links.rule(dataclasses.replace(facts, pairs=slower))).claim
+    assert "others with the same kind of path (PIX) carry 100 MB/s" in claim
 
 
 def test_its_advice_is_to_measure_every_pair() -> None:

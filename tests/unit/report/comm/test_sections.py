@@ -9,18 +9,25 @@ import pytest
 from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
+from scalescope.report.comm.pairs import pairs_json, pairs_verdict
 from scalescope.report.comm.sections import (
     communication_json,
     communication_sections,
     curves_json,
     gate_section,
     next_after_communication,
-    pairs_json,
-    pairs_verdict,
     verdict,
 )
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
+from scalescope.results.topology import Topology
+from tests.unit.analysis.comm.made_topologies import (
+    A100,
+    environment_of,
+    gpu_sites,
+    paths_between,
+    two_sockets_of_pairs,
+)
 
 from ..made_rows import make_row
 
@@ -39,7 +46,9 @@ def make_run(
     }
     settings |= {"benchmark": "comm", "world_size": len(samples), "device": device, "backend": "gloo"}
     records = [
-        RankRecord(rank=rank, host="here", device=device, placement="", samples=sample)
+        RankRecord(
+            rank=rank, host="here", device=f"cuda:{rank}" if gpu else "cpu", placement="", samples=sample
+        )
         for rank, sample in enumerate(samples)
     ]
     result = Result(
@@ -53,8 +62,9 @@ def make_run(
         environment_id="made-up",
         ranks=records,
     )
-    machine = {"gpus": [{"name": gpu}] if gpu else []}
-    return Run(path=path, environment={"machine": machine}, results=(result,), warnings=())
+    machine = {"gpus": [{"name": gpu}] * len(samples) if gpu else []}
+    environment = {"machine": machine, "nodes": {"here": machine}}
+    return Run(path=path, environment=environment, results=(result,), warnings=())
 
 
 def test_the_verdict_names_latency_and_the_best_bandwidth() -> None:
@@ -135,9 +145,9 @@ def test_curves_are_by_collective_type_and_ranks() -> None:
     assert [other["fits"] for other in others] == [{"a+bS": None, "a+bS+c*sqrt(S)": None}] * 2
 
 
-def test_a_curve_takes_the_median_over_iterations() -> None:
+def test_a_curve_takes_the_mean_over_iterations() -> None:
     (curve,) = curves_json((make_row(64, 1e-3, 2e-3, 90e-3),))["curves"]
-    assert curve["points"] == [[64, pytest.approx(2e-3)]]
+    assert curve["points"] == [[64, pytest.approx(31e-3)]]
 
 
 def test_results_hold_every_statistic() -> None:
@@ -154,10 +164,12 @@ def test_results_hold_every_statistic() -> None:
         "world_size": 2,
         "in_place": True,
         "iterations": 100,
+        "p5_s": 6.0,
         "median_s": 50.5,
         "p95_s": 96.0,
         "p99_s": 100.0,
         "cv": pytest.approx(29.011 / 50.5, rel=1e-4),
+        "two_modes": None,
         "transfer_s": 1.0,
         "wait_s": 49.5,
         "last_rank": 1,
@@ -183,8 +195,8 @@ def test_the_first_screen_is_a_sentence_and_the_table() -> None:
     )
     assert table.lines[0] == "# Collective test starting: all_reduce_perf"
     assert table.details == (
-        "all_reduce 1.00 MiB in place: mean 1,000 µs, median 1,000 µs, p95 1,000 µs, p99 1,000 µs, "
-        "CV unknown, transfer 900 µs, wait 100 µs, rank 1 usually last",
+        "all_reduce 1.00 MiB in place: mean 1,000 µs, p5 1,000 µs, median 1,000 µs, p95 1,000 µs, "
+        "p99 1,000 µs, CV unknown, transfer 900 µs, wait 100 µs, rank 1 usually last",
     )
 
 
@@ -198,9 +210,36 @@ def test_a_shaped_link_is_shown_and_used_as_the_reference() -> None:
 def test_a_gpu_is_compared_with_what_was_published() -> None:
     samples = [{KEY: [1.0]}] * 8
     line = communication_sections(make_run(*samples, gpu="NVIDIA H200"))[0].lines[1]
-    assert line.startswith("That is 0 % of 8×H200 at 1.00 MiB (source: ")
-    line = communication_sections(make_run(*samples, gpu="NVIDIA L4"))[0].lines[1]
-    assert line == "No published figures are known for 8×NVIDIA L4."
+    assert line.startswith("That is 0 % of 8×H200 SXM at 1.00 MiB (source: ")
+    for other in ("NVIDIA L4", "NVIDIA H200 NVL", "NVIDIA GH200 480GB"):
+        line = communication_sections(make_run(*samples, gpu=other))[0].lines[1]
+        assert line == (
+            "Not compared with what the hardware should deliver; unknown: the paths between the GPUs of here."
+        )
+
+
+def test_a_gpu_without_published_figures_is_compared_with_its_links() -> None:
+    key = f"all_reduce/in/{1 << 26}"
+    run = make_run(*[{key: [(1 << 26) / 120e9]}] * 2, gpu=A100)
+    mesh = Topology(
+        gpus=gpu_sites(2, A100, nvlink_version=3, nvlink_count=12), gpu_paths=paths_between(2, "NV12")
+    )
+    run = dataclasses.replace(run, environment=environment_of({"here": mesh}))
+    line = communication_sections(run)[0].lines[1]
+    assert line.startswith(
+        "That is 50 % of what 12 NVLink 3 links per GPU should carry at 64.0 MiB (source: "
+    )
+
+
+def test_two_modes_are_pointed_out_with_a_likely_cause() -> None:
+    times = [0.25e-3] * 26 + [4e-3] * 24
+    lines = communication_sections(make_run({KEY: times}, {KEY: times}, threads_per_rank=1))[0].lines
+    assert lines[1] == (
+        "Two modes at 1 size: all_reduce of 1.00 MiB takes 250 µs or 4,000 µs (48 % of iterations)."
+    )
+    assert lines[2].startswith("Each rank has one core for compute and for gloo's thread")
+    free = communication_sections(make_run({KEY: times}, {KEY: times}, threads_per_rank=4))[0].lines
+    assert len(free) == len(lines) - 1
 
 
 def pairs_of(rates: dict[str, float]) -> list[dict[str, list[float]]]:
@@ -234,6 +273,21 @@ def test_the_bad_link_is_named(slow: dict[str, float], line: str) -> None:
     assert section.table is not None
     assert section.table.rows[0] == ("0 ↔ 1", "100 MB/s")
     assert len(section.table.rows) == 6
+
+
+def test_pairs_are_shown_with_their_paths_and_compared_within_a_kind() -> None:
+    rates = {pair: 2e9 if pair in ("0-1", "2-3") else 1e8 for pair in ALIKE}
+    run = make_run(*pairs_of(rates), gpu="NVIDIA H100 NVL")
+    run = dataclasses.replace(run, environment=environment_of({"here": two_sockets_of_pairs()}))
+    (section,) = communication_sections(run)
+    assert section.lines == ("No pair is slower than the others with the same kind of path.",)
+    assert section.table is not None and section.table.columns == ("ranks", "path", "per direction")
+    assert section.table.rows[:2] == (("0 ↔ 1", "NV12", "2.00 GB/s"), ("0 ↔ 2", "SYS", "100 MB/s"))
+    assert [entry["path"] for entry in pairs_json(run)][:2] == ["NV12", "SYS"]
+    assert pairs_verdict(run) == (
+        "6 pairs of ranks: NV12 median 2.00 GB/s in each direction, slowest (0 and 1) 2.00 GB/s; "
+        "SYS median 100 MB/s in each direction, slowest (0 and 2) 100 MB/s."
+    )
 
 
 def between_nodes(slow: dict[str, float]) -> Run:
@@ -299,6 +353,18 @@ def test_what_nccl_chose_is_read_from_the_logs_of_the_untimed_launch(tmp_path: P
         "Algorithms : unknown",
         "NCCL uses sockets, which are much slower than NVLink, PCIe or InfiniBand.",
     )
+
+
+def test_what_nccl_chose_is_also_read_from_the_logs_of_attached_ranks(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "abc-0-0.log").write_text(
+        "h:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_4:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1/GDRDMA\n"
+    )
+    *_, section = communication_sections(make_run({}, {}, path=tmp_path, backend="nccl"))
+    assert section.title == "What NCCL chose on 2 ranks"
+    assert "Transport  : NET/IB/GDRDMA" in section.lines
+    assert any(line.startswith("Cards      : mlx5_4 on ") for line in section.lines)
 
 
 def test_the_next_step_needs_a_result() -> None:

@@ -15,6 +15,7 @@ from scalescope.launch.fake import TWO_CORES
 from scalescope.worker.benchmarks import comm
 from scalescope.worker.process.group import Group, join
 from scalescope.worker.process.position import Position
+from scalescope.worker.training.measurements import Measurements
 from tests.unit.experiment.asking import flags
 
 CPU = torch.device("cpu")
@@ -76,3 +77,20 @@ def test_iterations_fill_the_time_for_a_size(typical_s: float, iterations: int) 
 
 def test_a_given_number_of_iterations_is_kept() -> None:
     assert comm._iterations(trial(None).options(Comm), 60.0) == 1
+
+
+@pytest.mark.parametrize(("asked", "measured"), [(None, 10), (2, 10), (25, 25)])
+def test_a_pair_is_measured_at_least_ten_times(
+    alone: Group, monkeypatch: pytest.MonkeyPatch, asked: int | None, measured: int
+) -> None:
+    monkeypatch.setattr(dist, "P2POp", lambda *arguments: arguments)
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda transfers: [])
+    run = comm.CommRun(
+        options=trial(None).replace(iters=asked).options(Comm),
+        group=alone,
+        device=CPU,
+        position=Position(None, 0, 1),
+        fault=None,
+        measurements=Measurements(),
+    )
+    assert len(comm._time_pair(run, 64, 1)) == measured

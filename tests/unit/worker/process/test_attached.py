@@ -1,11 +1,13 @@
 """How rank 0 collects the answers of attached ranks, including those that never come."""
 
+import io
 import json
 from typing import Any, cast
 
 import pytest
 
 from scalescope.worker.process import attached
+from scalescope.worker.process.node_evidence import NodeEvidence
 from scalescope.worker.process.rendezvous import Rendezvous
 
 Published = dict[str, bytes]
@@ -53,8 +55,8 @@ def test_ranks_that_wait_for_a_failed_one_have_until_the_group_s_limit() -> None
 
 
 def test_a_failed_probe_returns_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attached, "_describe_node", lambda: [][0])
-    answer = attached._probe(3)
+    monkeypatch.setattr(attached, "_describe_node", lambda evidence: [][0])
+    answer = attached._probe(3, NodeEvidence(3, io.StringIO()))
     assert (answer["rank"], answer["state"]) == (3, "failed")
     assert answer["error"]["message"] == "IndexError: list index out of range"
 
@@ -76,3 +78,31 @@ def test_torchrun_in_a_step_counts_nodes_by_itself(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert attached._node_number() == number
+
+
+@pytest.fixture
+def two_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight cores on two sockets; rank 1 of two local ranks."""
+    sockets = {"a": frozenset(range(4)), "b": frozenset(range(4, 8))}
+    monkeypatch.setattr(attached, "_all_cores", lambda: list(range(8)))
+    monkeypatch.setattr(attached, "cores_near", lambda bus: None if bus is None else sockets[bus])
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+
+@pytest.mark.usefixtures("two_sockets")
+@pytest.mark.parametrize(
+    ("buses", "expected"),
+    [
+        (["a", "b"], [4, 5, 6, 7]),
+        (["b", "a"], [0, 1, 2, 3]),
+        (["b", "b"], [6, 7]),
+        ([None, None], [4, 5, 6, 7]),  # a share of all
+    ],
+)
+def test_a_rank_on_a_gpu_is_pinned_next_to_it(
+    buses: list[str | None], expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached, "_gpu_buses", lambda ranks: buses)
+    assert attached._own_cores({"pin_cores": "yes", "device": "cuda"}) == expected
+    assert attached._own_cores({"pin_cores": "auto", "device": "cuda"}) == []

@@ -1,0 +1,197 @@
+"""Expected bus bandwidth: what the links that were found should carry, and which source says so.
+
+Bus bandwidth is made to be comparable over collectives and numbers of ranks: a ring moves it over every
+link. NVSwitch that sums by itself (NVLS) may exceed it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalescope.analysis.comm.curve import Curve
+from scalescope.analysis.comm.link_ends import LinkEnd
+from scalescope.catalog.link import rates_of
+from scalescope.experiment.trial import Trial
+from scalescope.hardware.links import network_share, nvlink_rate, pcie_lane_rate
+from scalescope.hardware.published import PublishedCurve, curve_for
+from scalescope.results.topology import GpuSite, NicSite, Topology
+
+_FAR_BELOW_A_CURVE = 3.0
+# At 4 to 16 MiB, where buckets are, published curves lie two to ten times below what they end with.
+_FAR_BELOW_A_LINK = 6.0
+# TCP on one core fills 10 Gbit/s; what gloo reaches on faster networks depends on the processor.
+_MOST_BY_GLOO = 1.25e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """A bus bandwidth in bytes per second that should be reached, over which path, by which source."""
+
+    bytes_per_s: float
+    path: str
+    source: str
+    slow_factor: float = _FAR_BELOW_A_LINK  # below that share of it, something is wrong
+
+    def is_far_above(self, bytes_per_s: float) -> bool:
+        return bytes_per_s * self.slow_factor < self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownRate:
+    """Nothing says what these ranks should reach, because something is not known."""
+
+    missing: str
+    is_loopback: bool = False  # inside one host over gloo, for which nobody publishes figures
+
+
+Expectable = Expected | UnknownRate
+LOOPBACK = UnknownRate(missing="what gloo reaches inside this host", is_loopback=True)
+
+
+def expected_busbw(trial: Trial, ends: Sequence[LinkEnd], sizes: Sequence[int] = ()) -> Expectable:
+    """What the ranks of a trial should reach: by the emulated link, a published curve, or their links.
+
+    A published curve knows what messages of these sizes reach; links are known for large ones only.
+    """
+    if trial.link is not None:
+        slowest = min(rates_of(trial.link, trial.world_size)) / 8
+        return Expected(bytes_per_s=slowest, path=f"the link of {trial.link}", source="the emulated link")
+    hosts = list(dict.fromkeys(end.host for end in ends))
+    if len(ends) < trial.world_size:  # imported: one record stands for all ranks
+        return UnknownRate(missing="where the ranks ran")
+    if not trial.on_gpu:
+        return LOOPBACK if len(hosts) == 1 else _slowest([_by_gloo(ends, host) for host in hosts])
+    if trial.split_gpu or trial.oversubscribe:
+        return UnknownRate(missing="what ranks on one GPU reach")
+    names = {end.gpu_name for end in ends}
+    published = curve_for(names.pop(), len(ends), len(hosts)) if len(names) == 1 else None
+    if published is not None:
+        return _on_curve(published, sizes)
+    by_host = [[end for end in ends if end.host == host] for host in hosts]
+    parts = [_inside(members) for members in by_host if len(members) > 1]
+    return _slowest([*parts, *([_between(members) for members in by_host] if len(hosts) > 1 else ())])
+
+
+def _slowest(parts: Sequence[Expectable]) -> Expectable:
+    """The slowest of all parts, each of which must be known."""
+    unknown = next((part for part in parts if isinstance(part, UnknownRate)), None)
+    known = [part for part in parts if isinstance(part, Expected)]
+    return unknown or min(known, key=lambda part: part.bytes_per_s)
+
+
+def _on_curve(published: PublishedCurve, sizes: Sequence[int]) -> Expected:
+    """The bus bandwidth of messages of these sizes one after the other; of the largest, without sizes."""
+    curve = Curve.through([(size, time_s) for size, time_s, _ in published.points])
+    least, most = curve.points[0][0], curve.points[-1][0]
+    inside = [min(max(size, least), most) for size in sizes] or [most]
+    factor = 2.0 * (published.gpus - 1) / published.gpus
+    return Expected(
+        bytes_per_s=factor * sum(inside) / sum(map(curve.time_s, inside)),
+        path=system_name(published),
+        source=published.source,
+        slow_factor=_FAR_BELOW_A_CURVE,
+    )
+
+
+def system_name(published: PublishedCurve) -> str:
+    """8×H200 SXM, or 16×H100 SXM on 2 nodes."""
+    where = f" on {published.nodes} nodes" if published.nodes > 1 else ""
+    return f"{published.gpus}×{published.gpu}{where}"
+
+
+def _inside(ends: Sequence[LinkEnd]) -> Expectable:
+    """Several GPUs of one host: NVLink between all of them, or else their PCIe."""
+    topology, gpus = ends[0].topology, [end.gpu for end in ends if end.gpu is not None]
+    if topology is None or len(gpus) < len(ends):
+        return UnknownRate(missing=f"the paths between the GPUs of {ends[0].host}")
+    links = {gpu.index: _nvlinks_to(gpu, gpus, topology) for gpu in gpus}
+    if all(None not in counts for counts in links.values()):
+        return _slowest([_by_nvlink(gpu, [count or 0 for count in links[gpu.index]]) for gpu in gpus])
+    if all(sum(count is not None for count in counts) > 1 for counts in links.values()):
+        # A mesh of a few links: a ring may use NVLink only, or not.
+        return UnknownRate(missing="the rings that NCCL builds, because NVLink connects some pairs only")
+    paths = {topology.path_between(low.index, high.index) for low in gpus for high in gpus if low is not high}
+    if None in paths:
+        return UnknownRate(missing=f"the paths between the GPUs of {ends[0].host}")
+    if "SYS" in paths:
+        return UnknownRate(missing=f"what the sockets of {ends[0].host} carry between each other")
+    return _slowest([_by_pcie(gpu) for gpu in gpus])
+
+
+def _nvlinks_to(gpu: GpuSite, gpus: Sequence[GpuSite], topology: Topology) -> list[int | None]:
+    """How many NVLinks go to each of the other GPUs; None where there are none."""
+    return [nvlinks_of(topology.path_between(gpu.index, other.index)) for other in gpus if other is not gpu]
+
+
+def nvlinks_of(path: str | None) -> int | None:
+    """The 18 of NV18; None for other paths."""
+    return int(path[2:]) if path and path.startswith("NV") and path[2:].isdecimal() else None
+
+
+def _by_nvlink(gpu: GpuSite, links: Sequence[int]) -> Expectable:
+    """Through a switch every other GPU is at the end of all links; without it each has links of its own."""
+    if gpu.nvlink_version is None:
+        return UnknownRate(missing=f"the NVLink version of GPU {gpu.index}")
+    rate = nvlink_rate(gpu.nvlink_version, gpu.name)
+    if rate is None:
+        return UnknownRate(missing=f"the rate of NVLink {gpu.nvlink_version}")
+    count = min(sum(links), gpu.nvlink_count or max(links))
+    return Expected(
+        bytes_per_s=count * rate.reached,
+        path=f"{count} NVLink {gpu.nvlink_version} {'link' if count == 1 else 'links'} per GPU",
+        source=rate.source,
+    )
+
+
+def _by_pcie(gpu: GpuSite) -> Expectable:
+    rate = None if gpu.pcie_generation is None else pcie_lane_rate(gpu.pcie_generation)
+    if rate is None or gpu.pcie_width is None:
+        return UnknownRate(missing=f"the PCIe generation and width of GPU {gpu.index}")
+    return Expected(
+        bytes_per_s=gpu.pcie_width * rate.reached,
+        path=f"PCIe {gpu.pcie_generation} ×{gpu.pcie_width}",
+        source=rate.source,
+    )
+
+
+def _between(ends: Sequence[LinkEnd]) -> Expectable:
+    """A host's way to others: all its cards, but no more than the PCIe of the GPUs that use them."""
+    host, topology = ends[0].host, ends[0].topology
+    cards = _cards(topology)
+    if not cards:
+        return UnknownRate(missing=f"the rate of the network cards of {host}")
+    share, source = network_share()
+    network = Expected(bytes_per_s=share * sum(map(_rate, cards)), path=_cards_text(cards), source=source)
+    buses = [_by_pcie(end.gpu) for end in ends if end.gpu is not None]
+    known = [bus for bus in buses if isinstance(bus, Expected)]
+    if len(known) < len(ends):
+        return UnknownRate(missing=f"the PCIe generation and width of the GPUs of {host}")
+    total = sum(bus.bytes_per_s for bus in known)
+    if total >= network.bytes_per_s:
+        return network
+    return Expected(bytes_per_s=total, path=f"{known[0].path} of {len(known)} GPUs", source=known[0].source)
+
+
+def _by_gloo(ends: Sequence[LinkEnd], host: str) -> Expectable:
+    """A host's only network card, where it is slow enough for TCP to fill it."""
+    cards = _cards(next(end.topology for end in ends if end.host == host))
+    if len(cards) != 1:
+        return UnknownRate(missing=f"which network card of {host} gloo uses, and its rate")
+    if _rate(cards[0]) > _MOST_BY_GLOO:
+        return UnknownRate(missing="what gloo reaches on a network of more than 10 Gbit/s")
+    share, source = network_share()
+    return Expected(bytes_per_s=share * _rate(cards[0]), path=_cards_text(cards), source=source)
+
+
+def _cards(topology: Topology | None) -> list[NicSite]:
+    """The cards that carry something: InfiniBand where there is any, as NCCL chooses."""
+    cards = [] if topology is None else [card for card in topology.nics if card.rate_bytes_per_s]
+    return [card for card in cards if card.kind == "infiniband"] or cards
+
+
+def _rate(card: NicSite) -> float:
+    return card.rate_bytes_per_s or 0.0
+
+
+def _cards_text(cards: Sequence[NicSite]) -> str:
+    total = sum(map(_rate, cards)) * 8 / 1e9
+    return f"a network of {total:g} Gbit/s per host ({len(cards)} {'card' if len(cards) == 1 else 'cards'})"

@@ -1,0 +1,216 @@
+"""What a network should deliver, by the links that were found."""
+
+import dataclasses
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.comm.expected import Expected, UnknownRate, expected_busbw
+from scalescope.analysis.comm.link_ends import LinkEnd
+from scalescope.experiment.trial import Trial
+from scalescope.hardware.links import gpu_model, nvlink_rate, pcie_lane_rate
+from scalescope.hardware.published import curve_for
+from scalescope.results.topology import NicSite, Topology
+
+from .made_topologies import (
+    A100,
+    dgx_h100,
+    ends_on,
+    gpu_sites,
+    over_pcie,
+    paths_between,
+    two_sockets_of_pairs,
+)
+
+
+def trial(ranks: int, device: str = "cuda", **settings: Any) -> Trial:
+    return Trial(settings={"world_size": ranks, "device": device, **settings})
+
+
+def expected(sites: tuple[LinkEnd, ...], **settings: Any) -> Expected:
+    outcome = expected_busbw(trial(len(sites), **settings), sites)
+    assert isinstance(outcome, Expected), outcome
+    return outcome
+
+
+def missing(sites: tuple[LinkEnd, ...], **settings: Any) -> str:
+    outcome = expected_busbw(trial(len(sites), **settings), sites)
+    assert isinstance(outcome, UnknownRate), outcome
+    return outcome.missing
+
+
+def test_behind_a_switch_every_gpu_has_all_its_links() -> None:
+    four = expected(ends_on({"a": dgx_h100()}, "aaaa"))
+    assert four.bytes_per_s == pytest.approx(18 * 20.6e9)
+    assert four.path == "18 NVLink 4 links per GPU"
+    assert "whitepaper" in four.source and "topo.h" in four.source
+    two = expected(ends_on({"a": dgx_h100()}, "aa"))
+    assert two.bytes_per_s == four.bytes_per_s
+
+
+def test_without_a_switch_only_links_to_other_ranks_count() -> None:
+    mesh = Topology(
+        gpus=gpu_sites(4, A100, nvlink_version=3, nvlink_count=12), gpu_paths=paths_between(4, "NV4")
+    )
+    assert expected(ends_on({"a": mesh}, "aaaa")).bytes_per_s == pytest.approx(12 * 20e9)
+    assert expected(ends_on({"a": mesh}, "aa")).bytes_per_s == pytest.approx(4 * 20e9)
+
+
+def test_graphics_cards_have_slower_links_of_the_same_version() -> None:
+    bridged = Topology(
+        gpus=gpu_sites(2, "NVIDIA RTX A6000", nvlink_version=3, nvlink_count=4),
+        gpu_paths=paths_between(2, "NV4"),
+    )
+    assert expected(ends_on({"a": bridged}, "aa")).bytes_per_s == pytest.approx(4 * 12e9)
+
+
+def test_gpus_without_nvlink_have_their_pcie() -> None:
+    outcome = expected(ends_on({"a": over_pcie()}, "aa"))
+    assert (outcome.bytes_per_s, outcome.path) == (pytest.approx(12e9), "PCIe 3 ×16")
+    assert expected(ends_on({"a": over_pcie(generation=5)}, "aa")).bytes_per_s == pytest.approx(48e9)
+
+
+def test_the_slowest_gpu_decides() -> None:
+    good, bad = over_pcie(2, generation=4).gpus
+    mixed = dataclasses.replace(
+        over_pcie(2, generation=4), gpus=(good, dataclasses.replace(bad, pcie_width=4))
+    )
+    assert expected(ends_on({"a": mixed}, "aa")).path == "PCIe 4 ×4"
+
+
+@pytest.mark.parametrize(
+    ("topology", "hosts", "what"),
+    [
+        (None, "aa", "the paths between the GPUs of a"),
+        (over_pcie(path="SYS"), "aa", "what the sockets of a carry between each other"),
+        (over_pcie(generation=None), "aa", "the PCIe generation and width of GPU 0"),
+        (two_sockets_of_pairs(), "aaaa", "what the sockets of a carry between each other"),
+    ],
+)
+def test_what_is_not_known_is_named(topology: Topology | None, hosts: str, what: str) -> None:
+    assert missing(ends_on({"a": topology}, hosts)) == what
+
+
+def test_a_mesh_in_which_some_pairs_have_no_link_is_unknown() -> None:
+    """Eight V100 as in a DGX-1: NCCL builds rings of NVLinks, or not."""
+    cube = {
+        **paths_between(8, "SYS"),
+        **dict.fromkeys(("0-1", "0-2", "1-3", "4-5", "4-6", "5-7", "2-6", "3-7"), "NV1"),
+        **dict.fromkeys(("0-3", "0-4", "1-2", "1-5", "2-3", "4-7", "5-6", "6-7"), "NV2"),
+    }
+    volta = Topology(
+        gpus=gpu_sites(8, "Tesla V100-SXM2-16GB", nvlink_version=2, nvlink_count=6), gpu_paths=cube
+    )
+    assert "rings" in missing(ends_on({"a": volta}, "aaaaaaaa"))
+    assert expected(ends_on({"a": volta}, "aaaa", visible=(0, 1, 2, 3))).path.startswith("4 NVLink 2")
+
+
+def test_the_two_gpus_of_a_bridge_have_nvlink() -> None:
+    assert expected(ends_on({"a": two_sockets_of_pairs()}, "aa")).path == "12 NVLink 4 links per GPU"
+
+
+def test_gpus_are_found_though_torch_counts_them_in_another_order() -> None:
+    pairs = two_sockets_of_pairs()
+    assert expected(ends_on({"a": pairs}, "aa", visible=(2, 3))).path == "12 NVLink 4 links per GPU"
+    assert "sockets" in missing(ends_on({"a": pairs}, "aa", visible=(1, 2)))
+
+
+def test_between_nodes_cards_that_are_up_carry_together_what_pcie_allows() -> None:
+    """A card that is down and the one for administration do not count."""
+    eight = expected(ends_on({"a": dgx_h100(), "b": dgx_h100()}, "aaaabbbb"))
+    assert eight.bytes_per_s == pytest.approx(4 * 48e9)  # PCIe of four GPUs, below eight cards
+    assert eight.path == "PCIe 5 ×16 of 4 GPUs"
+    fewer = expected(ends_on({"a": dgx_h100(2), "b": dgx_h100(2)}, "aaaabbbb"))
+    assert fewer.bytes_per_s == pytest.approx(0.96 * 100e9)
+    assert fewer.path == "a network of 800 Gbit/s per host (2 cards)"
+
+
+def test_the_slowest_host_decides_and_an_unknown_one_leaves_all_unknown() -> None:
+    slow = expected(ends_on({"a": dgx_h100(2), "b": dgx_h100(1)}, "aabb"))
+    assert slow.path == "a network of 400 Gbit/s per host (1 card)"
+    assert missing(ends_on({"a": dgx_h100(), "b": None}, "aabb")) == "the paths between the GPUs of b"
+    unlinked = dataclasses.replace(dgx_h100(), nics=())
+    assert "network cards of b" in missing(ends_on({"a": dgx_h100(), "b": unlinked}, "aabb"))
+
+
+def test_a_published_curve_of_the_same_system_comes_first_and_knows_sizes() -> None:
+    sites = ends_on({"a": dgx_h100(), "b": dgx_h100()}, "a" * 8 + "b" * 8)
+    published = curve_for("NVIDIA H100 80GB HBM3", 16, 2)
+    assert published is not None
+    size, _, busbw = published.points[20]
+    outcome = expected_busbw(trial(16), sites, [size])
+    assert isinstance(outcome, Expected)
+    assert outcome.bytes_per_s == pytest.approx(busbw, rel=0.01)
+    assert (outcome.path, outcome.source) == ("16×H100 SXM on 2 nodes", published.source)
+    assert outcome.is_far_above(busbw / 3.1) and not outcome.is_far_above(busbw / 2.9)
+
+
+def test_an_emulated_link_is_known_exactly() -> None:
+    outcome = expected(ends_on({"a": None}, "aa", device="cpu"), device="cpu", link="0:1gbit,1:100mbit")
+    assert (outcome.bytes_per_s, outcome.source) == (12.5e6, "the emulated link")
+
+
+def test_nobody_publishes_what_gloo_reaches_inside_a_host() -> None:
+    outcome = expected_busbw(trial(2, "cpu"), ends_on({"a": None}, "aa", device="cpu"))
+    assert isinstance(outcome, UnknownRate) and outcome.is_loopback
+
+
+def ethernet(*rates: float | None) -> Topology:
+    return Topology(
+        nics=tuple(
+            NicSite(name=f"eth{number}", kind="ethernet", rate_bytes_per_s=rate)
+            for number, rate in enumerate(rates)
+        )
+    )
+
+
+def test_gloo_fills_one_slow_card_and_nothing_is_known_of_faster_ones() -> None:
+    def between(topology: Topology) -> tuple[LinkEnd, ...]:
+        return ends_on({"a": topology, "b": topology}, "ab", device="cpu")
+
+    assert expected(between(ethernet(1.25e9, None)), device="cpu").bytes_per_s == pytest.approx(1.2e9)
+    assert "10 Gbit/s" in missing(between(ethernet(12.5e9)), device="cpu")
+    assert "gloo uses" in missing(between(ethernet(1.25e9, 1.25e9)), device="cpu")
+
+
+@pytest.mark.parametrize("shared", [{"split_gpu": 2}, {"oversubscribe": True}])
+def test_ranks_on_one_gpu_have_no_published_rate(shared: dict[str, Any]) -> None:
+    assert missing(ends_on({"a": dgx_h100()}, "aa"), **shared) == "what ranks on one GPU reach"
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H200", "H200 SXM"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM"),
+        ("NVIDIA A100-PCIE-40GB", "A100 PCIe"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM"),
+        ("Tesla V100-PCIE-16GB", "V100 PCIe"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA L4", None),
+        (None, None),
+    ],
+)
+def test_models_are_told_by_their_exact_names(name: str | None, model: str | None) -> None:
+    assert gpu_model(name) == model
+
+
+@pytest.mark.parametrize(("version", "per_link"), [(2, 25e9), (3, 25e9), (4, 25e9), (5, 50e9)])
+def test_nvlinks_have_their_published_rates(version: int, per_link: float) -> None:
+    rate = nvlink_rate(version, None)
+    assert rate is not None and rate.nominal == per_link
+    assert 0.7 * rate.nominal < rate.reached < rate.nominal and rate.source
+
+
+def test_lanes_double_from_generation_to_generation() -> None:
+    rates = [pcie_lane_rate(generation) for generation in (3, 4, 5, 6)]
+    known = [rate.nominal for rate in rates if rate is not None]
+    assert known[0] == pytest.approx(0.985e9)
+    assert [after / before for before, after in pairwise(known)] == pytest.approx([2, 2, 2], rel=0.05)
+    assert pcie_lane_rate(9) is None and nvlink_rate(1, None) is None
