@@ -1,6 +1,7 @@
 """The worked examples of CONTRIBUTING.md appear wherever they should, though no other file names them."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def test_the_report_has_the_chapter_and_the_strategy_in_it() -> None:
     assert {"flat_ddp", "single"} <= _cells(chapters["strategies"].sections)
     page = page_of(run)
     assert "fastest configuration of each strategy" in page
-    assert _NO_OVERLAP in page
+    assert _NO_OVERLAP in re.sub(r"<[^>]+>", "", page)  # terms in it are explained
 
 
 def test_the_verb_is_listed_and_has_help() -> None:

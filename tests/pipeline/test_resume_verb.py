@@ -247,7 +247,7 @@ def test_ranks_that_follow_refuse_nothing(
         followed.append(context.rank)
         return 0
 
-    monkeypatch.setattr("scalescope.launch.attached.launcher.follow", follow)
+    monkeypatch.setattr("scalescope.launch.attached.follower.follow", follow)
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
