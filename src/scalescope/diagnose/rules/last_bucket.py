@@ -4,7 +4,7 @@ from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.network import has_enough_work, is_latency
+from scalescope.diagnose.network import is_latency
 
 RULE = "last bucket too large"
 _MOST = 0.5  # of all gradients
@@ -18,7 +18,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if not facts.transfer_explains_wait:
         return None
     last, total = buckets[-1], sum(buckets)
-    alone = _others_are_hidden(facts) and (len(buckets) > 1 or has_enough_work(facts) is True)
+    alone = _others_are_hidden(facts) and (len(buckets) > 1 or _could_be_hidden(facts))
     # What part of it smaller buckets could hide depends on when gradients are ready: at most half is claimed.
     hidden = lost if alone else lost * last / total / 2.0
     part = (
@@ -47,6 +47,12 @@ def _others_are_hidden(facts: Facts) -> bool:
     compute_s = facts.compute_s
     times_s = facts.bucket_times_s
     return compute_s is not None and times_s is not None and sum(times_s[:-1]) < _BACKWARD * compute_s
+
+
+def _could_be_hidden(facts: Facts) -> bool:
+    """Whether backward takes longer than sending all gradients, if only they left earlier."""
+    compute_s, exchange_s = facts.compute_s, facts.exchange_s
+    return compute_s is not None and exchange_s is not None and exchange_s < _BACKWARD * compute_s
 
 
 def _advice(facts: Facts, last: int) -> tuple[Advice, ...]:
