@@ -18,7 +18,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if not facts.transfer_explains_wait:
         return None
     last, total = buckets[-1], sum(buckets)
-    alone = _others_are_hidden(facts) and (len(buckets) > 1 or _could_be_hidden(facts))
+    alone = _others_are_hidden(facts) and (
+        len(buckets) > 1 or _could_be_hidden(facts) or _holds_giant(facts, last)
+    )
     # What part of it smaller buckets could hide depends on when gradients are ready: at most half is claimed.
     hidden = lost if alone else lost * last / total / 2.0
     part = (
@@ -56,8 +58,13 @@ def _could_be_hidden(facts: Facts) -> bool:
 
 
 def _advice(facts: Facts, last: int) -> tuple[Advice, ...]:
-    """Smaller buckets where they can be had: one parameter is never split."""
-    cap = facts.trial.bucket_cap_mb
-    if cap is not None and last > 1.1 * float(cap) * 2**20:
+    """Smaller buckets where they can be had."""
+    if _holds_giant(facts, last):
         return fewer_bytes(facts)
     return advise(facts, "smaller buckets are sent earlier", "bucket_cap_mb")
+
+
+def _holds_giant(facts: Facts, last: int) -> bool:
+    """Whether a bucket is far above its cap, because one parameter in it is: parameters are never split."""
+    cap = facts.trial.bucket_cap_mb
+    return cap is not None and last > 1.1 * float(cap) * 2**20

@@ -170,14 +170,14 @@ def test_enough_compute_needs_no_larger_batch() -> None:
 
 def test_how_long_a_step_is_does_not_matter_beside_its_ratio_to_the_exchange() -> None:
     """90 ms are little beside an exchange of 60, and half a millisecond is enough beside one of 0.1."""
-    long = little_work(step_s=0.15, exposed_s=0.06, buckets=(60 * MB,))
+    long = little_work(step_s=0.15, exposed_s=0.06, buckets=(20 * MB,) * 3)
     assert finding(small_batch.rule(long)).root
     short = little_work(step_s=0.0006, exposed_s=0.0001, buckets=(MB,), latency_s=1e-6, bytes_per_s=1e10)
     assert small_batch.rule(short) is None
 
 
 def test_an_exchange_that_outlasts_compute_needs_a_larger_batch_however_much_is_computed() -> None:
-    facts = little_work(step_s=0.1, exposed_s=0.06, buckets=(60 * MB,))
+    facts = little_work(step_s=0.1, exposed_s=0.06, buckets=(60 * MB,), cap_mb=100.0)
     assert evidence_of(finding(small_batch.rule(facts))) == {
         "compute": pytest.approx(0.04),
         "exchange": pytest.approx(0.06001, abs=5e-5),
@@ -240,9 +240,15 @@ def test_a_single_bucket_that_compute_could_hide_costs_all_that_is_exposed() -> 
 
 
 def test_a_single_bucket_that_nothing_could_hide_costs_at_most_half() -> None:
-    cause = finding(last_bucket.rule(exposed(0.08, buckets=(90 * MB,))))
+    cause = finding(last_bucket.rule(exposed(0.08, buckets=(90 * MB,), cap_mb=100.0)))
     assert not cause.root
     assert cause.share == pytest.approx(0.4)
+
+
+def test_a_single_bucket_with_a_giant_parameter_costs_all_that_is_exposed() -> None:
+    cause = finding(last_bucket.rule(exposed(0.08, buckets=(90 * MB,))))
+    assert cause.root and cause.share == pytest.approx(0.8)
+    assert levers(cause) == ["batch_size", "accumulation_steps", "comm_hook"]
 
 
 def test_a_last_bucket_after_hidden_ones_costs_all_that_is_exposed() -> None:
