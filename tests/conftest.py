@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +57,15 @@ def cli(tmp_path: Path) -> Cli:
         )
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test knows the runs of another, or of whoever starts the tests; drawing keeps its list of fonts."""
+    drawing = Path.home() / ".cache" / "matplotlib"
+    monkeypatch.setenv("MPLCONFIGDIR", os.environ.get("MPLCONFIGDIR", str(drawing)))
+    folder = tmp_path_factory.getbasetemp() / "caches" / uuid.uuid4().hex  # made by whoever writes there
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
 
 # Where several processes share the tests (`make test`), what takes longest begins first: else one process

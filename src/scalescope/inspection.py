@@ -39,7 +39,7 @@ def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
     """Everything the checks need; what cannot be read is None or missing."""
     return {
         "gpus": _gpus(),
-        "topology": _output("nvidia-smi", "topo", "-m"),
+        "link_matrix": _output("nvidia-smi", "topo", "-m"),
         "gpu_processes": _gpu_processes(),
         "interfaces": _interfaces(root / "sys/class/net"),
         "infiniband": _infiniband(root / "sys/class/infiniband"),

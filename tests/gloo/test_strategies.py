@@ -117,7 +117,8 @@ _EQUAL += [
     Case(strategy="pipeline", rest=7),  # one, which is too few for 1f1b
 ]
 _DIFFERENT = [
-    Case(strategy=strategy, settings={"without_communication": True}) for strategy in ("ddp", "scratch_ddp")
+    Case(strategy=strategy, settings={"without_communication": True})
+    for strategy in ("ddp", "scratch_ddp", "fsdp", "zero1")
 ]
 _ROUNDED = Case(strategy="fsdp", settings={"fsdp_param_dtype": "bf16"}, dtype="fp32")
 _TOGETHER = (*_EQUAL, *_DIFFERENT, _ROUNDED)
@@ -231,7 +232,7 @@ def test_a_strategy_ends_with_the_parameters_of_one_rank(case: Case, answers: An
 def test_the_comparison_sees_ranks_that_exchange_nothing(case: Case, answers: Answers) -> None:
     assert answers.difference(case) > 1e-3
     first, second = (answer["parameters"] for answer in answers.ranks(case))
-    assert first != second
+    assert first != second or not case.trial().strategy_card.replicated  # shards make one model
 
 
 def test_parameters_gathered_in_bf16_train_almost_the_same(answers: Answers) -> None:

@@ -74,19 +74,20 @@ def test_train_under_torchrun_shows_and_stores_the_same(start: Start) -> None:
     finished = run.finish()
     assert run.leftovers() == []
     _assert_summary_of_two_ranks(finished)
-    _assert_telemetry_of_the_host_without_ranks(finished)
+    _assert_telemetry_as_of_local_ranks(finished)
 
 
-def _assert_telemetry_of_the_host_without_ranks(run: FinishedRun) -> None:
+def _assert_telemetry_as_of_local_ranks(run: FinishedRun) -> None:
     (result,) = run.results
     telemetry = result["telemetry"]
     assert set(telemetry) == {"looks", "interval_s", "cpu", "load"}
     assert telemetry["looks"] >= 2
-    assert set(telemetry["cpu"]) == {"host_utilization"}
+    assert set(telemetry["cpu"]) == {"host_utilization", "rank_busy_cores"}
+    assert len(telemetry["cpu"]["rank_busy_cores"]) == 2
     assert 0.0 < telemetry["cpu"]["host_utilization"] <= 1.0
     (training,) = run.summary["results"]["training"]
     assert training["telemetry"]["host_utilization"] == telemetry["cpu"]["host_utilization"]
-    assert training["telemetry"]["rank_busy_cores"] is None
+    assert training["telemetry"]["rank_busy_cores"] > 0.0
     assert training["model_flops_per_s"] > 0.0
 
 

@@ -85,3 +85,21 @@ def test_scale_without_communication_is_measured_over_nccl(cli: Cli, tmp_path: P
     assert "not a scaling measurement" in output
     training = [result for result in results_of(tmp_path / "D") if result["settings"]["benchmark"] == "train"]
     assert {result["settings"]["without_communication"] for result in training} == {False, True}
+
+
+def test_a_timed_launch_warms_up_until_ddp_takes_no_times_of_its_own(cli: Cli, tmp_path: Path) -> None:
+    sizes = [flag for flag in SMALL if not flag.startswith("--steps")]
+    succeed(cli("train", "--strategy=ddp", *sizes, "--window=0.5s", "--output-dir=D"))
+    [result] = results_of(tmp_path / "D")
+    assert len(result["ranks"][0]["samples"]["warmup_step_time_s"]) >= 11
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "zero1"])
+def test_sharded_ranks_without_communication_are_measured_over_nccl(
+    cli: Cli, tmp_path: Path, strategy: str
+) -> None:
+    sweep = [f"--strategy={strategy}", "--world-size=2", "--oversubscribe", "--repeats=1", "--output-dir=D"]
+    succeed(cli("scale", *SMALL, *sweep))
+    training = [result for result in results_of(tmp_path / "D") if result["settings"]["benchmark"] == "train"]
+    assert {result["settings"]["without_communication"] for result in training} == {False, True}
+    assert {result["status"] for result in training} == {"ok"}

@@ -125,7 +125,7 @@ CASES = [
         asked=ON_GPU,
     ),
     Case(rule="memory is nearly full", model=SHORT, machine=GPUS, telemetry=FULL_AND_HOT, asked=ON_GPU),
-    Case(rule="the GPU was slowed down", model=SHORT, machine=GPUS, telemetry=FULL_AND_HOT, asked=ON_GPU),
+    Case(rule="GPU slowed down", model=SHORT, machine=GPUS, telemetry=FULL_AND_HOT, asked=ON_GPU),
     Case(
         rule="buffers are broadcast before every step",
         model=SLOW,

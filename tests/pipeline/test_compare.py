@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from scalescope.analysis.run_spread import DEFAULT_SPREAD
+from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
@@ -35,6 +37,13 @@ def measured(name: str, model: CostModel = CALM, launcher: FakeLauncher | None =
     return report.path
 
 
+@pytest.fixture
+def earlier_runs() -> None:
+    """Five runs that were no different, so that this machine is known to have no spread between runs."""
+    for number in range(5):
+        measured(f"earlier/{number}")
+
+
 def verdicts(report: ComparisonReport) -> set[str]:
     return {trial["verdict"] for trial in report.data["trials"]}
 
@@ -58,10 +67,44 @@ def test_a_slowdown_below_the_threshold_passes_the_gate() -> None:
     assert (report.exit_code, verdicts(report)) == (0, {"slower"})
 
 
-def test_noise_is_inconclusive() -> None:
+def test_noise_is_inconclusive(earlier_runs: None) -> None:
     report = compare(measured("a", NOISY), measured("b", NOISY))
     assert (report.exit_code, verdicts(report)) == (0, {"inconclusive"})
     assert "too noisy" in report.sections[0].lines[0]
+
+
+def test_what_is_inconclusive_fails_only_on_request(earlier_runs: None) -> None:
+    paths = measured("a", NOISY), measured("b", NOISY)
+    assert compare(*paths).exit_code == 0
+    assert compare(*paths, fail_inconclusive=True).exit_code == 6
+    calm, slower = measured("c"), measured("d", SLOWER)
+    assert compare(calm, calm, fail_inconclusive=True).exit_code == 0
+    assert compare(calm, slower, fail_inconclusive=True).exit_code == 8  # a regression goes first
+
+
+def test_two_runs_are_compared_with_the_default_spread_until_runs_are_known() -> None:
+    report = compare(measured("a"), measured("b"))
+    assert report.data["run_spread"] == {"deviation": DEFAULT_SPREAD.deviation, "runs": None}
+    table = report.sections[1]
+    assert any("Run-to-run spread" in line and "default" in line for line in table.lines)
+
+
+def test_runs_teach_the_spread_by_themselves() -> None:
+    """Every finished run is remembered; those that are compared do not count for themselves."""
+    drifting = [dataclasses.replace(CALM, fixed_s=0.010 * (1 + 0.03 * (n % 3))) for n in range(5)]
+    for number, model in enumerate(drifting):
+        measured(f"r{number}", model)
+    base, new = measured("a"), measured("b", dataclasses.replace(CALM, fixed_s=0.0103))
+    report = compare(base, new)
+    spread = report.data["run_spread"]
+    assert spread["runs"] == 5 and 0.008 < spread["deviation"] < 0.04
+    assert any("from 5 runs on this hardware" in line for line in report.sections[1].lines)
+    narrow = compare(base, new, spread=NO_SPREAD)
+    widths = [
+        [high - low for low, high in (trial["ci95_change"] for trial in r.data["trials"])]
+        for r in (report, narrow)
+    ]
+    assert all(wide > tight for wide, tight in zip(*widths, strict=True))
 
 
 def test_one_launch_is_inconclusive() -> None:
@@ -69,7 +112,7 @@ def test_one_launch_is_inconclusive() -> None:
     assert (report.exit_code, verdicts(report)) == (0, {"inconclusive"})
 
 
-def test_other_hardware_is_refused_unless_allowed() -> None:
+def test_other_hardware_is_refused_unless_allowed(earlier_runs: None) -> None:
     other = dataclasses.replace(TWO_CORES, cpu_model="another processor", cores=4)
     here = measured("a", threads_per_rank=1)
     there = measured("b", launcher=FakeLauncher(CALM, machine=other), threads_per_rank=1)
@@ -96,7 +139,7 @@ def forget(path: Path, *names: str) -> None:
     (path / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_an_old_run_without_a_newer_setting_matches() -> None:
+def test_an_old_run_without_a_newer_setting_matches(earlier_runs: None) -> None:
     old, new = measured("a"), measured("b")
     forget(old, "fused_optimizer", "delay_ms", "pin_cores")
     report = compare(old, new)
@@ -178,14 +221,13 @@ def further(
     return compare(base, new, extend=more), machine.launched
 
 
-def test_further_launches_of_the_new_run_decide() -> None:
+def test_further_launches_of_the_new_run_decide(earlier_runs: None) -> None:
     base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
     before = [(base / "trials.jsonl").read_bytes(), (new / "experiment.yaml").read_bytes()]
     assert "inconclusive" in verdicts(compare(base, new))
     report, made = further(base, new)
     assert made and all(launch >= 3 for _, launch in made)
     assert "inconclusive" not in verdicts(report)
-    assert all(trial["smallest_effect_seen"] <= 0.03 for trial in report.data["trials"])
     assert [(base / "trials.jsonl").read_bytes(), (new / "experiment.yaml").read_bytes()] == before
     assert "the old one was not" in report.data["notes"][0]
     assert len(load_run(new).results) == 6 + len(made)
@@ -193,7 +235,7 @@ def test_further_launches_of_the_new_run_decide() -> None:
     assert sum(launches) == 6 + len(made)
 
 
-def test_further_launches_use_their_own_window() -> None:
+def test_further_launches_use_their_own_window(earlier_runs: None) -> None:
     long = {"steps_per_epoch": "auto", "window": "10s"}
     base, new = measured("a", MIDDLING, repeats=20, **long), measured("b", MIDDLING, repeats=3, **long)
     _, made = further(base, new)
@@ -202,7 +244,7 @@ def test_further_launches_use_their_own_window() -> None:
     assert windows == {False: 10.0, True: 3.0}
 
 
-def test_what_is_conclusive_is_not_measured_again() -> None:
+def test_what_is_conclusive_is_not_measured_again(earlier_runs: None) -> None:
     report, made = further(measured("a"), measured("b"), CALM)
     assert made == []
     assert report.data["notes"] == []
@@ -214,7 +256,7 @@ def test_what_the_old_run_cannot_decide_is_not_measured() -> None:
     assert "cannot be decided by launches of the new run alone" in report.data["notes"][0]
 
 
-def test_a_launch_that_fails_ends_its_configuration() -> None:
+def test_a_launch_that_fails_ends_its_configuration(earlier_runs: None) -> None:
     def fail(trial: Trial, launch: int) -> Outcome | None:
         return Outcome(status="failed", reason="died")
 
@@ -223,14 +265,14 @@ def test_a_launch_that_fails_ends_its_configuration() -> None:
     assert len(made) == len({trial for trial, _ in made}) >= 1
 
 
-def test_further_launches_need_the_same_machine() -> None:
+def test_further_launches_need_the_same_machine(earlier_runs: None) -> None:
     base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
     other = dataclasses.replace(TWO_CORES, torch_version="2.14.0")
     with pytest.raises(CannotRun, match=r"elsewhere or otherwise \(torch_version: 2.13.0, now 2.14.0\)"):
         further(base, new, launcher=FakeLauncher(MIDDLING, machine=other))
 
 
-def test_further_launches_need_the_same_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_launches_need_the_same_commit(earlier_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     commits = iter(("a", "b", "c"))
 
     def git_state(directory: Path) -> dict[str, Any]:
@@ -242,7 +284,7 @@ def test_further_launches_need_the_same_commit(monkeypatch: pytest.MonkeyPatch) 
         further(base, new)
 
 
-def test_a_spent_budget_is_noted() -> None:
+def test_a_spent_budget_is_noted(earlier_runs: None) -> None:
     base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
     report, made = further(base, new, budget_s=0.0)
     assert made == []
@@ -255,7 +297,7 @@ def test_a_run_is_not_extended_against_itself() -> None:
         further(run, run)
 
 
-def test_a_run_of_tune_is_not_extended() -> None:
+def test_a_run_of_tune_is_not_extended(earlier_runs: None) -> None:
     base, new = measured("a", MIDDLING, repeats=20), measured("b", MIDDLING, repeats=3)
     write_run_record(new, RunRecord(verb="tune"))
     with pytest.raises(BadInput, match="is not a run of train, scale, run"):

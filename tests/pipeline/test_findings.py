@@ -121,7 +121,8 @@ def test_advice_narrows_a_run_of_several_jobs_to_the_one_it_is_about() -> None:
 
 
 def test_communication_that_cannot_be_switched_off_is_an_upper_bound() -> None:
-    reported = findings(CostModel(contention_s=0.02), strategy="fsdp")
+    looking = {"find_unused_parameters": "true", "static_graph": "false"}
+    reported = findings(CostModel(contention_s=0.02), **looking)
     assert not any(finding["rule"] == "too little work for every exchange" for finding in reported)
     assert all(
         "at most" in finding["claim"]

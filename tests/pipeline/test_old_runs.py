@@ -12,6 +12,7 @@ import pytest
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
+from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.cli import app
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.errors import BadInput
@@ -42,15 +43,22 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tune": ("tune", ("--levers", "bucket_cap_mb", "--threshold", "3%")),
 }
 VERDICTS = {"same": "no difference", "no difference": "no difference"}  # what it was, what it is
-ADDED_SINCE = ("segments", "significance", "rows_of_one_run", "method", "communication_parts", "includes")
-# Terms are defined otherwise since then (decision 12); what was measured is the same.
+ADDED_SINCE = (
+    *("segments", "significance", "rows_of_one_run", "method", "communication_parts", "includes"),
+    *("would_decide", "run_spread", "slowed_gpus", "hook_s"),
+)
+# Terms are defined otherwise since then (decision 23); what was measured is the same.
 DEFINED_ANEW = ("terms", "lost", "slowest_rank", "exposed_comm_s", "ci95_exposed_comm_s")
+JUDGED_OTHERWISE = ("doubt 3",)  # the halves of a window of few steps differ by chance
 # Times of collectives are means since then (decision 21), and what is known of their distribution was added.
 MEANS_SINCE = (
     *("transfer_s", "wait_s", "points", "fits", "base_busbw_bytes_per_s", "new_busbw_bytes_per_s"),
     *("p5_s", "two_modes"),
 )
-LEFT_OUT = ("settings", "schema_version", "advice", "base", "new", *ADDED_SINCE, *DEFINED_ANEW, *MEANS_SINCE)
+LEFT_OUT = (
+    *("settings", "schema_version", "advice", "base", "new"),
+    *(*ADDED_SINCE, *DEFINED_ANEW, *JUDGED_OTHERWISE, *MEANS_SINCE),
+)
 ABLATIONS = {  # what was stored: without_communication, with_preloaded_input
     "none": (False, False),
     "noop_comm": (True, False),
@@ -194,7 +202,7 @@ def test_curves_and_levers_have_the_same_numbers(runs: Path, file: str) -> None:
 @pytest.mark.parametrize("compared", expected("comparisons.json"))
 def test_comparisons_have_the_same_numbers_and_verdicts(runs: Path, compared: str) -> None:
     base, new, threshold = compared.split()
-    report = compare(runs / base, runs / new, float(threshold))
+    report = compare(runs / base, runs / new, float(threshold), spread=NO_SPREAD)
     check_same({**report.data, "exit_code": int(report.exit_code)}, expected("comparisons.json")[compared])
 
 

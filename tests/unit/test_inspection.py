@@ -53,7 +53,7 @@ def test_an_empty_system_has_no_facts_but_its_limits(root: Path) -> None:
     facts.pop("variables")
     assert facts == {
         "gpus": [],
-        "topology": None,
+        "link_matrix": None,
         "gpu_processes": [],
         "interfaces": [],
         "infiniband": [],
@@ -119,7 +119,7 @@ def test_the_output_of_nvidia_smi_is_read(root: Path) -> None:
     assert gpu["name"] == "NVIDIA H200"
     assert gpu["mig.mode.current"] == "[N/A]"
     assert gpu["driver_version"] == "7"
-    assert facts["topology"].splitlines() == ["\tGPU0", "GPU0\t X "]
+    assert facts["link_matrix"].splitlines() == ["\tGPU0", "GPU0\t X "]
     assert facts["gpu_processes"] == ["4711, python, 512 MiB"]
 
 
@@ -127,4 +127,4 @@ def test_the_output_of_nvidia_smi_is_read(root: Path) -> None:
 def test_a_failing_nvidia_smi_gives_nothing(root: Path, text: str) -> None:
     add_program(root, text)
     facts = inspect_system(root)
-    assert (facts["gpus"], facts["topology"], facts["gpu_processes"]) == ([], None, [])
+    assert (facts["gpus"], facts["link_matrix"], facts["gpu_processes"]) == ([], None, [])

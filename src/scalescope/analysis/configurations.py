@@ -3,12 +3,13 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.arrivals import RecordedLaunch, recorded_launch
 from scalescope.analysis.epochs import Epoch, over_launches
 from scalescope.analysis.launches import LaunchSummary, summarise
+from scalescope.analysis.stability import changed_ranks
 from scalescope.analysis.statistics import (
     Estimate,
     coefficient_of_variation,
@@ -23,6 +24,7 @@ from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result, undisturbed
 
 _UNSTABLE_CV = 0.03
+_CLOCKS_MOVED = 0.02
 _DRIFT_SPAN_S = 120.0
 SHORT_WINDOW_S = 1.0
 _SHORT = 0.01  # the last batch of an epoch may be smaller without a remark
@@ -135,25 +137,54 @@ class Configuration:
 
     def _instabilities_of_launches(self) -> list[str]:
         total = len(self.launches)
-        unsteady = sum(not launch.steady for launch in self.launches)
-        changed = sum(bool(launch.machine_changed) for launch in self.launches)
-        reasons = []
-        if unsteady:
-            reasons.append(
-                f"the halves of the window differ by more than 2 % in {unsteady} of {total} launches"
-            )
+        drifting = [launch.drifting_ranks for launch in self.launches]
+        reasons = self._ranks_of_launches(drifting, "drifted by more than 2 % over the window")
         hot = sum(launch.telemetry.throttled for launch in self.launches)
         if hot:
             reasons.append(f"the GPU was throttled by heat or its power supply in {hot} of {total} launches")
-        if changed:
-            reasons.append(
-                f"a bare matrix product changed speed by more than 2 % in {changed} of {total} launches"
-            )
-        return reasons
+        changed = changed_ranks([launch.product_changes for launch in self.launches])
+        return reasons + self._ranks_of_launches(
+            changed, "ran a bare matrix product at another speed after the window"
+        )
+
+    def _ranks_of_launches(self, affected: Sequence[tuple[int, ...]], what: str) -> list[str]:
+        """`3 of 64 ranks drifted … in 2 of 5 launches`: the most ranks of any launch; nothing of none."""
+        launches = sum(bool(ranks) for ranks in affected)
+        if not launches:
+            return []
+        most = max(map(len, affected))
+        of_all = f"{most} of {self.trial.world_size} ranks" if self.trial.world_size > 1 else "the rank"
+        return [f"{of_all} {what}, in {launches} of {len(self.launches)} launches"]
 
     def remarks(self) -> list[str]:
         """What a reader should know that does not put the result in doubt."""
-        return [*self._short_window(), *self._short_batches(), *self._outliers()]
+        return [
+            *self._soaking(),
+            *self._moving_clocks(),
+            *self._short_window(),
+            *self._short_batches(),
+            *self._outliers(),
+        ]
+
+    def _soaking(self) -> list[str]:
+        missed = sum(launch.soak_reached is False for launch in self.launches)
+        if not missed:
+            return []
+        total = len(self.launches)
+        return [
+            f"soaking ended after {self.trial.soak_s:g} s, not yet steady, in {missed} of {total} launches"
+        ]
+
+    def _moving_clocks(self) -> list[str]:
+        changes = [launch.clock_change for launch in self.launches if launch.clock_change is not None]
+        moved = [change for change in changes if abs(change) > _CLOCKS_MOVED]
+        if not moved:
+            return []
+        most = max(moved, key=abs)
+        return [
+            f"clocks moved by {most:+.1%} during the window in {len(moved)} of {len(changes)} launches; "
+            "--soak 60s waits until they are steady"
+        ]
 
     def _short_window(self) -> list[str]:
         """Short windows catch few of a machine's slow and fast moments; launches differ more then."""

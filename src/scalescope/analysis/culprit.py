@@ -55,8 +55,14 @@ def find_culprit(rank_means_s: Sequence[Sequence[float]]) -> Straggler | None:
 
 
 def _slowest_by_halves(rank_means_s: Sequence[Sequence[float]]) -> tuple[int, int] | None:
-    """The slowest rank among every second launch, and among the others; None where one half is empty."""
+    """The slowest rank among every second launch, and among the others; None where one half is empty.
+
+    Of two ranks, the choice is only the sign of their difference: all launches choose. By halves, launches of
+    two equal ranks would all get the same sign, and their mean would be too far from zero for its interval.
+    """
     halves = rank_means_s[::2], rank_means_s[1::2]
+    if all(halves) and len(rank_means_s[0]) == 2:
+        halves = rank_means_s, rank_means_s
     return (_slowest(halves[0]), _slowest(halves[1])) if all(halves) else None
 
 

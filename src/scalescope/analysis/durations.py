@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scalescope.catalog.benchmarks.comm import Comm
-from scalescope.catalog.benchmarks.train import Train
+from scalescope.catalog.benchmarks.train import Train, warmup_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
@@ -23,6 +23,7 @@ _FORECAST_S = 1.5
 _FORECASTS = {"measure": 7, "compare": 1, "brief": 3, "search": 0}
 _STEPS_OF_A_DATA_SET = 500  # where only the data knows
 _LAUNCH_S = {"cpu": 1.0, "cuda": 4.0}
+_LEAST_GPU_WARMUP_S = 1.0
 _LEAST_START_S = 0.3  # of a launch, whatever was learnt
 
 
@@ -167,11 +168,14 @@ def has_unknown_steps(trial: Trial) -> bool:
 
 
 def _at_window_of(trial: Trial, launch: KnownLaunch) -> float:
-    """What a launch would have taken with the window of another; a trial's id is the same for all windows."""
-    now, then = trial.window_s, launch.trial.window_s
-    if now is None or then is None or now == then:
+    """What a launch would have taken with the window of another; a trial's id is the same for all windows.
+
+    So it is for all times of soaking, of which the longest is assumed.
+    """
+    if trial.window_s is None or launch.trial.window_s is None:
         return launch.duration_s
-    return max(launch.duration_s - then, 0.0) + now
+    now, then = trial.window_s + trial.soak_s, launch.trial.window_s + launch.trial.soak_s
+    return launch.duration_s if now == then else max(launch.duration_s - then, 0.0) + now
 
 
 def estimate_s(trials: tuple[Trial, ...], repeats: int) -> float:
@@ -204,7 +208,8 @@ def _training_s(trial: Trial, step_s: float | None) -> float:
         step_s = _counted_step_s(trial)
     if trial.is_training and (training := trial.options(Train)).is_timed:
         window_s = max(training.window or 0.0, training.min_steps * step_s)
-        return training.warmup_steps * step_s + window_s
+        warmup_s = max(warmup_of(trial.settings) * step_s, _LEAST_GPU_WARMUP_S if trial.on_gpu else 0.0)
+        return warmup_s + trial.soak_s + window_s
     return (trial.steps or _STEPS_OF_A_DATA_SET) * step_s
 
 

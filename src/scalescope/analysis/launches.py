@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from scalescope.analysis.epochs import Epoch, epochs_of
+from scalescope.analysis.stability import drifting_ranks
 from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import Result
+from scalescope.results.result import RankRecord, Result
 
 _OUTLIER_MADS = 10 * 1.4826  # MAD times 1.4826 estimates a standard deviation
 # A calm GPU repeats steps to 0.01 %; without a floor every second launch would have "outliers" of 0.2 %.
 _LEAST_DEVIATION = 0.001
-_HALVES_DIFFER = 0.02
-_CALIBRATION_DIFFERS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +25,9 @@ class LaunchSummary:
     samples: int
     started_s: float
     rank_means_s: tuple[float, ...]  # of each rank by itself: they differ where nothing makes them wait
-    steady: bool
+    drifting_ranks: tuple[int, ...]  # whose steps changed during the window beyond their own noise
     outliers: tuple[tuple[int | None, int], ...]  # (rank, measured step); no rank where several share it
-    machine_changed: bool | None
+    product_changes: tuple[float | None, ...]  # of each rank's bare matrix product, ln(after ÷ before)
     matmul_flops_per_s: float | None
     epochs: tuple[Epoch, ...] = ()
     losses: tuple[float, ...] = ()  # of every measured step, the mean over ranks
@@ -37,6 +36,12 @@ class LaunchSummary:
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
     telemetry: TelemetrySummary = field(default_factory=TelemetrySummary)
     is_disturbed: bool = False  # by other load
+    hook_s: float | None = None  # per step, of the hook that replaces communication; the mean over ranks
+    soak_reached: bool | None = (
+        None  # whether nothing changed any more before the window; None without a soak
+    )
+    clock_change: float | None = None  # of the GPU that changed most, from the start of the window to its end
+    hosts: tuple[str, ...] = ()  # of each rank
 
     @property
     def samples_per_s(self) -> float:
@@ -63,9 +68,10 @@ def summarise(result: Result) -> LaunchSummary:
         samples=_samples(result, trial, len(steps)),
         started_s=datetime.fromisoformat(result.started_at).timestamp(),
         rank_means_s=tuple(math.fsum(times) / len(times) for times in per_rank),
-        steady=_is_steady(steps),
+        drifting_ranks=drifting_ranks(per_rank),
         outliers=_outliers(steps, per_rank),
-        machine_changed=_machine_changed(result),
+        product_changes=tuple(map(_product_change, result.ranks)),
+        hosts=tuple(record.host for record in result.ranks),
         matmul_flops_per_s=_matmul_rate(result),
         losses=_losses(result),
         own_optimizer=_own_optimizer(result),
@@ -74,6 +80,9 @@ def summarise(result: Result) -> LaunchSummary:
         flops_per_sample=_flops_per_sample(result),
         telemetry=telemetry_summary(result.telemetry),
         is_disturbed=result.is_disturbed,
+        hook_s=_hook_s(result),
+        clock_change=_clock_change(result),
+        soak_reached=_soak_reached(result),
     )
 
 
@@ -83,15 +92,6 @@ def _samples(result: Result, trial: Trial, steps: int) -> int:
     if all(isinstance(count, int) for count in counted):
         return sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size
     return steps * trial.samples_per_step
-
-
-def _is_steady(steps: tuple[float, ...]) -> bool:
-    """Whether the medians of the two halves of the window agree within 2 %."""
-    half = len(steps) // 2
-    if half == 0:
-        return False
-    first, second = statistics.median(steps[:half]), statistics.median(steps[half:])
-    return abs(second / first - 1.0) <= _HALVES_DIFFER
 
 
 def _outliers(steps: tuple[float, ...], per_rank: list[list[float]]) -> tuple[tuple[int | None, int], ...]:
@@ -110,15 +110,33 @@ def _only_rank(is_far: list[bool]) -> int | None:
     return is_far.index(True) if sum(is_far) == 1 else None
 
 
-def _machine_changed(result: Result) -> bool | None:
-    """Whether a bare matrix product ran at another speed after the window than before."""
+def _product_change(record: RankRecord) -> float | None:
+    """How much faster a bare matrix product ran after the window than before, as a logarithm."""
+    before = record.counters.get("matmul_flops_per_s_before")
+    after = record.counters.get("matmul_flops_per_s_after")
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
+        return None
+    return math.log(after / before) if before > 0 and after > 0 else None
+
+
+def _clock_change(result: Result) -> float | None:
     changes = []
     for record in result.ranks:
-        before = record.counters.get("matmul_flops_per_s_before")
-        after = record.counters.get("matmul_flops_per_s_after")
+        before, after = (record.counters.get(f"sm_clock_hz_{when}") for when in ("before", "after"))
         if isinstance(before, int | float) and isinstance(after, int | float) and before > 0:
-            changes.append(abs(after / before - 1.0))
-    return max(changes) > _CALIBRATION_DIFFERS if changes else None
+            changes.append(after / before - 1.0)
+    return max(changes, key=abs, default=None)
+
+
+def _hook_s(result: Result) -> float | None:
+    costs = [record.counters.get("no_comm_hook_s_per_step") for record in result.ranks]
+    known = [float(cost) for cost in costs if isinstance(cost, int | float)]
+    return statistics.fmean(known) if known else None
+
+
+def _soak_reached(result: Result) -> bool | None:
+    reached = [record.counters.get("soak_reached") for record in result.ranks]
+    return None if None in reached else all(reached)
 
 
 def _matmul_rate(result: Result) -> float | None:

@@ -7,7 +7,7 @@ its continued fraction (Lentz's method).
 import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -35,15 +35,69 @@ def mean_of_logs(logs: Sequence[float]) -> Estimate:
 
 def ratio_of_logs(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
     """exp(difference of the means of logs) with Welch's interval."""
-    difference = difference_of_means(numerator, denominator)
-    if difference.low is None or difference.high is None:
-        return Estimate(math.exp(difference.value))
-    return Estimate(math.exp(difference.value), math.exp(difference.low), math.exp(difference.high))
+    contrast = contrast_of(numerator, denominator)
+    if contrast is None:
+        return Estimate(math.exp(difference_of_means(numerator, denominator).value))
+    return ratio_of_contrast(contrast, 0.975)
+
+
+def ratio_of_contrast(contrast: "Contrast", probability: float) -> Estimate:
+    """exp(difference), with an interval whose ends are each exceeded with 1 − `probability`."""
+    half = contrast.half_width(probability)
+    difference = contrast.difference
+    return Estimate(math.exp(difference), math.exp(difference - half), math.exp(difference + half))
 
 
 def difference_of_means(left: Sequence[float], right: Sequence[float]) -> Estimate:
     """mean(left) − mean(right) with Welch's interval."""
-    return sum_of_means(left, negative(right))
+    contrast = contrast_of(left, right)
+    if contrast is None:
+        return Estimate(math.fsum(left) / len(left) - math.fsum(right) / len(right))
+    return contrast.interval(0.975)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """mean(left) − mean(right), the variance of that, and the degrees of freedom of the variance."""
+
+    difference: float
+    variance: float
+    freedom: float
+
+    def half_width(self, probability: float) -> float:
+        """Half of an interval whose ends are each exceeded with 1 − `probability`."""
+        return 0.0 if self.variance == 0.0 else t_quantile(probability, self.freedom) * self.deviation
+
+    def interval(self, probability: float) -> Estimate:
+        half = self.half_width(probability)
+        return Estimate(self.difference, self.difference - half, self.difference + half)
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.variance)
+
+
+def contrast_of(
+    left: Sequence[float], right: Sequence[float], *, extra: tuple[float, float] = (0.0, 1.0)
+) -> Contrast | None:
+    """Welch's contrast of two means; None where a side has a single value.
+
+    `extra` is a variance that both sides' values do not show, and its degrees of freedom.
+    """
+    if len(left) < 2 or len(right) < 2:
+        return None
+    parts = [(_standard_error(side) ** 2, len(side) - 1.0) for side in (left, right)]
+    difference = math.fsum(left) / len(left) - math.fsum(right) / len(right)
+    return contrast_of_parts(difference, [*parts, extra])
+
+
+def contrast_of_parts(difference: float, parts: Iterable[tuple[float, float]]) -> Contrast:
+    """A contrast whose variance is a sum; each part has its degrees of freedom (Satterthwaite 1946)."""
+    known = [(variance, freedom) for variance, freedom in parts if variance > 0.0]
+    total = math.fsum(variance for variance, _ in known)
+    # Relative to the total: squares of small variances vanish.
+    shares = math.fsum((variance / total) ** 2 / freedom for variance, freedom in known)
+    return Contrast(difference=difference, variance=total, freedom=1.0 / shares if known else 1.0)
 
 
 def sum_of_means(*samples: Sequence[float]) -> Estimate:
@@ -54,13 +108,8 @@ def sum_of_means(*samples: Sequence[float]) -> Estimate:
     value = math.fsum(math.fsum(sample) / len(sample) for sample in samples)
     if any(len(sample) < 2 for sample in samples):
         return Estimate(value)
-    variances = [_standard_error(sample) ** 2 for sample in samples]
-    total = math.fsum(variances)
-    if total == 0.0:
-        return Estimate(value, value, value)
-    freedom = total**2 / math.fsum(v**2 / (len(s) - 1) for v, s in zip(variances, samples, strict=True))
-    half = t_quantile(0.975, freedom) * math.sqrt(total)
-    return Estimate(value, value - half, value + half)
+    parts = [(_standard_error(sample) ** 2, len(sample) - 1.0) for sample in samples]
+    return contrast_of_parts(value, parts).interval(0.975)
 
 
 def negative(values: Sequence[float]) -> list[float]:

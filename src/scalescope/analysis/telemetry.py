@@ -1,14 +1,38 @@
 """Telemetry of a launch in a few figures; what was not recorded is None."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 # Reasons that make a GPU slower from one minute to the next; a power cap under full load does not vary.
 _HOT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
 _OFTEN = 0.1  # of the readings
+_FULL = 0.99  # of the clock: not worth a figure
 _LARGEST = ("gpu_memory_bytes", "temperature_c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowedGpu:
+    """A GPU that something slowed down, and in what share of its readings each reason was there."""
+
+    host: str | None  # None in a run on one host
+    uuid: str
+    reasons: Mapping[str, float]
+    clock_share: float | None = None  # mean clock over the highest that it has
+
+    @property
+    def is_hot(self) -> bool:
+        """Whether heat or a failing supply slowed it down."""
+        return any(name in _HOT for name in self.reasons)
+
+    @property
+    def text(self) -> str:
+        """`to 62% of its clock by thermal (hardware) in 80% of the readings`."""
+        clock = self.clock_share
+        speed = "" if clock is None or clock >= _FULL else f"to {clock:.0%} of its clock "
+        reasons = (f"{name} in {share:.0%} of the readings" for name, share in self.reasons.items())
+        return f"{speed}by {' and '.join(reasons)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +48,8 @@ class TelemetrySummary:
     temperature_c: float | None = None
     host_utilization: float | None = None
     rank_busy_cores: float | None = None
-    slowdowns: tuple[str, ...] = ()
+    slowdowns: tuple[str, ...] = ()  # reasons, of any GPU
+    slowed_gpus: tuple[SlowedGpu, ...] = ()
     problem: str | None = None
 
     @property
@@ -37,11 +62,24 @@ class TelemetrySummary:
         return any(name in _HOT for name in self.slowdowns)
 
 
-def telemetry_summary(telemetry: dict[str, Any]) -> TelemetrySummary:
-    """The figures of one launch."""
-    gpus: list[dict[str, Any]] = list(telemetry.get("gpus", {}).values())
-    cpu: dict[str, Any] = telemetry.get("cpu", {})
-    cores = cpu.get("rank_busy_cores")
+def telemetry_of_hosts(telemetry: Mapping[str, Any]) -> dict[str | None, Mapping[str, Any]]:
+    """What was sampled on each host; under None on the only one."""
+    hosts = telemetry.get("hosts")
+    if not isinstance(hosts, Mapping):
+        return {None: telemetry}
+    return {str(host): sampled for host, sampled in hosts.items() if isinstance(sampled, Mapping)}
+
+
+def telemetry_summary(telemetry: Mapping[str, Any]) -> TelemetrySummary:
+    """The figures of one launch, over all its hosts."""
+    by_host = telemetry_of_hosts(telemetry)
+    by_gpu = {
+        (host, str(uuid)): gpu for host, part in by_host.items() for uuid, gpu in part.get("gpus", {}).items()
+    }
+    gpus = list(by_gpu.values())
+    cpus: list[Mapping[str, Any]] = [part.get("cpu", {}) for part in by_host.values()]
+    slowed = tuple(slow for key, gpu in by_gpu.items() if (slow := _slowed(*key, gpu)) is not None)
+    problems = [part["gpu_problem"] for part in by_host.values() if part.get("gpu_problem")]
     return TelemetrySummary(
         gpu_utilization=_mean(_all(gpus, "utilization")),
         gpu_memory_bytes=max(_all(gpus, "memory_used_bytes"), default=None),
@@ -50,10 +88,11 @@ def telemetry_summary(telemetry: dict[str, Any]) -> TelemetrySummary:
         sm_clock_hz=_mean(_all(gpus, "sm_clock_hz")),
         sm_clock_limit_hz=_mean([gpu["sm_clock_limit_hz"] for gpu in gpus if "sm_clock_limit_hz" in gpu]),
         temperature_c=max(_all(gpus, "temperature_c"), default=None),
-        host_utilization=cpu.get("host_utilization"),
-        rank_busy_cores=_mean(cores) if cores else None,
-        slowdowns=_often(gpus),
-        problem=telemetry.get("gpu_problem"),
+        host_utilization=_mean([cpu["host_utilization"] for cpu in cpus if "host_utilization" in cpu]),
+        rank_busy_cores=_mean([cores for cpu in cpus for cores in cpu.get("rank_busy_cores") or ()]),
+        slowdowns=tuple(dict.fromkeys(name for slow in slowed for name in slow.reasons)),
+        slowed_gpus=slowed,
+        problem=problems[0] if problems else None,
     )
 
 
@@ -67,18 +106,57 @@ def over_launches(launches: Sequence[TelemetrySummary]) -> TelemetrySummary:
     names = dict.fromkeys(name for launch in launches for name in launch.slowdowns)
     problems = [launch.problem for launch in launches if launch.problem is not None]
     return TelemetrySummary(
-        **(figures | {"slowdowns": tuple(names), "problem": problems[0] if problems else None})
+        **(
+            figures
+            | {
+                "slowdowns": tuple(names),
+                "slowed_gpus": _slowed_over_launches(launches),
+                "problem": problems[0] if problems else None,
+            }
+        )
     )
 
 
-def _often(gpus: Iterable[dict[str, Any]]) -> tuple[str, ...]:
-    shares = [gpu.get("slowdowns", {}) for gpu in gpus]
+def network_errors(telemetry: Mapping[str, Any]) -> dict[tuple[str | None, str], dict[str, int]]:
+    """By how much the error counters of each port grew in a launch: (host, port) → counter → growth."""
+    return {
+        (host, str(port)): dict(counters)
+        for host, part in telemetry_of_hosts(telemetry).items()
+        for port, counters in (part.get("infiniband") or {}).items()
+    }
+
+
+def _slowed(host: str | None, uuid: str, gpu: Mapping[str, Any]) -> SlowedGpu | None:
+    """What slowed a GPU down often; None where nothing did."""
+    reasons = {name: share for name, share in gpu.get("slowdowns", {}).items() if share >= _OFTEN}
+    if not reasons:
+        return None
+    clock, limit = _mean(gpu.get("sm_clock_hz", [])), gpu.get("sm_clock_limit_hz")
+    share = clock / limit if clock is not None and limit else None
+    return SlowedGpu(host=host, uuid=uuid, reasons=reasons, clock_share=share)
+
+
+def _slowed_over_launches(launches: Sequence[TelemetrySummary]) -> tuple[SlowedGpu, ...]:
+    """Every GPU that was slowed down in a launch; shares are means over all launches."""
+    every: dict[tuple[str | None, str], list[SlowedGpu]] = {}
+    for launch in launches:
+        for slow in launch.slowed_gpus:
+            every.setdefault((slow.host, slow.uuid), []).append(slow)
     return tuple(
-        dict.fromkeys(name for reasons in shares for name, share in reasons.items() if share >= _OFTEN)
+        SlowedGpu(
+            host=host,
+            uuid=uuid,
+            reasons={
+                name: sum(slow.reasons.get(name, 0.0) for slow in slows) / len(launches)
+                for name in dict.fromkeys(name for slow in slows for name in slow.reasons)
+            },
+            clock_share=_mean([slow.clock_share for slow in slows if slow.clock_share is not None]),
+        )
+        for (host, uuid), slows in every.items()
     )
 
 
-def _all(gpus: Iterable[dict[str, Any]], name: str) -> list[float]:
+def _all(gpus: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     return [float(value) for gpu in gpus for value in gpu.get(name, [])]
 
 

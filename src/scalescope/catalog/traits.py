@@ -85,6 +85,8 @@ class StrategyTraits:
     least_ranks: ClassVar[int] = 1
     wraps: ClassVar[bool] = True  # False: the plain loop on one rank, which others are compared with
     ablations: ClassVar[tuple[str, ...]] = ()
+    # Steps until a step on a GPU is like all later ones, where that takes more than a few.
+    least_gpu_warmup_steps: ClassVar[int] = 0
     replicated: ClassVar[bool] = True  # every rank ends with the same parameters
     evaluates: ClassVar[bool] = True
     all_reduces_gradients: ClassVar[bool] = False  # so a curve of all-reduces predicts its exchange

@@ -57,7 +57,7 @@ def measure_request(
     context = rank_context(os.environ)
     on_slurm = _is_for_slurm(study, request, job_flags, arguments, context)
     if context is not None and context.rank != 0:
-        from scalescope.launch.attached.launcher import follow
+        from scalescope.launch.attached.follower import follow
 
         sys.exit(follow(context))
     from scalescope.cli.progress import TerminalWatcher

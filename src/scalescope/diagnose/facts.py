@@ -1,6 +1,6 @@
 """Facts: what rules may look at for one configuration on several ranks; what is not known is None."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.comm.expected import Expectable, expected_busbw
 from scalescope.analysis.comm.link_ends import link_ends
-from scalescope.analysis.comm.nccl_log import NcclChoices, nccl_choices
+from scalescope.analysis.comm.nccl_log import NcclChoices, logged_launches, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.culprit import Straggler
@@ -18,7 +18,6 @@ from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
-from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 from scalescope.experiment.machine import PrecisionSupport, worst_support
 from scalescope.experiment.trial import ABLATIONS, Trial
@@ -55,6 +54,7 @@ class Facts:
     nccl: NcclChoices | None = None  # what NCCL logged that it uses
     hosts: tuple[str, ...] = ()  # of each rank
     expected: Expectable | None = None  # what the network should deliver, by its hardware
+    gpu_uuids: tuple[str | None, ...] = ()  # of each rank; None is unknown
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
     short_formats: tuple[str, ...] | None = None  # that all GPUs have matrix units for; None is unknown
 
@@ -123,9 +123,10 @@ class Facts:
 
     @property
     def culprit_lost(self) -> float:
-        """Ranks' worth of speed that waiting for that rank costs: its delay behind the other ranks."""
-        culprit = self.culprit
-        return 0.0 if culprit is None else culprit.time_s * self.ranks / self.step_s
+        """Ranks' worth of speed that waiting for that rank costs. Of two ranks the mean is the reference, so
+        the other half of the delay is in contention."""
+        lost = self.lost(STRAGGLERS) or 0.0
+        return 0.0 if self.culprit is None else lost * (2.0 if self.ranks == 2 else 1.0)
 
     @property
     def culprit_host(self) -> str | None:
@@ -267,6 +268,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             nccl=choices.get(_network_path(row.trial)),
             hosts=_hosts(run.results, row.trial),
             expected=_expected(run, row.trial),
+            gpu_uuids=_gpu_uuids(run, row.trial),
             has_other_load=has_other_load,
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
@@ -336,11 +338,12 @@ def _pairs(run: Run) -> dict[NetworkPath, tuple[PairRow, ...]]:
 
 
 def _choices(run: Run) -> dict[NetworkPath, NcclChoices]:
-    return {
-        _network_path(result.trial): nccl_choices(run, result)
-        for result in run.of_status("ok")
-        if result.trial.purpose == NCCL_LOG
-    }
+    choices: dict[NetworkPath, NcclChoices] = {}
+    for result in logged_launches(run):
+        path = _network_path(result.trial)
+        if path not in choices:
+            choices[path] = nccl_choices(run, result)
+    return choices
 
 
 def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float] | None:
@@ -368,6 +371,26 @@ def _expected(run: Run, trial: Trial) -> Expectable | None:
             sizes = [size // shrinks for size in _buckets(run.results, trial) or ()]
             return expected_busbw(trial, link_ends(run.environment, result.ranks), sizes)
     return None
+
+
+def _gpu_uuids(run: Run, trial: Trial) -> tuple[str | None, ...]:
+    """The GPU of each rank: as the rank recorded it, or else by its number on its host."""
+    nodes = run.environment.get("nodes") or {}
+    for result in run.results:
+        if result.trial_id == trial.trial_id and result.status == "ok":
+            return tuple(
+                str(rank.counters["gpu_uuid"])
+                if rank.counters.get("gpu_uuid")
+                else _gpu_by_number(nodes.get(rank.host) or run.environment.get("machine") or {}, rank.device)
+                for rank in result.ranks
+            )
+    return ()
+
+
+def _gpu_by_number(machine: Mapping[str, Any], device: str) -> str | None:
+    gpus = {f"cuda:{gpu.get('index')}": gpu.get("uuid") for gpu in machine.get("gpus") or ()}
+    uuid = gpus.get(device)
+    return None if uuid is None else str(uuid)
 
 
 def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:

@@ -192,6 +192,11 @@ class Trial:
         return None if window is None else float(window)
 
     @property
+    def soak_s(self) -> float:
+        """How long a launch may train before it measures, so that clocks become steady."""
+        return float(self.settings.get("soak") or 0.0)
+
+    @property
     def memory_limit(self) -> int | None:
         """Bytes that a rank may take; None without a limit."""
         return self._whole("memory_limit")

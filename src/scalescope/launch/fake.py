@@ -12,11 +12,12 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.simulated.cluster.model import ClusterModel
 from scalescope.launch.simulation import HOST, CostModel, simulated_placement
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run_folder import RunFolder
 
-__all__ = ["TWO_CORES", "CostModel", "FakeLauncher"]
+__all__ = ["TWO_CORES", "ClusterModel", "CostModel", "FakeLauncher"]
 
 TWO_CORES = Machine(
     host=HOST,
@@ -39,6 +40,7 @@ TWO_CORES = Machine(
 class FakeLauncher:
     """Simulates ranks from a cost model; `outcomes` replaces chosen ones, for instance by failures.
 
+    The ranks of a `ClusterModel` need its `machine(ranks)`, which has its nodes.
     `loads` is what others use, by trial and by how many launches of any trial were made before.
     """
 
@@ -47,7 +49,7 @@ class FakeLauncher:
 
     def __init__(
         self,
-        model: CostModel,
+        model: CostModel | ClusterModel,
         machine: Machine = TWO_CORES,
         outcomes: Callable[[Trial, int], Outcome | None] = lambda trial, launch: None,
         loads: Callable[[Trial, int], OtherLoad] = lambda trial, attempt: OtherLoad(),
@@ -68,6 +70,8 @@ class FakeLauncher:
         return self._machine
 
     def nodes(self) -> dict[str, Machine]:
+        if isinstance(self._model, ClusterModel):
+            return self._model.hosts(len(self._machine.gpus))
         return {self._machine.host: self._machine}
 
     def systems(self) -> dict[str, dict[str, Any]]:

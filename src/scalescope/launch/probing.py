@@ -34,6 +34,8 @@ class Node:
     machine: Machine
     system: dict[str, Any]
     ranks: tuple[int, ...]
+    first_rank: int  # the one that probed it
+    pids: tuple[int, ...] = ()  # of the ranks' processes
 
 
 def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
@@ -62,6 +64,8 @@ def nodes_from_probes(probes: list[dict[str, Any]]) -> dict[str, Node]:
             machine=machine,
             system=first["system"],
             ranks=tuple(ranks),
+            first_rank=next(rank for rank, probe in ranks.items() if probe is first),
+            pids=tuple(probe["pid"] for probe in node_probes if "pid" in probe),
         )
     return nodes
 

@@ -69,15 +69,20 @@ class CostModel:
 
 
 def simulated_record(
-    rank: int, samples: dict[str, list[float]], counters: Mapping[str, float | int | str | None]
+    rank: int,
+    samples: dict[str, list[float]],
+    counters: Mapping[str, float | int | str | None],
+    *,
+    host: str = HOST,
+    device: str = "cpu",
 ) -> RankRecord:
     """What a rank would have written."""
     return RankRecord(
         rank=rank,
-        host=HOST,
-        device="cpu",
+        host=host,
+        device=device,
         placement=f"[Rank {rank}] CUDA_VISIBLE_DEVICES=unset, LOCAL_RANK={rank}, "
-        f"current_device=cpu, name={_DEVICE_NAME}",
+        f"current_device={device}, name={_DEVICE_NAME}",
         samples=samples,
         counters=dict(counters),
     )

@@ -4,6 +4,7 @@ import dataclasses
 
 from scalescope.analysis.memory.groups import memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun
+from scalescope.report.checks.nodes import node_sections
 from scalescope.report.comm import sections as communication
 from scalescope.report.comm.pairs import pairs_verdict
 from scalescope.report.findings import evidence_lines, findings_section
@@ -68,7 +69,8 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
         )
         briefs = without_lines(first.lines, (*communication.communication_brief(run), *memory_brief(run)))
         findings = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
-        return (first, *profile_sections(run), *briefs, *findings, Section(lines=lines))
+        nodes = node_sections(run)
+        return (first, *profile_sections(run), *briefs, *findings, *nodes, Section(lines=lines))
     diagnosis = analyzed.diagnosis
     evidence = tuple(
         line
@@ -82,6 +84,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
         *findings_section(diagnosis, every=True, loses=analyzed.loses),
         *profile_sections(run),
         *((Section(title="Evidence", lines=evidence),) if evidence else ()),
+        *node_sections(run),
     )
 
 

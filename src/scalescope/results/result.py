@@ -89,8 +89,16 @@ class Result:
 
 
 def to_json(record: RankRecord | Result) -> dict[str, Any]:
-    """The record as plain JSON values."""
-    return dataclasses.asdict(record)
+    """The record as plain JSON values; samples are not copied, of which a thousand ranks have millions."""
+    return {part.name: _to_plain(getattr(record, part.name)) for part in dataclasses.fields(record)}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, RankRecord):
+        return to_json(value)
+    if isinstance(value, Stage):
+        return dataclasses.asdict(value)
+    return [_to_plain(member) for member in value] if isinstance(value, list) else value
 
 
 def undisturbed(results: Iterable[Result]) -> list[Result]:

@@ -5,9 +5,12 @@ on one host). What a host does not reveal is None or empty: unknown, never zero.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+
+LOCAL_DISTANCE = 10  # the kernel's distance of a NUMA node to itself
+_NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,30 @@ class Topology:
         """The kind of path between two GPUs, by their indices."""
         return self.gpu_paths.get(f"{min(low, high)}-{max(low, high)}")
 
+    def gpu(self, uuid: str | None) -> GpuSite | None:
+        """The GPU with this id; ids of torch lack the prefix that the driver's have."""
+        wanted = plain_uuid(uuid)
+        return next((gpu for gpu in self.gpus if wanted and plain_uuid(gpu.uuid) == wanted), None)
+
+    def nearest_nic(self, gpu: GpuSite) -> tuple[NicSite, str] | None:
+        """The network card that a GPU reaches over the shortest path, and that path; None if unknown."""
+        paths = [(nic, self.nic_paths.get(f"{gpu.index}-{nic.name}")) for nic in self.nics]
+        known = [(nic, path) for nic, path in paths if path in _NEAREST_FIRST]
+        return min(known, key=lambda pair: _NEAREST_FIRST.index(pair[1]), default=None)
+
+    def numa_nodes_of(self, cores: Iterable[int]) -> tuple[int, ...]:
+        """The NUMA nodes that these cores belong to."""
+        wanted = set(cores)
+        return tuple(sorted(int(node) for node, members in self.numa_cores.items() if wanted & set(members)))
+
+    def numa_distance(self, node: int, other: int) -> int | None:
+        """The kernel's distance between two NUMA nodes; None where it does not tell."""
+        order = sorted(map(int, self.numa_cores))
+        try:
+            return self.numa_distances[order.index(node)][order.index(other)]
+        except (IndexError, ValueError):
+            return None
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
@@ -70,3 +97,47 @@ class Topology:
             )
         except (AttributeError, TypeError, ValueError):
             return None
+
+
+def topologies_of(environment: Mapping[str, Any]) -> dict[str, Topology]:
+    """The topology of every host of an environment.json that recorded one.
+
+    Earlier versions stored the output of `nvidia-smi topo -m` under that name, which is not one.
+    """
+    systems = environment.get("systems")
+    if not isinstance(systems, Mapping):
+        host = str((environment.get("machine") or {}).get("host", "unknown"))
+        systems = {host: environment.get("system")}
+    read = {
+        str(host): Topology.from_json(system.get("topology")) if isinstance(system, Mapping) else None
+        for host, system in systems.items()
+    }
+    return {host: topology for host, topology in read.items() if topology is not None}
+
+
+def plain_uuid(uuid: str | None) -> str:
+    """A GPU's id without the driver's prefix."""
+    return (uuid or "").removeprefix("GPU-").lower()
+
+
+def cores_of(text: str | None) -> tuple[int, ...]:
+    """The kernel's list of cores, `0-3,8`, as numbers; empty where it is not one."""
+    cores: list[int] = []
+    try:
+        for part in filter(None, (text or "").strip().split(",")):
+            first, _, last = part.partition("-")
+            cores += range(int(first), int(last or first) + 1)
+    except ValueError:
+        return ()
+    return tuple(cores)
+
+
+def core_list(cores: Iterable[int]) -> str:
+    """Cores as the kernel lists them: `0-3,8`."""
+    ranges: list[list[int]] = []
+    for core in sorted(set(cores)):
+        if ranges and core == ranges[-1][1] + 1:
+            ranges[-1][1] = core
+        else:
+            ranges.append([core, core])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)

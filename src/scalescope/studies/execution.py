@@ -44,6 +44,7 @@ from scalescope.studies.presenting import is_unstable, report_of
 from scalescope.studies.refusal import refuse_before_torch, refuse_impossible
 from scalescope.studies.report import PAGE
 from scalescope.studies.request import Request
+from scalescope.studies.runs.run_history import remember_run
 from scalescope.studies.study import Host, Report, Study
 from scalescope.studies.watcher import CampaignWatcher
 
@@ -55,6 +56,7 @@ _MAY_DIFFER = (
     "name",
     "allow_oom",
     "window",
+    "soak",
     "init_timeout",
     "warmup_timeout",
     "stall_timeout",
@@ -107,6 +109,7 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
     finally:
         folder.close()
     assert report.run is not None
+    remember_run(report.run)
     if end.why == "budget" and all(result.stopped_by == "budget" for result in report.run.results):
         raise CannotRun(nothing_finished_note(end, folder.path))
     for note in (*notes, *disturbance_lines(report.run), *unwritten, *report.run.warnings):

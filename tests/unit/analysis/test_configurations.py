@@ -99,14 +99,27 @@ def test_every_kind_of_instability_counts_its_launches() -> None:
     (configuration,) = configurations(
         [
             make_result(trial, [calm], launch=0, calibration=[(1e9, 1e9)]),
-            make_result(trial, [[0.0098] * 5 + [0.0102] * 5], launch=1, calibration=[(1e9, 1.1e9)]),
+            make_result(trial, [[0.0098] * 5 + [0.0102] * 5], launch=1, calibration=[(1e9, 1e9)]),
             make_result(trial, [[*calm[:-1], 0.013]], launch=2, calibration=[(1e9, 0.9e9)]),
         ]
     )
     assert configuration.instabilities() == [
-        "the halves of the window differ by more than 2 % in 1 of 3 launches",
-        "a bare matrix product changed speed by more than 2 % in 2 of 3 launches",
+        "the rank drifted by more than 2 % over the window, in 1 of 3 launches",
+        "the rank ran a bare matrix product at another speed after the window, in 1 of 3 launches",
     ]
+
+
+def test_ranks_that_drift_are_counted() -> None:
+    """Each by its own steps: the slowest of all ranks need not move at all."""
+    steady, late = [0.010] * 10, [0.020] * 10
+    falling = [0.010] * 5 + [0.011] * 5
+    ranks = [falling if rank < 3 else late if rank == 3 else steady for rank in range(64)]
+    trial = make_trial(world_size=64, without_communication=True)
+    (configuration,) = configurations(
+        [make_result(trial, ranks, launch=0), make_result(trial, [steady] * 64, launch=1)]
+    )
+    drifting = "3 of 64 ranks drifted by more than 2 % over the window, in 1 of 2 launches"
+    assert drifting in configuration.instabilities()
 
 
 def test_outliers_are_a_remark_by_rank_and_no_instability() -> None:
@@ -151,3 +164,23 @@ def test_no_drift_is_claimed_where_the_interval_holds_zero() -> None:
 
 def test_two_launches_far_apart_show_no_drift() -> None:
     assert spread_over(600.0, 0.01000, 0.01004).instabilities() == []
+
+
+@pytest.mark.parametrize(("after_hz", "remarks"), [(1.97e9, 0), (1.90e9, 1), (2.05e9, 1), (None, 0)], ids=str)
+def test_clocks_that_move_during_the_window_are_remarked(after_hz: float | None, remarks: int) -> None:
+    results = [make_result(make_trial(), [[0.2] * 10], launch=launch) for launch in range(2)]
+    for result in results:
+        result.ranks[0].counters["sm_clock_hz_before"] = 1.98e9
+    results[1].ranks[0].counters["sm_clock_hz_after"] = after_hz
+    (configuration,) = configurations(results)
+    assert len([remark for remark in configuration.remarks() if "1 of 1 launches" in remark]) == remarks
+
+
+@pytest.mark.parametrize(("reached", "remarks"), [(0, 1), (1, 0), (None, 0)])
+def test_a_soak_without_a_steady_state_is_remarked(reached: int | None, remarks: int) -> None:
+    result = make_result(make_trial(steps_per_epoch="auto", window=2.0, soak=60.0), [[0.2] * 10])
+    result.ranks[0].counters["soak_reached"] = reached
+    (configuration,) = configurations([result])
+    assert (
+        len([remark for remark in configuration.remarks() if "soaking ended after 60 s" in remark]) == remarks
+    )

@@ -6,6 +6,7 @@ import statistics
 import pytest
 
 from scalescope.analysis.culprit import delays_s, find_culprit, last_to_arrive, typical_of
+from scalescope.analysis.statistics import mean_with_interval
 
 
 def test_a_rank_that_is_slow_in_both_halves_of_the_launches_is_persistent() -> None:
@@ -48,6 +49,18 @@ def test_pure_jitter_has_no_delay_however_many_ranks(ranks: int) -> None:
     assert abs(statistics.fmean(estimates)) < 0.2 * 0.01
     persistent = [find_culprit([[1.0 + noise.gauss(0.0, 0.01) for _ in range(ranks)] for _ in range(6)])]
     assert not any(straggler is not None and straggler.persistent for straggler in persistent)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.005, 0.03])
+def test_of_two_ranks_the_interval_holds_the_delay(delay: float) -> None:
+    noise, held = random.Random(2), 0
+    for _ in range(400):
+        delays = delays_s([(noise.gauss(1.0, 0.01), noise.gauss(1.0 + delay, 0.01)) for _ in range(5)])
+        assert delays is not None
+        estimate = mean_with_interval(delays)
+        assert estimate.low is not None and estimate.high is not None
+        held += estimate.low <= delay / 2 <= estimate.high
+    assert held > 0.91 * 400
 
 
 def test_the_rank_that_waits_least_arrives_last() -> None:

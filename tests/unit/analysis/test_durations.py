@@ -115,3 +115,13 @@ def test_steps_are_counted_at_the_rate_of_this_processor() -> None:
     slow, fast = (LaunchDurations(core_flops_per_s=rate).estimate_s(trial) for rate in (1e9, 1e12))
     start_s = estimated_launch_s(trial, 0.0)
     assert (slow - start_s) / (fast - start_s) == pytest.approx(1000.0)
+
+
+def test_soaking_counts_until_its_limit() -> None:
+    window = make_trial(steps_per_epoch="auto", window=2.0, min_steps=5)
+    soaked = window.replace(soak=60.0)
+    assert soaked.trial_id == window.trial_id
+    assert estimated_launch_s(soaked) == pytest.approx(estimated_launch_s(window) + 60.0)
+    known = LaunchDurations([lasting(window, 5.0)])
+    assert known.estimate_s(soaked) == pytest.approx(65.0)
+    assert LaunchDurations([lasting(soaked, 65.0)]).estimate_s(window) == pytest.approx(5.0)

@@ -8,7 +8,13 @@ import pytest
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.launches import summarise
-from scalescope.analysis.telemetry import TelemetrySummary, over_launches, telemetry_summary
+from scalescope.analysis.telemetry import (
+    SlowedGpu,
+    TelemetrySummary,
+    network_errors,
+    over_launches,
+    telemetry_summary,
+)
 
 from .made_results import make_result, make_trial
 
@@ -54,6 +60,9 @@ def test_figures_are_means_over_samples_but_memory_and_temperature_are_the_large
         host_utilization=0.4,
         rank_busy_cores=1.75,
         slowdowns=("power cap",),
+        slowed_gpus=(
+            SlowedGpu(host=None, uuid="a", reasons={"power cap": 1.0}, clock_share=pytest.approx(0.6)),
+        ),
         problem=None,
     )
     assert summary.knows_gpu
@@ -70,7 +79,7 @@ def test_figures_are_means_over_samples_but_memory_and_temperature_are_the_large
 def test_what_was_not_sampled_is_unknown(telemetry: dict[str, Any]) -> None:
     summary = telemetry_summary(telemetry)
     assert summary == TelemetrySummary()
-    assert all(value is None for name, value in dataclasses.asdict(summary).items() if name != "slowdowns")
+    assert all(value is None for name, value in dataclasses.asdict(summary).items() if "slow" not in name)
     assert not summary.knows_gpu
     assert not summary.throttled
 
@@ -221,3 +230,59 @@ def test_without_a_measured_matrix_product_there_is_no_mfu() -> None:
     (configuration,) = configurations([make_result(make_trial(), [[0.1] * 10])])
     assert configuration.model_flops_per_s is not None
     assert configuration.mfu is None
+
+
+def _gpu(**slowdowns: float) -> dict[str, Any]:
+    names = {"heat": "thermal (hardware)", "cap": "power cap"}
+    return {
+        "utilization": [0.5],
+        "sm_clock_hz": [1.2e9],
+        "sm_clock_limit_hz": 2e9,
+        "slowdowns": {names[name]: share for name, share in slowdowns.items()},
+    }
+
+
+TWO_HOSTS = {
+    "gpus": {"a": _gpu(cap=1.0)},
+    "cpu": {"host_utilization": 0.2, "rank_busy_cores": [1.0]},
+    "hosts": {
+        "n1": {"gpus": {"a": _gpu(cap=1.0)}, "cpu": {"host_utilization": 0.2, "rank_busy_cores": [1.0]}},
+        "n2": {
+            "gpus": {"b": {**_gpu(heat=0.8), "utilization": [0.9]}},
+            "cpu": {"host_utilization": 0.6, "rank_busy_cores": [3.0]},
+            "infiniband": {"mlx5_0/1": {"symbol_error": 12}, "mlx5_1/1": {}},
+        },
+    },
+}
+
+
+def test_every_host_counts_and_a_slowed_gpu_is_named_with_its_host() -> None:
+    summary = telemetry_summary(TWO_HOSTS)
+    assert summary.gpu_utilization == pytest.approx(0.7)
+    assert summary.host_utilization == pytest.approx(0.4)
+    assert summary.rank_busy_cores == pytest.approx(2.0)
+    assert [(slow.host, slow.uuid, dict(slow.reasons), slow.is_hot) for slow in summary.slowed_gpus] == [
+        ("n1", "a", {"power cap": 1.0}, False),
+        ("n2", "b", {"thermal (hardware)": 0.8}, True),
+    ]
+    assert summary.slowdowns == ("power cap", "thermal (hardware)")
+
+
+def test_network_errors_are_those_of_each_port_and_host() -> None:
+    assert network_errors(TWO_HOSTS) == {
+        ("n2", "mlx5_0/1"): {"symbol_error": 12},
+        ("n2", "mlx5_1/1"): {},
+    }
+    assert network_errors({"infiniband": {"mlx5_0/1": {"link_downed": 1}}}) == {
+        (None, "mlx5_0/1"): {"link_downed": 1}
+    }
+    assert network_errors({"cpu": {}}) == {}
+
+
+def test_over_launches_the_share_of_a_gpu_s_slowdown_is_the_mean() -> None:
+    hot, cool = telemetry_summary(TWO_HOSTS), telemetry_summary({"hosts": {"n1": {}, "n2": {}}})
+    mean = over_launches([hot, cool])
+    assert [(slow.uuid, dict(slow.reasons)) for slow in mean.slowed_gpus] == [
+        ("a", {"power cap": 0.5}),
+        ("b", {"thermal (hardware)": 0.4}),
+    ]

@@ -7,8 +7,9 @@ import statistics
 import pytest
 from scipy import stats
 
+from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import t_quantile
-from scalescope.analysis.verdicts import holm, p_value, smallest_effect
+from scalescope.analysis.verdicts import Judgement, holm, judge_all, p_value, smallest_effect
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -60,3 +61,83 @@ def test_the_smallest_effect_of_unequal_numbers_lies_between_those_of_equal_ones
     least, most = smallest_effect(many, many), smallest_effect(few, few)
     assert least is not None and both is not None and most is not None
     assert least < both < most
+
+
+def launches(seed: int, count: int, deviation: float, shift: float = 0.0) -> list[float]:
+    draw = random.Random(seed)
+    return [shift + draw.gauss(0.0, deviation) for _ in range(count)]
+
+
+def spread_by(distance: float, mean: float = 0.0) -> list[float]:
+    """Six launches at a distance from their mean."""
+    return [mean + distance, mean - distance] * 3
+
+
+def judged(left: list[float], right: list[float], threshold: float = 0.03) -> Judgement:
+    (judgement,) = judge_all([(left, right)], threshold)
+    return judgement
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_difference_is_two_one_sided_tests(seed: int) -> None:
+    left, right = launches(seed, 6, 0.012, 0.01), launches(seed + 100, 6, 0.012)
+    if (p_value(left, right) or 0.0) <= 0.05:
+        return
+    bounds = math.log(1.03), math.log(0.97)
+    larger = stats.ttest_ind(left, [y + bounds[1] for y in right], equal_var=False, alternative="greater")
+    smaller = stats.ttest_ind(left, [y + bounds[0] for y in right], equal_var=False, alternative="less")
+    equivalent = bool(max(larger.pvalue, smaller.pvalue) < 0.05)
+    assert (judged(left, right).verdict == "no difference") is equivalent
+
+
+def test_a_difference_near_the_threshold_is_not_called_none() -> None:
+    """It could be detected and was not significant, which is not the same as its absence."""
+    judgement = judged(spread_by(0.0147, 0.019), spread_by(0.0147))
+    assert judgement.p_value is not None and judgement.p_value > 0.05
+    assert judgement.smallest_detectable is not None and judgement.smallest_detectable <= 0.03
+    assert judgement.verdict == "inconclusive"
+
+
+def test_equal_configurations_with_a_difference_of_the_threshold_are_called_equal_in_five_percent() -> None:
+    wrong = sum(
+        judged(launches(seed, 8, 0.008, math.log(1.03)), launches(10_000 + seed, 8, 0.008)).verdict
+        == "no difference"
+        for seed in range(200)
+    )
+    assert wrong <= 0.05 * 200 + 3 * math.sqrt(200 * 0.05 * 0.95)
+
+
+def test_many_comparisons_need_more_for_no_difference() -> None:
+    pair = launches(1, 6, 0.012), launches(2, 6, 0.012)
+    assert judged(*pair).verdict == "no difference"
+    assert {judgement.verdict for judgement in judge_all([pair] * 50, 0.03)} == {"inconclusive"}
+    single = ([0.0], [0.0])  # not tested, and costs the others nothing
+    assert judge_all([pair, *[single] * 49], 0.03)[0].verdict == "no difference"
+
+
+def test_what_is_inconclusive_says_how_many_launches_would_decide() -> None:
+    left, right = spread_by(0.02, 0.01), spread_by(0.02)
+    judgement = judged(left, right)
+    assert judgement.verdict == "inconclusive"
+    remedy = judgement.remedy
+    assert remedy is not None and remedy.launches is not None and remedy.launches > 6
+    assert remedy.interleaved is None
+    assert remedy.threshold is not None and judged(left, right, remedy.threshold).verdict == "no difference"
+    assert judged(left, right, remedy.threshold - 0.006).verdict == "inconclusive"
+    assert judged(spread_by(0.5), spread_by(0.5)).remedy.launches is None  # type: ignore[union-attr]
+    assert judged([0.0], [0.0, 0.0]).remedy is not None
+    assert judged([0.0] * 3, [0.0] * 3).remedy is None
+
+
+def test_the_spread_between_runs_widens_every_interval_and_only_turns_decide() -> None:
+    pair = launches(7, 6, 0.004), launches(8, 6, 0.004)
+    spread = RunSpread(deviation=0.03, freedom=20.0, runs=21)
+    within, between = judged(*pair), judge_all([pair], 0.03, spread)[0]
+    assert (within.verdict, between.verdict) == ("no difference", "inconclusive")
+    assert between.speedup.value == within.speedup.value
+    assert between.speedup.high is not None and within.speedup.high is not None
+    # √(2 · 0.03²) · t.975(about 20), plus what the launches add
+    assert between.speedup.high - 1.0 == pytest.approx(0.03 * math.sqrt(2.0) * 2.086, rel=0.1)
+    assert between.speedup.high > within.speedup.high
+    remedy = between.remedy
+    assert remedy is not None and remedy.launches is None and remedy.interleaved == 2

@@ -47,6 +47,15 @@ def test_what_is_not_slower_ends_well(run: Run) -> None:
     assert run("fast", "slow", "--threshold", "40%").code == 0
 
 
+def test_what_is_inconclusive_ends_well_unless_it_must_not(run: Run) -> None:
+    hidden = ("fast", "slow", "--threshold", "22%")  # slower by 20 %, with what runs differ by themselves
+    ended = run("fast", "slow", "--threshold", "0.1%")
+    assert ended.code == 8
+    noisy = run(*hidden)
+    assert noisy.code == 0
+    assert run("slow", "slow", "--fail-inconclusive", "--threshold", "0.01%").code == 6
+
+
 def test_a_link_to_a_run_is_a_run(run: Run, tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("slow")
     ended = run("fast", "latest", "--json", "c.json")
@@ -73,7 +82,12 @@ def test_side_by_side_gates_nothing(run: Run, tmp_path: Path, arguments: tuple[s
         (("fast", "runs/latest"), "compare: runs/latest: there is no run yet; name a run folder"),
         (("fast", "slow", "--threshold", "x"), "--threshold: expected a share such as 3%, got 'x'"),
         (("fast", "slow", "--threshold", "0%"), "--threshold: expected a share such as 3%, got '0%'"),
-        (("fast", "slow", "--budget", "3m"), "--budget is for --until-conclusive"),
+        (("fast", "slow", "--budget", "3m"), "--budget is for --until-conclusive and --interleave"),
+        (("fast", "--interleave"), "compare needs two runs: BASE and NEW; give NEW, or what to change with"),
+        (("fast", "slow", "--interleave", "--until-conclusive"), "--interleave cannot be used with --until"),
+        (("fast", "slow", "--interleave", "--any-hardware"), "--interleave needs the machine"),
+        (("fast", "slow", "--set", "lr=0.5"), "--set is for --interleave with a single run"),
+        (("fast", "--interleave", "--set", "lr"), "--set: expected NAME=VALUE, got 'lr'"),
         (("fast", "slow", "--until-conclusive", "--budget", "x"), "--budget: "),
         (("fast", "slow", "--until-conclusive", "--budget", "none"), "--budget: expected a time such as"),
         (("fast", "slow", "--window", "3s"), "--window is for --until-conclusive"),

@@ -1,13 +1,17 @@
 """Facts: which losses count, how sure they are, and how far a measured curve is believed."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
 from scalescope.analysis.comm.pairs import PairRow
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, INPUT
 from scalescope.analysis.statistics import Estimate
-from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.experiment.ablations import single_rank_baseline, with_preloaded_input
 from scalescope.results.result import RankRecord
+from scalescope.results.run import Run
 from tests.unit.analysis.made_results import make_configuration, make_result, make_trial
 
 from .made_facts import facts_from, make_curve, make_facts, measured
@@ -232,3 +236,35 @@ def test_varied_settings_are_those_of_trials_on_as_many_ranks() -> None:
 def test_ranks_without_one_to_hold_them_against_have_facts() -> None:
     both = [make_trial(strategy="ddp", world_size=ranks) for ranks in (2, 4)]
     assert [facts.ranks for facts in facts_from(*(measured(trial, 0.1) for trial in both))] == [4]
+
+
+_SOCKETS = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
+
+
+@pytest.mark.parametrize(("log", "uses_sockets"), [(_SOCKETS, True), ("", None), (None, None)])
+def test_the_log_that_attached_ranks_left_of_any_launch_is_read(
+    tmp_path: Path, log: str | None, uses_sockets: bool | None
+) -> None:
+    trial = make_trial(strategy="ddp", world_size=2).replace(device="cuda", backend="nccl")
+    (result,) = measured(trial, 0.1)
+    (alone,) = measured(single_rank_baseline(trial), 0.09)
+    (tmp_path / "logs").mkdir()
+    if log is not None:
+        (tmp_path / "logs" / f"{result.trial_id}-0-1.log").write_text(log)
+    (facts,) = facts_of(Run(path=tmp_path, environment={}, results=(alone, result), warnings=()))
+    assert (None if facts.nccl is None else facts.nccl.uses_sockets) == uses_sockets
+
+
+def test_the_gpu_of_a_rank_is_what_it_recorded_or_its_number_on_its_host() -> None:
+    trial = make_trial(strategy="ddp", world_size=3)
+    (result,) = measured(trial, 0.1)
+    (alone,) = measured(single_rank_baseline(trial), 0.09)
+    hosts, devices = ("n1", "n2", "n2"), ("cuda:0", "cuda:1", "cuda:7")
+    ranks = [
+        dataclasses.replace(record, host=host, device=device)
+        for record, host, device in zip(result.ranks, hosts, devices, strict=True)
+    ]
+    ranks[0].counters["gpu_uuid"] = "recorded"
+    nodes = {"n2": {"gpus": [{"index": 0, "uuid": "x"}, {"index": 1, "uuid": "y"}]}}
+    (facts,) = facts_from([alone, dataclasses.replace(result, ranks=ranks)], environment={"nodes": nodes})
+    assert facts.gpu_uuids == ("recorded", "y", None)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from scalescope.errors import BadInput
+from scalescope.experiment.ablations import NO_COMM, has_ablation, without_communication
 from scalescope.experiment.expand import expand
+from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
 
@@ -201,3 +203,31 @@ def test_a_number_of_steps_replaces_the_window(
 ) -> None:
     trial = _trial(workload=custom_workload, **asked)
     assert _of(trial, ("steps_per_epoch", "window")) == {"steps_per_epoch": steps, "window": None}
+
+
+def test_fsdp_leaves_it_to_pytorch_what_the_root_frees() -> None:
+    usual = _trial(strategy="fsdp", world_size="2")
+    freeing = _trial(strategy="fsdp", world_size="2", reshard_after_forward="true")
+    assert usual.settings["reshard_after_forward"] is None
+    assert _trial(strategy="fsdp", world_size="2", reshard_after_forward="auto").trial_id == usual.trial_id
+    assert usual.trial_id != freeing.trial_id  # of runs that stored the former default, which stays theirs
+    assert "reshard_after_forward" not in identity(usual.settings)
+    assert identity(freeing.settings)["reshard_after_forward"] is True
+
+
+@pytest.mark.parametrize("counted", [{"steps_per_epoch": "50"}, {"epochs": "2"}])
+def test_soaking_needs_a_window(counted: dict[str, str]) -> None:
+    assert _trial(soak="60s").soak_s == 60.0
+    with pytest.raises(BadInput, match="soak cannot be used with a number of steps"):
+        _trial(soak="60s", **counted)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "scratch_ddp", "fsdp", "zero1"])
+def test_these_strategies_can_do_without_communication(strategy: str) -> None:
+    silent = without_communication(_trial(strategy=strategy, world_size="2"))
+    assert silent is not None and has_ablation(silent, NO_COMM)
+
+
+def test_ddp_that_looks_for_unused_parameters_cannot() -> None:
+    looking = _trial(world_size="2", find_unused_parameters="true", static_graph="false")
+    assert without_communication(looking) is None

@@ -1,12 +1,14 @@
 """Checks of one host: what could spoil a run, each ok, warn or fail, with what to do about it."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scalescope.analysis.checks.topology import topology_lines
 from scalescope.experiment.emulation import precisions_text
 from scalescope.experiment.machine import Machine
+from scalescope.link_matrix import affinities_of, links_of
+from scalescope.results.topology import Topology
 
 Level = Literal["ok", "warn", "fail"]
 _LEAST_SHARED_MEMORY = 1 << 30
@@ -155,7 +157,7 @@ def _hexadecimal(text: str | None) -> int | None:
 
 
 def _topology(system: Mapping[str, Any]) -> Iterator[Check]:
-    text = system.get("topology") or ""
+    text = system.get("link_matrix") or ""
     links = links_of(text)
     if links:
         kinds = sorted(set(links.values()))
@@ -164,47 +166,9 @@ def _topology(system: Mapping[str, Any]) -> Iterator[Check]:
         )
     for gpu, (cpus, node) in affinities_of(text).items():
         yield Check(level="ok", subject=f"GPU {gpu}", text=f"near CPUs {cpus}, NUMA node {node}")
-
-
-def links_of(text: str) -> dict[tuple[int, int], str]:
-    """(GPU, GPU) → NV18, PIX, PXB, PHB, NODE or SYS, from `nvidia-smi topo -m`."""
-    links = {}
-    columns: list[str] = []
-    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
-        cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
-        if not columns and "GPU0" in cells:  # the heading; NICs and affinities stand to the right of the GPUs
-            columns = [cell for cell in cells if cell]
-            continue
-        row = re.fullmatch(r"GPU(\d+)", cells[0]) if cells else None
-        for name, cell in zip(columns, cells[1:], strict=False):
-            other = re.fullmatch(r"GPU(\d+)", name)
-            if row and other and re.fullmatch(r"NV\d+|PIX|PXB|PHB|NODE|SYS", cell):
-                links[int(row[1]), int(other[1])] = cell
-    return links
-
-
-def matrix_of(text: str) -> list[str]:
-    """The link matrix as nvidia-smi draws it, without its legend; empty for a single GPU."""
-    if not links_of(text):
-        return []
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    return [line.rstrip().expandtabs(8) for line in plain.splitlines() if re.match(r"\s*(GPU|NIC)\d", line)]
-
-
-def affinities_of(text: str) -> dict[int, tuple[str, str]]:
-    """GPU → (CPUs, NUMA node) from the last columns of `nvidia-smi topo -m`."""
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
-    header = next((line.split("\t") for line in lines if "CPU Affinity" in line), None)
-    if header is None:
-        return {}
-    places = [n for n, cell in enumerate(header) if cell.strip() in ("CPU Affinity", "NUMA Affinity")]
-    affinities = {}
-    for line in lines:
-        cells = [cell.strip() for cell in line.split("\t")]
-        match = re.fullmatch(r"GPU(\d+)", cells[0])
-        if match and len(places) == 2 and len(cells) > places[1]:
-            affinities[int(match[1])] = (cells[places[0]] or "unknown", cells[places[1]] or "unknown")
-    return affinities
+    topology = Topology.from_json(system.get("topology"))
+    for subject, line in () if topology is None else topology_lines(topology):
+        yield Check(level="ok", subject=subject, text=line)
 
 
 def _level_of(kinds: list[str]) -> Level:

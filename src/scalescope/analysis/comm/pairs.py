@@ -59,13 +59,15 @@ def pair_rows(results: Iterable[Result], environment: Mapping[str, Any] | None =
         here = _hosts(result)
         if any(hosts.setdefault(rank, host) != host for rank, host in here.items()):
             continue
-        for key in {key for record in result.ranks for key in record.samples if key.startswith("pair/")}:
-            ends = [record.samples[key] for record in result.ranks if record.samples.get(key)]
-            if ends:
-                _, pair, size = key.split("/")
-                low, high = map(int, pair.split("-"))
-                slower = max(statistics.median(times) for times in ends)
-                times_by_pair.setdefault((low, high, int(size)), []).append(slower)
+        slower_end: dict[str, float] = {}
+        for record in result.ranks:
+            for key, times in record.samples.items():
+                if key.startswith("pair/") and times:
+                    slower_end[key] = max(slower_end.get(key, 0.0), statistics.median(times))
+        for key, slower in slower_end.items():
+            _, pair, size = key.split("/")
+            low, high = map(int, pair.split("-"))
+            times_by_pair.setdefault((low, high, int(size)), []).append(slower)
     largest = max((size for _, _, size in times_by_pair), default=0)
     paths = _paths(measured[-1], environment) if measured and environment else {}
     return tuple(

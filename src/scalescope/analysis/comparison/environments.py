@@ -45,6 +45,11 @@ def other_hardware(differences: tuple[Difference, ...]) -> tuple[Difference, ...
     )
 
 
+def hardware_facts(environment: Mapping[str, Any]) -> dict[str, str]:
+    """What makes a machine another one: processor, cores and GPUs, by name."""
+    return {name: value for (kind, name), value in _facts(environment).items() if kind == "hardware"}
+
+
 Facts = dict[tuple[Kind, str], str]
 
 

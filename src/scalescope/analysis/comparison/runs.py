@@ -1,18 +1,29 @@
 """Two runs of the same configurations: what became slower, and what is inconclusive.
 
 Configurations are matched by the identity of their trial. The unit is the launch, as everywhere; a claim
-survives Holm's correction over all configurations that were matched.
+survives Holm's correction over all configurations that were matched. Runs differ more than the launches
+inside them: that spread widens every interval.
 """
 
-import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.verdicts import SLOWER, Verdict, holm, p_value, smallest_effect, verdict_of
+from scalescope.analysis.run_spread import RunSpread
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.verdicts import (
+    INCONCLUSIVE,
+    NO_SPREAD,
+    SLOWER,
+    Comparing,
+    Judgement,
+    Remedy,
+    Verdict,
+    comparisons_of,
+    half_width_at_most,
+    judge_all,
+)
 from scalescope.experiment.identity import identity
 from scalescope.experiment.same_job import LENGTH, job_key
 from scalescope.experiment.trial import Trial
@@ -20,7 +31,8 @@ from scalescope.results.result import Result
 
 # What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
 _OF_THE_MACHINE = frozenset(("device", "backend", "threads_per_rank"))
-_MANY_LAUNCHES_FACTOR = 2.80  # z.975 + z.8: what the quantiles of t come to with very many launches
+# A half width this near to what very many launches would leave: further ones hardly narrow it.
+_NEARLY = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +45,14 @@ class ComparedConfig:
     p_value: float | None
     smallest_detectable: float | None  # see `smallest_effect`
     verdict: Verdict
-    threshold: float
+    half_width: float | None  # of ln(speedup), at the level where a difference is claimed
+    remedy: Remedy | None  # of what is inconclusive
+    comparing: Comparing
+    spread: RunSpread = NO_SPREAD
+
+    @property
+    def threshold(self) -> float:
+        return self.comparing.threshold
 
     @property
     def trial(self) -> Trial:
@@ -108,6 +127,7 @@ class RunComparison:
     only_before: tuple[Unmatched, ...]
     only_after: tuple[Unmatched, ...]
     collectives: tuple[CollectivePair, ...]
+    spread: RunSpread = NO_SPREAD  # what runs differ by themselves; none inside one run
 
     @property
     def regressions(self) -> tuple[ComparedConfig, ...]:
@@ -129,15 +149,21 @@ class RunComparison:
 
 
 def compare_runs(
-    before: Iterable[Result], after: Iterable[Result], threshold: float, *, any_hardware: bool = False
+    before: Iterable[Result],
+    after: Iterable[Result],
+    threshold: float,
+    *,
+    any_hardware: bool = False,
+    spread: RunSpread = NO_SPREAD,
 ) -> RunComparison:
     """Match the configurations of two runs and judge every pair.
 
-    With `any_hardware`, settings that follow from the machine may differ.
+    With `any_hardware`, settings that follow from the machine may differ. `spread` is by how much runs differ
+    of themselves.
     """
     old, new = tuple(before), tuple(after)
-    left, right = _full(old), _full(new)
-    pairs = sorted(_pairs(left, right, any_hardware=any_hardware), key=_place)
+    left, right = full_configurations(old), full_configurations(new)
+    pairs = sorted(matched_pairs(left, right, any_hardware=any_hardware), key=_place)
     failed = _failed(left, right, new)
     gone = {config.trial.trial_id for config in failed}
     matched = {config.trial.trial_id for pair in pairs for config in pair}
@@ -145,15 +171,16 @@ def compare_runs(
     fresh = [config for config in right if config.trial.trial_id not in matched]
     return RunComparison(
         threshold=threshold,
-        judged=_judge(pairs, threshold),
+        judged=judged_pairs(pairs, threshold, spread),
         failed=failed,
         only_before=tuple(_alone(config, fresh or right) for config in alone),
         only_after=tuple(_alone(config, alone or left) for config in fresh),
         collectives=_collectives(old, new),
+        spread=spread,
     )
 
 
-def _full(results: Iterable[Result]) -> list[Configuration]:
+def full_configurations(results: Iterable[Result]) -> list[Configuration]:
     """Training as it was asked for; what only explains it is not compared."""
     return [configuration for configuration in configurations(results) if not configuration.trial.is_ablation]
 
@@ -161,7 +188,9 @@ def _full(results: Iterable[Result]) -> list[Configuration]:
 Pair = tuple[Configuration, Configuration]
 
 
-def _pairs(left: list[Configuration], right: list[Configuration], *, any_hardware: bool) -> list[Pair]:
+def matched_pairs(
+    left: list[Configuration], right: list[Configuration], *, any_hardware: bool = False
+) -> list[Pair]:
     """By identity; then without how long they measured; then, where machines may differ, without what
     follows from the machine: each only where the match is unmistakable."""
     by_id = {config.trial.trial_id: config for config in left}
@@ -192,27 +221,31 @@ def _place(pair: Pair) -> tuple[int, int, str]:
     return trial.world_size, trial.samples_per_step, trial.label
 
 
-def _judge(pairs: Sequence[Pair], threshold: float) -> tuple[ComparedConfig, ...]:
+def judged_pairs(
+    pairs: Sequence[Pair], threshold: float, spread: RunSpread = NO_SPREAD
+) -> tuple[ComparedConfig, ...]:
     """All verdicts; the more configurations, the more sure each claim must be."""
-    tests = [p_value(after.log_rates, before.log_rates) for before, after in pairs]
+    rates = [(after.log_rates, before.log_rates) for before, after in pairs]
+    comparing = Comparing(threshold, comparisons_of(rates))
     return tuple(
-        _judged(pair, p, claimed, threshold)
-        for pair, p, claimed in zip(pairs, tests, holm(tests), strict=True)
+        _judged(pair, judgement, comparing, spread)
+        for pair, judgement in zip(pairs, judge_all(rates, threshold, spread), strict=True)
     )
 
 
-def _judged(pair: Pair, p: float | None, claimed: bool, threshold: float) -> ComparedConfig:
+def _judged(pair: Pair, judgement: Judgement, comparing: Comparing, spread: RunSpread) -> ComparedConfig:
     before, after = pair
-    speedup = ratio_of_logs(after.log_rates, before.log_rates)
-    detectable = smallest_effect(after.log_rates, before.log_rates)
     return ComparedConfig(
         before=before,
         after=after,
-        speedup=speedup,
-        p_value=p,
-        smallest_detectable=detectable,
-        verdict=verdict_of(speedup.value, claimed, detectable, threshold),
-        threshold=threshold,
+        speedup=judgement.speedup,
+        p_value=judgement.p_value,
+        smallest_detectable=judgement.smallest_detectable,
+        verdict=judgement.verdict,
+        half_width=judgement.half_width,
+        remedy=judgement.remedy,
+        comparing=comparing,
+        spread=spread,
     )
 
 
@@ -258,15 +291,25 @@ def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[Collecti
 
 
 def more_launches_would_decide(judged: ComparedConfig) -> bool:
-    """Whether further launches of the new run alone could bring the threshold into sight.
+    """Whether further launches of the new run alone could decide what is inconclusive.
 
-    The old run's launches stay as few as they are: with very many new ones, its share of the noise is left.
+    The old run's launches stay as few as they are: with very many new ones, its share of the noise is left,
+    and the spread between runs.
     """
-    if judged.launches[0] < 2:
+    if judged.launches[0] < 2 or judged.verdict != INCONCLUSIVE:
         return False
-    if judged.smallest_detectable is None:
+    return half_width_left(judged) < 2.0 * judged.comparing.decisive_half_width
+
+
+def half_width_left(judged: ComparedConfig) -> float:
+    """The half width that very many launches of the new run would leave."""
+    rates = judged.after.log_rates, judged.before.log_rates
+    return half_width_at_most(rates, judged.comparing, judged.spread)
+
+
+def is_too_noisy(judged: ComparedConfig) -> bool:
+    """Whether a further launch of the new run still helps; by the noise alone, not by the difference."""
+    if judged.half_width is None:
         return True
-    least = _MANY_LAUNCHES_FACTOR * math.sqrt(
-        statistics.variance(judged.before.log_rates) / judged.launches[0]
-    )
-    return judged.smallest_detectable > judged.threshold >= math.expm1(least)
+    enough = max(judged.comparing.decisive_half_width, _NEARLY * half_width_left(judged))
+    return judged.half_width > enough

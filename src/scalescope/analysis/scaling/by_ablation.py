@@ -53,7 +53,8 @@ def waterfall_by_ablation(
     )
     if chain.cost is None:
         return waterfall
-    return dataclasses.replace(waterfall, straggler=chain.cost.straggler, split=chain.cost.split)
+    cost = chain.cost
+    return dataclasses.replace(waterfall, straggler=cost.straggler, split=cost.split, hook_s=cost.hook_s)
 
 
 class _Chain:

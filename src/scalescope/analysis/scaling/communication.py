@@ -10,6 +10,7 @@ steps: the mean over ranks of a step is compute + waiting + communication, so
     communication                        = step − mean rank without communication − waiting
     random skew + delay of the slow rank = waiting + mean rank − typical rank
 
+A delay that queued transfers hide costs nothing: where it is more than all of that, that is what counts.
 Without a record, random skew cannot be separated from communication, which then includes it.
 """
 
@@ -32,6 +33,7 @@ class CommunicationCost:
     random_skew_s: Estimate | None
     communication_s: Estimate
     split: CommunicationSplit | None
+    hook_s: float | None  # of the hook that replaces communication: normal ranks do not have it
 
     @property
     def includes_skew(self) -> bool:
@@ -54,13 +56,17 @@ def communication_cost(full: Configuration, without_comm: Configuration) -> Comm
         skew, communication = None, moved(rest, lost_s - delay_s)
     else:
         means = [statistics.fmean(of_ranks) for of_ranks in rank_means]
-        unequal = [
-            mean - usual - late
-            for mean, usual, late in zip(means, typical, delays or [0.0] * len(typical), strict=True)
-        ]
-        skew = sum_of_means(waits, unequal)
+        unequal = [mean - usual for mean, usual in zip(means, typical, strict=True)]
+        to_peers = sum_of_means(waits, unequal)
+        skew = to_peers
+        if delays is not None:
+            beyond = [spread - late for spread, late in zip(unequal, delays, strict=True)]
+            skew = sum_of_means(waits, beyond)
+        if skew.high is not None and skew.high < 0.0:
+            delay, skew = to_peers, Estimate(0.0, 0.0, 0.0)
         rest = sum_of_means(full.mean_steps_s, negative(means), negative(waits))
-        communication = moved(rest, lost_s - delay_s - skew.value)
+        communication = moved(rest, lost_s - to_peers.value)
+    hooks = [launch.hook_s for launch in without_comm.launches if launch.hook_s is not None]
     return CommunicationCost(
         typical_s=tuple(typical),
         straggler=find_culprit(rank_means),
@@ -68,6 +74,7 @@ def communication_cost(full: Configuration, without_comm: Configuration) -> Comm
         random_skew_s=skew,
         communication_s=communication,
         split=_split(full, communication),
+        hook_s=statistics.fmean(hooks) if hooks else None,
     )
 
 

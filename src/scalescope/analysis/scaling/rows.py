@@ -1,7 +1,6 @@
 """Scaling: speedup, efficiency, communication and what Amdahl's law makes of them."""
 
 import functools
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -276,8 +275,30 @@ def smallest_batch_reaching(rows: Iterable[ScalingRow], share: float) -> Reach:
     return Reach(share=share, batch=None, certain=False)
 
 
-def next_world_sizes(rows: Iterable[ScalingRow]) -> tuple[int, ...]:
-    """The next two doublings beyond what was measured."""
-    most = max((row.ranks for row in rows), default=1)
-    above = 2 ** (math.floor(math.log2(most)) + 1)
-    return (above, above * 2)
+def next_world_sizes(rows: Iterable[ScalingRow], node_ranks: int | None = None) -> tuple[int, ...]:
+    """The next two doublings beyond what was measured that stay on measured kinds of links.
+
+    Ranks of one node say nothing about the network between nodes: there it ends with the `node_ranks` that a
+    node has room for. Ranks of several nodes are extrapolated by whole nodes.
+    """
+    most = max(rows, key=lambda row: row.ranks, default=None)
+    if most is None:
+        return ()
+    nodes = _nodes_of(most)
+    if nodes == 1:
+        above = _next_power_of_two(most.ranks)
+        return tuple(size for size in (above, above * 2) if node_ranks is not None and size <= node_ranks)
+    above = _next_power_of_two(nodes)
+    per_node = most.ranks // nodes
+    return (above * per_node, above * 2 * per_node)
+
+
+def _nodes_of(row: ScalingRow) -> int:
+    """How many nodes the ranks ran on; a rank behind a link of its own stands for a node."""
+    if row.trial.link:
+        return row.ranks
+    return len(set(row.configuration.launches[0].hosts)) or 1
+
+
+def _next_power_of_two(count: int) -> int:
+    return 1 << count.bit_length()

@@ -105,6 +105,7 @@ class Waterfall:
     simple_comm_s: Estimate  # T_multi − T_single: what people often call communication
     source: Source = "ablation"
     split: CommunicationSplit | None = None  # of the term communication
+    hook_s: float | None = None  # per step, of the hook that replaces communication in the ablation
 
     @property
     def ranks(self) -> int:

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.verdicts import (
-    LEAST_EFFECT,
-    Verdict,
-    holm,
-    p_value,
-    smallest_effect,
-    verdict_of,
-)
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.verdicts import LEAST_EFFECT, Judgement, Remedy, Verdict, judge_all
 from scalescope.experiment.trial import Trial
 
 _LOSS_TOLERANCE = 0.02
@@ -32,31 +25,31 @@ class LeverComparison:
     verdict: Verdict
     loss_change: float | None
     loss_differs: bool = False
+    remedy: Remedy | None = None  # of what is inconclusive
 
 
 def compare_all(
     baseline: Configuration, candidates: Sequence[Configuration], threshold: float
 ) -> tuple[LeverComparison, ...]:
     """All verdicts of a run; the more comparisons, the more sure each claim must be."""
-    tests = [p_value(candidate.log_rates, baseline.log_rates) for candidate in candidates]
+    pairs = [(candidate.log_rates, baseline.log_rates) for candidate in candidates]
     return tuple(
-        _comparison(baseline, candidate, p, claimed, threshold)
-        for candidate, p, claimed in zip(candidates, tests, holm(tests), strict=True)
+        _comparison(baseline, candidate, judgement)
+        for candidate, judgement in zip(candidates, judge_all(pairs, threshold), strict=True)
     )
 
 
 def _comparison(
-    baseline: Configuration, configuration: Configuration, p: float | None, claimed: bool, threshold: float
+    baseline: Configuration, configuration: Configuration, judgement: Judgement
 ) -> LeverComparison:
-    speedup = ratio_of_logs(configuration.log_rates, baseline.log_rates)
-    detectable = smallest_effect(configuration.log_rates, baseline.log_rates)
     loss_change, loss_differs = loss_of(baseline, configuration)
     return LeverComparison(
         candidate=configuration,
-        speedup=speedup,
-        p_value=p,
-        smallest_detectable=detectable,
-        verdict=verdict_of(speedup.value, claimed, detectable, threshold),
+        speedup=judgement.speedup,
+        p_value=judgement.p_value,
+        smallest_detectable=judgement.smallest_detectable,
+        verdict=judgement.verdict,
+        remedy=judgement.remedy,
         loss_change=loss_change,
         loss_differs=loss_differs,
     )

@@ -41,6 +41,17 @@ class Train(Training):
         common="Run",
         brief="How long each launch measures.",
     )
+    soak: float | None = setting(
+        None,
+        "Before the window, train until the clock and the temperature of the GPU no longer change (without "
+        "its sensors, and on the CPU: the step times), but at most this long; for figures to publish.",
+        kind="duration",
+        low=1.0,
+        high=1e5,
+        neutral=None,
+        sweep=False,
+        identity=False,
+    )
     min_steps: int = setting(
         5,
         "Minimum number of steps that a timed launch measures, however long they take.",
@@ -53,7 +64,7 @@ class Train(Training):
     warmup_steps: int = setting(
         5,
         "Steps excluded from the measurement at the start; at least 3, because DDP's first iterations "
-        "use other buckets than later ones.",
+        "use other buckets than later ones. On a GPU at least 11 with DDP and ZeRO-1, and one second.",
         low=3,
         high=1_000_000,
     )
@@ -90,15 +101,15 @@ class Train(Training):
 
     @staticmethod
     def warmup_iterations(settings: Mapping[str, Any]) -> int | None:
-        """Steps before the measured ones."""
-        return settings.get("warmup_steps")
+        """Steps before the measured ones; on a GPU a timed launch may make more."""
+        return warmup_of(settings) if "warmup_steps" in settings else None
 
     @staticmethod
     def measured_iterations(settings: Mapping[str, Any]) -> int | None:
         """Steps that a launch measures; None where the data or the window decides."""
         if not isinstance(settings.get("steps_per_epoch"), int):
             return None
-        return int(settings["epochs"] * settings["steps_per_epoch"] - settings["warmup_steps"])
+        return int(settings["epochs"] * settings["steps_per_epoch"] - warmup_of(settings))
 
     @staticmethod
     def settle(values: dict[str, Any]) -> None:
@@ -128,6 +139,8 @@ class Train(Training):
             )
         if values["steps_per_epoch"] == AUTO and values["window"] is None:
             raise BadInput("window must be a time such as 3s; use --steps-per-epoch to count steps instead")
+        if values["steps_per_epoch"] != AUTO and values["soak"] is not None:
+            raise BadInput("soak cannot be used with a number of steps or epochs; use --window")
         if values["eval"] and not data.has_validation:
             raise BadInput(
                 f"--eval requires validation data, which {values['data']} lacks; use --data ag_news or imdb"
@@ -137,3 +150,19 @@ class Train(Training):
             raise BadInput(f"--eval cannot be used with strategy {values['strategy']}; use ddp")
         if values["stand_in"] and values["eval"]:
             raise BadInput("--stand-in cannot be used with --eval: ranks that sleep compute no accuracy")
+
+
+def warmup_of(settings: Mapping[str, Any]) -> int:
+    """The steps that ranks make before the measured ones: on a GPU at least as many as the strategy needs.
+
+    Where steps are counted, they are taken from those to measure if at least as many are left.
+    """
+    asked = int(settings["warmup_steps"])
+    if settings.get("device") != "cuda":
+        return asked
+    least: int = max(asked, cards.card("strategies", settings["strategy"]).least_gpu_warmup_steps)
+    per_epoch = settings.get("steps_per_epoch", AUTO)
+    if per_epoch == AUTO:
+        return least
+    leaves_enough = per_epoch is not None and settings["epochs"] * per_epoch >= 2 * least
+    return least if leaves_enough else asked

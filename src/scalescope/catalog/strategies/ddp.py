@@ -15,6 +15,8 @@ class Ddp(StrategyTraits):
     title: ClassVar[str | None] = "DDP"
     ablations: ClassVar[tuple[str, ...]] = ("without_communication",)
     all_reduces_gradients = True
+    # In its first ten iterations DDP takes times of its own, for which the host waits for the device.
+    least_gpu_warmup_steps = 11
 
     bucket_cap_mb: float | None = setting(
         50.0,

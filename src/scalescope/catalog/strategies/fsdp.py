@@ -15,15 +15,19 @@ class Fsdp(StrategyTraits):
 
     title = "FSDP"
     replicated = False
+    ablations = ("without_communication",)
     work_settings = ("fsdp_param_dtype",)
     saving_layout = MemoryLayout(
         sharded=("parameters", "gradients", "optimizer"), gathers="block", is_upper_bound=True
     )
 
-    reshard_after_forward: bool = setting(
-        True,
+    reshard_after_forward: bool | None = setting(
+        None,
         "Free gathered parameters after the forward pass and gather them again for the backward pass: "
-        "less memory, half as much traffic again.",
+        "less memory, half as much traffic again. auto is PyTorch's default: all blocks do, but not the "
+        "root, whose parameters backward needs at once.",
+        none_word="auto",
+        neutral=None,
     )
     fsdp_param_dtype: str = setting(
         "fp32",
@@ -45,7 +49,7 @@ class Fsdp(StrategyTraits):
         """At most: every state is cut; blocks are whole while they compute, or from then on."""
         return MemoryLayout(
             sharded=("parameters", "gradients", "optimizer"),
-            gathers="block" if settings.get("reshard_after_forward", True) else "model",
+            gathers="model" if settings.get("reshard_after_forward") is False else "block",
             gathers_16_bit=settings.get("fsdp_param_dtype") == "bf16",
             is_upper_bound=True,
         )

@@ -15,8 +15,6 @@ class Zero1(Ddp):
     """DDP with the optimizer's state cut over the ranks: each updates its part and sends it to the others."""
 
     title = "ZeRO-1"
-    # Without the exchange of gradients the ranks would still send each other parameters.
-    ablations = ()
     saving_layout = MemoryLayout(sharded=("optimizer",), keeps_gradients=True)
 
     @staticmethod

@@ -46,6 +46,12 @@ def file_of(reference: str) -> Path | None:
     return Path(source) if source.endswith(".py") else None
 
 
+def in_file(reference: str, file: Path) -> str:
+    """The function of the same name in another file."""
+    _, _, function = reference.rpartition(":")
+    return f"{file}:{function}"
+
+
 def check_reference(reference: str) -> None:
     """Whether the file is there, can be parsed and seems to have the function."""
     source, _, function = reference.rpartition(":")

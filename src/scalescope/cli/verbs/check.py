@@ -35,7 +35,7 @@ def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
 
     context = rank_context(os.environ)
     if context is not None and context.rank != 0:
-        from scalescope.launch.attached.launcher import follow
+        from scalescope.launch.attached.follower import follow
 
         sys.exit(follow(context))
     report, facts = _of_all_hosts(context, world_size) if context else _of_this_host(world_size)

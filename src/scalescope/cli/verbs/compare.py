@@ -2,7 +2,6 @@
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,11 @@ from scalescope.cli.interruption import interruptible
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
+    from scalescope.cli.progress import TerminalWatcher
+    from scalescope.experiment.given import Entries
+    from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.studies.comparison.compare import ComparisonReport
+    from scalescope.studies.comparison.interleave import Limits
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _BUDGET = "10m"
@@ -27,13 +30,30 @@ _WINDOW = "3s"
     metavar="PERCENT",
     help="Slower by more than this, and surely so, ends with exit code 8. [default: 3%]",
 )
+@click.option("--fail-inconclusive", is_flag=True, help="End with exit code 6 if anything is inconclusive.")
 @click.option("--any-hardware", is_flag=True, help="Compare runs of different machines all the same.")
 @click.option(
     "--until-conclusive",
     is_flag=True,
     help="Measure NEW further where it is too noisy to judge; BASE is not measured again.",
 )
-@click.option("--budget", metavar="TIME", help=f"Time that --until-conclusive may take. [default: {_BUDGET}]")
+@click.option(
+    "--interleave",
+    is_flag=True,
+    help="Measure both again, in turns, and compare that: runs differ more than launches made in turns.",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="With --interleave and BASE alone: NEW is BASE with this setting. May be repeated.",
+)
+@click.option(
+    "--budget",
+    metavar="TIME",
+    help=f"Time that --until-conclusive or --interleave may take. [default: {_BUDGET}]",
+)
 @click.option(
     "--window", metavar="TIME", help=f"How long each of these launches measures. [default: {_WINDOW}]"
 )
@@ -47,19 +67,12 @@ def command(**arguments: Any) -> None:
     """Compare two stored runs: what is slower in NEW than in BASE, and by how much.
 
     Exit code 8 says that a configuration is slower beyond the threshold. Three or more runs are laid side
-    by side instead. Nothing is measured, but with --until-conclusive. Example:
+    by side instead. Nothing is measured, but with --until-conclusive or --interleave. Example:
 
       scalescope compare runs/main runs/latest --threshold 3% --markdown comment.md
     """
-    threshold = _threshold(arguments["threshold"])
-    limits = Limits(
-        budget_s=_duration("budget", arguments["budget"], _BUDGET),
-        window_s=_duration("window", arguments["window"], _WINDOW),
-    )
-    for name in ("budget", "window"):
-        if arguments[name] is not None and not arguments["until_conclusive"]:
-            raise BadInput(f"--{name} is for --until-conclusive; without it nothing is measured")
-    report = _report(arguments, threshold, limits)
+    _check(arguments)
+    report = _report(arguments)
     from scalescope.report.render.markdown import markdown
     from scalescope.report.render.terminal import console, show
     from scalescope.results.files import to_text, write_atomically
@@ -72,51 +85,115 @@ def command(**arguments: Any) -> None:
     sys.exit(report.exit_code)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How long further launches may take: all together, and the window of each."""
+def _check(arguments: dict[str, Any]) -> None:
+    """Refuse flags that contradict each other, before anything is read."""
+    _threshold(arguments["threshold"])
+    for name, default in (("budget", _BUDGET), ("window", _WINDOW)):
+        _duration(name, arguments[name], default)
+    measuring = [flag for flag in ("until_conclusive", "interleave") if arguments[flag]]
+    for name in ("budget", "window"):
+        if arguments[name] is not None and not measuring:
+            raise BadInput(
+                f"--{name} is for --until-conclusive and --interleave; without them nothing is measured"
+            )
+    if len(measuring) > 1:
+        raise BadInput("--interleave cannot be used with --until-conclusive; it measures both runs anew")
+    count = len(arguments["runs"])
+    if arguments["changes"] and (not arguments["interleave"] or count != 1):
+        raise BadInput("--set is for --interleave with a single run: BASE and what to change of it")
+    if count < 2 and not arguments["changes"]:
+        alone = "; give NEW, or what to change with --set" if arguments["interleave"] else ""
+        raise BadInput(f"compare needs two runs: BASE and NEW{alone}")
+    for flag in measuring:
+        name = flag.replace("_", "-")
+        if count > 2 or arguments["side_by_side"]:
+            raise BadInput(f"--{name} is for two runs, BASE and NEW")
+        if arguments["any_hardware"]:
+            raise BadInput(f"--{name} needs the machine of both runs; leave --any-hardware out")
 
-    budget_s: float
-    window_s: float
 
-
-def _report(arguments: dict[str, Any], threshold: float, limits: Limits) -> "ComparisonReport":
+def _report(arguments: dict[str, Any]) -> "ComparisonReport":
     from scalescope.studies.comparison.compare import compare, lay_side_by_side
 
     runs = arguments["runs"]
-    if len(runs) < 2:
-        raise BadInput("compare needs two runs: BASE and NEW")
     if len(runs) > 2 or arguments["side_by_side"]:
-        if arguments["until_conclusive"]:
-            raise BadInput("--until-conclusive is for two runs, BASE and NEW")
         return lay_side_by_side(runs)
-    if not arguments["until_conclusive"]:
-        return compare(runs[0], runs[1], threshold, any_hardware=arguments["any_hardware"])
-    if arguments["any_hardware"]:
-        raise BadInput("--until-conclusive needs the machine of both runs; leave --any-hardware out")
-    return _measuring(runs, threshold, limits, verbose=arguments["verbose"])
+    if arguments["until_conclusive"] or arguments["interleave"]:
+        return _measuring(arguments)
+    return compare(
+        runs[0],
+        runs[1],
+        _threshold(arguments["threshold"]),
+        any_hardware=arguments["any_hardware"],
+        fail_inconclusive=arguments["fail_inconclusive"],
+    )
 
 
-def _measuring(
-    runs: tuple[Path, Path], threshold: float, limits: Limits, *, verbose: bool
-) -> "ComparisonReport":
+def _measuring(arguments: dict[str, Any]) -> "ComparisonReport":
     """Compare with a launcher at hand, which loads torch in a process of its own when it is needed."""
     from scalescope.cli.progress import TerminalWatcher
     from scalescope.launch.local.launcher import LocalLauncher
+    from scalescope.studies.comparison.interleave import Limits
+
+    limits = Limits(
+        threshold=_threshold(arguments["threshold"]),
+        budget_s=_duration("budget", arguments["budget"], _BUDGET),
+        window_s=_duration("window", arguments["window"], _WINDOW),
+    )
+    with interruptible(), TerminalWatcher(every_placement=False, verbose=arguments["verbose"]) as watcher:
+        launcher = LocalLauncher()
+        try:
+            measure = _interleaved if arguments["interleave"] else _extended
+            return measure(arguments, limits, launcher, watcher)
+        finally:
+            launcher.close()
+
+
+def _extended(
+    arguments: dict[str, Any], limits: "Limits", launcher: "LocalLauncher", watcher: "TerminalWatcher"
+) -> "ComparisonReport":
     from scalescope.results.run import Run
     from scalescope.studies.comparison.compare import compare
     from scalescope.studies.comparison.extend import extend
 
-    with interruptible(), TerminalWatcher(every_placement=False, verbose=verbose) as watcher:
-        launcher = LocalLauncher()
+    def further(base: Run, new: Run) -> tuple[Run, tuple[str, ...]]:
+        return extend(base, new, limits.threshold, limits.budget_s, launcher, watcher, limits.window_s)
 
-        def further(base: Run, new: Run) -> tuple[Run, tuple[str, ...]]:
-            return extend(base, new, threshold, limits.budget_s, launcher, watcher, limits.window_s)
+    base_path, new_path = arguments["runs"]
+    return compare(
+        base_path,
+        new_path,
+        limits.threshold,
+        extend=further,
+        fail_inconclusive=arguments["fail_inconclusive"],
+    )
 
-        try:
-            return compare(*runs, threshold, extend=further)
-        finally:
-            launcher.close()
+
+def _interleaved(
+    arguments: dict[str, Any], limits: "Limits", launcher: "LocalLauncher", watcher: "TerminalWatcher"
+) -> "ComparisonReport":
+    from scalescope.studies.comparison.compare import load_comparable, report_of_comparison
+    from scalescope.studies.comparison.interleave import interleave_changes, interleave_runs
+
+    base, *others = (load_comparable(path) for path in arguments["runs"])
+    if others:
+        compared = interleave_runs(base, others[0], limits, launcher, watcher)
+    else:
+        compared = interleave_changes(base, _changes(arguments["changes"]), limits, launcher, watcher)
+    return report_of_comparison(compared, fail_inconclusive=arguments["fail_inconclusive"])
+
+
+def _changes(texts: tuple[str, ...]) -> "Entries":
+    """NAME=VALUE of each --set, as an experiment's settings."""
+    from scalescope.experiment.given import Given
+
+    changes: Entries = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise BadInput(f"--set: expected NAME=VALUE, got {text!r}")
+        changes[name.strip().replace("-", "_")] = (Given(value.strip(), f"--set {text}"),)
+    return changes
 
 
 def _threshold(text: str) -> float:

@@ -9,7 +9,9 @@ from scalescope.cli.help_pages import VerbCommand
 
 @click.command("explain", cls=VerbCommand)
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("-v", "--verbose", is_flag=True, help="Also say what could not be told, and why.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also show what was not checked and why, and where every rank ran."
+)
 def command(runs: tuple[Path, ...], verbose: bool) -> None:
     """Explain stored runs (default: the newest): where the speed goes, why, and what to do first.
 

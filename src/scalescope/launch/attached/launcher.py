@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
@@ -20,64 +20,26 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import combined_machine, differences
 from scalescope.experiment.trial import Trial
-from scalescope.interpreter import python_module
-from scalescope.launch.attached.leader import Leader
+from scalescope.launch.attached.node_watch import NodeSampler, merged_telemetry
 from scalescope.launch.attached.rank_context import RankContext
+from scalescope.launch.attached.worker_child import ranks_here, start_worker, worker_variables
 from scalescope.launch.culprit import RankFailure, find_culprit
 from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
-from scalescope.launch.private_directory import shared_directory
 from scalescope.launch.probing import Node, nodes_from_probes
-from scalescope.launch.telemetry.load import NOBODY, LoadMeter, load_at_start
-from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
+from scalescope.launch.telemetry.load import load_at_start
+from scalescope.launch.telemetry.sampler import gpus_of
+from scalescope.launch.topology import host_topology
 from scalescope.results.files import write_atomically
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.rank_placement import UNKNOWN, RankPlacement
+from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
 
-_LEADER_POLL_S = 0.5  # at whether rank 0 is still there
-_LEAVE_S = 5.0  # for a worker to exit after the end of the run
-_APPEAR_S = 300.0  # as long as ranks of several hosts wait for each other
 _KEPT_BY_RANKS = tuple(
     setting.name
     for setting in settings_of(Placement)
     if setting.lever is not None and setting.lever.needs_new_ranks
 )
-
-
-def follow(context: RankContext) -> int:
-    """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
-    with contextlib.ExitStack() as held:
-        variables, leader = _worker_variables(context, held)
-        child = _start_worker(variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        started = time.monotonic()
-        while leader is not None and not leader.is_gone():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return child.wait(_LEADER_POLL_S)
-            if not leader.was_there and time.monotonic() - started > _APPEAR_S:
-                child.kill()
-                child.wait()
-                raise CannotRun(
-                    f"rank 0 did not appear within {_APPEAR_S:g} s; check that all ranks share /dev/shm"
-                )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return child.wait(None if leader is None else _LEAVE_S)
-        child.kill()
-        return child.wait()
-
-
-def _worker_variables(
-    context: RankContext, held: contextlib.ExitStack
-) -> tuple[dict[str, str], Leader | None]:
-    """The worker's variables and rank 0's lock; `held` keeps the directory that ranks of one host share."""
-    if context.directory is None:
-        return dict(context.variables), None
-    meeting = held.enter_context(shared_directory(context.directory))
-    return {**context.variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
-
-
-def _start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
-    command = python_module("scalescope.worker.process.attached", str(os.getpid()))
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **variables})
 
 
 def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -111,15 +73,13 @@ class AttachedLauncher:
         self._busy = False
         self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
-        variables, leader = _worker_variables(context, self._held)
+        variables, leader = worker_variables(context, self._held)
         if leader is not None:
             leader.acquire()
             self._held.callback(leader.release)
-        self._meter = LoadMeter(
-            os.getppid()
-        )  # torchrun or a step's daemon: all ranks of this host are under it
-        self._began = self._meter.read(time.monotonic())
-        self._child = _start_worker(variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._sampler = NodeSampler(ranks_here({**os.environ, **variables}))
+        self._began = self._sampler.meter.read(time.monotonic())
+        self._child = start_worker(variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
     def ranks(self) -> int:
@@ -143,13 +103,9 @@ class AttachedLauncher:
     def other_load(self) -> OtherLoad:
         """Of the host of rank 0; unknown where its ranks were started apart and look like others."""
         here = next(iter(self._probed_nodes().values()))
-        if not self._sees_all_ranks(len(here.ranks)):
+        if not self._sampler.sees_all_ranks:
             return OtherLoad()
-        return load_at_start(self._meter, self._began, [gpu.uuid for gpu in here.machine.gpus])
-
-    def _sees_all_ranks(self, ranks: int) -> bool:
-        """Whether all ranks of this host are children of the process that started us."""
-        return len(self._meter.own_children()) >= ranks
+        return load_at_start(self._sampler.meter, self._began, [gpu.uuid for gpu in here.machine.gpus])
 
     def ranks_of_nodes(self) -> dict[str, tuple[int, ...]]:
         """Which ranks each node has."""
@@ -165,6 +121,9 @@ class AttachedLauncher:
                     raise RanksLost(
                         f"rank {answer['rank']}{where} could not be probed: {answer['error']['message']}"
                     )
+            here = answers[0]["system"]  # the other nodes were described by their own command lines
+            if here is not None:
+                here["topology"] = host_topology(here.get("link_matrix")).to_json()
             self._nodes = nodes_from_probes(answers)
         return self._nodes
 
@@ -193,29 +152,66 @@ class AttachedLauncher:
     ) -> Outcome:
         """The deadline is not kept: to end ranks that others started would fail their whole job."""
         members = members_of(trial, list(self.ranks_of_nodes().values()))
+        watched = dict(self._watched(trial, members))
+        here = watched.pop(0, {"gpus": [], "pids": []})
         request = {
             "settings": dict(trial.settings),
             "ranks": members,
             "launch": launch,
             "folder": str(folder.path.absolute()),
             "group_timeout_s": limits.init_timeout,
+            "watch": watched,
         }
-        here = next(iter(self.nodes().values()))
-        sees_all = self._sees_all_ranks(len(next(iter(self.ranks_of_nodes().values()))))
-        telemetry = Telemetry(gpus_of(trial, here), meter=self._meter if sees_all else LoadMeter(NOBODY))
+        sampling = self._sampler.start(here["gpus"], here["pids"])
         try:
-            with telemetry.sampling():
-                raw = self._ask(request)["answers"]
+            raw = self._ask(request)["answers"]
+            sampling.stop()
             lost = self._named_by_host(raw, members)
+            elsewhere = self._handed_over(trial, launch, folder, members, raw)
             outcome = self._outcome(trial, launch, folder, watcher, raw)
             if lost:
                 verb = "was" if len(lost) == 1 else "were"
                 raise RanksLost(
                     f"{' and '.join(lost)} {verb} lost, and the other ranks cannot continue", outcome
                 )
-            return dataclasses.replace(outcome, telemetry=telemetry.of_window(outcome.records))
+            here_sampled = sampling.of_window(self._records_here(outcome.records, members))
+            by_host = {next(iter(self._probed_nodes())): here_sampled, **elsewhere}
+            return dataclasses.replace(outcome, telemetry=merged_telemetry(by_host))
         finally:
-            telemetry.close()
+            sampling.close()
+
+    def _watched(self, trial: Trial, members: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """By the first rank of each node that takes part: the GPUs and processes to sample there."""
+        for node in self._probed_nodes().values():
+            here = [rank for rank in node.ranks if rank in members]
+            if node.first_rank in members:
+                pids = dict(zip(node.ranks, node.pids, strict=False))
+                gpus = gpus_of(trial, node.machine, ranks=len(here))
+                yield node.first_rank, {"gpus": gpus, "pids": [pids[rank] for rank in here if rank in pids]}
+
+    def _records_here(self, records: Sequence[RankRecord], members: Sequence[int]) -> list[RankRecord]:
+        """The records of ranks on this host, whose clock is ours."""
+        here = next(iter(self._probed_nodes().values())).ranks
+        return [record for record in records if members[record.rank] in here]
+
+    def _handed_over(
+        self,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        members: Sequence[int],
+        raw: Sequence[dict[str, Any]],
+    ) -> dict[str, dict[str, Any]]:
+        """The telemetry of other nodes, by host; NCCL's logs are stored where a local rank's would be."""
+        hosts = {node.first_rank: name for name, node in self._probed_nodes().items()}
+        telemetry = {}
+        for answer in raw:
+            log, sampled = answer.pop("nccl_log", None), answer.pop("telemetry", None)
+            if log:
+                write_atomically(folder.log_file(trial.trial_id, launch, answer["rank"]), log)
+            if sampled:
+                telemetry[hosts[members[answer["rank"]]]] = sampled
+        return telemetry
 
     def _named_by_host(self, raw: list[dict[str, Any]], ranks: list[int]) -> list[str]:
         """Put the hosts of lost ranks into their records, which they could not do; returns the lost ranks."""

@@ -25,6 +25,7 @@ from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.load import LoadMeter, load_at_start
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
+from scalescope.launch.topology import host_topology
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.ranks.rank_job import ROOM_VARIABLE, RankJob
@@ -74,7 +75,8 @@ class LocalLauncher:
         return {self.machine().host: self.machine()}
 
     def systems(self) -> dict[str, dict[str, Any]]:
-        return {self.machine().host: inspect_system()}
+        system = inspect_system()
+        return {self.machine().host: {**system, "topology": host_topology(system["link_matrix"]).to_json()}}
 
     def other_load(self) -> OtherLoad:
         if not self.telemetry:

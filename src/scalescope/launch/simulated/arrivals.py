@@ -4,12 +4,16 @@ from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
+from scalescope.launch.simulated.cluster.model import ClusterModel
+from scalescope.launch.simulated.cluster.records import recorded_steps
 from scalescope.launch.simulation import CostModel, simulated_record
 from scalescope.results.result import RankRecord
 
 
-def simulate(model: CostModel, trial: Trial, launch: int) -> Outcome:
+def simulate(model: CostModel | ClusterModel, trial: Trial, launch: int) -> Outcome:
     """Every rank records the same steps of normal training."""
+    if isinstance(model, ClusterModel):
+        return Outcome(status="ok", records=recorded_steps(model, trial, launch, MOST_STEPS))
     records = [_record(model, trial, rank) for rank in range(trial.world_size)]
     return Outcome(status="ok", records=records)
 

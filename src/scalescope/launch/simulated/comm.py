@@ -4,12 +4,17 @@ from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
+from scalescope.launch.simulated.cluster.model import ClusterModel
+from scalescope.launch.simulated.cluster.records import collective_records, pair_records
 from scalescope.launch.simulation import CostModel, simulated_record
 from scalescope.results.result import RankRecord
 
 
-def simulate(model: CostModel, trial: Trial, launch: int) -> Outcome:
+def simulate(model: CostModel | ClusterModel, trial: Trial, launch: int) -> Outcome:
     """Every collective takes the time that the model has for its size."""
+    if isinstance(model, ClusterModel):
+        records = pair_records if trial.measures_pairs else collective_records
+        return Outcome(status="ok", records=records(model, trial))
     return Outcome(status="ok", records=[_record(model, trial, rank) for rank in range(trial.world_size)])
 
 

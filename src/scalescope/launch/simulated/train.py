@@ -7,12 +7,17 @@ from scalescope.catalog.benchmarks.train import Train
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
+from scalescope.launch.simulated.cluster.model import ClusterModel
+from scalescope.launch.simulated.cluster.records import training_records
 from scalescope.launch.simulation import CostModel, simulated_record
 from scalescope.results.result import RankRecord
 
 
-def simulate(model: CostModel, trial: Trial, launch: int) -> Outcome:
+def simulate(model: CostModel | ClusterModel, trial: Trial, launch: int) -> Outcome:
     """Steps take the time that the model has for the trial, with its noise."""
+    if isinstance(model, ClusterModel):
+        steps = _steps(model.compute_s(trial), trial) - trial.warmup_steps
+        return Outcome(status="ok", records=training_records(model, trial, launch, steps))
     return Outcome(
         status="ok", records=[_record(model, trial, launch, rank) for rank in range(trial.world_size)]
     )
@@ -21,7 +26,7 @@ def simulate(model: CostModel, trial: Trial, launch: int) -> Outcome:
 def _record(model: CostModel, trial: Trial, launch: int, rank: int) -> RankRecord:
     launch_noise = random.Random(f"{trial.trial_id}/{launch}").gauss(0, model.launch_noise)
     steps = random.Random(f"{trial.trial_id}/{launch}/{rank}")
-    count = _steps(model, trial) - trial.warmup_steps
+    count = _steps(model.step_time_s(trial), trial) - trial.warmup_steps
     late = model.late_s if trial.world_size > 1 else {}
     # Ranks that exchange gradients wait for the last; those that do not go their own way.
     behind_s = late.get(rank, 0.0) if has_ablation(trial, NO_COMM) else max(late.values(), default=0.0)
@@ -36,10 +41,10 @@ def _record(model: CostModel, trial: Trial, launch: int, rank: int) -> RankRecor
     return simulated_record(rank, {"step_time_s": times, "loss": [1.0] * count}, counters)
 
 
-def _steps(model: CostModel, trial: Trial) -> int:
+def _steps(step_s: float, trial: Trial) -> int:
     """How many steps a launch makes, warm-up included."""
     options = trial.options(Train)
     if options.window is None:
         return trial.steps or 100 * options.epochs
-    in_window = math.ceil(options.window / model.step_time_s(trial))
+    in_window = math.ceil(options.window / step_s)
     return options.warmup_steps + max(options.min_steps, in_window)

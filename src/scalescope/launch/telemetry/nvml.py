@@ -2,7 +2,10 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
+
+from scalescope.results.topology import GpuSite, plain_uuid
 
 # Bits of the throttle mask that mean less speed than the clocks allow, by NVML's names.
 _SLOWDOWNS = {
@@ -17,6 +20,11 @@ _SM = 1  # NVML_CLOCK_SM
 _CORE = 0  # NVML_TEMPERATURE_GPU
 _POWER = 0  # NVML_TOTAL_POWER_SAMPLES
 _UTILIZATION = 1  # NVML_GPU_UTILIZATION_SAMPLES
+_LINKS = range(18)  # NVML_NVLINK_MAX_LINKS
+# nvmlNvlinkVersion_t counts revisions: 2.0, 2.2, 3.0, 3.1 are 2, 3, 4, 5.
+_NVLINK_GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
+# The newest NVLink of an architecture (nvmlDeviceArchitecture_t): drivers report 5.0 for some Hopper GPUs.
+_NEWEST_NVLINK = {4: 1, 5: 2, 6: 2, 7: 3, 8: 4, 9: 4, 10: 5}
 _READ_ERRORS = (
     AttributeError,
     OSError,
@@ -119,6 +127,55 @@ class Nvml:
 
 def gpu_totals() -> list[tuple[str, str, int]] | None:
     """(uuid, name, bytes) of every GPU of the host; None where NVML does not say."""
+
+    def total(module: Any, handle: Any, index: int) -> tuple[str, str, int]:
+        uuid, name = module.nvmlDeviceGetUUID(handle), module.nvmlDeviceGetName(handle)
+        return _text(uuid), _text(name), int(module.nvmlDeviceGetMemoryInfo(handle).total)
+
+    return _of_every_gpu(total)
+
+
+def gpu_sites() -> tuple[GpuSite, ...]:
+    """Where every GPU of the host sits and what connects it; what the driver does not say is None."""
+    return tuple(_of_every_gpu(_site) or ())
+
+
+def _site(module: Any, handle: Any, index: int) -> GpuSite:
+    def ask(question: Callable[[], T]) -> T | None:
+        with contextlib.suppress(module.NVMLError, *_READ_ERRORS):
+            return question()
+        return None
+
+    bus = ask(lambda: _text(module.nvmlDeviceGetPciInfo(handle).busId))
+
+    def is_up(link: int) -> bool:
+        return bool(module.nvmlDeviceGetNvLinkState(handle, link))
+
+    active = [ask(partial(is_up, link)) for link in _LINKS]
+    links = [link for link, is_active in zip(_LINKS, active, strict=True) if is_active]
+    return GpuSite(
+        index=index,
+        uuid=plain_uuid(ask(lambda: _text(module.nvmlDeviceGetUUID(handle)))) or None,
+        name=ask(lambda: _text(module.nvmlDeviceGetName(handle))),
+        pci_bus=None if bus is None else bus.lower()[-12:],  # sysfs has four digits of the domain, NVML eight
+        nvlink_version=_nvlink_generation(
+            ask(lambda: int(module.nvmlDeviceGetNvLinkVersion(handle, links[0]))) if links else None,
+            ask(lambda: int(module.nvmlDeviceGetArchitecture(handle))),
+        ),
+        nvlink_count=None if set(active) == {None} else len(links),  # a GPU without NVLink does not answer
+        pcie_generation=ask(lambda: int(module.nvmlDeviceGetMaxPcieLinkGeneration(handle))),
+        pcie_width=ask(lambda: int(module.nvmlDeviceGetMaxPcieLinkWidth(handle))),
+    )
+
+
+def _nvlink_generation(version: int | None, architecture: int | None) -> int | None:
+    generation = None if version is None else _NVLINK_GENERATIONS.get(version)
+    newest = None if architecture is None else _NEWEST_NVLINK.get(architecture)
+    return generation if generation is None or newest is None else min(generation, newest)
+
+
+def _of_every_gpu(ask: Callable[[Any, Any, int], T]) -> list[T] | None:
+    """The answers of all GPUs of the host; None where NVML does not say."""
     try:
         import pynvml
     except ImportError:
@@ -128,15 +185,8 @@ def gpu_totals() -> list[tuple[str, str, int]] | None:
     except (pynvml.NVMLError, *_READ_ERRORS):
         return None
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            (
-                _text(pynvml.nvmlDeviceGetUUID(handle)),
-                _text(pynvml.nvmlDeviceGetName(handle)),
-                int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-            )
-            for handle in handles
-        ]
+        count = int(pynvml.nvmlDeviceGetCount())
+        return [ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index), index) for index in range(count)]
     except (pynvml.NVMLError, *_READ_ERRORS):
         return None
     finally:

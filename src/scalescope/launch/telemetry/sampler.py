@@ -12,6 +12,7 @@ from typing import Any
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.launch.telemetry.infiniband import SYS, growth, read_counters
 from scalescope.launch.telemetry.load import PROC, LoadMeter, host_ticks, load_between, process_ticks
 from scalescope.launch.telemetry.nvml import Nvml, slowdowns
 from scalescope.results.other_load import OtherLoad
@@ -42,6 +43,7 @@ class Telemetry:
         meter: LoadMeter | None = None,
         *,
         shows_processes: bool = True,  # False where processes of a daemon stand for ours
+        sys: Path = SYS,
     ) -> None:
         self._uuids = tuple(uuids)
         self._pids = pids
@@ -55,6 +57,8 @@ class Telemetry:
         self._gpu = _TimedReadings(_GPU_INTERVAL_S)
         self._history: dict[str, dict[str, _Samples]] = {}
         self._history_read_s = time.monotonic()
+        self._sys = sys
+        self._errors_before = read_counters(sys)
         self._asking: list[tuple[float, float]] = []  # when GPUs were asked, and for how long
 
     def sample(self) -> None:
@@ -147,7 +151,14 @@ class Telemetry:
         )
 
     def of_window(self, records: Sequence[RankRecord]) -> dict[str, Any]:
-        """What was sampled while ranks measured, by the first rank's clock; empty where that is unknown."""
+        """What was sampled while ranks measured, by the first rank's clock; empty where that is unknown.
+
+        Errors of the network are those of the whole launch: joining uses it too.
+        """
+        errors = growth(self._errors_before, read_counters(self._sys))
+        return self._in_window(records) | ({"infiniband": errors} if errors else {})
+
+    def _in_window(self, records: Sequence[RankRecord]) -> dict[str, Any]:
         now = time.monotonic()
         self._load.add(now, self._meter.read(now, self._pids()))  # the end of a window too short for two
         marks = [records[0].counters.get(name) for name in WINDOW] if records else []
@@ -224,11 +235,12 @@ class _TimedReadings:
         return [*before[-1:], *self.between(begin_s, end_s), *after[:1]]
 
 
-def gpus_of(trial: Trial, machine: Machine) -> list[str]:
-    """The ids of the GPUs that a trial's ranks use on this host."""
+def gpus_of(trial: Trial, machine: Machine, ranks: int | None = None) -> list[str]:
+    """The ids of the GPUs that a trial's ranks use on this host; `ranks` are those here, else all."""
     if trial.device != "cuda" or not machine.gpus:
         return []
-    used = 1 if trial.split_gpu else min(trial.world_size, len(machine.gpus))
+    here = trial.world_size if ranks is None else ranks
+    used = 1 if trial.split_gpu else min(here, len(machine.gpus))
     return [gpu.uuid for gpu in machine.gpus[:used]]
 
 

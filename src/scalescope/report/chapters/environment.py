@@ -4,6 +4,7 @@ from typing import Any
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
+from scalescope.report.checks.nodes import node_sections
 from scalescope.report.numbers import MISSING, data_size
 from scalescope.report.section import Command, Section, Table
 
@@ -35,12 +36,19 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         for analyzed in report_input.analyzed_runs
         if analyzed.argv
     )
+    several = len(report_input.analyzed_runs) > 1
+    nodes = tuple(
+        section
+        for analyzed in report_input.analyzed_runs
+        for section in node_sections(analyzed.run, label=analyzed.name if several else "")
+        if section.table is not None
+    )
     repeated = (Section(title="Commands that repeat the runs", commands=commands),) if commands else ()
     return Chapter(
         name="environment",
         title="Environment and commands",
         order=110,
-        sections=(Section(table=table, details=variables), *repeated),
+        sections=(Section(table=table, details=variables), *nodes, *repeated),
     )
 
 

@@ -8,9 +8,8 @@ from scalescope.analysis.comm.curve import Curve, alpha_beta, fit, with_root
 from scalescope.analysis.comm.expectation import expectation_of
 from scalescope.analysis.comm.expected import UnknownRate, expected_busbw
 from scalescope.analysis.comm.link_ends import link_ends
-from scalescope.analysis.comm.nccl_log import nccl_choices
+from scalescope.analysis.comm.nccl_log import logged_launches, nccl_choices
 from scalescope.catalog import cards
-from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import context_notes
 from scalescope.report.comm.nccl_tests import table_text
@@ -34,7 +33,7 @@ def communication_sections(run: Run) -> tuple[Section, ...]:
     if rows:
         shown.append(Section(lines=_sentences(rows, run)))
         shown.append(Section(lines=tuple(table_text(rows).splitlines()), details=_details(rows)))
-    shown += [_nccl_section(run, result) for result in run.of_status("ok") if _reads_nccl_log(result)]
+    shown += [_nccl_section(run, result) for result in _logged_once(run)]
     shown += pair_sections(run)
     return tuple(shown)
 
@@ -115,8 +114,12 @@ def _nodes_text(row: CollectiveRow) -> str:
     return f" on {len(set(row.hosts))} nodes" + (", one each," if row.reach == "between nodes" else "")
 
 
-def _reads_nccl_log(result: Result) -> bool:
-    return result.trial.purpose == NCCL_LOG
+def _logged_once(run: Run) -> list[Result]:
+    """Of every group of ranks, the first launch that left NCCL's log."""
+    groups: dict[tuple[int, str], Result] = {}
+    for result in logged_launches(run):
+        groups.setdefault((result.trial.world_size, result.trial.ranks_among), result)
+    return list(groups.values())
 
 
 def _nccl_section(run: Run, result: Result) -> Section:
@@ -127,6 +130,9 @@ def _nccl_section(run: Run, result: Result) -> Section:
         f"Channels   : {choices.channels or 'unknown'}",
         f"Algorithms : {', '.join(choices.algorithms) or 'unknown'}",
     ]
+    if choices.uses_gpudirect is not None:
+        used = choices.used_nics.items()
+        lines += [f"Cards      : {', '.join(names)} on {host}" for host, names in used]
     best = max(
         (
             row

@@ -1,14 +1,19 @@
 """Two runs compared: the sentence, the table, what differs, and the same as plain data."""
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.runs import CollectivePair, ComparedConfig, RunComparison, Unmatched
+from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.experiment.trial import Trial
+from scalescope.report.comparison.undecided import is_hidden_by_spread, spread_line, undecided
 from scalescope.report.numbers import (
     counted,
     data_size,
@@ -42,14 +47,19 @@ class Compared:
     comparison: RunComparison
     differences: tuple[Difference, ...]
     notes: tuple[str, ...] = ()
+    paths: tuple[Path, Path] | None = None  # of two stored runs
+    can_interleave: bool = False  # the two sides can both be measured again, in turns
+    interleaved: bool = False  # they were
 
 
 def comparison_sections(compared: Compared) -> tuple[Section, ...]:
     """The sentence first, then the table, then what differs."""
     comparison = compared.comparison
-    first = Section(lines=(verdict(comparison), *compared.notes, *_doubts(comparison)))
+    first = Section(lines=(verdict(comparison), *compared.notes, *_doubts(compared)))
     tables = [_table(compared)] if comparison.judged else []
-    return (first, *tables, *_failures(comparison), *_collectives(comparison), *_differing(compared))
+    rest = (*_failures(comparison), *_collectives(comparison))
+    differing = () if compared.interleaved else _differing(compared)
+    return (first, *tables, *what_decides(compared), *rest, *differing)
 
 
 def verdict(comparison: RunComparison) -> str:
@@ -81,13 +91,17 @@ def _unsure(comparison: RunComparison) -> str:
     total = len(comparison.judged)
     inconclusive = comparison.with_verdict("inconclusive")
     few = sum(config.too_few for config in inconclusive)
-    noisy = len(inconclusive) - few
-    text = f"; {noisy} of {total} {'is' if noisy == 1 else 'are'} inconclusive (too noisy)" if noisy else ""
-    if few:
-        text += (
-            f"; {few} of {total} {'is' if few == 1 else 'are'} inconclusive (fewer than two launches per run)"
-        )
-    return text
+    hidden = sum(is_hidden_by_spread(config) for config in inconclusive)
+    reasons = (
+        (len(inconclusive) - few - hidden, "too noisy"),
+        (hidden, "runs differ too much of themselves"),
+        (few, "fewer than two launches per run"),
+    )
+    return "".join(
+        f"; {count} of {total} {'is' if count == 1 else 'are'} inconclusive ({reason})"
+        for count, reason in reasons
+        if count
+    )
 
 
 def _faster(comparison: RunComparison) -> str:
@@ -99,9 +113,17 @@ def _faster(comparison: RunComparison) -> str:
     return f" {len(configs)} of {len(comparison.judged)} {are} faster, by up to {most}."
 
 
-def _doubts(comparison: RunComparison) -> tuple[str, ...]:
-    """What besides the code may make a difference."""
-    return (*_windows_differ(comparison), *_machine_changed(comparison))
+def what_decides(compared: Compared) -> tuple[Section, ...]:
+    """What would decide what is inconclusive."""
+    configs = compared.comparison.with_verdict("inconclusive")
+    return undecided(configs, compared.paths, can_interleave=compared.can_interleave) if configs else ()
+
+
+def _doubts(compared: Compared) -> tuple[str, ...]:
+    """What besides the code may make a difference; nothing does between launches made in turns."""
+    if compared.interleaved:
+        return ()
+    return (*_windows_differ(compared.comparison), *_machine_changed(compared.comparison))
 
 
 def _windows_differ(comparison: RunComparison) -> tuple[str, ...]:
@@ -145,6 +167,7 @@ def _table(compared: Compared) -> Section:
             optional=(_DETECTABLE, "launches"),
             expert=frozenset((_DETECTABLE,)),
         ),
+        lines=spread_line(compared.comparison.spread),
         details=detection_limit(config.smallest_detectable for config in judged),
     )
 
@@ -276,6 +299,7 @@ def comparison_json(compared: Compared) -> dict[str, Any]:
         "threshold": comparison.threshold,
         "verdict": verdict(comparison),
         "gate_missed": comparison.gate_missed,
+        "run_spread": _spread_json(comparison.spread),
         "trials": [_trial_json(config) for config in comparison.judged],
         "failed": [
             {"trial_id": failure.trial.trial_id, "reason": failure.reason} for failure in comparison.failed
@@ -284,7 +308,7 @@ def comparison_json(compared: Compared) -> dict[str, Any]:
         "only_base": [_alone_json(config) for config in comparison.only_before],
         "only_new": [_alone_json(config) for config in comparison.only_after],
         "differences": differences_json(compared.differences),
-        "notes": [*compared.notes, *_doubts(comparison)],
+        "notes": [*compared.notes, *_doubts(compared)],
     }
 
 
@@ -309,11 +333,17 @@ def _trial_json(judged: ComparedConfig) -> dict[str, Any]:
         "p_value": judged.p_value,
         "smallest_effect_seen": judged.smallest_detectable,
         "verdict": judged.verdict,
+        "would_decide": None if judged.remedy is None else dataclasses.asdict(judged.remedy),
         "regression": judged.regressed,
         "base_launches": judged.launches[0],
         "new_launches": judged.launches[1],
         "settings": dict(judged.trial.settings),
     }
+
+
+def _spread_json(spread: RunSpread) -> dict[str, Any] | None:
+    """By how much runs differ of themselves, and from how many runs that is known; none inside one run."""
+    return None if spread == NO_SPREAD else {"deviation": spread.deviation, "runs": spread.runs}
 
 
 def _alone_json(alone: Unmatched) -> dict[str, Any]:

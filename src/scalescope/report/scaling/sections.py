@@ -14,7 +14,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.report.caveats import context, warnings_of
 from scalescope.report.findings import findings_section
-from scalescope.report.machine import more_ranks
+from scalescope.report.machine import more_ranks, ranks_of_a_node
 from scalescope.report.numbers import (
     MISSING,
     counted,
@@ -40,7 +40,7 @@ def scaling_sections(run: Run) -> tuple[Section, ...]:
         return (Section(lines=("There are no finished measurements to show.",)),)
     return (
         Section(lines=(verdict(rows),)),
-        table_section(rows),
+        table_section(rows, ranks_of_a_node(run, rows[-1].trial)),
         *waterfall_sections(rows),
         *findings_section(diagnose(run)),
         *_noise_section(rows),
@@ -111,9 +111,9 @@ def _with_more_launches(run: Run) -> Command:
     )
 
 
-def table_section(rows: tuple[ScalingRow, ...]) -> Section:
-    """One line for each world size and batch."""
-    next_sizes = next_world_sizes(rows)
+def table_section(rows: tuple[ScalingRow, ...], node_ranks: int | None = None) -> Section:
+    """One line for each world size and batch; a node has room for `node_ranks`."""
+    next_sizes = next_world_sizes(rows, node_ranks)
     varied = varied_settings([row.trial for row in rows])
     wrapped = _wrapped_heading(rows)
     law = _law_heading(max(rows, key=lambda row: row.ranks), next_sizes)
@@ -176,7 +176,7 @@ def _cells(
         _COMM_SHARE: _communication_share(row),
         _COMM_MS: _communication_ms(row),
         _SERIAL: _serial(row.serial_fraction),
-        law: _allowed(row, next_sizes),
+        **({law: _allowed(row, next_sizes)} if next_sizes else {}),
         "mode": row.trial.mode,
         "verdict": _SHORT_VERDICTS.get(row.reading, row.reading),
     }

@@ -113,6 +113,7 @@ def waterfall_section(waterfall: Waterfall) -> Section:
         details=(
             *_not_significant(waterfall),
             *_split(waterfall),
+            *_hook(waterfall),
             _simple_reading(waterfall),
             *_late(waterfall),
         ),
@@ -197,6 +198,14 @@ def _split(waterfall: Waterfall) -> tuple[str, ...]:
     )
 
 
+def _hook(waterfall: Waterfall) -> tuple[str, ...]:
+    """What the ablation adds to a step by itself, so that communication is underestimated by it."""
+    if waterfall.hook_s is None:
+        return ()
+    cost = in_ms(waterfall.hook_s)
+    return (f"The hook that replaces communication takes {cost} per step, which normal ranks do not.",)
+
+
 def _late(waterfall: Waterfall) -> tuple[str, ...]:
     late = waterfall.straggler
     if late is None:
@@ -230,6 +239,7 @@ def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
         "segments": [dataclasses.asdict(segment) for segment in waterfall.segments],
         "method": waterfall.source,
         "communication_parts": _split_json(waterfall),
+        "hook_s": waterfall.hook_s,
         "unexplained_s": waterfall.unexplained_s,
         "simple_comm_s": waterfall.simple_comm_s.value,
         "slowest_rank": None

@@ -5,6 +5,7 @@ import json
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
+from scalescope.catalog.benchmarks.train import warmup_of
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import warnings_of
@@ -97,7 +98,7 @@ def training_sentence(configuration: Configuration) -> str:
 
 def summary_section(configuration: Configuration) -> Section:
     """The benchmark's summary, in the lines its users know."""
-    warmup = configuration.trial.warmup_steps
+    warmup = warmup_of(configuration.trial.settings)
     total = configuration.measured_steps + warmup
     facts = [
         ("World size", f"{configuration.trial.world_size}"),

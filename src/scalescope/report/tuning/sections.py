@@ -180,11 +180,15 @@ def next_after_tuning(tuning: Tuning, path: Path, record: RunRecord) -> Command 
     if tuning.recommended:
         argv = command_on(path, "train", file=TUNED)
         return Command(label="train with the levers that help", argv=argv)
-    if any(
-        single.verdict == "inconclusive" and len(single.candidate.launches) > 1 for single in tuning.singles
-    ):
+    remedies = [
+        single.remedy
+        for single in tuning.singles
+        if single.remedy is not None and len(single.candidate.launches) > 1
+    ]
+    if remedies:
         window = tuning.baseline.window_s
-        changes = {"repeats": _MORE_LAUNCHES, **({} if window is None else {"window": 2.0 * window})}
+        repeats = max((_MORE_LAUNCHES, *(remedy.launches or 0 for remedy in remedies)))
+        changes = {"repeats": repeats, **({} if window is None else {"window": 2.0 * window})}
         argv = command_on(path, "tune", changes, record.flags)
         return Command(label="more and longer launches detect smaller differences", argv=argv)
     return None

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scalescope.analysis.checks.host import Check, all_checks, matrix_of
+from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.analysis.checks.nodes import checks_between, checks_of_hosts
 from scalescope.errors import ExitCode
 from scalescope.launch.launcher import Launcher
+from scalescope.link_matrix import matrix_of
 from scalescope.report.checks.sections import check_sections, host_sections
 from scalescope.results.provenance import describe_environment
 from scalescope.studies.study import Report
@@ -20,7 +21,7 @@ def check(launcher: Launcher, world_size: int | None = None) -> tuple[Report, di
     ranks = world_size or max(1, len(machine.gpus))
     checks = all_checks(machine, system, system["variables"], ranks)
     report = Report(
-        sections=check_sections(checks, matrix_of(system["topology"] or "")), exit_code=_exit_code(checks)
+        sections=check_sections(checks, matrix_of(system["link_matrix"] or "")), exit_code=_exit_code(checks)
     )
     described = describe_environment(machine, __version__)
     return report, {**described, "system": system, "checks": [_plain(check) for check in checks]}

@@ -10,13 +10,17 @@ from scalescope.analysis.comparison.environments import Difference, differences,
 from scalescope.analysis.comparison.runs import RunComparison, compare_runs
 from scalescope.analysis.comparison.side_by_side import MatchedRows, side_by_side
 from scalescope.analysis.configurations import configurations
+from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.scaling.rows import scaling_rows
+from scalescope.analysis.verdicts import INCONCLUSIVE
 from scalescope.errors import BadInput, CannotRun, ExitCode
 from scalescope.report.comparison.side_by_side import SideBySide, side_by_side_json, side_by_side_sections
 from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections
 from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
+from scalescope.studies.comparison.old_code import changed_code
+from scalescope.studies.runs.run_history import spread_between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +43,27 @@ def compare(
     *,
     any_hardware: bool = False,
     extend: Extend | None = None,
+    spread: RunSpread | None = None,
+    fail_inconclusive: bool = False,
 ) -> ComparisonReport:
-    """Judge every configuration that both runs have; a regression misses the gate."""
-    before, after = _load(base), _load(new)
+    """Judge every configuration that both runs have; a regression misses the gate.
+
+    `spread` is by how much runs differ of themselves; by default, what the user's earlier runs say.
+    """
+    before, after = load_comparable(base), load_comparable(new)
     differing = differences(before.environment, after.environment)
     _check_hardware(before, after, differing, any_hardware=any_hardware)
-    comparison = compare_runs(before.results, after.results, threshold, any_hardware=any_hardware)
+    between = spread_between(before, after) if spread is None else spread
+    comparison = compare_runs(
+        before.results, after.results, threshold, any_hardware=any_hardware, spread=between
+    )
     _check_common(before, after, comparison)
     notes: tuple[str, ...] = ()
     if extend is not None:
         after, notes = extend(before, after)
-        comparison = compare_runs(before.results, after.results, threshold, any_hardware=any_hardware)
+        comparison = compare_runs(
+            before.results, after.results, threshold, any_hardware=any_hardware, spread=between
+        )
     names = _names((before, after))
     compared = Compared(
         base=names[0],
@@ -57,17 +71,35 @@ def compare(
         comparison=comparison,
         differences=differing,
         notes=(*notes, *_unrecorded((before, after)), *before.warnings, *after.warnings),
+        paths=(base, new),
+        can_interleave=_can_interleave(before, after, comparison),
     )
+    return report_of_comparison(compared, fail_inconclusive=fail_inconclusive)
+
+
+def report_of_comparison(compared: Compared, *, fail_inconclusive: bool) -> ComparisonReport:
+    """What a comparison shows, and whether its gate is passed."""
+    exit_code = ExitCode.OK
+    if fail_inconclusive and compared.comparison.with_verdict(INCONCLUSIVE):
+        exit_code = ExitCode.INVALID
+    if compared.comparison.gate_missed:
+        exit_code = ExitCode.GATE_MISSED
     return ComparisonReport(
-        sections=comparison_sections(compared),
-        data=comparison_json(compared),
-        exit_code=ExitCode.GATE_MISSED if comparison.gate_missed else ExitCode.OK,
+        sections=comparison_sections(compared), data=comparison_json(compared), exit_code=exit_code
     )
+
+
+def _can_interleave(before: Run, after: Run, comparison: RunComparison) -> bool:
+    """Whether the two sides can be told apart when both are measured now: by settings, or by a commit."""
+    pairs = [(config.before.trial, config.after.trial) for config in comparison.judged]
+    if any(old.trial_id != new.trial_id for old, new in pairs):
+        return True
+    return any(changed_code(before, after, new) is not None for _, new in pairs[:1])
 
 
 def lay_side_by_side(paths: Sequence[Path]) -> ComparisonReport:
     """Show how runs scale beside each other, on whatever machines they were made."""
-    runs = tuple(_load(path) for path in paths)
+    runs = tuple(load_comparable(path) for path in paths)
     rows = [scaling_rows(configurations(run.results)) for run in runs]
     for run, row in zip(runs, rows, strict=True):
         if not row:
@@ -123,7 +155,7 @@ def _not_shown(names: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _load(path: Path) -> Run:
+def load_comparable(path: Path) -> Run:
     if not path.exists() and path.name == "latest":
         raise BadInput(f"compare: {path}: there is no run yet; name a run folder")
     run = load_run(path)
@@ -152,7 +184,7 @@ def _check_common(before: Run, after: Run, comparison: RunComparison) -> None:
         _check_holds_speeds(after)
         raise BadInput(
             f"compare: {before.path} and {after.path} have no configuration in common; "
-            f"{_what_differs(before, after)}"
+            f"{_what_differs(before, after)}; --interleave measures what differs least in turns"
         )
 
 

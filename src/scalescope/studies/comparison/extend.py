@@ -7,13 +7,16 @@ a difference shows would find one sooner or later.
 import contextlib
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from scalescope.analysis.comparison.environments import Difference, differences
 from scalescope.analysis.comparison.runs import (
     ComparedConfig,
     compare_runs,
+    is_too_noisy,
     more_launches_would_decide,
 )
+from scalescope.analysis.run_spread import RunSpread
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
@@ -27,6 +30,7 @@ from scalescope.studies.campaign import run_campaign
 from scalescope.studies.execution import write_files
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
+from scalescope.studies.runs.run_history import spread_between
 from scalescope.studies.stored import present
 from scalescope.studies.study import NextLaunches
 from scalescope.studies.watcher import CampaignWatcher
@@ -52,19 +56,20 @@ def extend(
     """
     if base.path.resolve() == new.path.resolve():
         raise BadInput(f"--until-conclusive: {base.path} and {new.path} are the same run")
-    comparison = compare_runs(base.results, new.results, threshold)
+    spread = spread_between(base, new)
+    comparison = compare_runs(base.results, new.results, threshold, spread=spread)
     inconclusive = comparison.with_verdict("inconclusive")
     asked = [compared.trial for compared in inconclusive if more_launches_would_decide(compared)]
     hopeless = _hopeless(len(inconclusive) - len(asked))
     if not asked:
         return new, hopeless
-    experiment = _experiment_of(new, budget_s)
+    experiment = experiment_of(new, budget_s, "--until-conclusive")
     machine = launcher.machine()
     _check_same_machine(new, describe_environment(machine, __version__))
     for trial in asked:
         launcher.check(trial)
     plan = Plan(experiment=experiment, trials=(), machine=machine, chosen=())
-    extension = Extension(base, new, asked, threshold, window_s)
+    extension = Extension(base, new, asked, Goal(threshold, spread, window_s))
     folder = RunFolder.open(new.path.resolve(), resume=True)
     try:
         run_campaign(plan, launcher, folder, watcher, extension)
@@ -81,24 +86,31 @@ def extend(
     return run, (*extension.notes(run), *hopeless)
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What launches must show, by how much runs differ of themselves, and how long each launch measures."""
+
+    threshold: float
+    spread: RunSpread
+    window_s: float
+
+
 class Extension(NextLaunches):
     """Launches that a comparison still needs; a configuration of which one fails gets no more."""
 
-    def __init__(
-        self, base: Run, new: Run, asked: Sequence[Trial], threshold: float, window_s: float
-    ) -> None:
+    def __init__(self, base: Run, new: Run, asked: Sequence[Trial], precision: Goal) -> None:
         self._base = base
         self._earlier = {result.key for result in new.results}
-        self._window_s = window_s
         self._asked = {trial.trial_id for trial in asked}
-        self._threshold = threshold
+        self._precision = precision
 
     def _made(self, run: Run) -> list[Result]:
         return [result for result in run.results if result.key not in self._earlier]
 
     def next_launches(self, run: Run, remaining_s: float | None) -> tuple[Launch, ...]:
         """One more launch of every configuration that the noise still hides."""
-        comparison = compare_runs(self._base.results, run.results, self._threshold)
+        wanted = self._precision
+        comparison = compare_runs(self._base.results, run.results, wanted.threshold, spread=wanted.spread)
         failed = {result.trial_id for result in self._made(run) if result.status != "ok"}
         numbers: dict[str, int] = {}
         for result in run.results:
@@ -107,7 +119,7 @@ class Extension(NextLaunches):
         return tuple(Launch(self._timed(trial), numbers[trial.trial_id] + 1) for trial in trials)
 
     def _timed(self, trial: Trial) -> Trial:
-        return trial if trial.window_s is None else trial.replace(window=self._window_s)
+        return trial if trial.window_s is None else trial.replace(window=self._precision.window_s)
 
     def notes(self, run: Run) -> tuple[str, ...]:
         """What was done, and whether time ended it."""
@@ -118,9 +130,7 @@ class Extension(NextLaunches):
         return (extended, budget) if left else (extended,)
 
     def _is_open(self, judged: ComparedConfig, failed: set[str]) -> bool:
-        if judged.trial.trial_id not in self._asked - failed:
-            return False
-        return judged.smallest_detectable is None or judged.smallest_detectable > self._threshold
+        return judged.trial.trial_id in self._asked - failed and is_too_noisy(judged)
 
 
 def _hopeless(count: int) -> tuple[str, ...]:
@@ -128,17 +138,15 @@ def _hopeless(count: int) -> tuple[str, ...]:
         return ()
     return (
         f"{counted(count, 'configuration')} cannot be decided by launches of the new run alone: "
-        "the old one has too few, or too noisy ones.",
+        "the old one has too few, or too noisy ones, or runs differ too much of themselves (--interleave).",
     )
 
 
-def _experiment_of(run: Run, budget_s: float) -> Experiment:
+def experiment_of(run: Run, budget_s: float, flag: str) -> Experiment:
     """The request that the run was made by, with the time that may be spent now."""
     verb = run.record.verb
     if verb not in _EXTENDABLE:
-        raise BadInput(
-            f"--until-conclusive: {run.path} is not a run of {', '.join(_EXTENDABLE)}; measure it again"
-        )
+        raise BadInput(f"{flag}: {run.path} is not a run of {', '.join(_EXTENDABLE)}; measure it again")
     experiment = Request(verb=verb, file=run.path / EXPERIMENT).experiment({})
     measuring = dataclasses.replace(experiment.measuring, budget=budget_s)
     return dataclasses.replace(experiment, measuring=measuring)

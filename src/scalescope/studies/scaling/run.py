@@ -191,7 +191,8 @@ def _with_window(plan: Plan) -> Plan:
     if measuring.budget is None or not windows:
         return plan
     launches = min(_ROUNDS, measuring.repeats) * len(plan.trials) + len(plan.once)
-    fitting = _SHARE * measuring.budget / launches - _LAUNCH_S[plan.trials[0].device]
+    besides_s = _LAUNCH_S[plan.trials[0].device] + max(trial.soak_s for trial in plan.trials)
+    fitting = _SHARE * measuring.budget / launches - besides_s
     window = round(max(_LEAST_WINDOW_S, min(fitting, windows[0])), 2)
     return dataclasses.replace(
         plan,

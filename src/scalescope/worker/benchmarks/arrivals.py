@@ -14,11 +14,12 @@ from scalescope.results.traces.events import read_events
 from scalescope.results.traces.rank_trace import TracedRank, read_rank
 from scalescope.results.traces.summary import summary_of
 from scalescope.worker.benchmarks.profile import LONGEST_PAUSE_S, recorded_steps, torch_profiler
-from scalescope.worker.benchmarks.train import prepared, typical_step_s
+from scalescope.worker.benchmarks.train import prepared
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.warmup import typical_step_s
 
 _WINDOW_S = 1.5  # where a launch counts its steps
 _TRACE = "trace.json"

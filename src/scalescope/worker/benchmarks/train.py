@@ -4,18 +4,25 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from scalescope.catalog.benchmarks.train import AUTO, Train
+from scalescope.catalog.benchmarks.train import AUTO, Train, warmup_of
 from scalescope.errors import BadInput
+from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
+from scalescope.worker.ablations.model_collectives import (
+    count_model_collectives,
+    refuse_model_collectives,
+)
+from scalescope.worker.counting.flops import count_flops_per_sample
 from scalescope.worker.machine.calibration import BareProduct
+from scalescope.worker.machine.gpu_state import sm_clock_hz
 from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
@@ -25,11 +32,12 @@ from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
 from scalescope.worker.training.failures import explained
 from scalescope.worker.training.feeding import Feed, PeekableBatches
-from scalescope.worker.training.flops import count_flops_per_sample
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
+from scalescope.worker.training.warmup import Warmup, extend_on_gpu, soak, typical_step_s
 
+_STEPS_AFTER_PAUSE = 2  # they use up what loaders prefetch while a sensor is read
 MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 
 
@@ -49,6 +57,7 @@ def measure(
     if device.type == "cuda":
         measurements.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
     measurements.samples |= run.step.samples()
+    measurements.counters |= run.step.counters()
     measurements.counters |= run.feed.input_times.counters()
     _inject_fault(run.step, steps, fault)
     record_losses(measurements, steps)
@@ -70,6 +79,8 @@ def prepared(
     options = trial.options(Train)
     workload = build_workload(trial, group, device)
     measurements.counters |= _count_parameters(workload.model)
+    if has_ablation(trial, NO_COMM) and not options.stand_in:
+        refuse_model_collectives(workload.model)
     feed = build_feed(trial, workload, group, device)
     try:
         torch.manual_seed(trial.settings["seed"] + group.rank)  # synthetic samples differ between ranks
@@ -144,11 +155,6 @@ def _schedule_of(options: Train, feed: Feed, accumulation_steps: int) -> StepSch
     return StepSchedule(epoch_steps, options.epochs, feed.epoch_batches, accumulation_steps)
 
 
-def typical_step_s(warmup_times_s: Sequence[float]) -> float:
-    """The shortest step in the second half of the warm-up: the first steps compile and allocate."""
-    return min(warmup_times_s[len(warmup_times_s) // 2 :])
-
-
 def steps_in_window(window_s: float, step_s: float, min_steps: int) -> int:
     """The number of steps of that length that fill the window."""
     return max(min_steps, min(math.ceil(window_s / max(step_s, 1e-9)), MOST_STEPS))
@@ -186,14 +192,12 @@ def _train(
     # Before the warm-up: a pause after it would let loader processes prefetch for the window.
     product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
-    run.position.plan(run.schedule.steps or 0)
-    run.position.enter(RankStage.WARMUP)
-    warmup_times, warmup = run.steps(options.warmup_steps)
-    steps_left = _agree_on_steps(options, run, group, warmup_times)
-    run.position.plan(options.warmup_steps + sum(steps_left))
-    run.position.enter(RankStage.STEADY, slowest_warmup_s=max(warmup_times))
+    warmup = _warm_up(trial, run, group, measurements)
+    steps_left = _agree_on_steps(options, run, group, warmup.times_s)
+    run.position.plan(run.position.completed + sum(steps_left))
+    run.position.enter(RankStage.STEADY)
     run.feed.input_times.begin()
-    measured = StepWindow(batch_losses=warmup.batch_losses)
+    measured = StepWindow(batch_losses=warmup.steps.batch_losses)
     times: list[float] = []
     began = time.monotonic()
     for count in steps_left:
@@ -205,13 +209,44 @@ def _train(
             evaluation.run(run.position, measurements)
             group.barrier()
     measurements.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
+    _record_clock(measurements, "after", run.device)
     measurements.counters |= {"measured_samples": measured.samples, "measured_steps": len(times)}
-    measurements.samples |= {"warmup_step_time_s": warmup_times, "step_time_s": times}
+    measurements.samples |= {"warmup_step_time_s": warmup.times_s, "step_time_s": times}
     if run.schedule.epoch_steps is not None:
-        measurements.samples["epoch_time_s"] = _epoch_times([*warmup_times, *times], run.schedule.epoch_steps)
+        all_times = [*warmup.times_s, *times]
+        measurements.samples["epoch_time_s"] = _epoch_times(all_times, run.schedule.epoch_steps)
         measurements.counters["epoch_steps"] = run.schedule.epoch_steps
     measurements.counters["matmul_flops_per_s_after"] = product.flops_per_s()
     return measured
+
+
+def _warm_up(trial: Trial, run: TrainingRun, group: Group, measurements: Measurements) -> Warmup:
+    """The steps before the measured ones; a launch that counts its steps makes exactly as many as asked."""
+    options = trial.options(Train)
+    if run.step.watch is not None:
+        run.step.watch.pause()
+    sm_clock_hz(run.device)  # the first reading loads a library
+    run.position.plan(run.schedule.steps or 0)
+    run.position.enter(RankStage.WARMUP)
+    warmup = Warmup()
+    warmup.run(run.steps, warmup_of(trial.settings))
+    if run.schedule.steps is None:
+        extend_on_gpu(warmup, run.steps, group, run.device)
+    # From here on a step has a usual length, so that a rank that hangs is noticed, however long it soaks.
+    run.position.enter(RankStage.STEADY, slowest_warmup_s=max(warmup.times_s))
+    if run.schedule.steps is None and options.soak is not None:
+        step_s = typical_step_s(warmup.times_s)
+        measurements.counters |= soak(step_s, run.steps, group, run.device, options.soak)
+    _record_clock(measurements, "before", run.device)
+    if run.schedule.steps is None and run.device.type == "cuda":
+        warmup.run(run.steps, _STEPS_AFTER_PAUSE)
+    return warmup
+
+
+def _record_clock(measurements: Measurements, when: str, device: torch.device) -> None:
+    clock_hz = sm_clock_hz(device)
+    if clock_hz is not None:
+        measurements.counters[f"sm_clock_hz_{when}"] = clock_hz
 
 
 def _agree_on_steps(options: Train, run: TrainingRun, group: Group, warmup_times_s: list[float]) -> list[int]:
@@ -225,9 +260,9 @@ def _agree_on_steps(options: Train, run: TrainingRun, group: Group, warmup_times
         assert options.window is not None, "a launch without a number of steps requires a window"
         return [steps_in_window(options.window, step_s, options.min_steps)]
     if not options.eval:
-        return [steps - options.warmup_steps]
+        return [steps - len(warmup_times_s)]
     ends = range(epoch_steps, steps + 1, epoch_steps)
-    return [max(0, min(epoch_steps, end - options.warmup_steps)) for end in ends]
+    return [max(0, min(epoch_steps, end - len(warmup_times_s))) for end in ends]
 
 
 def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:
@@ -256,6 +291,7 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
         "buffer_bytes": sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
+        "model_collectives": count_model_collectives(module),
     }
 
 

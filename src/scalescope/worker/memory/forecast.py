@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from scalescope.experiment.trial import Trial
+from scalescope.worker.counting.fake_copy import empty_like, fake_copy
 from scalescope.worker.memory.blocks import blocks_of, checkpoint_blocks, gathered_bytes
 from scalescope.worker.memory.tensor_bytes import state_of, tensors_in
 from scalescope.worker.training.assembly import build_step
-from scalescope.worker.training.fake_copy import empty_like, fake_copy
 from scalescope.worker.training.step import Batch, Step, Workload, batch_size_of
 
 _STEPS = 2  # the optimizer allocates its state in the first

@@ -21,6 +21,7 @@ from scalescope.parent_death import die_with_parent
 from scalescope.results.ranks.rank_job import RankJob
 from scalescope.results.ranks.secondary_errors import is_secondary_error
 from scalescope.worker.process.node import node_name
+from scalescope.worker.process.node_evidence import NodeEvidence
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rendezvous import Rendezvous
 
@@ -37,15 +38,15 @@ def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints must not break the protocol
     rendezvous, lost = Rendezvous(), set[int]()
+    evidence = NodeEvidence(rendezvous.rank, answers)
     for number in itertools.count():
         text = _next_request(rendezvous, number)
         if text == _STOP:
             _leave_together(rendezvous, lost)
             return 0
         request = json.loads(text)
-        rendezvous.publish(
-            f"answer/{number}/{rendezvous.rank}", json.dumps(_answer(request, rendezvous, number))
-        )
+        answer = _answer(request, rendezvous, number, evidence)
+        rendezvous.publish(f"answer/{number}/{rendezvous.rank}", json.dumps(answer))
         if rendezvous.rank == 0:
             collected = _gather(request, rendezvous, number)
             lost |= {
@@ -65,35 +66,42 @@ def _next_request(rendezvous: Rendezvous, number: int) -> bytes:
     return rendezvous.wait(key)
 
 
-def _answer(request: dict[str, Any], rendezvous: Rendezvous, number: int) -> dict[str, Any]:
+def _answer(
+    request: dict[str, Any], rendezvous: Rendezvous, number: int, evidence: NodeEvidence
+) -> dict[str, Any]:
     if rendezvous.rank not in request["ranks"]:
         return {"state": "idle"}
     if "probe" in request:
-        return _probe(rendezvous.rank)
-    return _run_trial(request, rendezvous.prefix(f"trial/{number}"), request["ranks"].index(rendezvous.rank))
+        return _probe(rendezvous.rank, evidence)
+    evidence.begin(request)
+    rank = request["ranks"].index(rendezvous.rank)
+    return evidence.end(request, _run_trial(request, rendezvous.prefix(f"trial/{number}"), rank))
 
 
-def _probe(rank: int) -> dict[str, Any]:
+def _probe(rank: int, evidence: NodeEvidence) -> dict[str, Any]:
     """What this rank finds on its node, or the error that prevented it."""
     from scalescope.worker.process.rank import describe_error
 
     try:
-        return _describe_node()
+        return _describe_node(evidence)
     except Exception as error:
         traceback.print_exc()
         return {"rank": rank, "host": node_name(), "state": "failed", "error": describe_error(error)}
 
 
-def _describe_node() -> dict[str, Any]:
+def _describe_node(evidence: NodeEvidence) -> dict[str, Any]:
     """The first rank of each node inspects the whole node, the others their own GPU."""
     from scalescope.inspection import inspect_system, own_address
     from scalescope.worker.machine.probe import own_gpu, probe
 
     local_rank = int(os.environ["LOCAL_RANK"])
     # Before this process uses a GPU: nvidia-smi would list it.
-    system = None if local_rank else {**inspect_system(), "own_address": own_address()}
+    system = None
+    if not local_rank:
+        system = evidence.system({**inspect_system(), "own_address": own_address()})
     return {
         "host": node_name(),
+        "pid": os.getpid(),
         "node": _node_number() or node_name(),
         "cores": _all_cores(),
         "cpus_per_task": _cpus_per_task(),

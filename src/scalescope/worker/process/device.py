@@ -6,6 +6,7 @@ import socket
 import torch
 
 from scalescope.inspection import cpu_model
+from scalescope.results.topology import core_list
 
 
 def choose_device(kind: str, local_rank: int) -> torch.device:
@@ -27,6 +28,17 @@ def device_identity(device: torch.device) -> str | None:
         return None
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", device.index)
     return f"GPU {uuid} of {socket.gethostname()}"
+
+
+def placement_counters(device: torch.device) -> dict[str, str]:
+    """Where this rank really runs: the cores that it may use, and its GPU; only what is known."""
+    counters = {}
+    if hasattr(os, "sched_getaffinity"):
+        counters["affinity"] = core_list(os.sched_getaffinity(0))
+    if device.type == "cuda":
+        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+        counters |= {} if uuid is None else {"gpu_uuid": str(uuid)}
+    return counters
 
 
 def describe_placement(rank: int, local_rank: int, device: torch.device, cpus: list[int]) -> str:

@@ -63,6 +63,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         describe_placement,
         device_identity,
         device_name,
+        placement_counters,
     )
     from scalescope.worker.process.group import Group, join, shared_device
 
@@ -97,7 +98,8 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     if measurements.write_trace is not None:
         name = trace_name(trial.trial_id, job.launch, job.rank)
         measurements.counters |= {"trace": name, **measurements.write_trace(Path(job.folder) / name)}
-    record.update(state="done", samples=measurements.samples, counters=measurements.counters)
+    counters = {**placement_counters(device), **measurements.counters}
+    record.update(state="done", samples=measurements.samples, counters=counters)
     write()
     position.enter(RankStage.TEARDOWN)
 

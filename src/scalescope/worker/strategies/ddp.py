@@ -13,6 +13,7 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.worker.ablations.local_gradients import LocalGradients
 from scalescope.worker.training.ddp_logging import DdpWatch, bucket_samples
 from scalescope.worker.training.failures import unused_parameters
 from scalescope.worker.training.step import Batch, OptimizerFactory, Step, Workload, plain_step
@@ -32,13 +33,9 @@ def wrap(
     if without_communication:  # buffers would still be broadcast, and ranks would wait for them
         options = dataclasses.replace(options, broadcast_buffers=False)
     wrapped = wrapped_in_ddp(workload.model, options, device)
-    if without_communication:
-        wrapped.register_comm_hook(device, _send_nothing)
-    else:
-        add_comm_hook(wrapped, options.comm_hook)
-    has_hook = without_communication or options.comm_hook != "none"
+    silent = add_comm_hook(wrapped, options, device, without_communication)
     optimizer = make_optimizer(workload.model.parameters())
-    return step_of(workload, wrapped, optimizer, options, has_hook=has_hook)
+    return step_of(workload, wrapped, optimizer, options, silent)
 
 
 def step_of(
@@ -46,10 +43,9 @@ def step_of(
     wrapped: DistributedDataParallel,
     optimizer: torch.optim.Optimizer,
     options: Ddp,
-    *,
-    has_hook: bool,
+    silent: LocalGradients | None,
 ) -> Step:
-    """The training step around a model inside DDP."""
+    """The training step around a model inside DDP; `silent` is the hook of ranks without communication."""
     step = plain_step(
         workload,
         wrapped,
@@ -57,14 +53,29 @@ def step_of(
         no_sync=wrapped.no_sync,
         keep_gradients=options.gradient_as_bucket_view,
     )
-    watch = DdpWatch(wrapped, has_hook=has_hook)
+    watch = DdpWatch(wrapped, has_hook=silent is not None or options.comm_hook != "none")
     step = dataclasses.replace(
         step,
         samples=lambda: bucket_samples(wrapped),
+        counters=dict if silent is None else silent.counters,
         watch=watch,
         explain_failure=partial(_explain_failure, workload, options),
     )
+    if silent is not None:
+        step = _observed(step, silent)
     return synchronise_first_step(step) if options.static_graph else step
+
+
+def _observed(step: Step, silent: LocalGradients) -> Step:
+    def backward(loss: torch.Tensor) -> None:
+        silent.before_backward()
+        step.backward(loss)
+
+    def clear() -> None:
+        step.clear()
+        silent.after_step()
+
+    return dataclasses.replace(step, backward=backward, clear=clear)
 
 
 def _explain_failure(workload: Workload, options: Ddp, error: RuntimeError, batch: Batch) -> str | None:
@@ -101,10 +112,19 @@ def wrapped_in_ddp(model: nn.Module, options: Any, device: torch.device) -> Dist
         )
 
 
-def add_comm_hook(wrapped: DistributedDataParallel, name: str) -> None:
-    """Send gradients in 16 bits."""
-    if name != "none":
-        wrapped.register_comm_hook(_HALF[name], _send_half)
+def add_comm_hook(
+    wrapped: DistributedDataParallel, options: Ddp, device: torch.device, without_communication: bool
+) -> LocalGradients | None:
+    """Send gradients in 16 bits, or not at all; without a hook DDP sends them as they are.
+
+    Converting to 16 bits and back is part of the exchange, so ranks without communication do not do it; nor
+    does DDP divide beside a hook.
+    """
+    if without_communication:
+        return LocalGradients(wrapped, device, divides=options.comm_hook == "none")
+    if options.comm_hook != "none":
+        wrapped.register_comm_hook(_HALF[options.comm_hook], _send_half)
+    return None
 
 
 def synchronise_first_step(step: Step) -> Step:
@@ -122,14 +142,6 @@ def synchronise_first_step(step: Step) -> Step:
         return step.no_sync() if ended[0] else nullcontext()
 
     return dataclasses.replace(step, clear=clear, no_sync=no_sync)
-
-
-def _send_nothing(device: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """A communication hook that keeps the local gradients: ranks diverge on purpose."""
-    devices = [device] if device.type == "cuda" else None
-    done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-    done.set_result(bucket.buffer())
-    return done
 
 
 def _send_half(dtype: torch.dtype, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from scalescope.catalog.strategies.fsdp import Fsdp
+from scalescope.worker.ablations.local_shards import keep_shards_local
 from scalescope.worker.machine.emulation import expect_emulation
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
@@ -38,10 +39,12 @@ def wrap(
         expect_emulation()
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     inner, outer = _INNER[options.fsdp_param_dtype], _OUTER[options.fsdp_param_dtype]
-    reshard = options.reshard_after_forward
+    reshard = options.reshard_after_forward  # None: torch decides, differently for the root
     for unit in units_of(workload.model):
         fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=inner)
     model = fully_shard(workload.model, mesh=mesh, reshard_after_forward=reshard, mp_policy=outer)
+    if without_communication:
+        keep_shards_local(workload.model)
 
     @contextmanager
     def no_sync() -> Iterator[None]:

@@ -117,8 +117,8 @@ class Averager:
     def _launch_next(self) -> None:
         bucket = self.buckets[self._launched]
         self._launched += 1
+        bucket.flat.div_(dist.get_world_size())  # before the sum, which then cannot overflow
         if self._sends:
-            bucket.flat.div_(dist.get_world_size())  # before the sum, which then cannot overflow
             work = dist.all_reduce(bucket.flat, async_op=True)
             assert work is not None  # None is for ranks outside the group
             self._works.append(work)

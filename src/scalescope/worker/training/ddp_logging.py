@@ -1,5 +1,6 @@
 """DDP's private logging data: its bucket sizes and times. Only this module knows the format."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.profiler import record_function
 from scalescope.results.traces.events import PREFIX
 
 _NS = 1e-9
+_NEVER = 2**31 - 1  # iterations between two that are timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,14 @@ class DdpWatch:
     def __init__(self, wrapped: DistributedDataParallel, *, has_hook: bool) -> None:
         self._wrapped = wrapped
         self._has_hook = has_hook
+
+    def pause(self) -> None:
+        """Let DDP time no iteration after its tenth, because the host waits for the device in those it times.
+
+        By default it times every hundredth. The sizes of the buckets are known from the first ones.
+        """
+        with contextlib.suppress(AttributeError):
+            self._wrapped._set_ddp_runtime_logging_sample_rate(_NEVER)
 
     def begin(self) -> None:
         """Let DDP time every iteration from now on."""

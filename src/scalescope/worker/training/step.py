@@ -105,7 +105,9 @@ class Step:
     clear: Callable[[], None]
     no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
     accumulation_steps: int = 1
-    samples: Callable[[], dict[str, list[float]]] = dict  # read after the last step
+    # Both are read after the last step.
+    samples: Callable[[], dict[str, list[float]]] = dict
+    counters: Callable[[], dict[str, float | int | str | None]] = dict
     watch: DdpWatch | None = None  # only for DDP
     explain_failure: Callable[[RuntimeError, Batch], str | None] = lambda error, batch: None
 

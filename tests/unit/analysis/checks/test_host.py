@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.checks.host import Check, all_checks, links_of
+from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
+from scalescope.link_matrix import links_of
+from tests.unit.analysis.checks.test_node_facts import TOPOLOGY
 
 GPUS = tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30, uuid=f"GPU-{n}") for n in range(2))
 WITH_GPUS = dataclasses.replace(TWO_CORES, gpus=GPUS, backends=("gloo", "nccl"), cuda_version="13.0")
@@ -31,7 +33,7 @@ FACTS = {
 }
 CALM: dict[str, Any] = {
     "gpus": [],
-    "topology": None,
+    "link_matrix": None,
     "gpu_processes": [],
     "interfaces": [],
     "infiniband": [],
@@ -200,7 +202,7 @@ def test_links_are_read_from_a_table_without_tabs_too() -> None:
 @pytest.mark.parametrize("text", ["", "No devices were found\n", "\tGPU0\tCPU Affinity\nGPU0\t X \t0-15\n"])
 def test_without_pairs_there_are_no_links(text: str) -> None:
     assert links_of(text) == {}
-    assert about("links", checks(topology=text)) == []
+    assert about("links", checks(link_matrix=text)) == []
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_without_pairs_there_are_no_links(text: str) -> None:
     ],
 )
 def test_the_link_matrix_is_read_in_one_line(text: str, level: str, reading: str) -> None:
-    (links,) = about("links", checks(WITH_GPUS, topology=text))
+    (links,) = about("links", checks(WITH_GPUS, link_matrix=text))
     assert (links.level, links.text) == (level, reading)
     assert ("crosses CPU sockets" in links.advice) == ("SYS" in reading)
 
@@ -326,3 +328,13 @@ def test_every_rank_is_shown_on_its_gpu() -> None:
 def test_more_ranks_than_gpus_fail() -> None:
     (crowd,) = about("ranks", checks(WITH_GPUS, world_size=3))
     assert (crowd.level, crowd.text) == ("fail", "3 ranks on 2 GPU(s)")
+
+
+def test_numa_nodes_cards_and_links_of_the_topology_are_shown() -> None:
+    texts = {check.subject: check.text for check in checks(topology=TOPOLOGY.to_json())}
+    assert texts["NUMA"] == "2 (cores 0-1; 2-3), distance up to 21"
+    assert texts["card"] == "mlx5_1: infiniband 400 Gbit/s, NUMA node 1"
+    assert texts["GPU links"] == "2 × GPU, paths SYS"
+    cards = [check.text for check in checks(topology=TOPOLOGY.to_json()) if check.subject == "card"]
+    assert cards[0] == "mlx5_0: infiniband 400 Gbit/s, NUMA node 0, next to GPU 0"
+    assert about("NUMA", checks(topology=None)) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalescope.analysis.comm.nccl_log import read_choices
+from scalescope.analysis.comm.nccl_log import read_choices, read_logs
 
 NVLINK = """\
 node1:4711:4711 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>
@@ -58,7 +58,8 @@ def test_a_fall_back_to_sockets_has_evidence() -> None:
         ("via P2P/IPC/read", "P2P/IPC/read"),
         ("[send] via NET/IB/3", "NET/IB"),
         ("[receive] via NET/IB/7/GDRDMA", "NET/IB/GDRDMA"),
-        ("[send] via NET/IB/7(6)/GDRDMA", "NET/IB"),
+        ("[send] via NET/IB/7(6)/GDRDMA", "NET/IB/GDRDMA"),
+        ("[send] via NET/AWS Libfabric/3/GDRDMA", "NET/AWS Libfabric/GDRDMA"),
     ],
 )
 def test_transports_are_named_without_the_number_of_the_card(words: str, transport: str) -> None:
@@ -86,3 +87,39 @@ def test_lines_other_than_nccl_info_are_ignored() -> None:
     )
     assert (choices.transports, choices.network, choices.channels) == ((), None, None)
     assert (choices.algorithms, choices.nvls, choices.uses_sockets) == ((), None, False)
+
+
+# Two ranks of one node of two, with two cards; the second rank sends over the first one's (PXN).
+INFINIBAND = (
+    """\
+n1:41:77 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB eth0:10.0.0.1<0>
+n1:41:77 [0] NCCL INFO Using network IB
+n1:41:77 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
+n1:41:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+n1:41:77 [0] NCCL INFO 16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels
+""",
+    """\
+n1:42:78 [1] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_3:1/IB [RO]; OOB eth0:10.0.0.1<0>
+n1:42:78 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0(0)/GDRDMA
+n1:42:78 [1] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/1/GDRDMA/Shared
+""",
+)
+
+
+def test_connections_and_cards_are_counted_for_each_host() -> None:
+    choices = read_logs([("n1", log.splitlines()) for log in INFINIBAND])
+    assert choices.connections == {"n1": {"NET/IB/GDRDMA": 2, "NET/IB/GDRDMA/Shared": 1}}
+    assert choices.used_nics == {"n1": ("mlx5_0", "mlx5_3")}
+    assert choices.network_transports == ("NET/IB/GDRDMA", "NET/IB/GDRDMA/Shared")
+    assert choices.uses_gpudirect is True
+    assert choices.channels == 16
+
+
+def test_one_connection_through_host_memory_is_no_gpudirect() -> None:
+    logs = [("n1", INFINIBAND[0].splitlines()), ("n2", INFINIBAND[1].replace("/GDRDMA", "").splitlines())]
+    assert read_logs(logs).uses_gpudirect is False
+
+
+def test_sockets_say_nothing_about_gpudirect() -> None:
+    assert read_choices(SOCKETS.splitlines()).uses_gpudirect is None
+    assert read_choices(()).used_nics == {}

@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.comparison.environments import differences, other_hardware
+from scalescope.analysis.comparison.pairing import nearest_pairs
 from scalescope.analysis.comparison.runs import (
     RunComparison,
     compare_runs,
+    full_configurations,
+    is_too_noisy,
     more_launches_would_decide,
     setting_differences,
 )
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.run_spread import RunSpread
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Result
 
@@ -29,6 +34,10 @@ def launches(trial: Trial, steps_s: Sequence[float], factor: float = 1.0) -> lis
         make_result(trial, [[factor * step] * 10] * trial.world_size, launch=number)
         for number, step in enumerate(steps_s)
     ]
+
+
+def times(factor: float, steps_s: Sequence[float]) -> tuple[float, ...]:
+    return tuple(factor * step for step in steps_s)
 
 
 def compared(before: Sequence[float], after: Sequence[float], factor: float = 1.0) -> RunComparison:
@@ -178,7 +187,7 @@ def test_collectives_are_matched_by_size_and_shown_by_their_means() -> None:
 
 def test_more_launches_help_where_the_old_run_allows_it() -> None:
     middling = (0.0100, 0.0103, 0.0097, 0.0101, 0.0099)
-    (open_one,) = compared(middling, middling).judged
+    (open_one,) = compared(middling, times(1.015, middling)).judged
     assert open_one.verdict == "inconclusive"
     assert more_launches_would_decide(open_one)
     (hopeless,) = compared(NOISY, NOISY).judged
@@ -189,6 +198,41 @@ def test_more_launches_help_where_the_old_run_allows_it() -> None:
     assert more_launches_would_decide(one_new)
     (settled,) = compared(CALM, CALM).judged
     assert not more_launches_would_decide(settled)
+
+
+def test_further_launches_end_by_their_noise_whatever_the_difference() -> None:
+    """Once it is small enough, every difference is decided: it is claimed, or lies within the threshold."""
+    quiet = (0.01000, 0.01004, 0.00996, 0.01001, 0.00999)
+    for factor in (0.9, 0.97, 0.98, 0.985, 0.99, 1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.1):
+        (config,) = compared(quiet, times(factor, quiet)).judged
+        assert not is_too_noisy(config)
+        assert config.verdict != "inconclusive"
+        (noisy,) = compared(quiet, times(factor, NOISY)).judged
+        assert is_too_noisy(noisy)
+
+
+def test_two_runs_differ_more_than_their_launches() -> None:
+    spread = RunSpread(deviation=0.02, freedom=20.0, runs=21)
+    results = launches(TRIAL, CALM), launches(TRIAL, CALM, 1.025)
+    (within,) = compare_runs(*results, 0.03).judged
+    (between,) = compare_runs(*results, 0.03, spread=spread).judged
+    assert (within.verdict, between.verdict) == ("slower", "inconclusive")
+    assert not more_launches_would_decide(between)  # however many: the spread stays
+    assert between.remedy is not None and between.remedy.interleaved is not None
+
+
+def test_what_has_no_partner_is_paired_with_what_differs_least() -> None:
+    def of(*trials: Trial) -> list[Configuration]:
+        return full_configurations([launch for trial in trials for launch in launches(trial, CALM)])
+
+    small, large = make_trial(batch_size=10), make_trial(batch_size=20)
+    left, right = of(small, large), of(small.replace(lr=0.5), large.replace(lr=0.5))
+    pairs = nearest_pairs(left, right, [])
+    assert [(old.trial.rank_batch_size, new.trial.rank_batch_size) for old, new in pairs] == [
+        (10, 10),
+        (20, 20),
+    ]
+    assert nearest_pairs(left, of(make_trial(batch_size=30)), []) == []  # as near to both
 
 
 MACHINE: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """Scaling: speedup, efficiency, baselines, exposed communication, Amdahl and the words for them."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -305,10 +306,29 @@ def test_no_batch_is_named_where_only_baselines_were_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "expected"), [(1, (2, 4)), (2, (4, 8)), (3, (4, 8)), (4, (8, 16)), (6, (8, 16))]
+    ("measured", "room", "expected"),
+    [(1, 8, (2, 4)), (2, 8, (4, 8)), (3, 8, (4, 8)), (4, 8, (8,)), (6, 8, (8,)), (8, 8, ()), (2, None, ())],
 )
-def test_the_next_world_sizes_are_doublings(measured: int, expected: tuple[int, int]) -> None:
-    assert next_world_sizes([row_with(0.9, ranks=measured)]) == expected
+def test_one_node_is_extrapolated_to_its_own_end(
+    measured: int, room: int | None, expected: tuple[int, ...]
+) -> None:
+    assert next_world_sizes([row_with(0.9, ranks=measured)], room) == expected
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [(2, (16, 32)), (4, (16, 32))])
+def test_several_nodes_are_extrapolated_by_whole_nodes(nodes: int, expected: tuple[int, ...]) -> None:
+    row = row_with(0.9, ranks=8)
+    hosts = tuple(f"node{rank * nodes // 8}" for rank in range(8))
+    launches = tuple(dataclasses.replace(launch, hosts=hosts) for launch in row.configuration.launches)
+    configuration = dataclasses.replace(row.configuration, launches=launches)
+    assert next_world_sizes([dataclasses.replace(row, configuration=configuration)], 4) == expected
+
+
+def test_ranks_behind_links_of_their_own_stand_for_nodes() -> None:
+    row = row_with(0.9, ranks=4)
+    trial = row.trial.replace(link="1gbit")
+    configuration = dataclasses.replace(row.configuration, trial=trial)
+    assert next_world_sizes([dataclasses.replace(row, configuration=configuration)], 2) == (8, 16)
 
 
 def test_one_launch_gives_numbers_without_intervals() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STRAGGLERS
-from scalescope.analysis.telemetry import TelemetrySummary
+from scalescope.analysis.telemetry import SlowedGpu, TelemetrySummary
+from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
     contention,
@@ -174,20 +176,81 @@ def test_unknown_memory_is_not_full() -> None:
     assert memory_limit.rule(dataclasses.replace(full, gpu_memory_bytes=None)) is None
 
 
-def test_a_gpu_that_was_slowed_down_is_named_with_the_reason_and_its_clock() -> None:
-    hot = TelemetrySummary(
-        slowdowns=("power cap", "thermal (software)"), sm_clock_hz=1.2e9, sm_clock_limit_hz=2e9
+def slowed(uuid: str = "a", clock: float | None = 0.6, **reasons: float) -> TelemetrySummary:
+    """A GPU that was slowed down, in these shares of its readings."""
+    names = {"heat": "thermal (hardware)", "cap": "power cap"}
+    shares = {names[name]: share for name, share in reasons.items()}
+    gpu = SlowedGpu(host="n2", uuid=uuid, reasons=shares, clock_share=clock)
+    return TelemetrySummary(slowdowns=tuple(shares), slowed_gpus=(gpu,), power_w=300.0)
+
+
+def late(telemetry: TelemetrySummary, *gpus: str | None) -> Facts:
+    """Two ranks on GPUs; the second one is 20 ms of 100 late."""
+    return make_facts(
+        {STRAGGLERS: 0.02},
+        telemetry=telemetry,
+        changes=ON_GPUS,
+        straggler=Straggler(rank=1, time_s=0.02, persistent=True),
+        gpu_uuids=gpus,
+        hosts=("n1", "n2"),
     )
-    cause = finding(throttling.rule(on_gpu(hot)))
-    assert evidence_of(cause) == {"slowdowns": "power cap, thermal (software)"}
-    assert "60%" in cause.claim
+
+
+def test_a_hot_gpu_is_named_with_its_rank_the_reason_and_its_clock() -> None:
+    facts = dataclasses.replace(on_gpu(slowed("b", heat=0.8)), gpu_uuids=("a", "GPU-b"))
+    cause = finding(throttling.rule(facts))
+    assert evidence_of(cause) == {"GPU b of n2": "thermal (hardware) 80%"}
+    assert "The GPU of rank 1 on n2 was slowed down to 60% of its clock" in cause.claim
+    assert (cause.lost, cause.term) == (0.0, "")  # no rank is late: it costs nothing that was measured
+
+
+def test_a_hot_gpu_of_the_late_rank_takes_the_stragglers_loss() -> None:
+    facts = late(slowed("b", heat=0.8), "a", "b")
+    cause = finding(throttling.rule(facts))
+    assert (cause.term, cause.root) == (STRAGGLERS, True)
+    assert cause.lost == pytest.approx(facts.culprit_lost) and cause.lost > 0.0
+    assert "rank 1 is 20.0 ms per step late" in cause.claim
+    first, *_ = diagnose_facts((facts,)).findings
+    assert first.rule == throttling.RULE  # before "straggling rank": it is its cause
+
+
+@pytest.mark.parametrize("gpus", [("b", "a"), ("a", None), ()])
+def test_a_hot_gpu_of_another_rank_does_not_take_that_loss(gpus: tuple[str | None, ...]) -> None:
+    cause = finding(throttling.rule(late(slowed("b", heat=0.8), *gpus)))
+    assert (cause.lost, cause.term) == (0.0, "")
+
+
+def test_a_power_cap_on_a_healthy_run_is_not_a_finding() -> None:
+    assert throttling.rule(on_gpu(slowed("a", cap=1.0))) is None
+    capped = slowed("a", cap=1.0)
+    both = dataclasses.replace(
+        capped, slowed_gpus=(*capped.slowed_gpus, dataclasses.replace(capped.slowed_gpus[0], uuid="b"))
+    )
+    assert throttling.rule(late(both, "a", "b")) is None  # all are capped alike
+
+
+def test_a_power_cap_of_the_late_rank_s_gpu_alone_is_its_cause() -> None:
+    facts = late(slowed("b", cap=1.0), "a", "b")
+    assert finding(throttling.rule(facts)).lost == pytest.approx(facts.culprit_lost)
+
+
+def test_a_power_cap_that_one_rank_alone_does_not_have_is_a_finding() -> None:
+    facts = make_facts({COMMUNICATION: 0.04}, telemetry=slowed("a", cap=1.0), changes=ON_GPUS)
+    free = make_configuration(single_rank_baseline(facts.trial), 0.06)
+    alone = dataclasses.replace(facts, one_rank=with_telemetry(free, TelemetrySummary(power_w=200.0)))
+    assert finding(throttling.rule(alone)).lost == 0.0
+    assert throttling.rule(facts) is None  # not known of one rank
 
 
 def test_an_unknown_clock_is_not_invented() -> None:
-    cause = finding(throttling.rule(on_gpu(TelemetrySummary(slowdowns=("power cap",)))))
-    assert evidence_of(cause) == {"slowdowns": "power cap"}
-    assert "%" not in cause.claim
+    cause = finding(throttling.rule(on_gpu(slowed("a", None, heat=0.5))))
+    assert "clock" not in cause.claim
     assert throttling.rule(on_gpu()) is None
+
+
+def test_a_gpu_that_others_heat_is_not_judged() -> None:
+    facts = dataclasses.replace(on_gpu(slowed("a", heat=0.5)), has_other_load=True)
+    assert "other load" in abstention(throttling.rule(facts)).missing
 
 
 def test_ranks_that_share_a_gpu_lose_what_they_do_not_deliver() -> None:

@@ -1,17 +1,25 @@
 """Ranks that are there already: which of them take part, what they keep, and who is to blame."""
 
-import contextlib
-import subprocess
-import sys
+import io
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scalescope.errors import BadInput, CannotRun
+from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.setting import settings_of
+from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached import launcher as attached
 from scalescope.launch.attached.launcher import AttachedLauncher, members_of
 from scalescope.launch.attached.rank_context import RankContext
+from scalescope.launch.fake import TWO_CORES
+from scalescope.launch.probing import Node
+from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.result import WINDOW
+from scalescope.results.run_folder import RunFolder
 
 NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may deal them out
 
@@ -36,7 +44,7 @@ def test_older_trials_are_among_all() -> None:
 
 
 def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: None)
+    monkeypatch.setattr(attached, "start_worker", lambda *_, **__: None)
     launcher = AttachedLauncher(RankContext(0, 4))
     fixed = {"env": None, "link": None, "split_gpu": None, "pin_cores": "auto", "threads_per_rank": 1}
     launcher.check(Trial(settings={"world_size": 2, **fixed}))
@@ -47,13 +55,72 @@ def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch
         launcher.check(Trial(settings={"world_size": 4, **fixed, "threads_per_rank": 2}))
 
 
-def test_a_follower_does_not_wait_for_ever_for_rank_0(
+class Worker:
+    """Rank 0's worker, whose ranks on two nodes answer a trial."""
+
+    def __init__(self, answers: Sequence[dict[str, Any]]) -> None:
+        self.stdin = io.BytesIO()
+        self.stdout = io.BytesIO(json.dumps({"answers": list(answers)}).encode() + b"\n")
+
+    @property
+    def request(self) -> dict[str, Any]:
+        request: dict[str, Any] = json.loads(self.stdin.getvalue())
+        return request
+
+
+class Silent:
+    """A watcher that does nothing."""
+
+    def placed(self, ranks: Sequence[RankPlacement]) -> None:
+        pass
+
+    def advanced(self, fraction: float) -> None:
+        pass
+
+
+def _launch(
+    worker: Worker, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> tuple[Trial, dict[str, Any]]:
+    """Launch a trial on two nodes of two ranks; returns it and its telemetry."""
+    monkeypatch.setattr(attached, "start_worker", lambda *_, **__: worker)
+    nodes = {
+        "n1": Node(machine=TWO_CORES, system={}, ranks=(0, 1), first_rank=0, pids=(10, 11)),
+        "n2": Node(machine=TWO_CORES, system={}, ranks=(2, 3), first_rank=2, pids=(20, 21)),
+    }
+    monkeypatch.setattr(AttachedLauncher, "_probed_nodes", lambda self: nodes)
+    for name in ("ranks", "logs"):
+        (folder / name).mkdir()
+    trial = Trial(settings={"benchmark": "train", "device": "cpu", "split_gpu": None, **settings})
+    limits = Measuring(**{setting.name: setting.default for setting in settings_of(Measuring)})
+    outcome = AttachedLauncher(RankContext(0, 4)).launch(trial, 0, RunFolder(folder), limits, Silent())
+    return trial, outcome.telemetry
+
+
+def _done(rank: int, **more: Any) -> dict[str, Any]:
+    window = dict(zip(WINDOW, (0.0, 1e12), strict=True))
+    return {"rank": rank, "host": "n", "state": "done", "counters": window, **more}
+
+
+def test_every_node_s_telemetry_and_every_rank_s_log_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    monkeypatch.setattr(attached, "_start_worker", lambda *_, **__: subprocess.Popen(sleeping))
-    monkeypatch.setattr(attached, "_LEADER_POLL_S", 0.01)
-    monkeypatch.setattr(attached, "_APPEAR_S", 0.05)
-    monkeypatch.setattr(attached, "shared_directory", lambda name: contextlib.nullcontext(tmp_path))
-    with pytest.raises(CannotRun, match="rank 0 did not appear"):
-        attached.follow(RankContext(1, 2, directory="77.0.0"))
+    there = {"cpu": {"host_utilization": 0.25}}
+    log = "n1:1:1 [0] NCCL INFO Using network IB\n"
+    ranks = [_done(0, nccl_log=log), _done(1), _done(2, telemetry=there, nccl_log=log), _done(3)]
+    worker = Worker(ranks)
+    trial, telemetry = _launch(worker, tmp_path, monkeypatch, world_size=4)
+    assert list(telemetry["hosts"]) == ["n1", "n2"]
+    assert telemetry["hosts"]["n2"] == there
+    assert worker.request["watch"] == {"2": {"gpus": [], "pids": [20, 21]}}  # rank 0's node is sampled here
+    assert RunFolder(tmp_path).log_file(trial.trial_id, 0, 2).read_text() == log
+    stored = json.loads(RunFolder(tmp_path).rank_file(trial.trial_id, 0, 2).read_text())
+    assert not {"telemetry", "nccl_log"} & set(stored)
+
+
+def test_a_node_without_ranks_in_a_trial_is_not_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker([_done(0), _done(1)])
+    _, telemetry = _launch(worker, tmp_path, monkeypatch, world_size=2)
+    assert worker.request["watch"] == {}
+    assert "hosts" not in telemetry and "cpu" in telemetry

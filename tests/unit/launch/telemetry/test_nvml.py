@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.launch.telemetry.nvml import Nvml, slowdowns
+from scalescope.launch.telemetry.nvml import Nvml, gpu_sites, slowdowns
+from scalescope.results.topology import GpuSite
 
 _MASK = 0x4 | 0x20
 _POWER, _UTILIZATION = 0, 1  # NVML_TOTAL_POWER_SAMPLES, NVML_GPU_UTILIZATION_SAMPLES
@@ -247,3 +248,62 @@ def test_processes_are_named_by_their_ids_and_unknown_where_the_driver_does_not_
     )
     assert Nvml(["a"]).processes("a") == (7, 9)
     assert Nvml(["a"]).processes("b") is None
+
+
+def _add_gpus(driver: FakeDriver, *, links: int, version: int, architecture: int) -> None:
+    """Two GPUs; the second has no NVLink, and does not answer questions about it."""
+
+    def state(handle: str, link: int) -> int:
+        if handle == "gpu 1" or link >= links:
+            raise FakeError("Not Supported")
+        return 1 if link < links - 1 else 0
+
+    driver.answer("nvmlDeviceGetCount", lambda: 2)
+    driver.answer("nvmlDeviceGetHandleByIndex", lambda index: f"gpu {index}")
+    driver.answer("nvmlDeviceGetUUID", lambda handle: f"GPU-{handle[-1]}f2e".encode())
+    driver.answer("nvmlDeviceGetName", lambda handle: "NVIDIA H100 80GB HBM3")
+    driver.answer("nvmlDeviceGetPciInfo", lambda handle: SimpleNamespace(busId=b"00000000:1B:00.0"))
+    driver.answer("nvmlDeviceGetNvLinkState", state)
+    driver.answer("nvmlDeviceGetNvLinkVersion", lambda handle, link: version)
+    driver.answer("nvmlDeviceGetArchitecture", lambda handle: architecture)
+    driver.answer("nvmlDeviceGetMaxPcieLinkGeneration", lambda handle: 5)
+    driver.answer("nvmlDeviceGetMaxPcieLinkWidth", lambda handle: 16)
+
+
+def test_where_gpus_sit_and_what_connects_them(driver: FakeDriver) -> None:
+    _add_gpus(driver, links=5, version=6, architecture=9)
+    first, second = gpu_sites()
+    assert first == GpuSite(
+        index=0,
+        uuid="0f2e",
+        name="NVIDIA H100 80GB HBM3",
+        pci_bus="0000:1b:00.0",
+        nvlink_version=4,
+        nvlink_count=4,  # the fifth is there, but not active
+        pcie_generation=5,
+        pcie_width=16,
+    )
+    assert (second.nvlink_version, second.nvlink_count) == (None, None)
+    assert driver.opened == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "architecture", "generation"),
+    [(5, 7, 3), (6, 9, 4), (7, 9, 4), (7, 10, 5), (2, 5, 2), (99, 9, None), (6, 99, 4)],
+)
+def test_a_generation_of_nvlink_is_not_newer_than_its_gpu(
+    driver: FakeDriver, version: int, architecture: int, generation: int | None
+) -> None:
+    _add_gpus(driver, links=2, version=version, architecture=architecture)
+    assert gpu_sites()[0].nvlink_version == generation
+
+
+def test_a_driver_that_says_little_leaves_the_rest_unknown(driver: FakeDriver) -> None:
+    driver.answer("nvmlDeviceGetCount", lambda: 1)
+    driver.answer("nvmlDeviceGetHandleByIndex", lambda index: "gpu")
+    assert gpu_sites() == (GpuSite(index=0),)
+
+
+def test_without_a_driver_there_are_no_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpu_sites() == ()

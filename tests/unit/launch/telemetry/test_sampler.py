@@ -557,8 +557,8 @@ def test_the_gpus_of_attached_ranks_are_sampled(
     window = dict(zip(WINDOW, (_BEGIN_S + 1.0, _BEGIN_S + 3.0), strict=True))
     answer = {"answers": [{"rank": 0, "state": "done", "counters": window}]}
     gpus.samples = {"id-0": {"utilization": [(2.0, 0.5)], "power_w": [(2.0, 300.0)]}}
-    monkeypatch.setattr(attached, "_start_worker", lambda context, **_: Child(host, answer))
-    node = Node(machine=_machine(1), system={}, ranks=(0,))
+    monkeypatch.setattr(attached, "start_worker", lambda context, **_: Child(host, answer))
+    node = Node(machine=_machine(1), system={}, ranks=(0,), first_rank=0)
     monkeypatch.setattr(attached.AttachedLauncher, "_probed_nodes", lambda self: {"h": node})
     launcher = attached.AttachedLauncher(attached.RankContext(0, 1))
     settings = {"benchmark": "train", "device": "cuda", "world_size": 1, "split_gpu": None}

@@ -355,6 +355,18 @@ def test_what_nccl_chose_is_read_from_the_logs_of_the_untimed_launch(tmp_path: P
     )
 
 
+def test_what_nccl_chose_is_also_read_from_the_logs_of_attached_ranks(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "abc-0-0.log").write_text(
+        "h:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_4:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+        "h:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/1/GDRDMA\n"
+    )
+    *_, section = communication_sections(make_run({}, {}, path=tmp_path, backend="nccl"))
+    assert section.title == "What NCCL chose on 2 ranks"
+    assert "Transport  : NET/IB/GDRDMA" in section.lines
+    assert any(line.startswith("Cards      : mlx5_4 on ") for line in section.lines)
+
+
 def test_the_next_step_needs_a_result() -> None:
     following = next_after_communication(make_run({}, {}))
     assert following is not None

@@ -4,9 +4,11 @@ from unittest import mock
 
 import pytest
 import torch
+from torch import nn
 
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
+from scalescope.worker.benchmarks import train
 from scalescope.worker.benchmarks.train import (
     MOST_STEPS,
     StepSchedule,
@@ -14,10 +16,12 @@ from scalescope.worker.benchmarks.train import (
     _agree_on_steps,
     _schedule_of,
     steps_in_window,
-    typical_step_s,
 )
 from scalescope.worker.process.group import Group
 from scalescope.worker.training.feeding import Feed
+from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.step import Data, Workload
+from tests.unit.analysis.made_results import make_trial
 
 from ..making import options
 
@@ -43,7 +47,9 @@ def _measured(schedule: StepSchedule, others_s: float = 0.0, **asked: object) ->
     group = mock.Mock(spec=Group)
     group.largest = lambda value, device: max(value, others_s)
     run = mock.Mock(spec=TrainingRun, schedule=schedule, device=torch.device("cpu"))
-    return _agree_on_steps(options(Train, **asked), run, group, [0.5, 0.02, 0.010, 0.012, 0.011])
+    card = options(Train, **asked)
+    times_s = [0.5, *[0.02] * (card.warmup_steps - 4), 0.010, 0.012, 0.011]
+    return _agree_on_steps(card, run, group, times_s)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +76,6 @@ def test_steps_in_a_window(step_s: float, steps: int) -> None:
     assert steps_in_window(1.5, step_s, 5) == steps
 
 
-def test_the_first_steps_of_a_warm_up_do_not_count() -> None:
-    assert typical_step_s([9.0, 8.0, 0.3, 0.2, 0.25]) == 0.2
-    assert typical_step_s([9.0, 0.4, 0.3]) == 0.3
-
-
 def test_data_too_small_for_the_warm_up_is_refused() -> None:
     with pytest.raises(BadInput, match=r"warmup_steps 5.* 4 steps"):
         _schedule(1, 4, steps_per_epoch=None)
@@ -83,3 +84,15 @@ def test_data_too_small_for_the_warm_up_is_refused() -> None:
 def test_data_without_a_length_has_no_whole_epoch() -> None:
     with pytest.raises(BadInput, match="steps_per_epoch all"):
         _schedule(1, None, steps_per_epoch=None)
+
+
+def test_a_model_that_communicates_is_refused_without_communication(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))
+    workload = Workload(model=model, data=Data(), loss=lambda output, targets: output.sum())
+    monkeypatch.setattr(train, "build_workload", lambda trial, group, device: workload)
+    silent = make_trial(world_size=2, without_communication=True)
+    measurements = Measurements()
+    arguments = (silent, mock.Mock(), torch.device("cpu"), mock.Mock(), None, measurements)
+    with pytest.raises(BadInput, match="cannot be trained without communication"), train.prepared(*arguments):
+        pass
+    assert measurements.counters["model_collectives"] == 1

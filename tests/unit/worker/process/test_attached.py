@@ -1,11 +1,13 @@
 """How rank 0 collects the answers of attached ranks, including those that never come."""
 
+import io
 import json
 from typing import Any, cast
 
 import pytest
 
 from scalescope.worker.process import attached
+from scalescope.worker.process.node_evidence import NodeEvidence
 from scalescope.worker.process.rendezvous import Rendezvous
 
 Published = dict[str, bytes]
@@ -53,8 +55,8 @@ def test_ranks_that_wait_for_a_failed_one_have_until_the_group_s_limit() -> None
 
 
 def test_a_failed_probe_returns_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attached, "_describe_node", lambda: [][0])
-    answer = attached._probe(3)
+    monkeypatch.setattr(attached, "_describe_node", lambda evidence: [][0])
+    answer = attached._probe(3, NodeEvidence(3, io.StringIO()))
     assert (answer["rank"], answer["state"]) == (3, "failed")
     assert answer["error"]["message"] == "IndexError: list index out of range"
 

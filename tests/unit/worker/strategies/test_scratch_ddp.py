@@ -112,7 +112,7 @@ def test_nothing_leaves_inside_no_sync_and_the_sum_does_after_it(alone: None, se
     assert averager.buckets[0].flat.tolist() == [4.0] * 3 + [0.0] * 3
 
 
-def test_without_sending_gradients_stay_as_they_are(
+def test_without_sending_gradients_are_divided_all_the_same(
     alone: None, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scratch_ddp.dist, "get_world_size", lambda: 2)
@@ -120,7 +120,7 @@ def test_without_sending_gradients_stay_as_they_are(
     averager = Averager(model, cap_bytes=None, sends=False)
     model([2]).backward()
     assert sent == []
-    assert averager.buckets[0].flat.tolist() == [2.0] * 3 + [0.0] * 3
+    assert averager.buckets[0].flat.tolist() == [1.0] * 3 + [0.0] * 3
 
 
 def test_the_sum_is_divided_by_the_number_of_ranks(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,3 +124,21 @@ def test_buckets_are_marked_once_and_a_hook_that_is_there_is_kept() -> None:
     assert model.registered == 1
     DdpWatch(model, has_hook=True).mark_buckets()  # type: ignore[arg-type]
     assert model.registered == 1
+
+
+def _last_timed(model: DistributedDataParallel) -> int:
+    return int(model._get_ddp_logging_data()["iteration"])
+
+
+def test_a_paused_ddp_times_only_its_first_ten_iterations(alone: None) -> None:
+    usual, paused = wrapped_model(), wrapped_model()
+    DdpWatch(paused, has_hook=False).pause()
+    for _ in range(102):
+        gradients_of(usual)
+        gradients_of(paused)
+    assert (_last_timed(usual), _last_timed(paused)) == (100, 10)
+    assert bucket_samples(paused) == bucket_samples(usual) != {}
+
+
+def test_a_ddp_without_a_sample_rate_is_left_alone() -> None:
+    DdpWatch(FakeDdp({}), has_hook=False).pause()  # type: ignore[arg-type]

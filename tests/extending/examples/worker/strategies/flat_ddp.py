@@ -24,28 +24,29 @@ def wrap(
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
     step = plain_step(workload, model, make_optimizer(model.parameters()))
-    sends = not without_communication
+    synchronises = True
 
     @contextmanager
     def no_sync() -> Iterator[None]:  # around all batches of a step but the last
-        nonlocal sends
-        before, sends = sends, False
+        nonlocal synchronises
+        synchronises = False
         yield
-        sends = before
+        synchronises = True
 
     def backward(loss: Tensor) -> None:
         step.backward(loss)
-        if sends:
-            average_gradients(model)
+        if synchronises:
+            average_gradients(model, sends=not without_communication)
 
     return dataclasses.replace(step, backward=backward, no_sync=no_sync)
 
 
-def average_gradients(model: nn.Module) -> None:
-    """Replace every gradient by its mean over all ranks."""
+def average_gradients(model: nn.Module, *, sends: bool) -> None:
+    """Replace every gradient by its mean over all ranks; the ablation does everything but send."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients]).div_(dist.get_world_size())
-    dist.all_reduce(flat)
+    if sends:
+        dist.all_reduce(flat)
     pieces = flat.split([gradient.numel() for gradient in gradients])
     for gradient, piece in zip(gradients, pieces, strict=True):
         gradient.copy_(piece.view_as(gradient))

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from scalescope.worker.training.fake_copy import empty_like, fake_copy
+from scalescope.worker.counting.fake_copy import empty_like, fake_copy
 from scalescope.worker.training.step import Batch, Workload, batch_size_of
 
 # Operations that contain products. Any of them unknown to the counter would make the count too small.

@@ -1,0 +1,47 @@
+"""The worker that every attached rank's command line starts once for the whole run."""
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from scalescope.errors import CannotRun
+from scalescope.interpreter import python_module
+from scalescope.launch.attached.leader import Leader
+from scalescope.launch.attached.nccl_debug import nccl_log_variables
+from scalescope.launch.attached.rank_context import RankContext
+from scalescope.launch.private_directory import private_directory, shared_directory
+
+
+def worker_variables(
+    context: RankContext, held: contextlib.ExitStack
+) -> tuple[dict[str, str], Leader | None]:
+    """The worker's variables and rank 0's lock; `held` keeps the directory that ranks of one host share."""
+    variables = {**context.variables, **_log_variables(held)}
+    if context.directory is None:
+        return variables, None
+    meeting = held.enter_context(shared_directory(context.directory))
+    return {**variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
+
+
+def _log_variables(held: contextlib.ExitStack) -> dict[str, str]:
+    """What makes NCCL log for us, unless the user asked it for something else or there is no room."""
+    if not nccl_log_variables(os.environ, Path()):
+        return {}
+    with contextlib.suppress(CannotRun):
+        directory = held.enter_context(private_directory(Path(tempfile.gettempdir())))
+        return nccl_log_variables(os.environ, directory)
+    return {}
+
+
+def ranks_here(environment: Mapping[str, str]) -> int:
+    """How many ranks this host has, by the launcher's variables."""
+    text = environment.get("LOCAL_WORLD_SIZE", "")
+    return int(text) if text.isdecimal() else 1
+
+
+def start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
+    command = python_module("scalescope.worker.process.attached", str(os.getpid()))
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **variables})

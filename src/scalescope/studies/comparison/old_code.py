@@ -1,0 +1,72 @@
+"""The code that an earlier run measured: a workload's file as git has it at that run's commit."""
+
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.catalog.workloads.custom import file_of, in_file
+from scalescope.errors import CannotRun
+from scalescope.experiment.trial import Trial
+from scalescope.results.run import Run
+
+_SHORT = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A state of the code around a workload that git can restore."""
+
+    name: str
+    root: Path  # of the checkout
+
+    @property
+    def short(self) -> str:
+        return self.name[:_SHORT]
+
+
+def changed_code(base: Run, new: Run, trial: Trial) -> Commit | None:
+    """The commit of the base run, where its workload was another then; None where git cannot tell."""
+    file = file_of(trial.workload)
+    git = base.environment.get("git") or {}
+    if file is None or not git.get("commit") or git.get("changed") is not False:
+        return None
+    root = _git(file.resolve().parent, "rev-parse", "--show-toplevel")
+    if root is None:
+        return None
+    commit = Commit(name=str(git["commit"]), root=Path(root))
+    if new.environment.get("git") == git or _git(commit.root, "cat-file", "-e", commit.name) is None:
+        return None
+    return commit
+
+
+def at_commit(trial: Trial, commit: Commit, directory: Path) -> Trial:
+    """The trial with its workload as it was at a commit, which is written below `directory`."""
+    file = file_of(trial.workload)
+    assert file is not None
+    code = directory / commit.short
+    if not code.exists():
+        _restore(commit, code)
+    old = code / file.resolve().relative_to(commit.root.resolve())
+    if not old.is_file():
+        raise CannotRun(f"--interleave: {file} is not in commit {commit.short}")
+    return trial.replace(workload=in_file(trial.workload, old))
+
+
+def _restore(commit: Commit, code: Path) -> None:
+    """Write the files of a commit; the checkout itself is not touched."""
+    archive = code.with_suffix(".tar")
+    if _git(commit.root, "archive", "--format=tar", f"--output={archive}", commit.name) is None:
+        raise CannotRun(f"--interleave: git cannot restore commit {commit.short}")
+    with tarfile.open(archive) as files:
+        files.extractall(code, filter="data")
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

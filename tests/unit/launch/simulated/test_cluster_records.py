@@ -1,0 +1,108 @@
+"""What simulated ranks of a cluster write down."""
+
+from dataclasses import replace
+
+import pytest
+
+from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.recordings import arrivals_of
+from scalescope.experiment.trial import Trial
+from scalescope.launch.simulated import arrivals, comm, train
+from scalescope.launch.simulated.cluster.model import ClusterModel, Network
+from scalescope.launch.simulation import CostModel
+from scalescope.results.result import RankRecord
+from scalescope.results.traces.summary import TraceSummary
+from tests.unit.experiment.asking import ask, flags
+
+MODEL = ClusterModel(
+    jitter_s=0.001,
+    slow_rank=5,
+    slow_s=0.004,
+    burst_probability=0.02,
+    burst_s=0.02,
+    ranks_per_node=4,
+    buckets=3,
+)
+PARTS = ("compute_s", "exposed_s", "copy_s", "idle_host_s", "idle_data_s", "idle_queued_s")
+
+
+def trial_of(ranks: int = 8) -> Trial:
+    (trial,) = expand(
+        ask(world_size=str(ranks), batch_size="50", steps_per_epoch="20"), MODEL.machine(ranks)
+    ).trials
+    return trial
+
+
+def comm_trial(**asked: str) -> Trial:
+    texts = {"world_size": "12", "collective": "all_reduce", "min_bytes": "1024", **asked}
+    (trial,) = expand(build_experiment("comm", "comm", {}, flags(**texts), {}), MODEL.machine(12)).trials
+    return trial
+
+
+def recorded(model: ClusterModel) -> list[RankRecord]:
+    return arrivals.simulate(model, arrivals_of(trial_of()), 0).records
+
+
+def test_recorded_steps_are_whole_on_every_rank() -> None:
+    records = recorded(MODEL)
+    for record in records:
+        summary = TraceSummary.from_record(record.samples, record.counters)
+        assert summary is not None and summary.collective_s is not None
+        assert summary.steps == len(record.samples["recorded_step_time_s"]) == MOST_STEPS
+        assert {len(step) for step in summary.collective_s} == {3}
+        for step in range(MOST_STEPS):
+            total = sum(summary.parts[part][step] for part in PARTS)
+            assert total == pytest.approx(summary.parts["step_s"][step], abs=1e-7)
+            assert sum(summary.collective_exposed_s[step]) == pytest.approx(
+                summary.parts["exposed_s"][step], abs=1e-7
+            )
+    assert [record.host for record in records] == ["node0"] * 4 + ["node1"] * 4
+
+
+def test_recording_makes_steps_longer_and_not_the_waiting() -> None:
+    free, recording = (recorded(replace(MODEL, recording_s=added_s)) for added_s in (0.0, 0.01))
+    for before, after in zip(free, recording, strict=True):
+        longer = [
+            late - early
+            for early, late in zip(before.samples["trace/step_s"], after.samples["trace/step_s"], strict=True)
+        ]
+        assert longer == pytest.approx([0.01] * MOST_STEPS, abs=1e-7)
+        assert before.samples["trace/exposed_s"] == pytest.approx(after.samples["trace/exposed_s"], abs=1e-7)
+
+
+def test_ranks_without_communication_run_at_their_speed_and_others_together() -> None:
+    calm = replace(MODEL, jitter_s=0.0, burst_probability=0.0)
+    trial = trial_of()
+    together = train.simulate(calm, trial, 0).records
+    apart = train.simulate(calm, trial.replace(without_communication=True), 0).records
+    assert len({record.samples["step_time_s"][0] for record in together}) == 1
+    delays = [record.samples["step_time_s"][0] - apart[0].samples["step_time_s"][0] for record in apart]
+    assert delays == pytest.approx([0.004 if rank == 5 else 0.0 for rank in range(8)])
+
+
+def test_pairs_show_which_node_has_the_slow_card() -> None:
+    model = replace(MODEL, network=Network(slow_node=1, slow_by=4.0))
+    records = comm.simulate(model, comm_trial(pairs="true"), 0).records
+    large = 1 << 26
+    times = {
+        key: values[0]
+        for record in records
+        for key, values in record.samples.items()
+        if key.endswith(str(large))
+    }
+    assert len(times) == 3 * 6 + 3 * 4  # inside nodes of four, and rank by rank between nodes
+    assert times[f"pair/0-4/{large}"] > 3 * times[f"pair/0-8/{large}"]
+    assert times[f"pair/4-5/{large}"] == times[f"pair/0-1/{large}"]
+
+
+def test_collectives_take_what_an_exchange_of_the_model_takes() -> None:
+    (record, *_) = comm.simulate(MODEL, comm_trial(), 0).records
+    assert record.samples["all_reduce/in/1024"][0] == pytest.approx(MODEL.transfer_s(1024, 12), abs=1e-9)
+
+
+def test_a_cost_model_has_waiting_only_for_its_late_rank() -> None:
+    model = CostModel(exposed_comm_s={2: 0.003}, late_s={1: 0.002})
+    records = arrivals.simulate(model, arrivals_of(trial_of(2)), 0).records
+    assert [record.samples["trace/collective_s"][0] for record in records] == pytest.approx([0.005, 0.003])
