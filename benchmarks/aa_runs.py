@@ -34,9 +34,9 @@ LONGEST_S = 45 * 60.0
 SpreadOf = Callable[[int], RunSpread]
 
 
-def command(job: dict[str, object], folder: Path, launches: int, window: str) -> list[str]:
+def command(job: dict[str, object], folder: Path, asked: argparse.Namespace) -> list[str]:
     settings = [word for name, value in job.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    measuring = ["--device", "cpu", "--repeats", str(launches), "--window", window]
+    measuring = ["--device", asked.device, "--repeats", str(asked.launches), "--window", asked.window]
     return [
         *(sys.executable, "-m", "scalescope", "train"),
         *(*settings, *measuring, "--output-dir", str(folder)),
@@ -64,7 +64,7 @@ def measured(folder: Path, asked: argparse.Namespace, deadline: float) -> list[R
                 print(f"time is up after {len(runs)} runs; the same command continues")
                 break
             shutil.rmtree(path, ignore_errors=True)
-            line = command(job, path, asked.launches, asked.window)
+            line = command(job, path, asked)
             done = subprocess.run(line, env=environment, capture_output=True, text=True)
             run = finished(path, asked.launches)
             if run is None:
@@ -102,6 +102,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--launches", type=int, default=4)
     parser.add_argument("--window", default="2s")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threshold", type=float, default=0.03)
     parser.add_argument("--paced", action="store_true", help="ranks that sleep instead of computing")
     parser.add_argument("--disturbed", action="store_true", help="also use what other load disturbed")

@@ -3,10 +3,11 @@
     python benchmarks/compare_aa.py [--pairs 20] [--launches 5] [--delays 3] [--delay-launches 10]
 
 Both runs of a pair are measured in turns, launch by launch, so that machine load affects both; then the
-command compares the two folders. A regression between identical runs is a false alarm: at most three of
-twenty are allowed. With a delay of 8 % in every step of the new run the command must end with exit code 8,
-if the launches could detect 6 %. Ranks sleep instead of computing, unless --computing, and in long steps, so
-that other load on the machine matters less.
+command compares the two folders, as if they were runs of different hours (benchmarks/aa_runs.py makes those).
+A regression between identical runs is a false alarm: at most three of twenty are allowed. With a delay of 8 %
+in every step of the new run the command must end with exit code 8, if the launches could detect 6 %. Ranks
+sleep instead of computing, unless --computing, and in long steps, so that other load on the machine matters
+less.
 """
 
 import argparse

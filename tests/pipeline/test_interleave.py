@@ -14,8 +14,10 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.report.comparison.two_runs import Compared
 from scalescope.results.run import Run, load_run
+from scalescope.results.run_commands import repeating_command
 from scalescope.studies.comparison.compare import compare
 from scalescope.studies.comparison.interleave import Limits, interleave_changes, interleave_runs
+from scalescope.studies.stored import explain
 from tests.verbs import train
 
 from .recording import RecordingWatcher, ask
@@ -58,7 +60,10 @@ def test_two_runs_are_measured_in_turns_and_told_apart() -> None:
         assert {launch for _, launch in launches} == {number}
         assert len({trial for trial, _ in launches}) == 4
     assert len({tuple(trial for trial, _ in launches) for launches in rounds}) > 1  # in a random order
-    assert len(run_of(compared).results) == len(launcher.launched)
+    run = run_of(compared)
+    assert len(run.results) == len(launcher.launched)
+    assert repeating_command(run.path, run.record) == ()  # no request alone makes it again
+    assert explain(run.path)
 
 
 def test_a_setting_is_changed_for_the_new_side() -> None:

@@ -121,8 +121,8 @@ def _noise(launches: Sequence[Sequence[Change]]) -> float:
     deviations: list[float] = []
     for changes in by_rank.values():
         if len(changes) >= _LAUNCHES_FOR_NOISE:
-            middle, count = statistics.median(changes), len(changes)
-            deviations += [abs(x - middle) * math.sqrt(count / (count - 1)) for x in changes]
+            # Launches that follow each other: a change that all launches share is not noise.
+            deviations += [abs(b - a) / math.sqrt(2.0) for a, b in itertools.pairwise(changes)]
     if not deviations and len(by_rank) >= _RANKS_FOR_NOISE:
         changes = [change for rank in by_rank.values() for change in rank]
         middle = statistics.median(changes)

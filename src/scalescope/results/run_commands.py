@@ -9,7 +9,7 @@ from scalescope.catalog.setting import Setting, settings_of
 from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput
 from scalescope.results.run_folder import EXPERIMENT
-from scalescope.results.run_record import UNKNOWN_VERB, RunRecord, read_run_record
+from scalescope.results.run_record import COMPARED, UNKNOWN_VERB, RunRecord, read_run_record
 
 PROGRAM = "scalescope"
 Argv = tuple[str, ...]
@@ -34,8 +34,8 @@ def command_on(
 
 
 def repeating_command(path: Path, record: RunRecord) -> Argv:
-    """The command that makes the run at `path` once more; empty where its verb is not known."""
-    if record.verb == UNKNOWN_VERB:
+    """The command that makes the run at `path` once more; empty where there is none."""
+    if record.verb in (UNKNOWN_VERB, COMPARED):
         return ()
     return command_on(path, record.verb, own_flags=record.flags)
 

@@ -24,6 +24,7 @@ from scalescope.results.run_folder import (
 
 WhyEnded = Literal["finished", "budget", "interrupted", "ranks_lost", "failed"]
 UNKNOWN_VERB = ""
+COMPARED = "compare"  # launches made in turns for a comparison: no request alone repeats them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

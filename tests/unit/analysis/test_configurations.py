@@ -100,12 +100,13 @@ def test_every_kind_of_instability_counts_its_launches() -> None:
         [
             make_result(trial, [calm], launch=0, calibration=[(1e9, 1e9)]),
             make_result(trial, [[0.0098] * 5 + [0.0102] * 5], launch=1, calibration=[(1e9, 1e9)]),
-            make_result(trial, [[*calm[:-1], 0.013]], launch=2, calibration=[(1e9, 0.9e9)]),
+            make_result(trial, [calm], launch=2, calibration=[(1e9, 1e9)]),
+            make_result(trial, [[*calm[:-1], 0.013]], launch=3, calibration=[(1e9, 0.9e9)]),
         ]
     )
     assert configuration.instabilities() == [
-        "the rank drifted by more than 2 % over the window, in 1 of 3 launches",
-        "the rank ran a bare matrix product at another speed after the window, in 1 of 3 launches",
+        "the rank drifted by more than 2 % over the window, in 1 of 4 launches",
+        "the rank ran a bare matrix product at another speed after the window, in 1 of 4 launches",
     ]
 
 

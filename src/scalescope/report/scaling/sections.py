@@ -118,7 +118,8 @@ def table_section(rows: tuple[ScalingRow, ...], node_ranks: int | None = None) -
     wrapped = _wrapped_heading(rows)
     law = _law_heading(max(rows, key=lambda row: row.ranks), next_sizes)
     cells = [_cells(row, next_sizes, varied, law, wrapped) for row in rows]
-    expert = ("mode", law, _SERIAL, wrapped, _COMM_MS, _INTERVAL)  # also in the title, -v and results.json
+    laws = (law,) if next_sizes else ()
+    expert = ("mode", *laws, _SERIAL, wrapped, _COMM_MS, _INTERVAL)  # also in the title, -v and results.json
     return Section(
         title=_title(rows),
         table=Table(

@@ -180,8 +180,8 @@ def _simple_reading(waterfall: Waterfall) -> str:
         difference = f"; communication is {in_ms(communication.time_s.value)}"
     return (
         f"T_multi − T_single is {in_ms(waterfall.simple_comm_s.value)}{difference}. T_multi − T_single also "
-        "contains wrapper overhead, contention and stragglers; neither contains communication that is hidden "
-        "behind compute."
+        "contains wrapper overhead, contention, stragglers and random skew; neither contains communication "
+        "that is hidden behind compute."
     )
 
 

@@ -35,7 +35,7 @@ from scalescope.results.files import to_text
 from scalescope.results.provenance import describe_environment
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, RunFolder, new_run_path
-from scalescope.results.run_record import RunRecord, write_run_record
+from scalescope.results.run_record import COMPARED, RunRecord, write_run_record
 from scalescope.studies.campaign import run_campaign
 from scalescope.studies.comparison.extend import experiment_of
 from scalescope.studies.comparison.old_code import at_commit, changed_code
@@ -45,7 +45,6 @@ from scalescope.studies.study import NextLaunches
 from scalescope.studies.watcher import CampaignWatcher
 from scalescope.version import __version__
 
-VERB = "compare"
 _LEAST_ROUNDS = 5
 _MOST_ROUNDS = 60
 _SHOWN = 3  # differences of the environment in a sentence
@@ -168,12 +167,12 @@ def _measured(
         launcher.check(trial)
     experiment = experiment_of(base, limits.budget_s, "--interleave")
     plan = Plan(experiment=experiment, trials=tuple(trials.values()), machine=launcher.machine(), chosen=())
-    folder = RunFolder.open(new_run_path(VERB), resume=False)
+    folder = RunFolder.open(new_run_path(COMPARED), resume=False)
     turns = Turns(pairs, limits.threshold, experiment.measuring.order_seed)
     try:
         folder.write(EXPERIMENT, to_yaml(experiment))
         folder.write(ENVIRONMENT, to_text(describe_environment(plan.machine, __version__, launcher.nodes())))
-        record = RunRecord(verb=VERB, flags=("--interleave",), directory=str(Path.cwd()))
+        record = RunRecord(verb=COMPARED, directory=str(Path.cwd()))
         write_run_record(folder.path, record)
         _, end = run_campaign(plan, launcher, folder, watcher, turns)
         write_run_record(folder.path, dataclasses.replace(record, end=end))
