@@ -91,7 +91,6 @@ FUNCTIONS = {
     ("analysis/collectives.py", "collective_rows"): KEY,
     ("analysis/collectives.py", "_row"): KEY,
     ("analysis/comm/expected.py", "nvlinks_of"): OTHER_PROGRAM,
-    ("analysis/comm/link_ends.py", "_bare_uuid"): OTHER_PROGRAM,
     ("analysis/comm/link_ends.py", "_device_number"): OTHER_PROGRAM,
     ("analysis/comm/pairs.py", "pair_rows"): KEY,
     ("analysis/comm/pairs.py", "_has_pairs"): KEY,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.results.result import RankRecord
-from scalescope.results.topology import GpuSite, NicSite, Topology
+from scalescope.results.topology import GpuSite, NicSite, Topology, plain_uuid, topologies_of
 
 _SWITCH, _BRIDGE = ("PIX", "PXB"), ("PHB", "NODE")  # nvidia-smi: PCIe switches; the same NUMA node
 _NEAREST_FIRST = (*_SWITCH, *_BRIDGE)
@@ -35,7 +35,7 @@ class LinkEnd:
 
 def link_ends(environment: Mapping[str, Any], records: Sequence[RankRecord]) -> tuple[LinkEnd, ...]:
     """The end of every rank of a launch, by what environment.json says of its hosts."""
-    topologies, gpus = _topologies(environment), _gpus(environment)
+    topologies, gpus = topologies_of(environment), _gpus(environment)
     ends = []
     for record in records:
         neighbours = [other for other in records if other.host == record.host]
@@ -70,15 +70,6 @@ def path_class(low: LinkEnd, high: LinkEnd) -> str | None:
     return next((group[0] for group in (_SWITCH, _BRIDGE) if path in group), path)
 
 
-def _topologies(environment: Mapping[str, Any]) -> dict[str, Topology]:
-    """The recorded topology of every host; runs before it was recorded have none."""
-    systems = environment.get("systems") or {
-        host: environment.get("system") for host in environment.get("nodes") or {}
-    }
-    read = {host: Topology.from_json((system or {}).get("topology")) for host, system in systems.items()}
-    return {host: topology for host, topology in read.items() if topology is not None}
-
-
 def _gpus(environment: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return {host: node.get("gpus") or [] for host, node in (environment.get("nodes") or {}).items()}
 
@@ -91,8 +82,8 @@ def _recorded_gpu(
     Empty where it is not known. SLURM may show every rank only its own GPU, as number 0; they are then listed
     in the order of ranks.
     """
-    if uuid := _bare_uuid(record.counters.get("gpu_uuid")):
-        return next((gpu for gpu in gpus if _bare_uuid(gpu.get("uuid")) == uuid), {"uuid": uuid})
+    if uuid := _uuid(record.counters):
+        return next((gpu for gpu in gpus if plain_uuid(gpu.get("uuid")) == uuid), {"uuid": uuid})
     numbers = [_device_number(other) for other in neighbours]
     number = _device_number(record)
     if number is None:
@@ -100,6 +91,11 @@ def _recorded_gpu(
     if len(set(numbers)) < len(numbers) and len(gpus) == len(numbers):
         number = [other.rank for other in neighbours].index(record.rank)
     return gpus[number] if number < len(gpus) else {}
+
+
+def _uuid(counters: Mapping[str, object]) -> str:
+    """What the rank recorded of its GPU; empty where it recorded nothing."""
+    return plain_uuid(str(counters.get("gpu_uuid") or ""))
 
 
 def _device_number(record: RankRecord) -> int | None:
@@ -113,13 +109,6 @@ def _gpu_site(known: Mapping[str, Any], topology: Topology | None) -> GpuSite | 
     CUDA_VISIBLE_DEVICES renumbers GPUs for torch."""
     if topology is None or not known:
         return None
-    bus, uuid = known.get("pci_bus"), _bare_uuid(known.get("uuid"))
-    for site in topology.gpus:
-        if (bus and site.pci_bus == bus) or (uuid and _bare_uuid(site.uuid) == uuid):
-            return site
-    return None
-
-
-def _bare_uuid(uuid: object) -> str:
-    """NVML writes GPU- before what torch reports."""
-    return str(uuid or "").removeprefix("GPU-").lower()
+    bus = known.get("pci_bus")
+    by_bus = (site for site in topology.gpus if bus and site.pci_bus == bus)
+    return topology.gpu(known.get("uuid")) or next(by_bus, None)

@@ -4,7 +4,7 @@ from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.network import has_enough_work, is_latency
+from scalescope.diagnose.network import is_latency
 
 RULE = "last bucket too large"
 _MOST = 0.5  # of all gradients
@@ -18,7 +18,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if not facts.transfer_explains_wait:
         return None
     last, total = buckets[-1], sum(buckets)
-    alone = _others_are_hidden(facts) and (len(buckets) > 1 or has_enough_work(facts) is True)
+    alone = _others_are_hidden(facts) and (
+        len(buckets) > 1 or _could_be_hidden(facts) or _holds_giant(facts, last)
+    )
     # What part of it smaller buckets could hide depends on when gradients are ready: at most half is claimed.
     hidden = lost if alone else lost * last / total / 2.0
     part = (
@@ -49,9 +51,20 @@ def _others_are_hidden(facts: Facts) -> bool:
     return compute_s is not None and times_s is not None and sum(times_s[:-1]) < _BACKWARD * compute_s
 
 
+def _could_be_hidden(facts: Facts) -> bool:
+    """Whether backward takes longer than sending all gradients, if only they left earlier."""
+    compute_s, exchange_s = facts.compute_s, facts.exchange_s
+    return compute_s is not None and exchange_s is not None and exchange_s < _BACKWARD * compute_s
+
+
 def _advice(facts: Facts, last: int) -> tuple[Advice, ...]:
-    """Smaller buckets where they can be had: one parameter is never split."""
-    cap = facts.trial.bucket_cap_mb
-    if cap is not None and last > 1.1 * float(cap) * 2**20:
+    """Smaller buckets where they can be had."""
+    if _holds_giant(facts, last):
         return fewer_bytes(facts)
     return advise(facts, "smaller buckets are sent earlier", "bucket_cap_mb")
+
+
+def _holds_giant(facts: Facts, last: int) -> bool:
+    """Whether a bucket is far above its cap, because one parameter in it is: parameters are never split."""
+    cap = facts.trial.bucket_cap_mb
+    return cap is not None and last > 1.1 * float(cap) * 2**20

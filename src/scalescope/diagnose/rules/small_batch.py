@@ -6,6 +6,7 @@ from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.network import ENOUGH_WORK, has_enough_work, is_bound_by_network
 from scalescope.diagnose.rules.exposed_latency import rule as latency_decides
+from scalescope.diagnose.rules.last_bucket import rule as last_bucket_is_large
 from scalescope.diagnose.rules.small_buckets import rule as buckets_are_small
 from scalescope.diagnose.rules.small_model import rule as model_is_small
 
@@ -23,6 +24,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         or is_bound_by_network(facts)
         or not facts.transfer_explains_wait
         or any(isinstance(cause(facts), Finding) for cause in _MORE_EXACT)
+        or _last_bucket_decides(facts)
     ):
         return None
     wanted_s = ENOUGH_WORK * exchange_s
@@ -45,3 +47,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             *advise(facts, "exchange less often", "accumulation_steps"),
         ),
     )
+
+
+def _last_bucket_decides(facts: Facts) -> bool:
+    """Whether other buckets would hide the exchange: they cost nothing, and another batch is another job."""
+    outcome = last_bucket_is_large(facts)
+    return isinstance(outcome, Finding) and outcome.root

@@ -88,7 +88,8 @@ def environment_of(
         }
         systems[host] = {"topology": None if topology is None else topology.to_json()}
     several = {"systems": systems} if len(systems) > 1 else {}
-    return {"nodes": nodes, "system": next(iter(systems.values())), **several}
+    machine = {"host": next(iter(nodes))}
+    return {"machine": machine, "nodes": nodes, "system": next(iter(systems.values())), **several}
 
 
 def records(hosts: str, *, device: str = "cuda") -> list[RankRecord]:
