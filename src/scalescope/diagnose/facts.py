@@ -117,7 +117,7 @@ class Facts:
     def culprit(self) -> Straggler | None:
         """The rank that is persistently the slowest, where waiting for it costs something."""
         straggler = None if self.waterfall is None else self.waterfall.straggler
-        if straggler is None or not straggler.persistent or not self.lost(STRAGGLERS):
+        if straggler is None or not straggler.persistent or not self._lost_to_straggler:
             return None
         return straggler
 
@@ -125,8 +125,16 @@ class Facts:
     def culprit_lost(self) -> float:
         """Ranks' worth of speed that waiting for that rank costs. Of two ranks the mean is the reference, so
         the other half of the delay is in contention."""
-        lost = self.lost(STRAGGLERS) or 0.0
-        return 0.0 if self.culprit is None else lost * (2.0 if self.ranks == 2 else 1.0)
+        return 0.0 if self.culprit is None else self._lost_to_straggler
+
+    @property
+    def _lost_to_straggler(self) -> float:
+        term = self.term(STRAGGLERS)
+        if term is None or term.lost is None:
+            return 0.0
+        lost = term.lost.value * (2.0 if self.ranks == 2 else 1.0)
+        least = LEAST_SHARE if self.is_sure(STRAGGLERS) else _LARGE
+        return lost if lost > least * self.ranks else 0.0
 
     @property
     def culprit_host(self) -> str | None:

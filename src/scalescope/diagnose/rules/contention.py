@@ -15,8 +15,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost, term = facts.lost(CONTENTION), facts.term(CONTENTION)
     if not lost or term is None or term.time_s is None or facts.trial.oversubscribe:
         return None
-    # Of two ranks the mean is the reference: a slow one is half of what the mean is behind one rank alone.
-    lost -= facts.culprit_lost - (facts.lost(STRAGGLERS) or 0.0) if facts.culprit is not None else 0.0
+    if facts.ranks == 2:  # the mean is the reference: half of a slow rank's delay is in it
+        lost -= facts.culprit_lost / 2.0
     if lost <= LEAST_SHARE * facts.ranks:
         return None
     threads, cores = facts.trial.threads_per_rank, facts.cores
