@@ -10,6 +10,7 @@ the folder (--folder); the same command continues with it.
 """
 
 import argparse
+import dataclasses
 import statistics
 import sys
 from collections.abc import Sequence
@@ -53,7 +54,10 @@ def measured(asked: argparse.Namespace, folder_path: Path) -> Configuration:
         folder.close()
     finally:
         launcher.close()
-    (configuration,) = configurations(load_run(folder_path).results)
+    results = load_run(folder_path).results
+    if asked.disturbed:
+        results = tuple(dataclasses.replace(result, telemetry={}) for result in results)
+    (configuration,) = configurations(results)
     return configuration
 
 
@@ -86,6 +90,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--window", default="2s")
     parser.add_argument("--computing", action="store_true", help="ranks that compute instead of sleeping")
+    parser.add_argument("--disturbed", action="store_true", help="also use what other load disturbed")
     parser.add_argument("--folder", type=Path, default=Path("runs/stability"))
     asked = parser.parse_args()
     configuration = measured(asked, asked.folder)

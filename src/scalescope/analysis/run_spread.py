@@ -37,8 +37,8 @@ class RunSpread:
 
 
 # Where a machine has too few runs of its own: measured by benchmarks/aa_runs.py, a series of 40 runs of one
-# configuration on two shared cores. The value is provisional until docs/compare.md names that series.
-DEFAULT_SPREAD = RunSpread(deviation=0.01, freedom=39.0)
+# configuration on two shared cores (docs/measurements/2026-11-16-runs-over-time.md).
+DEFAULT_SPREAD = RunSpread(deviation=0.006, freedom=39.0)
 
 
 def run_spread(means: Iterable[RunMean]) -> RunSpread:
