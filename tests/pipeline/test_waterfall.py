@@ -8,7 +8,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from tests.unit.experiment.asking import with_gpus
-from tests.verbs import scale
+from tests.verbs import scale, standard_run
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -83,6 +83,24 @@ def test_what_cannot_be_left_out_is_read_from_traces() -> None:
         {"wrapper": 0.001, "communication": 0.008, "slowed compute": 0.002}, abs=1e-12
     )
     assert row["waterfall"]["unexplained_s"] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("verb", ["scale", "run"])
+def test_a_model_that_communicates_itself_is_held_against_one_recorded_rank(verb: str) -> None:
+    def refuse(trial: Trial, launch: int) -> Outcome | None:
+        silent = trial.is_on("without_communication")
+        return Outcome(status="failed", reason="the model has SyncBatchNorm") if silent else None
+
+    model = CostModel(wrapper_s=0.001, contention_s=0.002, exposed_comm_s={2: 0.008})
+    launcher = FakeLauncher(model, outcomes=refuse)
+    verb_of = {"scale": scale, "run": standard_run}[verb]
+    report = verb_of(ask(verb, **WEAK), launcher, RecordingWatcher())
+    assert report.exit_code == 0
+    row = summary_of(report.path)["results"]["scaling"][-1]
+    assert row["waterfall"]["method"] == "trace"
+    assert terms_of(row) == pytest.approx(
+        {"wrapper": 0.001, "communication": 0.008, "slowed compute": 0.002}, abs=1e-12
+    )
 
 
 def test_a_pipeline_is_held_against_one_rank_that_nobody_could_ask_for() -> None:

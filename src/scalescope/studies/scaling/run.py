@@ -15,9 +15,14 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
 from scalescope.studies.memory.memory import with_one_forecaster
-from scalescope.studies.plan import Plan
+from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.scaling.network import exchanges
-from scalescope.studies.scaling.scale import DEFAULT_SWEEP, only_explains, plan_scaling
+from scalescope.studies.scaling.scale import (
+    DEFAULT_SWEEP,
+    only_explains,
+    plan_scaling,
+    recordings_of_one_rank,
+)
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
@@ -83,6 +88,9 @@ class RunStudy(Study):
         from scalescope.report.scaling.sections import scaling_so_far
 
         return scaling_so_far(run) if "scaling" in self.parts else None
+
+    def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
+        return recordings_of_one_rank(run) if self.waterfall and "scaling" in self.parts else ()
 
     def is_expected_failure(self, result: Result) -> bool:
         """The collectives are a part that was asked for; pairs and NCCL's log only explain."""

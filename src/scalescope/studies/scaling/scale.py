@@ -1,6 +1,7 @@
 """`scale`: world sizes against batch sizes, with the baselines and ablations that explain the difference."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -9,7 +10,9 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import for_device
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.ablations import (
+    NO_COMM,
     at_per_rank_batch,
+    has_ablation,
     single_rank_baseline,
     with_preloaded_input,
     without_communication,
@@ -21,7 +24,7 @@ from scalescope.experiment.recordings import arrivals_of, records_arrivals
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
-from scalescope.studies.plan import Plan
+from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.scaling.network import network_of
 from scalescope.studies.study import Host, Report, Study
 
@@ -65,6 +68,9 @@ class ScaleStudy(Study):
         from scalescope.report.scaling.sections import scaling_so_far
 
         return scaling_so_far(run)
+
+    def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
+        return recordings_of_one_rank(run) if self.waterfall else ()
 
     def is_expected_failure(self, result: Result) -> bool:
         return Study.is_expected_failure(self, result) or only_explains(result)
@@ -186,6 +192,22 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
         # Where communication cannot be taken away, recorded ranks are held against a recorded one.
         companions += [*alone, *([arrivals_of(alone[-1])] if silent is None else [])]
     return companions
+
+
+def recordings_of_one_rank(run: "Run") -> tuple[Launch, ...]:
+    """Where ranks could not do without communication after all (a model may communicate itself), one recorded
+    rank, to hold the recorded ranks against."""
+    answered = {result.trial_id for result in run.of_status("ok")}
+    recorded = Counter(result.trial_id for result in run.of_status("ok") if records_arrivals(result.trial))
+    refused = {r.trial_id: r.trial for r in run.of_status("failed") if has_ablation(r.trial, NO_COMM)}
+    launches: dict[tuple[str, int], Launch] = {}
+    for trial_id, trial in refused.items():
+        normal = trial.replace(**{NO_COMM: False})
+        if trial_id not in answered:
+            alone = arrivals_of(at_per_rank_batch(normal).on_one_rank())
+            for number in range(recorded[arrivals_of(normal).trial_id]):
+                launches.setdefault((alone.trial_id, number), Launch(alone, number))
+    return tuple(launches.values())
 
 
 def _wrapped_in_ddp(trial: Trial) -> Trial:
