@@ -37,7 +37,9 @@ def test_processes_that_compute_beside_the_ranks_are_the_first_finding(start: St
     for load in loads:
         assert load["cores"] == busy_loops
         assert 0.3 <= load["other_cores"] <= load["cores"]
-        assert all(0.0 <= wait <= 1.0 for wait in load["rank_waits"])
+        # Unknown where a rank ended before the second look: its steps are short, and their number is limited.
+        assert all(0.0 <= wait <= 1.0 for wait in load.get("rank_waits", ()))
+    assert any("rank_waits" in load for load in loads)
     assert "Other load: other processes use" in run.stdout  # before the first launch
     findings = run.summary["results"]["findings"]
     assert "other load" in [finding["rule"] for finding in findings]

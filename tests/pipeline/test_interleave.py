@@ -141,7 +141,7 @@ def test_the_old_code_is_restored_from_its_commit() -> None:
     base = measured("a", **own)
     committed("'new'")
     new = measured("b", **own)
-    sections = compare(Path("a"), Path("b"), 0.02).sections
+    sections = compare(Path("a"), Path("b"), 0.012).sections
     commands = [command for section in sections for command in section.commands]
     assert [command.argv for command in commands] == [("scalescope", "compare", "a", "b", "--interleave")]
     read: list[str] = []

@@ -92,13 +92,19 @@ def _kill(number: int) -> Callable[[int], None]:
     return lambda _: os.kill(os.getpid(), number)
 
 
+def _stop(_: int) -> None:
+    """Stop this rank here: another thread may take the signal first, while this one goes on for a moment."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(1.0)
+
+
 _AT_STEP: dict[str, Callable[[int], None]] = {
     "raise": _raise,
     "exit": lambda code: os._exit(code),
     "kill": _kill(signal.SIGKILL),
     "segv": _kill(signal.SIGSEGV),
     "abort": _kill(signal.SIGABRT),
-    "stop": _kill(signal.SIGSTOP),
+    "stop": _stop,
     "deadlock": lambda _: time.sleep(_FOREVER_S),
     "stall": lambda seconds: time.sleep(seconds or 5),
     "ignore-term": _ignore_sigterm,
