@@ -54,12 +54,17 @@ def at_commit(trial: Trial, commit: Commit, directory: Path) -> Trial:
 
 
 def _restore(commit: Commit, code: Path) -> None:
-    """Write the files of a commit; the checkout itself is not touched."""
+    """Write the files of a commit, links left out; the checkout itself is not touched."""
     archive = code.with_suffix(".tar")
     if _git(commit.root, "archive", "--format=tar", f"--output={archive}", commit.name) is None:
         raise CannotRun(f"--interleave: git cannot restore commit {commit.short}")
     with tarfile.open(archive) as files:
-        files.extractall(code, filter="data")
+        for member in files:
+            target = (code / member.name).resolve()
+            content = files.extractfile(member) if member.isfile() else None
+            if content is not None and target.is_relative_to(code.resolve()):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.read())
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
