@@ -125,9 +125,7 @@ class _Chain:
         """What a rank's share of the batch takes alone, beyond its share of the time."""
         if self._share_as_fed is None:
             return None
-        share = ideal_step_s(self._full, self._plain) / typical_step_s(self._plain.mean_steps_s)
-        ideal = [step * share for step in self._plain.mean_steps_s]
-        return difference_between(self._share_as_fed.mean_steps_s, ideal)
+        return smaller_batch_cost(self._full, self._plain, self._share_as_fed)
 
     def _input(self) -> Estimate | None:
         """What waiting for samples adds on N ranks, beyond what it adds on one."""
@@ -144,6 +142,12 @@ def _steps(configuration: Configuration | None) -> list[float] | None:
 
 def _difference(left: Sequence[float] | None, right: Sequence[float] | None) -> Estimate | None:
     return None if left is None or right is None else difference_between(left, right)
+
+
+def smaller_batch_cost(full: Configuration, plain: Configuration, share: Configuration) -> Estimate:
+    """What a rank's share of the batch takes alone, beyond its share of the time of the whole batch."""
+    part = ideal_step_s(full, plain) / typical_step_s(plain.mean_steps_s)
+    return difference_between(share.mean_steps_s, [step * part for step in plain.mean_steps_s])
 
 
 def difference_between(left: Sequence[float], right: Sequence[float]) -> Estimate:

@@ -9,7 +9,7 @@ from functools import partial
 
 from scalescope.analysis.arrivals import RecordedLaunch
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.scaling.by_ablation import difference_between
+from scalescope.analysis.scaling.by_ablation import difference_between, smaller_batch_cost
 from scalescope.analysis.scaling.waterfall import (
     BUBBLE,
     COMMUNICATION,
@@ -65,9 +65,7 @@ def _before_the_second_rank(
     """What the smaller batch and the wrapper cost, which timed launches tell."""
     parts = []
     if full.trial.mode == "strong" and alone is not None:
-        share = ideal_step_s(full, plain) / typical_step_s(plain.mean_steps_s)
-        ideal = [step * share for step in plain.mean_steps_s]
-        parts.append(Part(name=SMALLER_BATCH, time_s=difference_between(alone.mean_steps_s, ideal)))
+        parts.append(Part(name=SMALLER_BATCH, time_s=smaller_batch_cost(full, plain, alone)))
     if wrapped is not None and alone is not None:
         cost = difference_between(wrapped.mean_steps_s, alone.mean_steps_s)
         parts.append(Part(name=WRAPPER, time_s=cost))

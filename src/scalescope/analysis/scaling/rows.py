@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.scaling.communication import communication_cost
 from scalescope.analysis.scaling.measured_waterfall import waterfall_of
-from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, scaled
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
@@ -176,7 +176,7 @@ def _row(
         configuration=configuration,
         baseline_ranks=baseline.trial.world_size,
         speedup=Estimate(1.0) if is_baseline else speedup,
-        efficiency=Estimate(1.0) if is_baseline else _scaled(speedup, share),
+        efficiency=Estimate(1.0) if is_baseline else scaled(speedup, share),
         wrapped=wrapped,
         efficiency_of_wrapped=_against_wrapped(configuration, wrapped),
         communication_s=_communication(fed, uncoupled) if communication is None else communication.time_s,
@@ -198,7 +198,7 @@ def _wrapped_one_rank(
 def _against_wrapped(configuration: Configuration, wrapped: Configuration | None) -> Estimate | None:
     if wrapped is None or wrapped is configuration or not configuration.trial.is_wrapped:
         return None
-    return _scaled(
+    return scaled(
         ratio_of_logs(configuration.log_rates, wrapped.log_rates), 1.0 / configuration.trial.world_size
     )
 
@@ -245,12 +245,6 @@ def _strategy_settings() -> frozenset[str]:
     owners = [cards.card("strategies", name) for name in cards.names("strategies")]
     changing_work = {name for owner in owners for name in owner.work_settings}
     return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - changing_work
-
-
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    low = None if estimate.low is None else estimate.low * factor
-    high = None if estimate.high is None else estimate.high * factor
-    return Estimate(estimate.value * factor, low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
