@@ -46,7 +46,7 @@ def other_hardware(differences: tuple[Difference, ...]) -> tuple[Difference, ...
 
 
 def hardware_facts(environment: Mapping[str, Any]) -> dict[str, str]:
-    """What makes a machine another one: processor, cores and GPUs, by name."""
+    """The hardware that runs must share to be compared: processor, cores and GPUs, by name."""
     return {name: value for (kind, name), value in _facts(environment).items() if kind == "hardware"}
 
 

@@ -177,7 +177,7 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
     """What a trial on several ranks is compared with."""
     runs_on_one_rank = trial.strategy_card.least_ranks == 1
     companions = []
-    if has_one_rank or not runs_on_one_rank:  # who cannot ask for one rank gets plain training on it
+    if has_one_rank or not runs_on_one_rank:  # a pipeline cannot run on one rank
         companions += [trial.on_one_rank()] if runs_on_one_rank else []
         companions.append(single_rank_baseline(trial))
     if not waterfall or trial.world_size == 1:
