@@ -1,13 +1,36 @@
 """What to try: commands of ours around the configuration at hand, never what it uses already."""
 
+from pathlib import Path
+from typing import Protocol
+
 from scalescope.catalog.cards import all_settings
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice
 from scalescope.diagnose.network import is_bound_by_network
+from scalescope.experiment.trial import Trial
 from scalescope.results.run_commands import PROGRAM, Argv, command_on, flags_of
 
 
-def advise(facts: Facts, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
+class Job(Protocol):
+    """A configuration of a run that something can be advised for: Facts or StepFacts."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def trial(self) -> Trial: ...
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def varied(self) -> tuple[tuple[str, object], ...]: ...
+
+    @property
+    def strategies(self) -> tuple[str, ...]: ...
+
+
+def advise(facts: Job, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
     """To move a setting, as a tuple of one; empty where the configuration has no such setting or is there."""
     trial = facts.trial
     if not trial.has_setting(name) or (value is not None and str(trial.settings[name]) == str(value)):
@@ -18,13 +41,13 @@ def advise(facts: Facts, label: str, name: str, value: object = None) -> tuple[A
     return (Advice(label=label, argv=command, changes_job=_changes_job(facts, name)),)
 
 
-def _changes_job(facts: Facts, name: str) -> bool:
+def _changes_job(facts: Job, name: str) -> bool:
     """Whether moving a setting trains something else."""
     lever = all_settings(facts.trial.benchmark)[name][0].lever
     return lever is not None and lever.changes == "the job"
 
 
-def advise_more(facts: Facts, label: str, name: str, value: float) -> tuple[Advice, ...]:
+def advise_more(facts: Job, label: str, name: str, value: float) -> tuple[Advice, ...]:
     """To raise a setting to a value; empty where it is there or beyond."""
     now = facts.trial.settings.get(name)
     if isinstance(now, int | float) and now >= value:
@@ -32,21 +55,21 @@ def advise_more(facts: Facts, label: str, name: str, value: float) -> tuple[Advi
     return advise(facts, label, name, value)
 
 
-def _command(facts: Facts, lever: str) -> Argv:
+def _command(facts: Job, lever: str) -> Argv:
     """The command that tries a lever on this configuration: the run's own request, narrowed to it."""
     return command_on(facts.path, "tune", this_job(facts), ("--levers", lever))
 
 
-def this_job(facts: Facts) -> dict[str, object]:
+def this_job(facts: Job) -> dict[str, object]:
     """The settings that narrow a request to the configuration at hand."""
-    return {"world_size": facts.ranks, batch_name(facts): facts.row.batch, **narrowed_to(facts)}
+    return {"world_size": facts.trial.world_size, batch_name(facts): facts.batch, **narrowed_to(facts)}
 
 
-def narrowed_to(facts: Facts) -> dict[str, object]:
+def narrowed_to(facts: Job) -> dict[str, object]:
     """Settings that narrow a request of several jobs to the one at hand."""
     settings = dict(facts.varied)
-    several = {row.trial.strategy for row in facts.rows if row.trial.is_wrapped}
-    return {**settings, "strategy": facts.trial.strategy} if len(several) > 1 else settings
+    several = len(facts.strategies) > 1
+    return {**settings, "strategy": facts.trial.strategy} if several else settings
 
 
 def comm_command(facts: Facts, *words: str) -> Argv:
@@ -58,7 +81,7 @@ def comm_command(facts: Facts, *words: str) -> Argv:
     return (PROGRAM, "comm", *words, *flags_of({**ranks, **placed}))
 
 
-def batch_name(facts: Facts) -> str:
+def batch_name(facts: Job) -> str:
     """The setting that gives the batch."""
     return "global_batch_size" if facts.trial.mode == "strong" else "batch_size"
 

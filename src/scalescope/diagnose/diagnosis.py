@@ -6,36 +6,32 @@ import pkgutil
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
-from scalescope.diagnose import rules, run_rules
+from scalescope.diagnose import rules, run_rules, step_rules
 from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.diagnose.finding import Abstention, Diagnosis, Finding
+from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.results.run import Run
+
+Outcome = Finding | Abstention | None
 
 
 def diagnose(run: Run) -> Diagnosis:
-    """Why a run does not scale; the largest world size comes first."""
+    """Why a run is slow and why it does not scale, the most expensive cause first."""
     cases = facts_of(run)
-    return diagnose_facts(cases, [_applied(name, rule, run, cases) for name, rule in _rules(run_rules)])
+    of_run = [_applied(name, rule, run, cases) for name, rule in _rules(run_rules)]
+    return diagnose_facts(cases, of_run, step_facts_of(run))
 
 
-def diagnose_facts(cases: tuple[Facts, ...], of_run: Sequence[Finding | Abstention | None] = ()) -> Diagnosis:
+def diagnose_facts(
+    cases: tuple[Facts, ...], of_run: Sequence[Outcome] = (), steps: tuple[StepFacts, ...] = ()
+) -> Diagnosis:
     """The same from facts alone, with the outcomes of rules about the whole run."""
-    findings = [outcome for outcome in of_run if isinstance(outcome, Finding)]
-    abstentions = {outcome.rule: outcome for outcome in of_run if isinstance(outcome, Abstention)}
-    for facts in cases:
-        for name, rule in _rules(rules):
-            outcome = _applied(name, rule, facts)
-            if isinstance(outcome, Finding):
-                findings.append(
-                    dataclasses.replace(
-                        outcome,
-                        about=facts.about if len(cases) > 1 else "",
-                        certain=outcome.certain and (not outcome.term or facts.is_sure(outcome.term)),
-                        single=bool(outcome.term) and facts.is_single(outcome.term),
-                    )
-                )
-            elif isinstance(outcome, Abstention):
-                abstentions.setdefault(outcome.rule, outcome)
+    outcomes = [*of_run, *_outcomes(cases), *_step_outcomes(steps)]
+    findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+    abstentions: dict[str, Abstention] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Abstention):
+            abstentions.setdefault(outcome.rule, outcome)
     rules_with_finding = {finding.rule for finding in findings}
     return Diagnosis(
         findings=tuple(_in_order(_once(findings))),
@@ -45,15 +41,40 @@ def diagnose_facts(cases: tuple[Facts, ...], of_run: Sequence[Finding | Abstenti
     )
 
 
+def _outcomes(cases: tuple[Facts, ...]) -> Iterator[Outcome]:
+    """Of all rules about ranks together, at every configuration of several."""
+    for facts in cases:
+        for name, rule in _rules(rules):
+            outcome = _applied(name, rule, facts)
+            if isinstance(outcome, Finding):
+                outcome = dataclasses.replace(
+                    outcome,
+                    about=facts.about if len(cases) > 1 else "",
+                    certain=outcome.certain and (not outcome.term or facts.is_sure(outcome.term)),
+                    single=bool(outcome.term) and facts.is_single(outcome.term),
+                )
+            yield outcome
+
+
+def _step_outcomes(steps: tuple[StepFacts, ...]) -> Iterator[Outcome]:
+    """Of all rules about a step, at every configuration."""
+    for facts in steps:
+        for name, rule in _rules(step_rules):
+            outcome = _applied(name, rule, facts)
+            if isinstance(outcome, Finding) and len(steps) > 1:
+                outcome = dataclasses.replace(outcome, about=facts.about)
+            yield outcome
+
+
 def _rules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
     for module in pkgutil.iter_modules(package.__path__):
         yield module.name, importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _applied(name: str, module: ModuleType, *arguments: object) -> Finding | Abstention | None:
+def _applied(name: str, module: ModuleType, *arguments: object) -> Outcome:
     """The outcome of a rule; a failing rule must not cost a finished run its results."""
     try:
-        outcome: Finding | Abstention | None = module.rule(*arguments)
+        outcome: Outcome = module.rule(*arguments)
     except Exception as error:
         return Abstention(rule=name, missing="the result", error=repr(error))
     return outcome

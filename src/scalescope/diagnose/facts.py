@@ -18,9 +18,10 @@ from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
+from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 from scalescope.experiment.machine import PrecisionSupport, worst_support
-from scalescope.experiment.trial import ABLATIONS, Trial
+from scalescope.experiment.trial import Trial
 from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import Result
 from scalescope.results.run import Run
@@ -30,7 +31,6 @@ _LARGE = 0.15  # of the ranks: worth one though the interval includes none at al
 _FAR = 3.0
 _SHORT_FORMATS = ("tf32", "bf16", "fp16")
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
-_SHOWN_ANYWAY = ("world_size", "batch_size", "global_batch_size", "strategy", *ABLATIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,15 @@ class Facts:
         """The configuration in a few words."""
         others = "".join(f", {name} {value}" for name, value in self.varied)
         return f"{self.ranks} ranks, batch {self.row.batch:,}{others}"
+
+    @property
+    def batch(self) -> int:
+        return self.row.batch
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Of all configurations of the run that are wrapped."""
+        return tuple(sorted({row.trial.strategy for row in self.rows if row.trial.is_wrapped}))
 
     @property
     def trial(self) -> Trial:
@@ -257,7 +266,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     machine = run.environment.get("machine", {})
     cores, gpus = machine.get("cores"), machine.get("gpus") or []
     by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
-    varied = _varied(row.trial for row in rows)
+    varied = varied_settings(row.trial for row in rows)
     has_other_load = load_of(run).is_present
     cases = [
         Facts(
@@ -303,21 +312,6 @@ def _short_formats(gpus: list[dict[str, Any]]) -> tuple[str, ...] | None:
         return None
     supports = [worst_support(name, recorded) for name in _SHORT_FORMATS]
     return tuple(support.name for support in supports if support.native and not support.emulated)
-
-
-def _varied(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
-    """By number of ranks, what differs among its trials: between numbers of ranks defaults differ by
-    themselves."""
-    values: dict[int, dict[str, set[str]]] = {}
-    for trial in trials:
-        by_name = values.setdefault(trial.world_size, {})
-        for name, value in trial.settings.items():
-            if name not in _SHOWN_ANYWAY:
-                by_name.setdefault(name, set()).add(repr(value))
-    return {
-        ranks: tuple(name for name, values_here in by_name.items() if len(values_here) > 1)
-        for ranks, by_name in values.items()
-    }
 
 
 NetworkPath = tuple[object, ...]

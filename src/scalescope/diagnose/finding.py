@@ -19,10 +19,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something to change, with a command of ours that shows whether it helps."""
+    """Something to change: with a command of ours that shows whether it helps, or a line of code."""
 
     label: str
-    argv: tuple[str, ...]
+    argv: tuple[str, ...] = ()  # empty where the label says which line to change
     changes_job: bool = False  # it trains something else, such as another batch size: not a free speed-up
 
     @property
@@ -39,6 +39,8 @@ class Finding:
     claim: str
     lost: float  # ranks' worth of speed; what is not measured in them counts as 0
     share: float  # of the speed that all ranks should deliver
+    cost_s: float | None = None  # of a step; None where it was not measured in time
+    estimated: bool = False  # the cost is calculated from a trace, and no run without the cause confirmed it
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[Advice, ...] = ()
     about: str = ""  # the configuration, where a run has several

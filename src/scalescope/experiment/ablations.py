@@ -5,6 +5,7 @@ from scalescope.experiment.trial import Trial
 
 PRELOADED = "with_preloaded_input"
 NO_COMM = "without_communication"
+NO_OPTIMIZER = "without_optimizer"
 
 
 def single_rank_baseline(trial: Trial) -> Trial:
@@ -32,6 +33,11 @@ def without_communication(trial: Trial) -> Trial | None:
 def with_preloaded_input(trial: Trial) -> Trial:
     """The same with batches that wait on the device."""
     return _ablated(trial, PRELOADED) if has_loader(trial) else trial
+
+
+def without_optimizer(trial: Trial) -> Trial | None:
+    """The same without updating parameters; None where updating them is also communication."""
+    return _ablated(trial, NO_OPTIMIZER) if NO_OPTIMIZER in trial.strategy_card.ablations else None
 
 
 def has_loader(trial: Trial) -> bool:

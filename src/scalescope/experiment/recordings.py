@@ -3,6 +3,7 @@
 from scalescope.experiment.trial import Trial
 
 ARRIVALS = "arrivals"
+BREAKDOWN = "breakdown"
 
 
 def arrivals_of(trial: Trial) -> Trial:
@@ -12,6 +13,15 @@ def arrivals_of(trial: Trial) -> Trial:
 
 def records_arrivals(trial: Trial) -> bool:
     return trial.benchmark == ARRIVALS
+
+
+def breakdown_of(trial: Trial) -> Trial:
+    """The same job recorded, to learn what a step of one rank consists of."""
+    return trial.replace(benchmark=BREAKDOWN)
+
+
+def records_breakdown(trial: Trial) -> bool:
+    return trial.benchmark == BREAKDOWN
 
 
 def timed_training_of(trial: Trial) -> Trial:

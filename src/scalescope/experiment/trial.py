@@ -15,7 +15,11 @@ from scalescope.experiment.identity import identity
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
 # Settings that remove one thing from a job, and how labels name them.
-ABLATIONS = {"without_communication": "no communication", "with_preloaded_input": "preloaded input"}
+ABLATIONS = {
+    "without_communication": "no communication",
+    "with_preloaded_input": "preloaded input",
+    "without_optimizer": "no optimizer",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

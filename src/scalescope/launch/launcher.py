@@ -133,4 +133,5 @@ def record_from(raw: dict[str, object]) -> RankRecord:
         placement=str(raw.get("placement", "unknown")),
         samples=raw.get("samples", {}),  # type: ignore[arg-type]
         counters=raw.get("counters", {}),  # type: ignore[arg-type]
+        tables=raw.get("tables", {}),  # type: ignore[arg-type]
     )

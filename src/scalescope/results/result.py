@@ -39,6 +39,8 @@ class RankRecord:
     placement: str
     samples: dict[str, list[float]] = field(default_factory=dict)
     counters: dict[str, float | int | str | None] = field(default_factory=dict)
+    # Rows of facts by name, such as the lines of code that wait for the GPU.
+    tables: dict[str, list[dict[str, float | int | str | None]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,9 @@ class Train(Training):
     with_preloaded_input: bool = setting(
         False, "Use batches that are on the device already.", neutral=False, internal=True
     )
+    without_optimizer: bool = setting(
+        False, "Do not update parameters, to measure what that costs.", neutral=False, internal=True
+    )
 
     @property
     def is_timed(self) -> bool:

@@ -13,7 +13,7 @@ class Ddp(StrategyTraits):
     """PyTorch's DistributedDataParallel: every rank a replica, gradients averaged in buckets."""
 
     title: ClassVar[str | None] = "DDP"
-    ablations: ClassVar[tuple[str, ...]] = ("without_communication",)
+    ablations: ClassVar[tuple[str, ...]] = ("without_communication", "without_optimizer")
     all_reduces_gradients = True
     # In its first ten iterations DDP takes times of its own, for which the host waits for the device.
     least_gpu_warmup_steps = 11

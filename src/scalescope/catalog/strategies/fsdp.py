@@ -15,7 +15,7 @@ class Fsdp(StrategyTraits):
 
     title = "FSDP"
     replicated = False
-    ablations = ("without_communication",)
+    ablations = ("without_communication", "without_optimizer")
     work_settings = ("fsdp_param_dtype",)
     saving_layout = MemoryLayout(
         sharded=("parameters", "gradients", "optimizer"), gathers="block", is_upper_bound=True

@@ -12,7 +12,7 @@ from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 class ScratchDdp(StrategyTraits):
     """Data parallelism written out in a page of Python: buckets, hooks, asynchronous all-reduces."""
 
-    ablations = ("without_communication",)
+    ablations = ("without_communication", "without_optimizer")
     all_reduces_gradients = True
 
     bucket_cap_mb: float | None = setting(

@@ -13,6 +13,7 @@ class Single(StrategyTraits):
     """One rank, no wrapper, no process group: the plain baseline."""
 
     wraps = False
+    ablations = ("without_optimizer",)
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:

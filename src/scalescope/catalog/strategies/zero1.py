@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.catalog.traits import MemoryLayout
@@ -15,6 +15,7 @@ class Zero1(Ddp):
     """DDP with the optimizer's state cut over the ranks: each updates its part and sends it to the others."""
 
     title = "ZeRO-1"
+    ablations: ClassVar[tuple[str, ...]] = ("without_communication",)  # updating also sends
     saving_layout = MemoryLayout(sharded=("optimizer",), keeps_gradients=True)
 
     @staticmethod

@@ -211,6 +211,7 @@ def _train(
     measurements.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
     _record_clock(measurements, "after", run.device)
     measurements.counters |= {"measured_samples": measured.samples, "measured_steps": len(times)}
+    measurements.counters |= {f"host/{part}_s": s / len(times) for part, s in measured.host_s.items()}
     measurements.samples |= {"warmup_step_time_s": warmup.times_s, "step_time_s": times}
     if run.schedule.epoch_steps is not None:
         all_times = [*warmup.times_s, *times]

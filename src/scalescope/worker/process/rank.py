@@ -99,7 +99,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         name = trace_name(trial.trial_id, job.launch, job.rank)
         measurements.counters |= {"trace": name, **measurements.write_trace(Path(job.folder) / name)}
     counters = {**placement_counters(device), **measurements.counters}
-    record.update(state="done", samples=measurements.samples, counters=counters)
+    record.update(state="done", samples=measurements.samples, counters=counters, tables=measurements.tables)
     write()
     position.enter(RankStage.TEARDOWN)
 

@@ -1,5 +1,6 @@
 """Assembly: combines the workload, strategy and levers of a trial."""
 
+import dataclasses
 import hashlib
 import importlib
 import os
@@ -14,7 +15,7 @@ from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
+from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.worker.machine.model_room import built_within, check_model, room_of
 from scalescope.worker.process.group import Group
@@ -82,7 +83,12 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
         has_ablation(trial, NO_COMM),
         workload.make_optimizer or optimizer_factory(trial.options(Training)),
     )
-    return with_levers(trial, step, device)
+    step = with_levers(trial, step, device)
+    return dataclasses.replace(step, apply=_nothing) if has_ablation(trial, NO_OPTIMIZER) else step
+
+
+def _nothing() -> None:
+    """In place of an update of the parameters."""
 
 
 def with_levers(trial: Trial, step: Step, device: torch.device) -> Step:

@@ -11,5 +11,6 @@ class Measurements:
 
     samples: dict[str, list[float]] = field(default_factory=dict)
     counters: dict[str, float | int | str | None] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, float | int | str | None]]] = field(default_factory=dict)
     # Writes the recorded trace to a path; returns counts of what the file holds.
     write_trace: Callable[[Path], dict[str, int]] | None = None

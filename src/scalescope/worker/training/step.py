@@ -17,6 +17,7 @@ from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.ddp_logging import DdpWatch
 
+HOST_PARTS = ("input", "forward", "backward", "optimizer")
 _POLL_S = 0.0005  # shorter than a step, so that polling does not delay the end of the window
 # (inputs, ..., targets), or a mapping of the model's arguments.
 Batch = Any
@@ -154,17 +155,21 @@ class StepWindow:
     """The outcome of consecutive steps: losses, still on the device, and the number of samples.
 
     `losses` has the last batch of every step, `batch_losses` all batches with the number of their step.
+    `host_s` is the host's time in each part of all steps together.
     """
 
     losses: list[Tensor] = field(default_factory=list)
     batch_losses: list[tuple[int, Tensor]] = field(default_factory=list)
     samples: int = 0
+    host_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(HOST_PARTS, 0.0))
 
     def extend(self, later: "StepWindow") -> None:
         """Add the steps that followed."""
         self.losses += later.losses
         self.batch_losses += later.batch_losses
         self.samples += later.samples
+        for part, time_s in later.host_s.items():
+            self.host_s[part] += time_s
 
 
 def run_steps(
@@ -178,7 +183,7 @@ def run_steps(
 ) -> StepWindow:
     """Run `count` steps under the clock; `parts_of` gives the number of batches of a step by its number."""
     window = StepWindow()
-    before = position.completed
+    before, host_s, now = position.completed, window.host_s, time.perf_counter
     clock.start()
     for _ in range(count):
         position.begin_step()
@@ -187,16 +192,25 @@ def run_steps(
         parts = step.accumulation_steps if parts_of is None else parts_of(position.begun - 1)
         for remaining in range(parts, 0, -1):
             with nullcontext() if remaining == 1 else step.no_sync():
+                began = now()
                 batch = next(batches)
                 position.mark(Phase.FORWARD)
+                loaded = now()
                 loss = step.forward(batch)
                 position.mark(Phase.BACKWARD)
+                computed = now()
                 step.backward(loss if parts == 1 else loss / parts)  # the sum is then their mean
+                ended = now()
+            host_s["input"] += loaded - began
+            host_s["forward"] += computed - loaded
+            host_s["backward"] += ended - computed
             window.samples += batch_size_of(batch)
             window.batch_losses.append((position.begun - 1, loss.detach()))
         position.mark(Phase.OPTIMIZER)
+        began = now()
         step.apply()
         step.clear()
+        host_s["optimizer"] += now() - began
         window.losses.append(window.batch_losses[-1][1])
         position.completed = before + clock.tick()
     while (finished := clock.finished()) < count - 1:  # a GPU may be far behind, which is not a hang

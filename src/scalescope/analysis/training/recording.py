@@ -1,0 +1,164 @@
+"""Recording: what a launch of the benchmark `breakdown` tells about the step of one rank on a GPU."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scalescope.results.result import RankRecord, Result
+from scalescope.results.traces import step_parts
+from scalescope.results.traces.step_parts import PREFIX, STEP
+
+SYNCHRONIZATIONS = "synchronizations"
+KERNELS = "kernels"
+_REPLAY = "replay/"
+_PRODUCTS = "matmul_flops_per_s/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncSite:
+    """A line of code at which the host waits for the GPU."""
+
+    file: str  # of the first frame outside torch
+    line: int
+    function: str
+    code: str  # the text of the line; empty where it could not be read
+    operation: str  # what waits, such as aten::item
+    per_step: float
+    from_trace: bool = False  # found in the trace alone, so that only the operation is known
+
+    @property
+    def place(self) -> str:
+        """`model.py:31`; empty where only the operation is known."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The recorded step run again as a model of host and GPU, fitted to the step without a profiler: how long
+    it would take if something were otherwise. Estimates."""
+
+    step_s: float
+    without_sync_s: float  # if the host never waited for the GPU
+    fast_host_s: float  # if launching took no time, too
+    host_factor: float  # the profiler's slowing of the host, taken back
+
+    @property
+    def sync_cost_s(self) -> float:
+        return max(0.0, self.step_s - self.without_sync_s)
+
+    @property
+    def host_cost_s(self) -> float:
+        """What slow launches cost beyond waiting for the GPU."""
+        return max(0.0, self.without_sync_s - self.fast_host_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecording:
+    """One rank's recorded steps, in seconds per step unless said otherwise; None is unknown."""
+
+    rank: int
+    parts: Mapping[str, float]  # by the names of results.traces.step_parts; their sum is the recorded step
+    recorded_step_s: float
+    plain_step_s: float | None  # of steps without a profiler in the same launch
+    kernels: float | None = None  # per step
+    kernel_median_s: float | None = None
+    launch_gap_s: float | None = None  # the median pause between two kernels
+    matrix_product_s: float | None = None  # in kernels of products and convolutions
+    matrix_unit_s: float | None = None  # of that, in kernels that use matrix units, by their names
+    convolution_s: float | None = None
+    layout_s: float | None = None  # in kernels that reorder images between NCHW and NHWC
+    elementwise_s: float | None = None  # in kernels that compute element by element, outside the optimizer
+    elementwise_kernels: float | None = None  # of these, per step
+    optimizer_kernels: float | None = None  # per step
+    optimizer_host_s: float | None = None  # of the host, to launch them
+    pageable_copies: float | None = None  # from or to memory that is not page-locked, per step
+    pageable_bytes: float | None = None
+    pageable_s: float | None = None
+    allocations: float | None = None  # cudaMalloc per step
+    releases: float | None = None  # cudaFree per step
+    replay: Replay | None = None
+    product_flops_per_s: Mapping[str, float] | None = None  # of a bare matrix product, by number format
+    syncs: tuple[SyncSite, ...] = ()
+    syncs_were_located: bool = False  # False: torch could not report them, so an empty list says nothing
+    longest_kernels: tuple[tuple[str, float, float], ...] = ()  # (name, seconds, count) per step
+
+
+def recordings(result: Result) -> tuple[StepRecording, ...]:
+    """What each rank of a launch recorded; ranks without steps are left out."""
+    known = (_recording(record) for record in result.ranks)
+    return tuple(recording for recording in known if recording is not None)
+
+
+def _recording(record: RankRecord) -> StepRecording | None:
+    parts = {name: _mean(record, name) for name in step_parts.PARTS}
+    step_s = _mean(record, STEP)
+    if not step_s:
+        return None
+    return StepRecording(
+        rank=record.rank,
+        parts=parts,
+        recorded_step_s=step_s,
+        plain_step_s=_number(record, "plain_step_s"),
+        kernels=_number(record, "kernels_per_step"),
+        kernel_median_s=_number(record, "kernel_median_s"),
+        launch_gap_s=_number(record, "launch_gap_s"),
+        matrix_product_s=_number(record, "matrix_product_s"),
+        matrix_unit_s=_number(record, "matrix_unit_s"),
+        convolution_s=_number(record, "convolution_s"),
+        layout_s=_number(record, "layout_s"),
+        elementwise_s=_number(record, "elementwise_s"),
+        elementwise_kernels=_number(record, "elementwise_kernels"),
+        optimizer_kernels=_number(record, "optimizer_kernels"),
+        optimizer_host_s=_number(record, "optimizer_host_s"),
+        pageable_copies=_number(record, "pageable_copies"),
+        pageable_bytes=_number(record, "pageable_bytes"),
+        pageable_s=_number(record, "pageable_s"),
+        allocations=_number(record, "allocations_per_step"),
+        releases=_number(record, "releases_per_step"),
+        replay=_replay(record),
+        product_flops_per_s=_products(record),
+        syncs=tuple(_site(row) for row in record.tables.get(SYNCHRONIZATIONS, ())),
+        syncs_were_located=bool(record.counters.get("syncs_were_located")),
+        longest_kernels=tuple(_kernel(row) for row in record.tables.get(KERNELS, ())),
+    )
+
+
+def _mean(record: RankRecord, name: str) -> float:
+    values = record.samples.get(f"{PREFIX}{name}", ())
+    return statistics.fmean(values) if values else 0.0
+
+
+def _number(record: RankRecord, name: str) -> float | None:
+    value = record.counters.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _replay(record: RankRecord) -> Replay | None:
+    names = ("step_s", "without_sync_s", "fast_host_s", "host_factor")
+    values = {name: _number(record, f"{_REPLAY}{name}") for name in names}
+    known = {name: value for name, value in values.items() if value is not None}
+    return Replay(**known) if len(known) == len(names) else None
+
+
+def _products(record: RankRecord) -> dict[str, float]:
+    return {
+        name.removeprefix(_PRODUCTS): float(value)
+        for name, value in record.counters.items()
+        if name.startswith(_PRODUCTS) and isinstance(value, int | float)
+    }
+
+
+def _site(row: Mapping[str, float | int | str | None]) -> SyncSite:
+    return SyncSite(
+        file=str(row.get("file") or ""),
+        line=int(row.get("line") or 0),
+        function=str(row.get("function") or ""),
+        code=str(row.get("code") or ""),
+        operation=str(row.get("operation") or ""),
+        per_step=float(row.get("per_step") or 0.0),
+        from_trace=bool(row.get("from_trace")),
+    )
+
+
+def _kernel(row: Mapping[str, float | int | str | None]) -> tuple[str, float, float]:
+    return str(row.get("name") or ""), float(row.get("time_s") or 0.0), float(row.get("count") or 0.0)

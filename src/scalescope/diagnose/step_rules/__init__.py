@@ -1,0 +1,1 @@
+"""Rules about the step of one configuration, on one rank or many."""
