@@ -114,9 +114,8 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
     cases = []
     for configuration in asked:
         trial = configuration.trial
-        recording = recorded.get(trial.trial_id) or recorded.get(
-            single_rank_baseline(at_per_rank_batch(trial)).trial_id
-        )
+        recording = recorded.get(trial.trial_id)
+        one_rank = single_rank_baseline(at_per_rank_batch(trial))
         activities = _activities(run.results, trial)
         no_update = without_optimizer(trial)
         ablations = {
@@ -130,7 +129,7 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
                 strategies=strategies,
                 configuration=configuration,
                 waterfall=step_waterfall(configuration, recording, activities, **ablations),
-                recording=recording,
+                recording=recording or recorded.get(one_rank.trial_id),
                 activities=activities,
                 machine=run.environment.get("machine") or None,
                 **ablations,

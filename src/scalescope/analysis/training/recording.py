@@ -11,6 +11,7 @@ from scalescope.results.traces.step_parts import PREFIX, STEP
 SYNCHRONIZATIONS = "synchronizations"
 KERNELS = "kernels"
 _REPLAY = "replay/"
+FORMATS = ("fp32", "tf32", "bf16", "fp16")
 _PRODUCTS = "matmul_flops_per_s/"
 
 
@@ -27,7 +28,7 @@ class SyncSite:
     from_trace: bool = False  # found in the trace alone, so that only the operation is known
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """`model.py:31`; empty where only the operation is known."""
         return f"{self.file}:{self.line}" if self.file else ""
 
@@ -40,11 +41,16 @@ class Replay:
     step_s: float
     without_sync_s: float  # if the host never waited for the GPU
     fast_host_s: float  # if launching took no time, too
+    without_allocation_s: float  # if no memory were requested from the driver or given back
     host_factor: float  # the profiler's slowing of the host, taken back
 
     @property
     def sync_cost_s(self) -> float:
         return max(0.0, self.step_s - self.without_sync_s)
+
+    @property
+    def allocation_cost_s(self) -> float:
+        return max(0.0, self.step_s - self.without_allocation_s)
 
     @property
     def host_cost_s(self) -> float:
@@ -134,18 +140,15 @@ def _number(record: RankRecord, name: str) -> float | None:
 
 
 def _replay(record: RankRecord) -> Replay | None:
-    names = ("step_s", "without_sync_s", "fast_host_s", "host_factor")
+    names = ("step_s", "without_sync_s", "fast_host_s", "without_allocation_s", "host_factor")
     values = {name: _number(record, f"{_REPLAY}{name}") for name in names}
     known = {name: value for name, value in values.items() if value is not None}
     return Replay(**known) if len(known) == len(names) else None
 
 
 def _products(record: RankRecord) -> dict[str, float]:
-    return {
-        name.removeprefix(_PRODUCTS): float(value)
-        for name, value in record.counters.items()
-        if name.startswith(_PRODUCTS) and isinstance(value, int | float)
-    }
+    rates = {name: _number(record, f"{_PRODUCTS}{name}") for name in FORMATS}
+    return {name: rate for name, rate in rates.items() if rate is not None}
 
 
 def _site(row: Mapping[str, float | int | str | None]) -> SyncSite:
