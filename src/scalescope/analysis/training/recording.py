@@ -34,7 +34,7 @@ class SyncSite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayedStep:
     """The recorded step run again as a model of host and GPU, fitted to the step without a profiler: how long
     it would take if something were otherwise. Estimates."""
 
@@ -82,7 +82,7 @@ class StepRecording:
     pageable_s: float | None = None
     allocations: float | None = None  # cudaMalloc per step
     releases: float | None = None  # cudaFree per step
-    replay: Replay | None = None
+    replay: ReplayedStep | None = None
     product_flops_per_s: Mapping[str, float] | None = None  # of a bare matrix product, by number format
     syncs: tuple[SyncSite, ...] = ()
     syncs_were_located: bool = False  # False: torch could not report them, so an empty list says nothing
@@ -139,11 +139,11 @@ def _number(record: RankRecord, name: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _replay(record: RankRecord) -> Replay | None:
+def _replay(record: RankRecord) -> ReplayedStep | None:
     names = ("step_s", "without_sync_s", "fast_host_s", "without_allocation_s", "host_factor")
     values = {name: _number(record, f"{_REPLAY}{name}") for name in names}
     known = {name: value for name, value in values.items() if value is not None}
-    return Replay(**known) if len(known) == len(names) else None
+    return ReplayedStep(**known) if len(known) == len(names) else None
 
 
 def _products(record: RankRecord) -> dict[str, float]:

@@ -28,6 +28,7 @@ COPIES = "copies"
 IDLE_INPUT = "idle: waiting for input"
 IDLE_SYNC = "idle: after a synchronization"
 IDLE_HOST = "idle: host too slow"
+IDLE_BETWEEN = "idle: between kernels"
 IDLE_UNKNOWN = "idle: unknown"
 INPUT = "input"  # on the CPU, which is not idle meanwhile
 REST = "rest"
@@ -43,6 +44,7 @@ _BUSY = {
 _IDLE = {
     IDLE_SYNC: step_parts.IDLE_SYNC,
     IDLE_HOST: step_parts.IDLE_HOST,
+    IDLE_BETWEEN: step_parts.IDLE_BETWEEN,
     IDLE_UNKNOWN: step_parts.IDLE_QUEUED,
 }
 TermSource = Literal["trace", "ablation", "clock", "rest"]

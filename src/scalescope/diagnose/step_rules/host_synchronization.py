@@ -15,10 +15,10 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     if recording is None or recording.replay is None:
         return None
     sites = tuple(site for site in recording.syncs if site.per_step >= _OFTEN)
-    cost_s = min(recording.replay.sync_cost_s, _idle_s(recording))
+    cost_s = min(max(recording.replay.sync_cost_s, _idle_after_waits_s(recording)), _idle_s(recording))
     if not sites or not facts.is_worth(cost_s):
         return None
-    step_s = recording.replay.step_s
+    step_s = recording.plain_step_s or facts.step_s
     return facts.finding(
         RULE,
         f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without these waits a step "
@@ -39,6 +39,13 @@ def _idle_s(recording: StepRecording) -> float:
     busy_s = recording.recorded_step_s - sum(recording.parts[name] for name in step_parts.IDLE)
     step_s = recording.plain_step_s or recording.recorded_step_s
     return max(0.0, step_s - busy_s)
+
+
+def _idle_after_waits_s(recording: StepRecording) -> float:
+    """The share of idle time that follows on waits, of a step without a profiler."""
+    recorded_s = sum(recording.parts[name] for name in step_parts.IDLE)
+    share = recording.parts[step_parts.IDLE_SYNC] / recorded_s if recorded_s else 0.0
+    return share * _idle_s(recording)
 
 
 def _waits(site: SyncSite) -> str:

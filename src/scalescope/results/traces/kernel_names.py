@@ -4,11 +4,12 @@ not recognised counts as neither."""
 import re
 
 _PRODUCT = re.compile(
-    r"gemm|gemv|cutlass|cublas|xmma|nvjet|wgmma|s\d{3,5}_|fmha|flash|attention|triton_tem|splitk|"
+    r"gemm|gemv|cutlass|cublas|xmma|nvjet|wgmma|s\d{3,5}_|fmha|flash|sdpa|attention|triton_tem|splitk|"
     r"conv|fprop|dgrad|wgrad|winograd",
     re.IGNORECASE,
 )
 _CONVOLUTION = re.compile(r"conv|fprop|dgrad|wgrad|winograd", re.IGNORECASE)
+_ATTENTION = re.compile(r"sdpa|flash|fmha|attention", re.IGNORECASE)
 _MATRIX_UNIT = re.compile(
     r"tensorop|tensor\d|1688|16816|884|gmma|nvjet|tf32|f16|e4m3|flash|triton_tem", re.IGNORECASE
 )
@@ -24,7 +25,10 @@ def is_product(name: str) -> bool:
 
 
 def is_convolution(name: str) -> bool:
-    return _CONVOLUTION.search(_CONVERSION.sub("", name)) is not None and not is_elementwise(name)
+    """A convolution; kernels of attention have passes of the same names."""
+    if is_elementwise(name) or _ATTENTION.search(name) is not None:
+        return False
+    return _CONVOLUTION.search(_CONVERSION.sub("", name)) is not None
 
 
 def uses_matrix_units(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Reads what one rank's steps on a GPU consist of: parts that add up, kernels, waits and calls of the host."""
+"""Reads what a rank's steps on a GPU consist of: parts that add up, kernels, waits and calls of the host."""
 
 import bisect
 import itertools
@@ -20,13 +20,14 @@ from scalescope.results.traces.kernel_names import (
     uses_matrix_units,
 )
 from scalescope.results.traces.rank_trace import TraceEvent, TraceTimeline, covers
-from scalescope.results.traces.replay import CallKind, HostCall
+from scalescope.results.traces.replay import CallKind, HostCall, LaunchDelays
 
 _PHASES = {FORWARD: step_parts.FORWARD, BACKWARD: step_parts.BACKWARD, OPTIMIZER: step_parts.OPTIMIZER}
 _PHASES[CLEAR] = step_parts.OPTIMIZER
 _COMPUTE_PARTS = (
     step_parts.FORWARD, step_parts.BACKWARD, step_parts.OPTIMIZER, step_parts.OTHER_KERNELS
 )  # fmt: skip
+_LATENCY_S = 20e-6  # at most, from a launch to the start of its kernel on an idle GPU
 _BLOCKED = 3.0  # times the usual call: beyond that a launch waits for room in the queue
 _COMPUTE, _COMMUNICATION = "compute", "communication"
 _LONGEST = 10  # kernels that are stored
@@ -42,6 +43,7 @@ class StepTrace:
     kernels: list[dict[str, float | int | str | None]]  # the longest: name, time_s and count per step
     waits: Counter[str]  # operations that wait for the GPU outside input, over all steps
     calls: list[HostCall]
+    delays: LaunchDelays
 
     @property
     def steps(self) -> int:
@@ -64,7 +66,8 @@ def read_steps(events: Sequence[dict[str, Any]]) -> StepTrace:
         counters=reader.counters(windows) if windows else {},
         kernels=reader.longest(windows),
         waits=waits,
-        calls=reader.host_calls(windows),
+        calls=reader.host_calls(),
+        delays=reader.delays(windows),
     )
 
 
@@ -77,6 +80,7 @@ class _StepReader:
         self._begins = [event.start_s for event in self._ranges]
         self._phases = {id(event): self._phase(event.started_s) for event in timeline.compute}
         self._host_waits = sorted(call.interval for call in timeline.calls if waits_for_gpu(call.name))
+        self._device_ends = sorted(event.end_s for event in timeline.everything)
         self._operations = sorted(timeline.operations, key=lambda event: event.start_s)
         self._operation_begins = [operation.start_s for operation in self._operations]
 
@@ -104,17 +108,29 @@ class _StepReader:
             intervals = within((event.interval for event in events), window)
             times[part] = total(without(intervals, taken))
             taken = merged([*taken, *intervals])
-        gaps = without([window], taken)
-        empty, queued = timeline.split_by_start(gaps)
-        waiting = common(empty, timeline.waiting)
-        rest = without(empty, timeline.waiting)
-        after_wait = [gap for gap in rest if self._follows_wait(gap)]
-        times[step_parts.IDLE_INPUT] = total(waiting)
-        times[step_parts.IDLE_SYNC] = total(after_wait)
-        times[step_parts.IDLE_HOST] = total(rest) - total(after_wait)
-        times[step_parts.IDLE_QUEUED] = total(queued)
+        times |= dict.fromkeys(step_parts.IDLE, 0.0)
+        for gap in without([window], taken):
+            for part, time_s in self._idle(gap).items():
+                times[part] += time_s
         times[step_parts.STEP] = window[1] - window[0]
         return times
+
+    def _idle(self, gap: Interval) -> dict[str, float]:
+        """Why the GPU was idle: before the host launched what ended the gap, because of what the host did;
+        then because a launch takes its time, or because something held it back."""
+        timeline = self._timeline
+        empty, queued = timeline.split_by_start([gap])
+        if not empty:
+            between = total(queued) <= _LATENCY_S
+            return {step_parts.IDLE_BETWEEN if between else step_parts.IDLE_QUEUED: total(queued)}
+        input_s = total(common(empty, timeline.waiting))
+        cause = step_parts.IDLE_SYNC if self._follows_wait(gap) else step_parts.IDLE_HOST
+        latency_s = min(total(queued), _LATENCY_S)
+        return {
+            step_parts.IDLE_INPUT: input_s,
+            cause: total(empty) - input_s + latency_s,
+            step_parts.IDLE_QUEUED: total(queued) - latency_s,
+        }
 
     def _follows_wait(self, gap: Interval) -> bool:
         """Whether the host was waiting for the GPU when the GPU ran out of work."""
@@ -188,7 +204,25 @@ class _StepReader:
             for name, time_s in times.most_common(_LONGEST)
         ]
 
-    def host_calls(self, windows: Sequence[Interval]) -> list[HostCall]:
+    def delays(self, windows: Sequence[Interval]) -> LaunchDelays:
+        """The GPU's own pauses: before a kernel on an idle GPU, and between kernels in its queue."""
+        if not windows:
+            return LaunchDelays()
+        ended = {call.start_s: call.end_s for call in self._timeline.calls}
+        latencies, pauses = [], []
+        ordered = [event for event in self._timeline.everything if windows[0][0] <= event.start_s]
+        for before, event in itertools.pairwise(ordered):
+            launched_s = ended.get(event.started_s, event.started_s)
+            if launched_s > before.end_s:
+                latencies.append(max(0.0, event.start_s - launched_s))
+            elif before.end_s < event.start_s <= before.end_s + _LATENCY_S:
+                pauses.append(event.start_s - before.end_s)
+        return LaunchDelays(
+            latency_s=statistics.median(latencies) if latencies else LaunchDelays().latency_s,
+            pause_s=statistics.median(pauses) if pauses else 0.0,
+        )
+
+    def host_calls(self) -> list[HostCall]:
         """The host's calls in order, with what the GPU did for each."""
         timeline = self._timeline
         ends = [event.end_s for event in timeline.ranges if event.name == CLEAR]
@@ -216,7 +250,7 @@ class _StepReader:
                     kind=kind,
                     before_s=gap[1] - gap[0] - waited_s,
                     waited_input_s=waited_s,
-                    call_s=min(call.end_s - call.start_s, _BLOCKED * usual_s),
+                    call_s=self._call_s(call, kind, _BLOCKED * usual_s),
                     kernel_s=_seconds(work),
                     stream=_COMMUNICATION if is_sent else _COMPUTE,
                     follows=self._dependencies(call, is_sent=is_sent),
@@ -225,6 +259,14 @@ class _StepReader:
             )
             before_end = max(before_end, call.end_s)
         return calls
+
+    def _call_s(self, call: TraceEvent, kind: CallKind, most_s: float) -> float:
+        """What a call takes by itself: of a wait, how long it lasts after the GPU has done everything."""
+        if kind == "launch":
+            return min(call.end_s - call.start_s, most_s)
+        index = bisect.bisect_right(self._device_ends, call.end_s) - 1
+        done_s = self._device_ends[index] if index >= 0 else call.start_s
+        return call.end_s - max(call.start_s, done_s)
 
     def _kind(self, call: TraceEvent) -> CallKind:
         if waits_for_gpu(call.name):

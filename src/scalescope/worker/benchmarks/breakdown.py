@@ -18,7 +18,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.traces.events import read_events
-from scalescope.results.traces.replay import Changes, fitted_factor, replayed_step_s
+from scalescope.results.traces.replay import Changes, Replay
 from scalescope.results.traces.step_parts import PREFIX
 from scalescope.results.traces.step_trace import StepTrace, read_steps
 from scalescope.worker.benchmarks.profile import LONGEST_PAUSE_S, recorded_steps, torch_profiler
@@ -95,10 +95,11 @@ def _store(measurements: Measurements, trace: StepTrace, plain_step_s: float) ->
     measurements.samples |= {f"{PREFIX}{name}": times_s for name, times_s in trace.parts.items()}
     measurements.counters |= {**trace.counters, "plain_step_s": plain_step_s}
     measurements.tables["kernels"] = trace.kernels
-    factor = fitted_factor(trace.calls, plain_step_s)
+    replay = Replay(calls=trace.calls, delays=trace.delays)
+    factor = replay.fitted_factor(plain_step_s)
     if factor is None:
         return
-    replays = {name: replayed_step_s(trace.calls, factor, changes) for name, changes in _REPLAYS.items()}
+    replays = {name: replay.step_s(factor, changes) for name, changes in _REPLAYS.items()}
     measurements.counters |= {f"replay/{name}": step_s for name, step_s in replays.items()}
     measurements.counters["replay/host_factor"] = factor
 

@@ -23,6 +23,7 @@ _LONGEST_CODE = 200
 _MOST_SITES = 20
 _TORCH = Path(torch.__file__).parent
 _SCALESCOPE = Path(scalescope.__file__).parent
+_WARNINGS = Path(warnings.__file__)
 
 
 @dataclass(kw_only=True)
@@ -35,9 +36,9 @@ class Synchronizations:
 
     def add(self, frames: traceback.StackSummary) -> None:
         """Count a wait for the innermost frame outside torch and outside the code that measures."""
-        outside = [frame for frame in frames if not _is_inside(frame.filename, _TORCH)]
+        outside = [f for f in frames if not _is_inside(f.filename, _TORCH) and Path(f.filename) != _WARNINGS]
         users = [frame for frame in outside if not _is_inside(frame.filename, _SCALESCOPE)]
-        if not users or _is_inside(outside[-1].filename, _SCALESCOPE):
+        if not outside or not users or _is_inside(outside[-1].filename, _SCALESCOPE):
             self.by_scalescope += 1
             return
         frame = users[-1]
