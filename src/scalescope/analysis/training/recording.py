@@ -1,15 +1,18 @@
 """Recording: what a launch of the benchmark `breakdown` tells about the step of one rank on a GPU."""
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scalescope.results.result import RankRecord, Result
+from scalescope.experiment.recordings import records_breakdown, timed_training_of
+from scalescope.results.result import RankRecord, Result, undisturbed
 from scalescope.results.traces import step_parts
 from scalescope.results.traces.step_parts import PREFIX, STEP
 
 SYNCHRONIZATIONS = "synchronizations"
 KERNELS = "kernels"
+_OFTEN = 0.5  # per step
 _REPLAY = "replay/"
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
 _PRODUCTS = "matmul_flops_per_s/"
@@ -87,6 +90,43 @@ class StepRecording:
     syncs: tuple[SyncSite, ...] = ()
     syncs_were_located: bool = False  # False: torch could not report them, so an empty list says nothing
     longest_kernels: tuple[tuple[str, float, float], ...] = ()  # (name, seconds, count) per step
+
+    @property
+    def step_s(self) -> float:
+        """A step without a profiler, where one was measured beside."""
+        return self.plain_step_s or self.recorded_step_s
+
+    @property
+    def idle_s(self) -> float:
+        """Idle time of the GPU in a step without a profiler: what kernels and copies leave of it."""
+        return max(0.0, self.step_s - self.recorded_step_s + self._recorded_idle_s)
+
+    @property
+    def _recorded_idle_s(self) -> float:
+        return math.fsum(self.parts[name] for name in step_parts.IDLE)
+
+    @property
+    def frequent_waits(self) -> tuple[SyncSite, ...]:
+        """The lines that wait in most steps; rarer ones are logging."""
+        return tuple(site for site in self.syncs if site.per_step >= _OFTEN)
+
+    @property
+    def wait_cost_s(self) -> float:
+        """What waits for the GPU cost a step: idle time after them, or what the replay saves without them."""
+        idle_s = self._recorded_idle_s
+        share = self.parts[step_parts.IDLE_SYNC] / idle_s if idle_s else 0.0
+        saved_s = 0.0 if self.replay is None else self.replay.sync_cost_s
+        return min(max(saved_s, share * self.idle_s), self.idle_s)
+
+
+def recordings_of(results: Iterable[Result]) -> dict[str, StepRecording]:
+    """By the id of the timed trial, what its first recorded rank tells."""
+    by_trial: dict[str, StepRecording] = {}
+    recorded = [result for result in results if result.status == "ok" and records_breakdown(result.trial)]
+    for result in undisturbed(recorded):
+        for recording in recordings(result)[:1]:
+            by_trial.setdefault(timed_training_of(result.trial).trial_id, recording)
+    return by_trial
 
 
 def recordings(result: Result) -> tuple[StepRecording, ...]:
