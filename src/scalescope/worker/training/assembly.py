@@ -15,9 +15,8 @@ from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, NO_WAITS, PRELOADED, has_ablation
+from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
-from scalescope.worker.ablations.remembered_values import with_remembered_values
 from scalescope.worker.machine.model_room import built_within, check_model, room_of
 from scalescope.worker.process.group import Group
 from scalescope.worker.training.feeding import Feed, InputOptions, Shard, feed, preloaded
@@ -85,9 +84,7 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
         workload.make_optimizer or optimizer_factory(trial.options(Training)),
     )
     step = with_levers(trial, step, device)
-    if has_ablation(trial, NO_OPTIMIZER):
-        step = dataclasses.replace(step, apply=_nothing)
-    return with_remembered_values(step) if has_ablation(trial, NO_WAITS) else step
+    return dataclasses.replace(step, apply=_nothing) if has_ablation(trial, NO_OPTIMIZER) else step
 
 
 def _nothing() -> None:
