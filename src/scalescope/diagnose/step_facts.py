@@ -1,6 +1,6 @@
 """StepFacts: what rules may look at for the step of one configuration, on one rank or many."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activity_of
 from scalescope.analysis.training.recording import StepRecording, recordings_of
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
-from scalescope.analysis.training.waits import measured_wait_s, reads_per_step
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import (
@@ -39,7 +38,6 @@ class StepFacts:
     activities: tuple[RankActivity, ...] = ()  # of each rank in the first launch
     preloaded: Configuration | None = None  # the same with batches that wait on the device
     without_optimizer: Configuration | None = None
-    waits_s: Estimate | None = None  # what reading values from the GPU adds to a step, measured
     machine: dict[str, object] | None = None  # as environment.json has it
 
     @property
@@ -130,7 +128,6 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
                 strategies=strategies,
                 configuration=configuration,
                 waterfall=step_waterfall(configuration, recording, activities, **ablations),
-                waits_s=_waits_s((trial, one_rank), by_trial, run.results, recorded),
                 recording=recording or recorded.get(one_rank.trial_id),
                 activities=activities,
                 machine=run.environment.get("machine") or None,
@@ -138,22 +135,6 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
             )
         )
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
-
-
-def _waits_s(
-    trials: Iterable[Trial],
-    measured: Mapping[str, Configuration],
-    results: Iterable[Result],
-    recorded: Mapping[str, StepRecording],
-) -> Estimate | None:
-    """Of the job itself, or else of one rank with the same batch."""
-    reads = reads_per_step(results)
-    costs = (
-        measured_wait_s(trial, measured, reads, recorded[trial.trial_id])
-        for trial in trials
-        if trial.trial_id in recorded
-    )
-    return next((cost for cost in costs if cost is not None), None)
 
 
 def _activities(results: Iterable[Result], trial: Trial) -> tuple[RankActivity, ...]:

@@ -6,7 +6,6 @@ from scalescope.experiment.trial import Trial
 PRELOADED = "with_preloaded_input"
 NO_COMM = "without_communication"
 NO_OPTIMIZER = "without_optimizer"
-NO_WAITS = "without_waits"
 
 
 def single_rank_baseline(trial: Trial) -> Trial:
@@ -39,11 +38,6 @@ def with_preloaded_input(trial: Trial) -> Trial:
 def without_optimizer(trial: Trial) -> Trial | None:
     """The same without updating parameters; None where updating them is also communication."""
     return _ablated(trial, NO_OPTIMIZER) if NO_OPTIMIZER in trial.strategy_card.ablations else None
-
-
-def without_waits(trial: Trial) -> Trial:
-    """The same with values of an earlier step, where the host would wait for the GPU to compute them."""
-    return _ablated(trial, NO_WAITS)
 
 
 def has_loader(trial: Trial) -> bool:

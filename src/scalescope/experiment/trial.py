@@ -19,7 +19,6 @@ ABLATIONS = {
     "without_communication": "no communication",
     "with_preloaded_input": "preloaded input",
     "without_optimizer": "no optimizer",
-    "without_waits": "no waits for the GPU",
 }
 
 

@@ -92,9 +92,6 @@ class Train(Training):
     without_optimizer: bool = setting(
         False, "Do not update parameters, to measure what that costs.", neutral=False, internal=True
     )
-    without_waits: bool = setting(
-        False, "Use values of an earlier step instead of waiting for the GPU.", neutral=False, internal=True
-    )
 
     @property
     def is_timed(self) -> bool:

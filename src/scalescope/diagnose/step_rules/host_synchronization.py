@@ -1,6 +1,5 @@
 """Host synchronization: lines of code that wait for the GPU, which then has nothing to do."""
 
-from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.recording import SyncSite
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
@@ -11,37 +10,25 @@ _SHOWN = 3
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
     recording = facts.recording
-    if recording is None or recording.replay is None:
+    if recording is None:
         return None
-    sites = recording.frequent_waits
-    measured = facts.waits_s
-    is_measured = measured is not None
-    cost_s = recording.wait_cost_s if measured is None else measured.value
+    sites, cost_s = recording.frequent_waits, recording.wait_cost_s
     if not sites or not facts.is_worth(cost_s):
         return None
-    step_s = facts.step_s if is_measured else recording.step_s
+    step_s = recording.step_s
     return facts.finding(
         RULE,
-        f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without these waits a step "
-        f"{'takes' if is_measured else 'would take about'} {(step_s - cost_s) * 1e3:.1f} instead of "
-        f"{step_s * 1e3:.1f} ms{', measured with values of an earlier step' if is_measured else ''}.",
+        f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without this a step would "
+        f"take about {(step_s - cost_s) * 1e3:.1f} instead of {step_s * 1e3:.1f} ms.",
         cost_s,
-        estimated=not is_measured,
+        estimated=True,
         root=True,
         evidence=(
             *(_evidence(site) for site in sites[:_SHOWN]),
             Evidence(name="GPU idle", value=recording.idle_s, unit="s", source="trace, per step"),
-            *_measured(measured),
         ),
         advice=tuple(_advice(site) for site in sites[:_SHOWN]),
     )
-
-
-def _measured(measured: Estimate | None) -> tuple[Evidence, ...]:
-    if measured is None:
-        return ()
-    source = "step minus the same with values of an earlier step"
-    return (Evidence(name="waiting for values", value=measured.value, unit="s", source=source),)
 
 
 def _waits(site: SyncSite) -> str:

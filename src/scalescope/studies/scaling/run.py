@@ -20,8 +20,8 @@ from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.scaling.network import exchanges
 from scalescope.studies.scaling.scale import (
     DEFAULT_SWEEP,
-    launches_to_explain,
     plan_scaling,
+    recordings_of_one_rank,
 )
 from scalescope.studies.study import Host, Report, Study
 
@@ -90,7 +90,7 @@ class RunStudy(Study):
         return scaling_so_far(run) if "scaling" in self.parts else None
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
-        return launches_to_explain(run) if self.waterfall and "scaling" in self.parts else ()
+        return recordings_of_one_rank(run) if self.waterfall and "scaling" in self.parts else ()
 
     def is_expected_failure(self, result: Result) -> bool:
         """The collectives are a part that was asked for; pairs and NCCL's log only explain."""

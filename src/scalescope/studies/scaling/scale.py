@@ -4,7 +4,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from scalescope.catalog import cards
@@ -72,7 +71,7 @@ class ScaleStudy(Study):
         return scaling_so_far(run)
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
-        return launches_to_explain(run) if self.waterfall else ()
+        return recordings_of_one_rank(run) if self.waterfall else ()
 
     def is_expected_failure(self, result: Result) -> bool:
         return Study.is_expected_failure(self, result) or only_explains(result.trial)
@@ -199,13 +198,6 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
         # Where communication cannot be taken away, recorded ranks are held against a recorded one.
         companions += [*alone, *([arrivals_of(alone[-1])] if silent is None else [])]
     return companions
-
-
-def launches_to_explain(run: "Run") -> tuple[Launch, ...]:
-    """What the results so far ask for: one recorded rank, and the job without waits for the GPU."""
-    from scalescope.analysis.training.waits import launches_without_waits
-
-    return (*recordings_of_one_rank(run), *starmap(Launch, launches_without_waits(run.results)))
 
 
 def recordings_of_one_rank(run: "Run") -> tuple[Launch, ...]:

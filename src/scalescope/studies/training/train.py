@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from scalescope.experiment.expand import expand
@@ -10,7 +9,7 @@ from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.step_explanations import step_ablations, step_recordings
 from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
-from scalescope.studies.plan import Launch, Plan
+from scalescope.studies.plan import Plan
 from scalescope.studies.study import Host, Report, Study
 from scalescope.studies.trace.profiling import Profiling, with_nsys
 
@@ -52,11 +51,6 @@ class TrainStudy(Study):
             once=(*profiled, *(step_recordings(asked) if self.breakdown else ())),
             first=frozenset(trial.trial_id for trial in asked),
         )
-
-    def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
-        from scalescope.analysis.training.waits import launches_without_waits
-
-        return tuple(starmap(Launch, launches_without_waits(run.results))) if self.breakdown else ()
 
     def is_expected_failure(self, result: Result) -> bool:
         return Study.is_expected_failure(self, result) or only_explains(result.trial)

@@ -12,7 +12,7 @@ from torch import nn
 
 from scalescope.catalog.benchmarks.train import AUTO, Train, warmup_of
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, NO_WAITS, has_ablation
+from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
@@ -20,7 +20,6 @@ from scalescope.worker.ablations.model_collectives import (
     count_model_collectives,
     refuse_model_collectives,
 )
-from scalescope.worker.ablations.remembered_values import with_remembered_values
 from scalescope.worker.counting.flops import count_flops_per_sample
 from scalescope.worker.machine.calibration import BareProduct
 from scalescope.worker.machine.gpu_state import sm_clock_hz
@@ -90,7 +89,6 @@ def prepared(
         if options.stand_in:
             workload = stand_in_for(workload, trial, group, device, measurements)
         step = _delayed(build_step(trial, workload, device), options.delay_ms)
-        step = with_remembered_values(step) if has_ablation(trial, NO_WAITS) else step
         if workload.make_optimizer is not None and not options.stand_in:
             measurements.counters["own_optimizer"] = type(step.optimizer).__name__
         schedule = _schedule_of(options, feed, step.accumulation_steps)
