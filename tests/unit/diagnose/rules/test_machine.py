@@ -14,7 +14,6 @@ from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
     contention,
     idle_gpu,
-    matrix_units,
     memory_limit,
     shared_gpu,
     throttling,
@@ -134,32 +133,6 @@ def test_graphs_that_are_replayed_already_are_not_advised() -> None:
 )
 def test_a_gpu_is_not_held_up_by_the_host_without_every_sign_of_it(facts: Facts) -> None:
     assert idle_gpu.rule(facts) is None
-
-
-@pytest.mark.parametrize(
-    ("formats", "words"),
-    [
-        (("tf32", "bf16", "fp16"), "tf32, bf16 and fp16 do"),
-        (("fp16",), "fp16 does"),  # a V100 has units for fp16 alone
-    ],
-)
-def test_fp32_leaves_matrix_units_idle(formats: tuple[str, ...], words: str) -> None:
-    cause = finding(matrix_units.rule(dataclasses.replace(on_gpu(), short_formats=formats)))
-    assert levers(cause) == [f"precision={name}" for name in formats]
-    assert words in cause.claim
-
-
-def test_a_gpu_without_matrix_units_leaves_none_idle() -> None:
-    assert matrix_units.rule(dataclasses.replace(on_gpu(), short_formats=())) is None
-
-
-def test_a_gpu_whose_formats_were_not_recorded_is_not_judged() -> None:
-    assert "number formats" in abstention(matrix_units.rule(on_gpu())).missing
-
-
-@pytest.mark.parametrize("changes", [{"precision": "tf32"}, {"precision": "bf16"}, {"device": "cpu"}])
-def test_other_formats_and_processors_have_no_idle_matrix_units(changes: dict[str, Any]) -> None:
-    assert matrix_units.rule(on_gpu(**changes)) is None
 
 
 def test_memory_is_nearly_full_from_92_percent() -> None:
