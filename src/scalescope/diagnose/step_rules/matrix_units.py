@@ -85,8 +85,8 @@ def _despite_precision(facts: StepFacts) -> Finding | None:
     total_s = recording.matrix_product_s or 0.0
     return facts.finding(
         RULE,
-        f"The precision is {precision}, but {slow_s * 1e3:.1f} of {total_s * 1e3:.1f} ms of products per step "
-        f"do not use matrix units, which would save about {cost_s * 1e3:.1f} ms.",
+        f"The precision is {precision}, but {slow_s * 1e3:.1f} of {total_s * 1e3:.1f} ms of products per "
+        f"step do not use matrix units, which would save about {cost_s * 1e3:.1f} ms.",
         cost_s,
         estimated=True,
         evidence=_evidence(facts, slow_s, speed[1]),

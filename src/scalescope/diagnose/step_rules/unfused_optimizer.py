@@ -8,6 +8,7 @@ from scalescope.diagnose.step_facts import StepFacts
 RULE = "the optimizer is not fused"
 _CLASSES = {"sgd": "SGD", "adamw": "AdamW"}  # of the setting
 _FUSABLE = {"SGD", "Adam", "AdamW", "Adagrad"}  # what torch has fused, on the CPU and on NVIDIA GPUs
+_FUSABLE_SHARDED = {"Adam", "AdamW"}  # for parameters that are cut over the ranks
 _SEVERAL_PASSES = {"Adam", "AdamW", "Adagrad"}  # also without momentum
 # Adam reads and writes 20 values per parameter unfused and 7 fused, so that two thirds go away; less is
 # claimed, as no memory is equally fast for both.
@@ -20,7 +21,7 @@ _FEW_KERNELS = 4.0  # beside those: counting steps, clearing gradients
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
     name = _name(facts)
-    if name not in _FUSABLE or _is_fused(facts):
+    if name not in _fusable(facts) or _is_fused(facts):
         return None
     if facts.trial.on_gpu and not _has_many_kernels(facts):
         return None
@@ -47,6 +48,11 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         ),
         advice=_advice(facts, name),
     )
+
+
+def _fusable(facts: StepFacts) -> set[str]:
+    layout = facts.trial.memory_layout
+    return _FUSABLE_SHARDED if layout is not None and "parameters" in layout.sharded else _FUSABLE
 
 
 def _own(facts: StepFacts) -> str | None:

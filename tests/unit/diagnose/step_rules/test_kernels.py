@@ -252,6 +252,13 @@ def test_on_the_cpu_only_an_optimizer_of_several_passes_gains(optimizer: str, is
     assert (unfused_optimizer.rule(facts) is not None) is is_finding
 
 
+@pytest.mark.parametrize(("optimizer", "is_finding"), [("adamw", True), ("sgd", False)])
+def test_torch_fuses_only_adam_for_sharded_parameters(optimizer: str, is_finding: bool) -> None:
+    facts = updating(ranks=2, changes={"strategy": "fsdp", "optimizer": optimizer})
+    assert (unfused_optimizer.rule(facts) is not None) is is_finding
+    assert unfused_optimizer.rule(updating(ranks=2, changes={"optimizer": optimizer})) is not None
+
+
 def test_on_a_gpu_the_host_s_time_is_not_that_of_the_kernels() -> None:
     facts = updating(terms_s=None, activities=host_times({"optimizer": 0.05}))
     assert unfused_optimizer.rule(facts) is None
