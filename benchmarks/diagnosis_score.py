@@ -12,10 +12,10 @@ right if no finding costs more than 5 %.
 A hash of its name puts a case into one of two sets. Rules may be changed by what *development* shows.
 *Held out* is measured and scored once, at the end.
 
-Runs are kept in `--keep` and not measured again, unless other processes disturbed them: such runs do not count.
-A call ends after `--minutes` with the table of what there
-is; the next one goes on. Cases run in random order, so that temporary load on the machine does not affect a
-single cause. Causes on a GPU are measured by gpu_causes.py.
+Runs are kept in `--keep` and not measured again, unless other processes disturbed them: such runs do not
+count. A call ends after `--minutes` with the table of what there is; the next one goes on. Cases run in
+random order, so that temporary load on the machine does not affect a single cause. Causes on a GPU are
+measured by gpu_causes.py.
 """
 
 import argparse

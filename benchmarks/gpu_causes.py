@@ -1,4 +1,4 @@
-"""Causes injected into jobs on one CUDA GPU: what is reported first, and whether its cost is what a fix gains.
+"""Causes injected into jobs on one CUDA GPU: what is reported first, and the claimed cost against the gain.
 
     python benchmarks/gpu_causes.py [--only TEXT] [--two-ranks] [--out DIR] [--minutes 8]
 
@@ -97,9 +97,7 @@ def row_of(case: GpuCase, run: Run, fixed: Run) -> dict[str, Any]:
             "rule": finding.rule,
             "claim": finding.claim,
             "share": finding.share,
-            "cost_s": finding.cost_s
-            if finding.cost_s is not None or step_s is None
-            else finding.share * step_s,
+            "cost_s": finding.share * (step_s or 0.0) if finding.cost_s is None else finding.cost_s,
             "estimated": finding.estimated,
         }
         for finding in diagnose(run).findings

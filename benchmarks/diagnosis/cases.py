@@ -35,7 +35,6 @@ EXPECTED: dict[str, tuple[str, ...]] = {
 QUICK = {"repeats": 3, "window": "0.7s", "warmup_steps": 3}
 _SHORTER = {"window": "0.5s"}  # for jobs on several ranks, which are also launched with preloaded batches
 _LONG = {"window": "1s", "min_steps": 45}  # for causes that act at every tenth step: four times and more
-_WIDTHS = ("hidden_dim", "input_dim", "output_dim")
 
 
 @dataclass(frozen=True)
@@ -138,9 +137,9 @@ def causes_on_one_rank() -> list[Case]:
         *of_job("slow loader", "slow_samples", each("sample_ms", 0.2, 0.4, 0.8, 1.5, 4.0)),
         *of_job("slow loader", "slow_samples", each("sample_ms", 5.0, 8.0), num_workers=2),
         *of_job("slow collate", "slow_collate", each("collate_ms", 3, 6, 12, 30)),
-        *of_job("garbage collection", "collected", each("objects", 50_000, 150_000, 400_000)),
+        *of_job("garbage collection", "collected", each("objects", 80_000, 150_000, 400_000)),
         *of_job("garbage collection", "collected", each("objects", 600_000, every=3)),
-        *of_job("garbage collection", "kept_records", each("records", 20_000)),
+        *of_job("garbage collection", "kept_records", each("records", 6_000)),
         *of_job("garbage collection", "cyclic_garbage", each("nodes", 20_000, 60_000)),
         *of_job("periodic pauses", "pauses", pause, **_LONG),
         *of_job("periodic pauses", "checkpoints", each("megabytes", 32, 128, every=8), **_LONG),
@@ -204,8 +203,7 @@ def causes_of_settings() -> list[Case]:
     """Too little work, too many threads, small buckets, and one gradient that is large and comes last."""
     tiny = paced(5, 10, layers=200)
     models = [
-        Case("tiny model", f"{width} wide", {**dict.fromkeys(_WIDTHS, width), "batch_size": 32}, 2)
-        for width in (16, 48, 128)
+        Case("tiny model", f"{width} wide", {**_mlp(width), "batch_size": 32}, 2) for width in (16, 48, 128)
     ]
     return [
         *(Case("tiny batch", f"{batch}", {"batch_size": batch}, 2) for batch in (1, 2, 4, 8)),
@@ -242,6 +240,10 @@ def causes_on_many_ranks() -> list[Case]:
     return cases
 
 
+def _mlp(width: int) -> dict[str, object]:
+    return dict.fromkeys(("hidden_dim", "input_dim", "output_dim"), width)
+
+
 def healthy_on_one_rank() -> list[Case]:
     """Steps of 5, 50 and 200 ms on one rank.
 
@@ -255,9 +257,7 @@ def healthy_on_one_rank() -> list[Case]:
     return [
         *(Case(HEALTHY, f"{forward}+{backward} ms", paced(forward, backward)) for forward, backward in times),
         *(
-            Case(
-                HEALTHY, f"mlp {width}, batch {batch}", {**dict.fromkeys(_WIDTHS, width), "batch_size": batch}
-            )
+            Case(HEALTHY, f"mlp {width}, batch {batch}", {**_mlp(width), "batch_size": batch})
             for width, batch in sizes
         ),
         Case(HEALTHY, "cnn", {"workload": "cnn", "batch_size": 32}),

@@ -111,13 +111,17 @@ def stored_run(folder: Path, case: Case) -> Run | None:
 
 def measure(study: Study, flags: Mapping[str, object], launcher: LocalLauncher) -> Run:
     """What a verb measures with these flags."""
+    report = run_study(study, request_of(study, flags), launcher, NullWatcher())  # type: ignore[arg-type]
+    assert report.run is not None
+    return report.run
+
+
+def request_of(study: Study, flags: Mapping[str, object]) -> Request:
+    """The request of a verb with these flags; commas separate values."""
     given = {
         name: tuple(Given(text, name) for text in str(value).split(",")) for name, value in flags.items()
     }
-    request = Request(verb=study.verb, flags=given)
-    report = run_study(study, request, launcher, NullWatcher())  # type: ignore[arg-type]
-    assert report.run is not None
-    return report.run
+    return Request(verb=study.verb, flags=given)
 
 
 def study_of(case: Case) -> Study:

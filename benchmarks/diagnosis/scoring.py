@@ -109,10 +109,8 @@ def largest_term(run: Run) -> str:
 
 def score_table(verdicts: Sequence[Verdict], cases: Sequence[Case]) -> str:
     """Right of all that was not disturbed, beside the baseline, for each set."""
-    lines = [
-        "| set | right | false alarms of healthy runs | largest term wins | its false alarms | disturbed | missing |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ("set", "right", "false alarms of healthy runs", "largest term wins", "its false alarms")
+    lines = [f"| {' | '.join((*head, 'disturbed', 'missing'))} |", "|---|---|---|---|---|---|---|"]
     for name, is_held_out in (("development", False), ("held out", True)):
         of_set = [verdict for verdict in verdicts if verdict.case.is_held_out == is_held_out]
         members = [verdict for verdict in of_set if not verdict.is_disturbed]

@@ -402,8 +402,18 @@ def _language_model(
     device: torch.device, block: type[transformer.EncoderBlock] | None = None
 ) -> nn.Sequential:
     """GPT-2's smallest shape: the head has the weights of the embedding."""
-    sizes = sizes_for(device)
-    options = Transformer(
+    options = language_options(sizes_for(device))
+    model = transformer.build(options, device, _context()).model
+    assert isinstance(model, nn.Sequential)
+    if block is not None:
+        for number in range(1, len(model) - 1):
+            model[number] = block(options, device, causal=True, padded=False)
+    model[-1].output.weight = model[0].tokens.weight
+    return model
+
+
+def language_options(sizes: Sizes) -> Transformer:
+    return Transformer(
         d_model=sizes.width,
         n_heads=sizes.heads,
         num_layers=sizes.layers,
@@ -414,13 +424,6 @@ def _language_model(
         task="next_token",
         num_classes=None,
     )
-    model = transformer.build(options, device, _context()).model
-    assert isinstance(model, nn.Sequential)
-    if block is not None:
-        for number in range(1, len(model) - 1):
-            model[number] = block(options, device, causal=True, padded=False)
-    model[-1].output.weight = model[0].tokens.weight
-    return model
 
 
 def _compiled_for_lengths(device: torch.device, batch_size: int, *, padded: bool) -> Job:
