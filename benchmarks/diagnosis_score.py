@@ -33,7 +33,7 @@ from diagnosis.scoring import Verdict, cause_table, judge, rank_table, score_tab
 from scalescope.errors import ScalescopeError
 
 KEEP = Path(__file__).resolve().parents[1] / "build" / "diagnosis"
-_CASE_S = 60.0  # what a case takes at most: none is begun with less time left
+_CASE_S = 75.0  # what a case takes at most: none is begun with less time left
 
 
 def verdicts_of(cases: Sequence[Case], keep: Path, minutes: float, *, again: bool) -> Iterator[Verdict]:

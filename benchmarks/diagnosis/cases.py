@@ -226,7 +226,7 @@ def causes_on_many_ranks() -> list[Case]:
     for ranks, busy in ((4, paced(30, 60)), (8, paced(60, 90))):
         slow = (20, 60) if ranks == 4 else (40, 100)
         jitter = (30, 60) if ranks == 4 else (50, 100)
-        often = paced(15, 30, **_LONG) if ranks == 4 else paced(30, 50, **_LONG)
+        often = paced(10, 20, **_LONG) if ranks == 4 else paced(20, 40, **_LONG)
         cases += [
             *(Case("slow rank", f"{ms} ms", busy, ranks, f"slow:{ms}@{ranks - 1}:0") for ms in slow),
             *(Case("jitter", f"±{ms} ms", busy, ranks, f"jitter:{ms}@all:0") for ms in jitter),
@@ -253,14 +253,18 @@ def healthy_on_one_rank() -> list[Case]:
     """
     times = ((2, 3), (1, 4), (2.5, 2.5), (3, 2), (1.5, 4), (2, 4))
     times += ((20, 30), (15, 35), (25, 25), (30, 20), (80, 120), (60, 140), (100, 100))
-    sizes = ((128, 512), (256, 1024), (256, 2048), (384, 1024), (320, 1536))
+    sizes = ((2, 256, 256), (2, 256, 384), (6, 256, 1024), (6, 192, 1536), (4, 384, 768))
     return [
         *(Case(HEALTHY, f"{forward}+{backward} ms", paced(forward, backward)) for forward, backward in times),
         *(
-            Case(HEALTHY, f"mlp {width}, batch {batch}", {**_mlp(width), "batch_size": batch})
-            for width, batch in sizes
+            Case(
+                HEALTHY,
+                f"mlp {layers}×{width}, batch {batch}",
+                {**_mlp(width), "num_layers": layers, "batch_size": batch},
+            )
+            for layers, width, batch in sizes
         ),
-        Case(HEALTHY, "cnn", {"workload": "cnn", "batch_size": 32}),
+        Case(HEALTHY, "cnn", {"workload": "cnn", "batch_size": 8}),
         Case(HEALTHY, "transformer", {"workload": "transformer", "batch_size": 8, "vocab_size": 500}),
         *of_job(HEALTHY, "healthy", each("busy_ms", 20, 50, 200)),
     ]
