@@ -15,7 +15,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "periodic pauses": ("periodic pauses",),
     "periodic pauses on one rank": ("periodic pauses",),
     "hiccup": ("periodic pauses",),  # of one rank, every tenth step
-    "unfused optimizer": ("unfused optimizer",),
+    "unfused optimizer": ("the optimizer is not fused",),
     "too many threads": ("too many CPU threads",),
     "uneven work": ("uneven work per rank",),
     "random lengths": ("uneven work per rank",),
