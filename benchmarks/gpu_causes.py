@@ -14,7 +14,6 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +23,16 @@ from diagnosis.measuring import WORKLOADS, measure
 from scalescope.analysis.configurations import configurations
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.errors import ScalescopeError
-from scalescope.experiment.recordings import records_breakdown
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
-from scalescope.studies.plan import Launch, Plan
-from scalescope.studies.request import Request
 from scalescope.studies.scaling.scale import ScaleStudy
-from scalescope.studies.study import Host, Study
+from scalescope.studies.study import Study
 from scalescope.studies.training.train import TrainStudy
 
 OUT = Path(__file__).resolve().parents[1] / "build" / "gpu_causes"
 _COMPLETE = "complete"
 _RUN = "run"
 _MOST_FINDINGS = 5
-
-
-class BareTrain(TrainStudy):
-    """`train` without the launches that explain a step."""
-
-    def plan(self, request: Request, host: Host) -> Plan:
-        plan = super().plan(request, host)
-        asked = [trial for trial in plan.trials if not trial.is_ablation and not records_breakdown(trial)]
-        return dataclasses.replace(plan, trials=tuple(asked), once=())
-
-    def next_launches(self, run: Run, remaining_s: float | None) -> Sequence[Launch]:
-        return ()
 
 
 class NoTime(Exception):
@@ -72,7 +56,7 @@ class GpuMeasuring:
             flags["world_size"] = f"1,{case.ranks}"
         run = self._run(case.folder, ScaleStudy() if case.ranks > 1 else TrainStudy(), flags, least_s)
         flags = case.flags(WORKLOADS, fixed=True, tiny=self.tiny)
-        fixed = self._run(case.fixed_folder(flags), BareTrain(), flags, least_s / 3.0)
+        fixed = self._run(case.fixed_folder(flags), TrainStudy(breakdown=False), flags, least_s / 3.0)
         return row_of(case, run, fixed)
 
     def _run(self, name: str, study: Study, flags: dict[str, object], least_s: float) -> Run:
