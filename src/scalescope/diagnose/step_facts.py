@@ -7,9 +7,10 @@ from typing import Any
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, difference_of_means
-from scalescope.analysis.training.activity import RankActivity, activity_of
+from scalescope.analysis.training.activity import RankActivity, activities_of
 from scalescope.analysis.training.recording import StepRecording, recordings
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
+from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import (
@@ -40,6 +41,7 @@ class StepFacts:
     preloaded: Configuration | None = None  # the same with batches that wait on the device
     without_optimizer: Configuration | None = None
     machine: dict[str, object] | None = None  # as environment.json has it
+    launches: tuple[tuple[RankActivity, ...], ...] = ()  # the ranks of every undisturbed launch
 
     @property
     def trial(self) -> Trial:
@@ -70,6 +72,16 @@ class StepFacts:
         others = "".join(f", {name} {value}" for name, value in self.varied)
         ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
         return f"{ranks}, batch {self.trial.rank_batch_size:,}{others}"
+
+    @property
+    def uneven_work(self) -> UnevenWork | None:
+        """How much more the batches of some ranks hold, where that costs time."""
+        return uneven_work(
+            self.launches,
+            recorded=self.configuration.recorded,
+            recording=self.recording,
+            on_gpu=self.trial.device == "cuda",
+        )
 
     @property
     def input_wait_s(self) -> Estimate | None:
@@ -117,7 +129,8 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
         recording = recorded.get(trial.trial_id) or recorded.get(
             single_rank_baseline(at_per_rank_batch(trial)).trial_id
         )
-        activities = _activities(run.results, trial)
+        launches = activities_of(run.results, trial)
+        activities = next(iter(launches), ())
         no_update = without_optimizer(trial)
         ablations = {
             "preloaded": by_trial.get(with_preloaded_input(trial).trial_id),
@@ -133,6 +146,7 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
                 recording=recording,
                 activities=activities,
                 machine=run.environment.get("machine") or None,
+                launches=launches,
                 **ablations,
             )
         )
@@ -147,8 +161,3 @@ def _recordings(results: Iterable[Result]) -> dict[str, StepRecording]:
         for recording in recordings(result)[:1]:
             by_trial.setdefault(timed_training_of(result.trial).trial_id, recording)
     return by_trial
-
-
-def _activities(results: Iterable[Result], trial: Trial) -> tuple[RankActivity, ...]:
-    members = [r for r in results if r.status == "ok" and r.trial_id == trial.trial_id]
-    return next((tuple(map(activity_of, r.ranks)) for r in undisturbed(members)), ())

@@ -1,6 +1,6 @@
 """Activity: what a rank's host did during the timed steps of a launch, beside computing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scalescope.experiment.trial import Trial
@@ -109,6 +109,7 @@ class RankActivity:
     """One rank, in seconds per step unless said otherwise; None is unknown."""
 
     rank: int
+    step_times_s: Sequence[float] = ()  # of every timed step
     host_s: Mapping[str, float] = field(default_factory=dict)  # the host's time by part of the step
     garbage: GarbageCollection | None = None
     allocator: AllocatorCalls | None = None  # on a GPU
@@ -117,16 +118,17 @@ class RankActivity:
     long_steps: tuple[LongStep, ...] | None = None
 
 
-def activities_of(results: Iterable[Result], trial: Trial) -> tuple[RankActivity, ...]:
-    """Of each rank in the first undisturbed launch of a trial."""
+def activities_of(results: Iterable[Result], trial: Trial) -> tuple[tuple[RankActivity, ...], ...]:
+    """Of each rank, in each undisturbed launch of a trial."""
     members = [r for r in results if r.status == "ok" and r.trial_id == trial.trial_id]
-    return next((tuple(map(activity_of, r.ranks)) for r in undisturbed(members)), ())
+    return tuple(tuple(map(activity_of, result.ranks)) for result in undisturbed(members))
 
 
 def activity_of(record: RankRecord) -> RankActivity:
     """What the record of a timed launch holds."""
     return RankActivity(
         rank=record.rank,
+        step_times_s=record.samples.get("step_time_s", ()),
         host_s={
             part: value
             for part in HOST_PARTS

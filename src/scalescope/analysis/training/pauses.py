@@ -1,15 +1,17 @@
 """Pauses: steps far above a rank's median, and whether they return with a fixed period.
 
-Checkpoints, logging and validation make every k-th step longer. Single hiccups of a machine come at random: they
-are told apart by where they stand, never by their length.
+Checkpoints, logging and validation make every k-th step longer. Hiccups of a machine come at random. Where
+pauses stand distinguishes the two, not how long they are.
 """
 
+import dataclasses
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalescope.analysis.training.activity import LongStep, RankActivity
+from scalescope.analysis.training.activity import HOST_PARTS, LongStep, RankActivity
 
 _FAR_MADS = 6 * 1.4826  # MAD times 1.4826 estimates a standard deviation
 _FAR = 0.2  # of the median, at least
@@ -60,7 +62,11 @@ class _Pause:
 
 def find_pauses(step_times_s: Sequence[float]) -> Pauses:
     """The pauses among the steps of one rank."""
-    pauses, steps = _pauses(step_times_s), len(step_times_s)
+    return _classified(_pauses(step_times_s), len(step_times_s))
+
+
+def _classified(pauses: Sequence[_Pause], steps: int) -> Pauses:
+    """Those that return regularly, and the others."""
     period, regular = _exact(pauses, steps) or _jittered(pauses, steps) or (None, [])
     total_s = sum(pause.excess_s for pause in pauses)
     regular_s = sum(pause.excess_s for pause in regular)
@@ -137,7 +143,7 @@ def _are_regular(regular: Sequence[_Pause], pauses: Sequence[_Pause], *, expecte
 
 def _jittered(pauses: Sequence[_Pause], steps: int) -> tuple[int, list[_Pause]] | None:
     """The period of pauses at about equal distances: by a clock, which steps do not keep to exactly."""
-    distances = [later.step - pause.step for pause, later in zip(pauses, pauses[1:], strict=False)]
+    distances = [later.step - pause.step for pause, later in itertools.pairwise(pauses)]
     if len(pauses) < _LEAST_JITTERED_PAUSES:
         return None
     period = round(statistics.median(distances))
@@ -155,11 +161,9 @@ def _sum_s(pauses: Sequence[_Pause]) -> float:
     return sum(pause.excess_s for pause in pauses)
 
 
-def periodic_pauses(
-    launches: Sequence[Sequence[Sequence[float]]], activities: Sequence[RankActivity] = (), *, on_gpu: bool
-) -> PeriodicPauses | None:
-    """What the step times of each rank of each launch share; `activities` are the ranks of the first launch."""
-    by_launch = [[find_pauses(times_s) for times_s in ranks] for ranks in launches]
+def periodic_pauses(launches: Sequence[Sequence[RankActivity]], *, on_gpu: bool) -> PeriodicPauses | None:
+    """What the launches share, from the ranks of each."""
+    by_launch = [[_rank_pauses(rank, len(ranks), on_gpu=on_gpu) for rank in ranks] for ranks in launches]
     worst = [max(ranks, key=lambda pauses: pauses.cost_s) for ranks in by_launch if ranks]
     periods = [pauses.period for pauses in worst if pauses.period is not None]
     if not periods:
@@ -168,7 +172,8 @@ def periodic_pauses(
     alike = [pauses for pauses in worst if _has_period(pauses, period)]
     if len(alike) <= _MOSTLY * len(worst):
         return None
-    origins, part, gc_share = _origin(by_launch[0], activities, period, on_gpu=on_gpu)
+    sources = [_origin(*pair, period, on_gpu=on_gpu) for pair in zip(by_launch, launches, strict=True)]
+    origins, part, gc_share = max(sources, key=lambda source: len(source[0]))
     return PeriodicPauses(
         period=period,
         length_s=statistics.median(pauses.length_s for pauses in alike),
@@ -181,41 +186,58 @@ def periodic_pauses(
     )
 
 
+def _rank_pauses(activity: RankActivity, ranks: int, *, on_gpu: bool) -> Pauses:
+    """From the rank's steps; or, where these are too noisy, from the time of its host in a part of them."""
+    pauses = find_pauses(activity.step_times_s)
+    if pauses.period is not None or not activity.long_steps:
+        return pauses
+    least_s = _FAR * statistics.median(activity.step_times_s)
+    by_part = [_part_pauses(activity, part, least_s, on_gpu=on_gpu) for part in _causing_parts(ranks)]
+    best = max(by_part, key=lambda pauses: pauses.cost_s)
+    if best.period is None:
+        return pauses
+    return dataclasses.replace(best, other_cost_s=max(0.0, pauses.other_cost_s - best.cost_s))
+
+
+def _part_pauses(activity: RankActivity, part: str, least_s: float, *, on_gpu: bool) -> Pauses:
+    steps = len(activity.step_times_s)
+    beyond = [(row.step, _host_s([row], on_gpu=on_gpu)[part]) for row in activity.long_steps or ()]
+    return _classified([_Pause(step, excess_s) for step, excess_s in beyond if excess_s > least_s], steps)
+
+
+def _causing_parts(ranks: int) -> tuple[str, ...]:
+    """Where several ranks exchange gradients, all share a stall: the others wait in their backward pass."""
+    return tuple(part for part in (*HOST_PARTS, REST) if ranks == 1 or part != _WAITS)
+
+
 def _has_period(pauses: Pauses, period: int) -> bool:
     return pauses.period is not None and abs(pauses.period - period) <= _JITTER * period
 
 
 def _origin(
-    ranks: Sequence[Pauses], activities: Sequence[RankActivity], period: int, *, on_gpu: bool
+    pauses_of: Sequence[Pauses], ranks: Sequence[RankActivity], period: int, *, on_gpu: bool
 ) -> tuple[tuple[int, ...], str | None, float | None]:
-    """The ranks on which pauses begin, the part of the step they are in, and the share of garbage collection.
-
-    Where several ranks exchange gradients, all share a stall: the others wait in their backward pass.
-    """
-    waits = len(ranks) > 1
-    origins, parts_s, gc_shares = [], Counter[str](), []
-    for pauses, activity in zip(ranks, activities, strict=False):
+    """The ranks of a launch on which pauses begin, the part of the step they are in, and the share of garbage
+    collection in them."""
+    origins, gc_shares = [], []
+    parts_s: Counter[str] = Counter()
+    for pauses, activity in zip(pauses_of, ranks, strict=True):
         rows = [row for row in activity.long_steps or () if row.step in pauses.steps]
-        beyond_s = sum(row.beyond_s for row in rows)
-        if not _has_period(pauses, period) or beyond_s <= 0.0:
+        total_s = pauses.length_s * len(rows)
+        if not _has_period(pauses, period) or total_s <= 0.0:
             continue
-        gc_shares.append(sum(row.gc_s for row in rows) / beyond_s)
-        own_s = _host_s(rows, on_gpu=on_gpu)
-        if waits:
-            del own_s[_WAITS]
-        if sum(own_s.values()) >= _MOSTLY * beyond_s:
+        gc_shares.append(sum(row.gc_s for row in rows) / total_s)
+        host_s = _host_s(rows, on_gpu=on_gpu)
+        causes_s = Counter({part: host_s[part] for part in _causing_parts(len(ranks))})
+        if sum(causes_s.values()) >= _MOSTLY * total_s:
             origins.append(activity.rank)
-            parts_s.update(own_s)
+            parts_s.update(causes_s)
     part = parts_s.most_common(1)[0][0] if parts_s else None
     return tuple(origins), part, max(gc_shares, default=None)
 
 
-def _host_s(rows: Sequence[LongStep], *, on_gpu: bool) -> Counter[str]:
-    """Where the host was. On a GPU the step's time is the device's: what lies outside all parts is unknown."""
-    host_s: Counter[str] = Counter()
-    for row in rows:
-        for part, time_s in row.parts_s.items():
-            host_s[part] += max(0.0, time_s)  # type: ignore[assignment]
-        if not on_gpu:
-            host_s[REST] += max(0.0, row.beyond_s - sum(row.parts_s.values()))  # type: ignore[assignment]
-    return host_s
+def _host_s(rows: Sequence[LongStep], *, on_gpu: bool) -> dict[str, float]:
+    """Where the host was. On a GPU the step is the device's, so what lies outside all parts is unknown."""
+    host_s = {part: sum(max(0.0, row.parts_s.get(part, 0.0)) for row in rows) for part in HOST_PARTS}
+    rest_s = sum(max(0.0, row.beyond_s - sum(row.parts_s.values())) for row in rows)
+    return {**host_s, REST: 0.0 if on_gpu else rest_s}
