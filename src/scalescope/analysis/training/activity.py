@@ -80,6 +80,7 @@ class CompilerCalls:
     compilations_inside: int
     recompilations_before: int
     recompilations_inside: int
+    given_up: int = 0  # recompilations that failed: the function runs as it is written from then on
     graph_breaks: tuple[GraphBreak, ...] = ()
     recompilations: tuple[Recompilation, ...] = ()  # the longest first
 
@@ -194,6 +195,7 @@ def _compiler(record: RankRecord) -> CompilerCalls | None:
         compilations_inside=_count(counters, "compile/compilations_inside"),
         recompilations_before=_count(counters, "compile/recompilations_before"),
         recompilations_inside=_count(counters, "compile/recompilations_inside"),
+        given_up=_count(counters, "compile/given_up"),
         graph_breaks=tuple(map(_graph_break, tables.get("graph_breaks", ()))),
         recompilations=tuple(map(_recompilation, tables.get("recompilations", ()))),
     )

@@ -14,13 +14,12 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     known = [activity.compiler for activity in facts.activities if activity.compiler is not None]
     if not known:
         return None
-    worst = max(known, key=lambda calls: calls.inside_s)
-    if not facts.is_worth(worst.inside_s):
+    worst = max(known, key=lambda calls: (calls.inside_s, calls.given_up))
+    if not facts.is_worth(worst.inside_s) and not worst.given_up:
         return None
     return facts.finding(
         RULE,
-        f"torch.compile compiled {worst.compilations_inside} times during the measured steps: "
-        f"{worst.inside_s * 1e3:.1f} ms per step{_reason(worst)}.",
+        _claim(worst),
         worst.inside_s,
         root=True,
         evidence=(
@@ -34,7 +33,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
             *(
                 Evidence(name=each.location, value=each.reason, source="torch.compile")
                 for each in worst.recompilations[:_MOST_SHOWN]
-                if each.in_window
+                if each.location
             ),
         ),
         advice=(
@@ -44,10 +43,26 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     )
 
 
-def _reason(calls: CompilerCalls) -> str:
-    """Of the longest recompilation among them."""
+def _claim(calls: CompilerCalls) -> str:
+    compiled = (
+        f"torch.compile compiled {calls.compilations_inside} times during the measured steps: "
+        f"{calls.inside_s * 1e3:.1f} ms per step"
+    )
+    count = calls.recompilations_before + calls.recompilations_inside
+    given_up = (
+        f"After {count} recompilations torch.compile gave up, and functions of the model run uncompiled"
+    )
+    if not calls.given_up:
+        return f"{compiled}{_reason(calls, in_window=True)}."
+    if not calls.inside_s:
+        return f"{given_up}{_reason(calls, in_window=False)}."
+    return f"{compiled}. {given_up}{_reason(calls, in_window=False)}."
+
+
+def _reason(calls: CompilerCalls, *, in_window: bool) -> str:
+    """Of the longest recompilation."""
     for each in calls.recompilations:
-        if each.in_window and each.reason:
+        if each.function and each.reason and (each.in_window or not in_window):
             line = f"{PurePath(each.file).name}:{each.line}"
             return f". {each.function} at {line} was compiled again ({each.reason})"
     return ""

@@ -71,6 +71,7 @@ class CompilationWatch:
             "compile/compilations_inside": len(inside),
             "compile/recompilations_before": len(repeated) - len(repeated_inside),
             "compile/recompilations_inside": len(repeated_inside),
+            "compile/given_up": sum(bool(getattr(entry, "fail_type", None)) for entry in repeated),
             "compile/graph_breaks_before": breaks - self._breaks_inside,
             "compile/graph_breaks_inside": self._breaks_inside,
             "compile/inside_s": _covered_s([_interval(entry) for entry in inside]),
@@ -99,8 +100,8 @@ class CompilationWatch:
         return [
             {
                 "reason": _first_line(getattr(entry, "recompile_reason", None)),
-                "function": str(entry.co_name),
-                "file": str(entry.co_filename),
+                "function": str(entry.co_name or ""),
+                "file": str(entry.co_filename or ""),
                 "line": int(entry.co_firstlineno or 0),
                 "in_window": int(self._is_inside(entry)),
                 "time_s": _duration_s(entry),
