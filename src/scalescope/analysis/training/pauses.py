@@ -52,6 +52,7 @@ class PeriodicPauses:
     origins: tuple[int, ...] = ()  # the ranks on which they begin; empty where that is not known
     part: str | None = None  # of the step, in which the host of these ranks was
     gc_share: float | None = None  # of their time that was garbage collection
+    work_ratio: float | None = None  # work in these steps over that of others; None where all have the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def _pauses(step_times_s: Sequence[float]) -> list[_Pause]:
     if not step_times_s:
         return []
     usual_s = statistics.median(step_times_s)
-    deviation_s = statistics.median(abs(time_s - usual_s) for time_s in step_times_s)
+    # Of shorter steps alone: frequent pauses must not pass for noise.
+    deviation_s = statistics.median(usual_s - time_s for time_s in step_times_s if time_s <= usual_s)
     far_s = max(_FAR_MADS * deviation_s, _FAR * usual_s)
     rows: list[list[int]] = []
     for step, time_s in enumerate(step_times_s):
@@ -183,6 +185,7 @@ def periodic_pauses(launches: Sequence[Sequence[RankActivity]], *, on_gpu: bool)
         origins=origins,
         part=part,
         gc_share=gc_share,
+        work_ratio=_work_ratio(by_launch[0], launches[0]),
     )
 
 
@@ -234,6 +237,18 @@ def _origin(
             parts_s.update(causes_s)
     part = parts_s.most_common(1)[0][0] if parts_s else None
     return tuple(origins), part, max(gc_shares, default=None)
+
+
+def _work_ratio(pauses_of: Sequence[Pauses], ranks: Sequence[RankActivity]) -> float | None:
+    """Of the rank whose batches hold most more in these steps than in others."""
+    ratios = []
+    for pauses, activity in zip(pauses_of, ranks, strict=True):
+        works = () if activity.work is None else activity.work.by_step
+        inside = [works[step] for step in pauses.steps if step < len(works)]
+        outside = [work for step, work in enumerate(works) if step not in pauses.steps]
+        if inside and outside:
+            ratios.append(statistics.fmean(inside) / statistics.fmean(outside))
+    return max(ratios, default=None)
 
 
 def _host_s(rows: Sequence[LongStep], *, on_gpu: bool) -> dict[str, float]:

@@ -7,6 +7,7 @@ from scalescope.diagnose.step_facts import StepFacts
 
 RULE = "periodic pauses"
 _GARBAGE = 0.5  # of the pauses: then they are its finding
+_MORE_WORK = 1.2  # times that of other steps: then they are long batches
 _PARTS = {
     "input": "while waiting for a batch",
     "forward": "in the forward pass",
@@ -43,11 +44,13 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
 
 
 def _is_explained(facts: StepFacts, pauses: PeriodicPauses) -> bool:
-    """Whether another rule has the cause: garbage collection, or loader processes that deliver in turn."""
+    """Whether the cause is another: garbage collection, loader processes that deliver in turn, or batches
+    that hold more."""
     by_garbage = pauses.gc_share is not None and pauses.gc_share >= _GARBAGE
     workers = facts.trial.num_workers or 0
     by_loader = pauses.part == "input" and workers > 1 and pauses.period % workers == 0
-    return by_garbage or by_loader
+    by_work = pauses.work_ratio is not None and pauses.work_ratio >= _MORE_WORK
+    return by_garbage or by_loader or by_work
 
 
 def _who(facts: StepFacts, pauses: PeriodicPauses) -> str:
