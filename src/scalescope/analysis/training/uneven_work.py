@@ -112,14 +112,14 @@ def _load(activities: Sequence[RankActivity]) -> _Load | None:
     steps_s = tuple(map(max, zip(*(activity.step_times_s for activity in activities), strict=False)))
     if len(works) < 2 or len(works) < len(activities) or not steps_s:
         return None
-    count = len(steps_s)
+    count = len(steps_s) if any(work.by_step for work in works) else 1
     series = [work.by_step if len(work.by_step) >= count else (work.elements,) * count for work in works]
     columns = [[rank[step] for rank in series] for step in range(count)]
     return _Load(
         by_rank=tuple(work.elements for work in works),
         most=tuple(map(max, columns)),
         mean=tuple(map(statistics.fmean, columns)),
-        steps_s=steps_s,
+        steps_s=steps_s[:count],
     )
 
 

@@ -19,6 +19,7 @@ from scalescope.worker.training.warmup import RunSteps
 LONG_STEPS = "long_steps"
 _LONG = 1.1  # times the median
 _MOST_LONG_STEPS = 100
+_DIGITS = 6  # microseconds
 
 
 @dataclass(kw_only=True)
@@ -90,9 +91,12 @@ class ActivityWatch:
             rows.append(
                 {
                     "step": step,
-                    "beyond_s": timed.times_s[step] - usual_s,
-                    **{f"{part}_beyond_s": part_s - usual_part_s for part, part_s, usual_part_s in beyond},
-                    "gc_s": self._garbage.pause_s(timed.numbers[step]),
+                    "beyond_s": round(timed.times_s[step] - usual_s, _DIGITS),
+                    **{
+                        f"{part}_beyond_s": round(part_s - part_usual_s, _DIGITS)
+                        for part, part_s, part_usual_s in beyond
+                    },
+                    "gc_s": round(self._garbage.pause_s(timed.numbers[step]), _DIGITS),
                 }
             )
         return rows
