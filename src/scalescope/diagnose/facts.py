@@ -19,6 +19,7 @@ from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLE
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.training.activity import activities_of
+from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
 from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
@@ -60,6 +61,7 @@ class Facts:
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
     short_formats: tuple[str, ...] | None = None  # that all GPUs have matrix units for; None is unknown
     uneven_work: UnevenWork | None = None  # batches of some ranks hold more, and that takes time
+    pauses: PeriodicPauses | None = None  # every so many steps, of some ranks or all
 
     @property
     def about(self) -> str:
@@ -294,6 +296,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
             short_formats=_short_formats(gpus),
             uneven_work=_uneven_work(run.results, row.configuration),
+            pauses=periodic_pauses(activities_of(run.results, row.trial), on_gpu=row.trial.device == "cuda"),
         )
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
