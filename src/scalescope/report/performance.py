@@ -13,7 +13,7 @@ from scalescope.report.memory.explanation import memory_explanation
 from scalescope.report.memory.verdict import verdicts
 from scalescope.report.render.text import plain_text
 from scalescope.report.scaling.sections import verdict
-from scalescope.report.scaling.waterfall import waterfall_sections
+from scalescope.report.scaling.waterfall import waterfall_sections, whole_of
 from scalescope.report.section import Section
 from scalescope.report.trace.sections import profile_sections
 from scalescope.report.training.sections import training_sentence
@@ -89,7 +89,9 @@ def joint_sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     diagnosis = analyzed.diagnosis
     if analyzed.scales:
         findings = findings_section(diagnosis, every=True, loses=analyzed.loses)
-        return (*waterfall_sections(analyzed.rows, analyzed.steps), *findings)
+        scaling = waterfall_sections(analyzed.rows, analyzed.steps)
+        steps = () if scaling and _continues(analyzed) else step_sections(analyzed.steps, every=True)
+        return (*steps, *scaling, *findings)
     steps = step_sections(analyzed.steps, every=True)
     if diagnosis.findings:
         return (*steps, *findings_section(diagnosis, every=True))
@@ -97,6 +99,12 @@ def joint_sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
         details = tuple(detail for part in findings_section(diagnosis) for detail in part.details)
         return (*steps, Section(lines=(_NOTHING_COSTLY,), details=details))
     return (Section(lines=(_NO_PARTS,)),) if analyzed.steps else ()
+
+
+def _continues(analyzed: AnalyzedRun) -> bool:
+    """Whether a scaling waterfall begins with the parts of one rank's step, so that they need no table."""
+    waterfalls = [row.waterfall for row in analyzed.rows if row.waterfall is not None]
+    return any(whole_of(waterfall, analyzed.steps) is not None for waterfall in waterfalls)
 
 
 def without_lines(shown: tuple[str, ...], sections: tuple[Section, ...]) -> tuple[Section, ...]:

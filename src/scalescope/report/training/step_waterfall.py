@@ -22,6 +22,7 @@ from scalescope.analysis.training.step_waterfall import (
     StepWaterfall,
 )
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.report.analyzed_run import labels_of
 from scalescope.report.numbers import in_ms, milliseconds, percent, range_ms
 from scalescope.report.section import Section, Table
 
@@ -53,7 +54,9 @@ def step_sections(steps: Sequence[StepFacts], *, every: bool = False) -> tuple[S
     """The waterfall of each configuration; of more than a few the slowest one's, unless all are wanted."""
     known = known_steps(steps)
     shown = known if every or len(known) <= _FEW else (min(known, key=_rate),)
-    sections = tuple(section for facts in shown for section in step_section(facts, named=len(known) > 1))
+    names = names_of(known) if len(known) > 1 else ("",)
+    titles = dict(zip(map(id, known), names, strict=True))
+    sections = tuple(section for facts in shown for section in step_section(facts, titles[id(facts)]))
     left = len(known) - len(shown)
     if not left:
         return sections
@@ -61,13 +64,19 @@ def step_sections(steps: Sequence[StepFacts], *, every: bool = False) -> tuple[S
     return (*sections, Section(lines=(line,)))
 
 
+def names_of(steps: Sequence[StepFacts]) -> tuple[str, ...]:
+    """A few words for each configuration, which differ."""
+    return labels_of([facts.configuration for facts in steps])
+
+
 def _rate(facts: StepFacts) -> float:
     """Samples per second of one rank."""
     return facts.configuration.samples_per_s.value / facts.ranks
 
 
-def step_section(facts: StepFacts, *, named: bool = False) -> tuple[Section, ...]:
-    """The bar as a table, one row per term, its total, and the ideal; empty where the terms are unknown."""
+def step_section(facts: StepFacts, name: str = "") -> tuple[Section, ...]:
+    """The bar as a table, one row per term, its total, and the ideal; empty where the terms are unknown.
+    `name` is the configuration's among others."""
     waterfall = facts.waterfall
     if waterfall is None:
         return ()
@@ -79,7 +88,7 @@ def step_section(facts: StepFacts, *, named: bool = False) -> tuple[Section, ...
         optional=(_INTERVAL, ""),
         expert=frozenset((_SOURCE,)),
     )
-    where = f"{facts.about}: " if named else ""
+    where = f"{name}: " if name else ""
     return (
         Section(
             title=where + step_sentence(waterfall),
