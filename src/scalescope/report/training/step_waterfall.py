@@ -54,7 +54,7 @@ def step_sections(steps: Sequence[StepFacts], *, every: bool = False) -> tuple[S
     """The waterfall of each configuration; of more than a few the slowest one's, unless all are wanted."""
     known = known_steps(steps)
     shown = known if every or len(known) <= _FEW else (min(known, key=_rate),)
-    names = names_of(known) if len(known) > 1 else ("",)
+    names = names_of(known) if len(known) > 1 else ("",) * len(known)
     titles = dict(zip(map(id, known), names, strict=True))
     sections = tuple(section for facts in shown for section in step_section(facts, titles[id(facts)]))
     left = len(known) - len(shown)
