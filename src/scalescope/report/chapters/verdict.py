@@ -1,14 +1,23 @@
 """Verdict: each run in one sentence, and what its lost speed is lost to."""
 
+from collections.abc import Sequence
+
 from scalescope.analysis.scaling.rows import ScalingRow
-from scalescope.analysis.scaling.waterfall import NOT_SIGNIFICANT, Waterfall
+from scalescope.analysis.scaling.waterfall import (
+    DELIVERED,
+    NOT_SEPARATED,
+    NOT_SIGNIFICANT,
+    TERMS,
+    Waterfall,
+)
+from scalescope.analysis.scaling.whole_step import WholeStep
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.chapters.step import STEP_COLOURS, Bar, bar_of, bars_panel
 from scalescope.report.numbers import counted
 from scalescope.report.performance import headline
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.waterfall import waterfall_sections, whole_of
-from scalescope.report.scaling.whole_figure import SEGMENT_COLOURS, whole_panels
 from scalescope.report.section import Section
 
 _MOST = 3  # runs with a waterfall each
@@ -16,6 +25,15 @@ _MOST_LINES = 12  # sentences; the rest is folded
 _MOST_BARS = 24  # of those that lose most
 _IDEAL = "Lost before the second rank: one rank's parts right of the short line, which is the ideal."
 _GAINS = "Left of zero: negative terms. What is right of zero minus what is left of it is N."
+# Numbers of colour and hatch of the segments of a scaling waterfall, the same in every figure.
+SEGMENT_COLOURS = {
+    part: number for number, part in enumerate((DELIVERED, *TERMS, NOT_SEPARATED, NOT_SIGNIFICANT))
+}
+_MORE = "more ranks: "
+_COLOURS = STEP_COLOURS | {
+    f"{_MORE}{part}": number for part, number in SEGMENT_COLOURS.items() if part != DELIVERED
+}
+_MOST_PANELS = 2  # side by side
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
@@ -144,3 +162,32 @@ def _series(part: str, colour: int, shown: list[tuple[ScalingRow, Waterfall]]) -
         low=tuple(None if interval is None else interval.low for interval in intervals),
         high=tuple(None if interval is None else interval.high for interval in intervals),
     )
+
+
+def whole_panels(steps: Sequence[WholeStep]) -> tuple[tuple[Panel, ...], int]:
+    """A panel for each batch, of those that lose most, and how many batches are left out."""
+    batches: dict[int, list[WholeStep]] = {}
+    for step in steps:
+        batches.setdefault(_batch(step), []).append(step)
+    worst = sorted(batches, key=lambda batch: -max(step.waterfall.lost for step in batches[batch]))
+    shown = sorted(worst[:_MOST_PANELS])
+    panels = tuple(_panel(batch, batches[batch], several=len(shown) > 1) for batch in shown)
+    return panels, len(batches) - len(shown)
+
+
+def _batch(step: WholeStep) -> int:
+    trial = step.waterfall.trial
+    return trial.rank_batch_size if trial.mode == "weak" else trial.samples_per_step
+
+
+def _panel(batch: int, steps: Sequence[WholeStep], *, several: bool) -> Panel:
+    ordered = sorted(steps, key=lambda step: step.waterfall.ranks)
+    one_rank = ordered[0].one_rank
+    bars: list[Bar] = [
+        bar_of(one_rank),
+        *({part.label: part.time_s for part in step.parts} for step in ordered),
+    ]
+    names = ["1 rank", *(counted(step.waterfall.ranks, "rank") for step in ordered)]
+    ideals_s = [one_rank.ideal_s, *(step.ideal_s for step in ordered)]
+    title = f"batch {batch:,}" if several else ""
+    return bars_panel(bars, names, ideals_s, _COLOURS, faint=f"{_MORE}{NOT_SIGNIFICANT}", title=title)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from scalescope.analysis.training.step_waterfall import FORWARD, IDLE_SYNC, INPUT
-from scalescope.report.training.step_figure import IDEAL, STEP_COLOURS, step_panel
+from scalescope.report.chapters.step import IDEAL, STEP_COLOURS, step_panel
 from scalescope.report.training.step_waterfall import (
     step_section,
     step_sections,
