@@ -31,7 +31,7 @@ SETTINGS_OWNERS = ("experiment", "catalog", "worker")
 # One file for each thing of a kind: these folders grow with what scalescope offers.
 DISCOVERED = {
     *("verbs", "rules", "run_rules", "levers", "chapters", "workloads", "strategies", "collectives", "data"),
-    *("benchmarks", "validity", "simulated"),
+    *("step_rules", "benchmarks", "validity", "simulated"),
 }
 MOST_PARAMETERS = 7
 STRING_METHODS = {
@@ -77,6 +77,8 @@ FILES = {
     "report/render": LAYOUT,
     "results/old_formats.py": OLD_FORMAT,
     "results/traces/events.py": OTHER_PROGRAM,
+    "results/traces/host_calls.py": OTHER_PROGRAM,
+    "results/traces/kernel_names.py": OTHER_PROGRAM,
     "studies/flags.py": USER_SYNTAX,
     "worker/machine/capabilities.py": OTHER_PROGRAM,
     "worker/machine/probe.py": OTHER_PROGRAM,

@@ -201,3 +201,10 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 def _standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def moved(estimate: Estimate, value: float) -> Estimate:
+    """The same interval around another value."""
+    if estimate.low is None or estimate.high is None:
+        return Estimate(value)
+    return Estimate(value, estimate.low + value - estimate.value, estimate.high + value - estimate.value)

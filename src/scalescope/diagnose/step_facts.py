@@ -8,7 +8,7 @@ from typing import Any
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activity_of
-from scalescope.analysis.training.recording import StepRecording, recordings
+from scalescope.analysis.training.recording import StepRecording, recordings_of
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.varied import varied_settings
@@ -18,7 +18,6 @@ from scalescope.experiment.ablations import (
     with_preloaded_input,
     without_optimizer,
 )
-from scalescope.experiment.recordings import records_breakdown, timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result, undisturbed
 from scalescope.results.run import Run
@@ -108,15 +107,14 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
     measured = configurations(run.results)
     by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
     asked = [configuration for configuration in measured if not configuration.trial.is_ablation]
-    recorded = _recordings(run.results)
+    recorded = recordings_of(run.results)
     varied = varied_settings(configuration.trial for configuration in asked)
     strategies = tuple(sorted({c.trial.strategy for c in asked if c.trial.is_wrapped}))
     cases = []
     for configuration in asked:
         trial = configuration.trial
-        recording = recorded.get(trial.trial_id) or recorded.get(
-            single_rank_baseline(at_per_rank_batch(trial)).trial_id
-        )
+        recording = recorded.get(trial.trial_id)
+        one_rank = single_rank_baseline(at_per_rank_batch(trial))
         activities = _activities(run.results, trial)
         no_update = without_optimizer(trial)
         ablations = {
@@ -130,23 +128,13 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
                 strategies=strategies,
                 configuration=configuration,
                 waterfall=step_waterfall(configuration, recording, activities, **ablations),
-                recording=recording,
+                recording=recording or recorded.get(one_rank.trial_id),
                 activities=activities,
                 machine=run.environment.get("machine") or None,
                 **ablations,
             )
         )
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
-
-
-def _recordings(results: Iterable[Result]) -> dict[str, StepRecording]:
-    """By the timed trial, what its first recorded rank tells."""
-    by_trial: dict[str, StepRecording] = {}
-    ok = [result for result in results if result.status == "ok" and records_breakdown(result.trial)]
-    for result in undisturbed(ok):
-        for recording in recordings(result)[:1]:
-            by_trial.setdefault(timed_training_of(result.trial).trial_id, recording)
-    return by_trial
 
 
 def _activities(results: Iterable[Result], trial: Trial) -> tuple[RankActivity, ...]:

@@ -24,6 +24,12 @@ def records_breakdown(trial: Trial) -> bool:
     return trial.benchmark == BREAKDOWN
 
 
+def only_explains(trial: Trial) -> bool:
+    """Whether a launch is made to explain others: where it fails, nothing that was asked for is missing."""
+    recorded = records_arrivals(trial) or records_breakdown(trial)
+    return recorded or trial.is_ablation or trial.benchmark == "comm"
+
+
 def timed_training_of(trial: Trial) -> Trial:
     """The timed training of a recorded trial."""
     kept = {name: value for name, value in trial.settings.items() if not name.startswith("profile_")}

@@ -44,13 +44,18 @@ class CostModel:
             time_s += self.exposed_comm_s.get(trial.world_size, 0.0)
         if trial.world_size > 1:
             time_s += self.contention_s
-        if has_loader(trial) and not has_ablation(trial, PRELOADED):
-            time_s += self.input_s.get(trial.world_size, 0.0)
+        time_s += self.input_wait_s(trial)
         return time_s * math.prod(
             factor
             for pairs, factor in self.factors.items()
             if all(trial.settings.get(name) == value for name, value in pairs)
         )
+
+    def input_wait_s(self, trial: Trial) -> float:
+        """What a step waits for samples."""
+        if has_loader(trial) and not has_ablation(trial, PRELOADED):
+            return self.input_s.get(trial.world_size, 0.0)
+        return 0.0
 
     def peak_bytes(self, trial: Trial) -> int:
         """The true peak of a step: parameters, gradients, and what the batch takes."""

@@ -22,10 +22,9 @@ from scalescope.analysis.scaling.waterfall import (
     Waterfall,
     built_waterfall,
     ideal_step_s,
-    moved,
     typical_step_s,
 )
-from scalescope.analysis.statistics import Estimate, difference_of_means
+from scalescope.analysis.statistics import Estimate, difference_of_means, moved
 from scalescope.experiment.ablations import (
     at_per_rank_batch,
     has_loader,

@@ -28,10 +28,9 @@ from scalescope.analysis.scaling.waterfall import (
     Waterfall,
     built_waterfall,
     ideal_step_s,
-    moved,
     typical_step_s,
 )
-from scalescope.analysis.statistics import mean_with_interval, negative, sum_of_means
+from scalescope.analysis.statistics import mean_with_interval, moved, negative, sum_of_means
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 
 _IDLE = {"idle_host_s": IDLE_HOST, "idle_data_s": IDLE_INPUT, "idle_queued_s": IDLE_QUEUED}

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.culprit import Straggler, delays_s, find_culprit, typical_of
-from scalescope.analysis.scaling.waterfall import CommunicationSplit, moved, typical_step_s
-from scalescope.analysis.statistics import Estimate, mean_with_interval, negative, sum_of_means
+from scalescope.analysis.scaling.waterfall import CommunicationSplit, typical_step_s
+from scalescope.analysis.statistics import Estimate, mean_with_interval, moved, negative, sum_of_means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

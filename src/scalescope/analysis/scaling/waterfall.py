@@ -232,10 +232,3 @@ def ideal_step_s(full: Configuration, plain: Configuration) -> float:
 def typical_step_s(steps_s: Sequence[float]) -> float:
     """The mean of logarithms, exponentiated: what throughput and speedup are made of everywhere else."""
     return statistics.geometric_mean(steps_s)
-
-
-def moved(estimate: Estimate, value: float) -> Estimate:
-    """The same interval around another value."""
-    if estimate.low is None or estimate.high is None:
-        return Estimate(value)
-    return Estimate(value, estimate.low + value - estimate.value, estimate.high + value - estimate.value)

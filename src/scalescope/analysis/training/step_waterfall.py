@@ -6,17 +6,23 @@ time is what the step without a profiler leaves, divided as in the recorded step
 around each part gives the terms. What an ablation measures replaces what a trace says.
 """
 
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.statistics import Estimate, difference_of_means, moved
 from scalescope.analysis.training.activity import RankActivity
 from scalescope.analysis.training.recording import StepRecording
 from scalescope.experiment.trial import Trial
+from scalescope.results.traces import step_parts
 
 FORWARD = "forward"
 BACKWARD = "backward"
+BACKWARD_AND_EXCHANGE = "backward with communication"  # of several ranks on the CPU: one clock for both
 OPTIMIZER = "optimizer"
 OTHER_KERNELS = "other kernels"
 COMMUNICATION = "communication"  # of several ranks
@@ -24,10 +30,25 @@ COPIES = "copies"
 IDLE_INPUT = "idle: waiting for input"
 IDLE_SYNC = "idle: after a synchronization"
 IDLE_HOST = "idle: host too slow"
+IDLE_BETWEEN = "idle: between kernels"
 IDLE_UNKNOWN = "idle: unknown"
 INPUT = "input"  # on the CPU, which is not idle meanwhile
 REST = "rest"
 
+_BUSY = {
+    FORWARD: step_parts.FORWARD,
+    BACKWARD: step_parts.BACKWARD,
+    OPTIMIZER: step_parts.OPTIMIZER,
+    OTHER_KERNELS: step_parts.OTHER_KERNELS,
+    COMMUNICATION: step_parts.COMMUNICATION,
+    COPIES: step_parts.COPIES,
+}
+_IDLE = {
+    IDLE_SYNC: step_parts.IDLE_SYNC,
+    IDLE_HOST: step_parts.IDLE_HOST,
+    IDLE_BETWEEN: step_parts.IDLE_BETWEEN,
+    IDLE_UNKNOWN: step_parts.IDLE_QUEUED,
+}
 TermSource = Literal["trace", "ablation", "clock", "rest"]
 
 
@@ -48,7 +69,7 @@ class StepWaterfall:
     step_s: float
     ideal_s: float | None  # the model's operations at the speed of a bare matrix product in this precision
     terms: tuple[StepTerm, ...]
-    bottleneck_rank: int | None = None  # whose recording it is, of several
+    recorded_rank: int | None = None  # whose recording it is, of several
 
     def term(self, name: str) -> StepTerm | None:
         return next((term for term in self.terms if term.name == name), None)
@@ -67,5 +88,105 @@ def step_waterfall(
     preloaded: Configuration | None = None,
     without_optimizer: Configuration | None = None,
 ) -> StepWaterfall | None:
-    """The waterfall of a configuration; None where nothing tells what its steps consist of."""
-    return None
+    """The waterfall of a configuration; None where nothing tells what its steps consist of.
+
+    `recording` is of this very configuration: one rank alone says nothing about waiting for others.
+    """
+    step_s = configuration.step_time_s.value
+    input_s = _removed(configuration, preloaded)
+    if configuration.trial.on_gpu:
+        if recording is None:
+            return None
+        terms = _gpu_terms(step_s, recording, input_s, _removed(configuration, without_optimizer))
+    else:
+        terms = _cpu_terms(step_s, activities, input_s)
+        if configuration.trial.world_size > 1:
+            terms = [_renamed(term, {BACKWARD: BACKWARD_AND_EXCHANGE}) for term in terms]
+    if not terms:
+        return None
+    ideal_s = None if configuration.mfu is None else configuration.mfu * step_s
+    return StepWaterfall(
+        trial=configuration.trial,
+        step_s=step_s,
+        ideal_s=ideal_s,
+        terms=tuple(term for term in terms if term.time_s.value > 0.0),
+        recorded_rank=None if recording is None or configuration.trial.world_size == 1 else recording.rank,
+    )
+
+
+def _renamed(term: StepTerm, names: Mapping[str, str]) -> StepTerm:
+    return dataclasses.replace(term, name=names.get(term.name, term.name))
+
+
+def _removed(full: Configuration, ablation: Configuration | None) -> Estimate | None:
+    """What a step takes longer than without a part of it; None where that was not measured."""
+    if ablation is None or ablation is full:
+        return None
+    return difference_of_means(full.mean_steps_s, ablation.mean_steps_s)
+
+
+def _gpu_terms(
+    step_s: float, recording: StepRecording, input_s: Estimate | None, optimizer_s: Estimate | None
+) -> list[StepTerm]:
+    """Kernels and copies as recorded; what they leave of the step is idle time."""
+    parts = recording.parts
+    busy = {name: parts[part] for name, part in _BUSY.items()}
+    busy_s = math.fsum(busy.values())
+    if busy_s > step_s:  # a kernel may take longer under the profiler
+        busy = {name: time_s * step_s / busy_s for name, time_s in busy.items()}
+    idle_s = max(0.0, step_s - busy_s)
+    idle = _idle(idle_s, parts, None if input_s is None else input_s.value - busy[COPIES])
+    sources: dict[str, TermSource] = {} if input_s is None else {IDLE_INPUT: "ablation"}
+    if (
+        optimizer_s is not None
+    ):  # the host's time in the optimizer counts for it, where the GPU waits for that
+        extra_s = min(max(0.0, optimizer_s.value - busy[OPTIMIZER]), idle[IDLE_HOST])
+        busy[OPTIMIZER] += extra_s
+        idle[IDLE_HOST] -= extra_s
+        sources[OPTIMIZER] = "ablation"
+    return [
+        StepTerm(name=name, time_s=Estimate(time_s), source=sources.get(name, "trace"))
+        for name, time_s in (*busy.items(), *idle.items())
+    ]
+
+
+def _idle(idle_s: float, parts: Mapping[str, float], input_s: float | None) -> dict[str, float]:
+    """Idle time by its cause. Waiting for input does not depend on the profiler, so it keeps its time; the
+    others share the rest as recorded."""
+    waiting_s = parts[step_parts.IDLE_INPUT] if input_s is None else input_s
+    waiting_s = min(max(0.0, waiting_s), idle_s)
+    recorded = {name: parts[part] for name, part in _IDLE.items()}
+    recorded_s = math.fsum(recorded.values())
+    rest_s = idle_s - waiting_s
+    if recorded_s == 0.0:
+        return {IDLE_INPUT: waiting_s, **dict.fromkeys(recorded, 0.0), IDLE_UNKNOWN: rest_s}
+    return {IDLE_INPUT: waiting_s, **{name: rest_s * s / recorded_s for name, s in recorded.items()}}
+
+
+def _cpu_terms(
+    step_s: float, activities: tuple[RankActivity, ...], input_s: Estimate | None
+) -> list[StepTerm]:
+    """The host's clock around each part, the mean over ranks; the input as the ablation measures it."""
+    known = [activity.host_s for activity in activities if activity.host_s]
+    if not known:
+        return []
+    names = {INPUT: "input", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer"}
+    times = {
+        name: statistics.fmean(host_s.get(part, 0.0) for host_s in known) for name, part in names.items()
+    }
+    times[REST] = max(0.0, step_s - math.fsum(times.values()))
+    sources: dict[str, TermSource] = {REST: "rest"}
+    fixed_s = times.pop(INPUT)
+    if input_s is not None:
+        fixed_s = min(max(0.0, input_s.value), step_s)
+        sources[INPUT] = "ablation"
+    others_s = math.fsum(times.values())
+    factor = (step_s - fixed_s) / others_s if others_s else 0.0
+    interval = Estimate(fixed_s) if input_s is None else moved(input_s, fixed_s)
+    return [
+        StepTerm(name=INPUT, time_s=interval, source=sources.get(INPUT, "clock")),
+        *(
+            StepTerm(name=name, time_s=Estimate(time_s * factor), source=sources.get(name, "clock"))
+            for name, time_s in times.items()
+        ),
+    ]

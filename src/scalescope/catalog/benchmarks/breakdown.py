@@ -8,12 +8,12 @@ from scalescope.catalog.benchmarks.train import Train
 LEAST_STEPS = 3
 MOST_STEPS = 10  # recorded
 PLAIN_STEPS = 20  # at most, without a profiler, in the same launch
-WATCHED_STEPS = 2  # in which every wait for the GPU is located
+WATCHED_STEPS = 2  # in which every wait for the GPU is located; as many again, in which its line is timed
 _WARMUP = 11  # DDP takes times of its own in its first ten iterations, and waits for the GPU in each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown(Train):
+class StepBreakdown(Train):
     """A few normal training steps under a profiler, read by the rank itself: each instant of a step belongs
     to one of its parts. Then a few more in which every wait for the GPU is located."""
 
@@ -27,4 +27,4 @@ class Breakdown(Train):
 
     def steps(self) -> int:
         """How many steps a launch takes at most."""
-        return self.warmup_on("cuda") + PLAIN_STEPS + 1 + MOST_STEPS + WATCHED_STEPS
+        return self.warmup_on("cuda") + PLAIN_STEPS + 1 + MOST_STEPS + 2 * WATCHED_STEPS

@@ -39,15 +39,21 @@ from scalescope.studies.training.train import TrainStudy
     help="Write the command for Nsight Systems, and run it where it exists.",
     common=False,
 )
+@own_flag(
+    "--no-breakdown",
+    is_flag=True,
+    help="Measure only the speed, without the launches that explain what a step consists of.",
+    brief="Measure only the speed.",
+)
 def command(**arguments: Any) -> None:
-    """Measure how fast one configuration trains.
+    """Measure how fast one configuration trains, and what a step consists of.
 
     Lists (--batch-size 32,256) measure each value. Examples:
 
       scalescope train --world-size 2 --batch-size 256 --repeats 5
       scalescope train --workload my.py:build --amp --profile
     """
-    measure(TrainStudy(profiling=_profiling(arguments)), arguments)
+    measure(TrainStudy(profiling=_profiling(arguments), breakdown=not arguments["no_breakdown"]), arguments)
 
 
 def _profiling(arguments: dict[str, Any]) -> Profiling | None:

@@ -117,7 +117,7 @@ class TracedRank:
 
 def read_rank(events: Sequence[dict[str, Any]], *, on_gpu: bool) -> TracedRank:
     """The steps of a rank's trace; the first one includes the start of the profiler and is left out."""
-    timeline = _Timeline(events, on_gpu)
+    timeline = TraceTimeline(events, on_gpu)
     windows = timeline.windows()[1:]
     return TracedRank(
         on_gpu=on_gpu,
@@ -126,18 +126,21 @@ def read_rank(events: Sequence[dict[str, Any]], *, on_gpu: bool) -> TracedRank:
     )
 
 
-class _Timeline:
+class TraceTimeline:
     """The events of a trace, sorted into what they are, and by time."""
 
     def __init__(self, raw: Iterable[dict[str, Any]], on_gpu: bool) -> None:
         by_category: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for event in raw:
             by_category[str(event.get("cat", "")).lower()].append(event)
-        starts = _starts_of_launches(by_category["cuda_runtime"] + by_category["cuda_driver"])
+        calls = by_category["cuda_runtime"] + by_category["cuda_driver"]
+        starts = _starts_of_launches(calls)
+        self.calls = [_event(event) for event in calls]  # of the host to the GPU's driver
         annotations = [_event(event) for event in by_category["user_annotation"]]
         operations = [_event(event) for event in by_category["cpu_op"]]
+        self.operations = operations
         self.on_gpu = on_gpu
-        self._ranges = sorted(
+        self.ranges = sorted(
             (annotation for annotation in annotations if annotation.name.startswith(PREFIX)),
             key=lambda event: event.start_s,
         )
@@ -146,27 +149,28 @@ class _Timeline:
             kernels = [_event(event, starts) for event in by_category["kernel"]]
             cleared = [_event(event, starts) for event in by_category["gpu_memset"]]
             self.compute = [kernel for kernel in kernels if not is_communication(kernel.name)] + cleared
-            self._sent = [kernel for kernel in kernels if is_communication(kernel.name)] + transfers
+            self.sent = [kernel for kernel in kernels if is_communication(kernel.name)] + transfers
         else:
             # What gloo's own threads compute is sending; sends to one rank are on the rank's own thread.
-            senders = {transfer.thread for transfer in transfers} - {part.thread for part in self._ranges}
+            senders = {transfer.thread for transfer in transfers} - {part.thread for part in self.ranges}
             rank_operations = (operation for operation in operations if operation.thread not in senders)
             self.compute = [operation for operation in rank_operations if not _is_no_compute(operation.name)]
-            self.compute += [event for event in self._ranges if event.name == COMPUTE]
-            self._sent = self._ended_with_their_part(transfers)
+            self.compute += [event for event in self.ranges if event.name == COMPUTE]
+            self.sent = self._ended_with_their_part(transfers)
         copies = [_event(event, starts) for event in by_category["gpu_memcpy"]]
-        self._sent.sort(key=lambda event: event.start_s)
-        self._everything = sorted((*self.compute, *self._sent, *copies), key=lambda event: event.start_s)
-        self._begins = [event.start_s for event in self._everything]
+        self.copies = copies
+        self.sent.sort(key=lambda event: event.start_s)
+        self.everything = sorted((*self.compute, *self.sent, *copies), key=lambda event: event.start_s)
+        self._begins = [event.start_s for event in self.everything]
         self._computing = merged(event.interval for event in self.compute)
         self._copying = merged(copy.interval for copy in copies)
-        self._waiting = merged(event.interval for event in self._ranges if event.name == INPUT)
+        self.waiting = merged(event.interval for event in self.ranges if event.name == INPUT)
         self._backward = merged(self._backward_compute(operations))
 
     def _ended_with_their_part(self, transfers: list[TraceEvent]) -> list[TraceEvent]:
         """gloo's threads may close an event long after its waiters went on: it ends with the part of the step
         in which it began."""
-        parts = [event for event in self._ranges if event.name in (FORWARD, BACKWARD, OPTIMIZER)]
+        parts = [event for event in self.ranges if event.name in (FORWARD, BACKWARD, OPTIMIZER)]
         begins = [part.start_s for part in parts]
         shortened = []
         for transfer in transfers:
@@ -192,18 +196,18 @@ class _Timeline:
         )
         if not self.on_gpu:
             return common(hosts, self._computing)
-        return [event.interval for event in self.compute if _covers(hosts, event.started_s)]
+        return [event.interval for event in self.compute if covers(hosts, event.started_s)]
 
     def windows(self) -> list[Interval]:
         """From the end of one step to the end of the next, on the device's own time."""
-        ends = [event.end_s for event in self._ranges if event.name == CLEAR]
+        ends = [event.end_s for event in self.ranges if event.name == CLEAR]
         if not ends:
             return []
-        first = self._ranges[0].start_s
+        first = self.ranges[0].start_s
         host = list(zip([first, *ends[:-1]], ends, strict=True))
         if not self.on_gpu:
             return host
-        ordered = sorted((*self.compute, *self._sent), key=lambda event: event.started_s)
+        ordered = sorted((*self.compute, *self.sent), key=lambda event: event.started_s)
         begins = [event.started_s for event in ordered]
         device_ends = [first]
         for low, high in host:
@@ -216,7 +220,7 @@ class _Timeline:
 
     def step(self, window: Interval) -> TracedStep:
         compute = _cut(self._computing, window)
-        sent = [event for event in self._sent if window[0] <= event.start_s < window[1]]
+        sent = [event for event in self.sent if window[0] <= event.start_s < window[1]]
         communication = merged(within((event.interval for event in sent), window))
         copies = _cut(self._copying, window)
         busy = merged([*compute, *communication, *copies])
@@ -242,22 +246,22 @@ class _Timeline:
 
     def _of_backward(self, sent: list[TraceEvent]) -> list[Interval]:
         """Transfers that backward started; buffers and parameters travel at other times."""
-        backward = [event.interval for event in self._ranges if event.name == BACKWARD]
-        return [event.interval for event in sent if _covers(backward, event.started_s)]
+        backward = [event.interval for event in self.ranges if event.name == BACKWARD]
+        return [event.interval for event in sent if covers(backward, event.started_s)]
 
     def _idle(self, gaps: list[Interval]) -> dict[str, float]:
         """Idle time by its cause: nothing was started, and why; or something was, and did not run yet."""
-        empty, queued = (gaps, []) if not self.on_gpu else self._split_by_start(gaps)
-        waiting_s = total(common(empty, self._waiting))
+        empty, queued = (gaps, []) if not self.on_gpu else self.split_by_start(gaps)
+        waiting_s = total(common(empty, self.waiting))
         return {DATA: waiting_s, HOST: total(empty) - waiting_s, QUEUED: total(queued)}
 
-    def _split_by_start(self, gaps: list[Interval]) -> tuple[list[Interval], list[Interval]]:
+    def split_by_start(self, gaps: list[Interval]) -> tuple[list[Interval], list[Interval]]:
         """Each gap before and after the host started what ended it."""
         empty: list[Interval] = []
         queued: list[Interval] = []
         for start, end in gaps:
             index = bisect.bisect_left(self._begins, end)
-            turn = self._everything[index].started_s if index < len(self._everything) else end
+            turn = self.everything[index].started_s if index < len(self.everything) else end
             turn = min(max(turn, start), end)
             empty += [(start, turn)] if start < turn else []
             queued += [(turn, end)] if turn < end else []
@@ -271,7 +275,7 @@ def _cut(ordered: list[Interval], window: Interval) -> list[Interval]:
     return within(ordered[max(0, first - 1) : last], window)
 
 
-def _covers(ordered: list[Interval], moment: float) -> bool:
+def covers(ordered: list[Interval], moment: float) -> bool:
     """Whether one of sorted intervals holds a moment."""
     index = bisect.bisect_right(ordered, (moment, math.inf)) - 1
     return index >= 0 and moment <= ordered[index][1]
@@ -311,8 +315,14 @@ def _event(raw: dict[str, Any], starts: dict[int, float] | None = None) -> Trace
     arguments = raw.get("args") or {}
     name = str(raw.get("name", ""))
     started_s = (starts or {}).get(arguments.get("correlation", -1), start_s)
-    size = _size_bytes(arguments) if is_communication(name) else None
+    size = _size_bytes(arguments) if is_communication(name) else _copied_bytes(arguments)
     return TraceEvent(name, start_s, end_s, started_s, size, raw.get("tid"))
+
+
+def _copied_bytes(arguments: dict[str, Any]) -> int | None:
+    """Bytes of a copy to, from or on the GPU."""
+    size = arguments.get("bytes")
+    return int(size) if isinstance(size, int | float) else None
 
 
 def _size_bytes(arguments: dict[str, Any]) -> int | None:
@@ -343,7 +353,7 @@ def _item_bytes(kind: str) -> int | None:
     return _ITEM_BYTES.get(_ITEM_NAMES.get(lowered, lowered))
 
 
-def _longest(timeline: _Timeline, windows: list[Interval]) -> tuple[tuple[str, float, int], ...]:
+def _longest(timeline: TraceTimeline, windows: list[Interval]) -> tuple[tuple[str, float, int], ...]:
     """What compute consists of, by name; on the CPU without what an operation called in turn."""
     if not windows:
         return ()

@@ -14,8 +14,7 @@ COPIES = "copies_s"  # that neither compute nor communication hides
 IDLE_INPUT = "idle_input_s"
 IDLE_SYNC = "idle_sync_s"  # after the host waited for the GPU
 IDLE_HOST = "idle_host_s"
-IDLE_QUEUED = "idle_queued_s"
-PARTS = (
-    FORWARD, BACKWARD, OPTIMIZER, OTHER_KERNELS, COMMUNICATION, COPIES,
-    IDLE_INPUT, IDLE_SYNC, IDLE_HOST, IDLE_QUEUED,
-)  # fmt: skip
+IDLE_BETWEEN = "idle_between_s"  # the GPU's own pause between two kernels that are launched already
+IDLE_QUEUED = "idle_queued_s"  # launched, but held back for longer than that
+IDLE = (IDLE_INPUT, IDLE_SYNC, IDLE_HOST, IDLE_BETWEEN, IDLE_QUEUED)
+PARTS = (FORWARD, BACKWARD, OPTIMIZER, OTHER_KERNELS, COMMUNICATION, COPIES, *IDLE)

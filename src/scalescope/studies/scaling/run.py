@@ -11,6 +11,7 @@ from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
@@ -19,7 +20,6 @@ from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.scaling.network import exchanges
 from scalescope.studies.scaling.scale import (
     DEFAULT_SWEEP,
-    only_explains,
     plan_scaling,
     recordings_of_one_rank,
 )
@@ -97,7 +97,7 @@ class RunStudy(Study):
         trial = result.trial
         explains = trial.measures_pairs or trial.purpose == NCCL_LOG
         asked = "comm" in self.parts and trial.benchmark == "comm" and not explains
-        return Study.is_expected_failure(self, result) or (only_explains(result) and not asked)
+        return Study.is_expected_failure(self, result) or (only_explains(result.trial) and not asked)
 
     def present(self, run: "Run") -> Report:
         from scalescope.report.comm.sections import communication_brief

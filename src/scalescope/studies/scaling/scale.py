@@ -20,7 +20,8 @@ from scalescope.experiment.ablations import (
 from scalescope.experiment.expand import defaults_of, expand, resolve_placement
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.recordings import arrivals_of, records_arrivals
+from scalescope.experiment.recordings import arrivals_of, only_explains, records_arrivals
+from scalescope.experiment.step_explanations import step_recordings
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
@@ -73,7 +74,7 @@ class ScaleStudy(Study):
         return recordings_of_one_rank(run) if self.waterfall else ()
 
     def is_expected_failure(self, result: Result) -> bool:
-        return Study.is_expected_failure(self, result) or only_explains(result)
+        return Study.is_expected_failure(self, result) or only_explains(result.trial)
 
     def present(self, run: "Run") -> Report:
         from scalescope.report.scaling.sections import next_after_scaling, scaling_sections
@@ -96,22 +97,27 @@ def plan_scaling(request: "Request", experiment: Experiment, host: Host, *, wate
     )
     if not waterfall:
         return plan
+    plan = dataclasses.replace(plan, once=step_recordings(_one_rank_jobs(plan) or expansion.trials))
     try:
-        return dataclasses.replace(plan, once=network_of(plan, with_nccl_log=host.repeatable))
+        network = network_of(plan, with_nccl_log=host.repeatable)
     except ScalescopeError as error:  # gloo between GPUs, for instance: training goes on without
         return dataclasses.replace(plan, notes=(*plan.notes, f"Collectives are not measured: {error}"))
+    return dataclasses.replace(plan, once=(*plan.once, *network))
+
+
+def _one_rank_jobs(plan: Plan) -> tuple[Trial, ...]:
+    """One rank without a wrapper at every batch: what more ranks add comes on top of its step."""
+    return tuple(
+        trial
+        for trial in plan.trials
+        if trial.world_size == 1 and not trial.is_wrapped and not trial.is_ablation and trial.is_training
+    )
 
 
 def _answers(asked: Iterable[Trial]) -> tuple[Trial, ...]:
     """What the table's rows are made of: the trials asked for, and one rank without a wrapper."""
     trials = tuple(asked)
     return (*trials, *(single_rank_baseline(trial) for trial in trials))
-
-
-def only_explains(result: Result) -> bool:
-    """Whether a launch was made to explain others: where it fails, nothing that was asked for is missing."""
-    trial = result.trial
-    return trial.benchmark == "comm" or records_arrivals(trial) or trial.is_ablation
 
 
 def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: int | None) -> Experiment:

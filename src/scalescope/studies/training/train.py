@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from scalescope.experiment.expand import expand
+from scalescope.experiment.recordings import only_explains
+from scalescope.experiment.step_explanations import step_ablations, step_recordings
+from scalescope.results.result import Result
+from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Plan
 from scalescope.studies.study import Host, Report, Study
 from scalescope.studies.trace.profiling import Profiling, with_nsys
@@ -24,24 +28,32 @@ class TrainStudy(Study):
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 1, "window": 10.0}
 
     profiling: Profiling | None = None
+    breakdown: bool = True  # also launch what explains a step
 
     def flags(self) -> tuple[str, ...]:
-        return () if self.profiling is None else self.profiling.flags()
+        profiled = () if self.profiling is None else self.profiling.flags()
+        return profiled if self.breakdown else (*profiled, "--no-breakdown")
 
     @classmethod
     def from_flags(cls, flags: Sequence[str]) -> Self:
-        return cls(profiling=Profiling.from_flags(flags))
+        return cls(profiling=Profiling.from_flags(flags), breakdown="no-breakdown" not in read_flags(flags))
 
     def plan(self, request: "Request", host: Host) -> Plan:
         experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
         expansion = expand(experiment, host.machine, many=request.yes)
+        asked = expansion.trials
+        profiled = () if self.profiling is None else self.profiling.trials(asked)
         return Plan(
             experiment=expansion.experiment,
-            trials=expansion.trials,
+            trials=(*asked, *(step_ablations(asked) if self.breakdown else ())),
             machine=host.machine,
             notes=expansion.notes,
-            once=() if self.profiling is None else self.profiling.trials(expansion.trials),
+            once=(*profiled, *(step_recordings(asked) if self.breakdown else ())),
+            first=frozenset(trial.trial_id for trial in asked),
         )
+
+    def is_expected_failure(self, result: Result) -> bool:
+        return Study.is_expected_failure(self, result) or only_explains(result.trial)
 
     def after_measuring(self, report: Report, *, own_ranks: bool) -> Report:
         if self.profiling is None or not self.profiling.nsys:

@@ -44,3 +44,16 @@ def products_within(total_s: float, product_s: float) -> int:
     """How many products fill the time; at least two, and not more than a median needs."""
     shortest_s = total_s / _MOST_PRODUCTS
     return max(2, round(total_s / max(product_s, shortest_s)))
+
+
+def product_rates(device: torch.device) -> dict[str, float]:
+    """The rate of a bare product in every number format of a GPU, as counters of a rank's record."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    rates = {}
+    try:
+        for name in ("fp32", "tf32", "bf16", "fp16"):
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+            rates[f"matmul_flops_per_s/{name}"] = BareProduct.sized_for(device, name).flops_per_s()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    return rates

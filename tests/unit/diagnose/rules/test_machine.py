@@ -13,7 +13,6 @@ from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
     contention,
-    idle_gpu,
     matrix_units,
     memory_limit,
     shared_gpu,
@@ -104,36 +103,6 @@ def on_gpu(telemetry: TelemetrySummary | None = None, *, alone_s: float = 0.01, 
     facts = make_facts(changes={**ON_GPUS, **changes}, telemetry=telemetry, gpu_memory_bytes=GIB)
     alone = make_configuration(single_rank_baseline(facts.trial), alone_s)
     return dataclasses.replace(facts, one_rank=with_telemetry(alone, telemetry or TelemetrySummary()))
-
-
-IDLE = TelemetrySummary(gpu_utilization=0.4, rank_busy_cores=1.0)
-
-
-def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
-    cause = finding(idle_gpu.rule(on_gpu(IDLE)))
-    evidence = evidence_of(cause)
-    assert (evidence["GPU busy"], evidence["busy cores"]) == (0.4, 1.0)
-    assert levers(cause) == ["compile=reduce-overhead", "batch_size"]
-
-
-def test_graphs_that_are_replayed_already_are_not_advised() -> None:
-    assert levers(finding(idle_gpu.rule(on_gpu(IDLE, compile="reduce-overhead")))) == ["batch_size"]
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        on_gpu(TelemetrySummary(gpu_utilization=0.9, rank_busy_cores=1.0)),
-        on_gpu(TelemetrySummary(gpu_utilization=0.4, rank_busy_cores=0.5)),
-        on_gpu(TelemetrySummary()),
-        on_gpu(IDLE, alone_s=0.03),
-        on_gpu(IDLE, device="cpu"),
-        dataclasses.replace(on_gpu(IDLE), one_rank=None),
-    ],
-    ids=["busy GPU", "idle core", "nothing seen", "long step", "CPU", "not measured alone"],
-)
-def test_a_gpu_is_not_held_up_by_the_host_without_every_sign_of_it(facts: Facts) -> None:
-    assert idle_gpu.rule(facts) is None
 
 
 @pytest.mark.parametrize(

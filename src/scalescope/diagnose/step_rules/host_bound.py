@@ -1,0 +1,70 @@
+"""Host-bound: the GPU waits for the host to launch kernels, not for data, peers or its own results."""
+
+from scalescope.diagnose.advice import advise, batch_name
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_rules.host_synchronization import rule as waits_for_gpu
+
+RULE = "host-bound"
+_BUSY = 0.7
+_SHORT_STEP_S = 0.02
+_ONE_CORE = 0.9  # of a core, all the time
+
+
+def rule(facts: StepFacts) -> Finding | Abstention | None:
+    if not facts.trial.on_gpu:
+        return None
+    if facts.recording is None or facts.recording.replay is None:
+        return _by_telemetry(facts)
+    replay, kernels = facts.recording.replay, facts.recording.kernels
+    if kernels is None or not facts.is_worth(replay.host_cost_s):
+        return None
+    median = facts.recording.kernel_median_s
+    length = "" if median is None else f" of {median * 1e6:.0f} µs in the median"
+    return facts.finding(
+        RULE,
+        f"The GPU waits for the host to launch {kernels:,.0f} kernels per step{length}: with a host that is "
+        f"fast enough a step would take about {replay.fast_host_s * 1e3:.1f} instead of "
+        f"{replay.without_sync_s * 1e3:.1f} ms.",
+        replay.host_cost_s,
+        estimated=True,
+        symptom=isinstance(waits_for_gpu(facts), Finding),  # a host that waits cannot run ahead
+        evidence=(
+            Evidence(name="kernels", value=kernels, unit="per step", source="trace"),
+            *(
+                [Evidence(name="kernel", value=median * 1e6, unit="µs", source="trace, the median")]
+                if median is not None
+                else []
+            ),
+        ),
+        advice=_advice(facts),
+    )
+
+
+def _advice(facts: StepFacts) -> tuple[Advice, ...]:
+    return (
+        *advise(facts, "replay kernels as CUDA graphs", "compile", "reduce-overhead"),
+        *advise(facts, "a larger batch", batch_name(facts)),
+    )
+
+
+def _by_telemetry(facts: StepFacts) -> Finding | None:
+    """Without a recording: a GPU that is idle while a core is busy all the time, on one rank."""
+    telemetry = facts.configuration.telemetry
+    busy, cores = telemetry.gpu_utilization, telemetry.rank_busy_cores
+    if facts.ranks > 1 or busy is None or cores is None or busy > _BUSY or cores < _ONE_CORE:
+        return None
+    if facts.step_s > _SHORT_STEP_S:
+        return None
+    return facts.finding(
+        RULE,
+        f"With one rank alone the GPU is {busy:.0%} busy while a CPU core is busy all the time: the host "
+        "cannot launch such short kernels fast enough.",
+        0.0,
+        evidence=(
+            Evidence(name="GPU busy", value=busy, source="NVML"),
+            Evidence(name="busy cores", value=cores, source="/proc"),
+            Evidence(name="step", value=facts.step_s, unit="s", source="one rank alone"),
+        ),
+        advice=_advice(facts),
+    )

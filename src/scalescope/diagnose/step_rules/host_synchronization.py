@@ -1,0 +1,60 @@
+"""Host synchronization: lines of code that wait for the GPU, which then has nothing to do."""
+
+from scalescope.analysis.training.recording import SyncSite
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.step_facts import StepFacts
+
+RULE = "host synchronization"
+_SHOWN = 3
+
+
+def rule(facts: StepFacts) -> Finding | Abstention | None:
+    recording = facts.recording
+    if recording is None:
+        return None
+    sites, cost_s = recording.frequent_waits, recording.wait_cost_s
+    if not sites or not facts.is_worth(cost_s):
+        return None
+    step_s = recording.step_s
+    return facts.finding(
+        RULE,
+        f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without this a step would "
+        f"take about {(step_s - cost_s) * 1e3:.1f} instead of {step_s * 1e3:.1f} ms.",
+        cost_s,
+        estimated=True,
+        root=True,
+        evidence=(
+            *(_evidence(site) for site in sites[:_SHOWN]),
+            Evidence(name="GPU idle", value=recording.idle_s, unit="s", source="trace, per step"),
+        ),
+        advice=tuple(_advice(site) for site in sites[:_SHOWN]),
+    )
+
+
+def _waits(site: SyncSite) -> str:
+    """`model.py:31 waits for the GPU 48 times per step (x.item() in forward)`."""
+    count = f"{site.per_step:.0f} times" if site.per_step >= 1.5 else "once"
+    if not site.file:
+        return f"{site.operation} waits for the GPU {count} per step (its line of code is not known)"
+    code = f"{site.code} " if site.code else ""
+    return f"{site.location} waits for the GPU {count} per step ({code}in {site.function})"
+
+
+def _others(sites: tuple[SyncSite, ...]) -> str:
+    if len(sites) == 1:
+        return ""
+    others = "another line does" if len(sites) == 2 else f"{len(sites) - 1} more lines do"
+    return f", and {others} the same"
+
+
+def _evidence(site: SyncSite) -> Evidence:
+    name = site.location or site.operation
+    source = "trace" if site.from_trace else "torch.cuda.set_sync_debug_mode"
+    return Evidence(name=name, value=site.per_step, unit="waits per step", source=source)
+
+
+def _advice(site: SyncSite) -> Advice:
+    if not site.file:
+        return Advice(label=f"avoid {site.operation} in the step, or use it every 100 steps only")
+    instead = "keep the value on the GPU (torch.where, masks), or read it every 100 steps only"
+    return Advice(label=f"{site.location}: {instead}")

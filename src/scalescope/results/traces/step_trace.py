@@ -1,0 +1,290 @@
+"""Reads what a rank's steps on a GPU consist of: parts that add up, kernels, waits and calls of the host."""
+
+import bisect
+import itertools
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.results.traces import step_parts
+from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, OPTIMIZER
+from scalescope.results.traces.host_calls import allocates, releases, waits_for_gpu
+from scalescope.results.traces.intervals import Interval, common, merged, total, within, without
+from scalescope.results.traces.kernel_names import (
+    is_convolution,
+    is_elementwise,
+    is_layout,
+    is_product,
+    uses_matrix_units,
+)
+from scalescope.results.traces.rank_trace import TraceEvent, TraceTimeline, covers
+from scalescope.results.traces.replay import CallKind, HostCall, LaunchDelays
+
+_PHASES = {FORWARD: step_parts.FORWARD, BACKWARD: step_parts.BACKWARD, OPTIMIZER: step_parts.OPTIMIZER}
+_PHASES[CLEAR] = step_parts.OPTIMIZER
+_COMPUTE_PARTS = (
+    step_parts.FORWARD, step_parts.BACKWARD, step_parts.OPTIMIZER, step_parts.OTHER_KERNELS
+)  # fmt: skip
+_LATENCY_S = 20e-6  # at most, from a launch to the start of its kernel on an idle GPU
+_BLOCKED = 3.0  # times the usual call: beyond that a launch waits for room in the queue
+_COMPUTE, _COMMUNICATION = "compute", "communication"
+_LONGEST = 10  # kernels that are stored
+_NEAREST = 200  # operations that are looked through for the one around a call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTrace:
+    """The recorded steps of a rank: per step in seconds, and counts per step."""
+
+    parts: dict[str, list[float]]  # by name, each step; together with STEP
+    counters: dict[str, float]
+    kernels: list[dict[str, float | int | str | None]]  # the longest: name, time_s and count per step
+    waits: Counter[str]  # operations that wait for the GPU outside input, over all steps
+    calls: list[HostCall]
+    delays: LaunchDelays
+
+    @property
+    def steps(self) -> int:
+        return len(self.parts[step_parts.STEP])
+
+
+def read_steps(events: Sequence[dict[str, Any]]) -> StepTrace:
+    """The steps of a trace; the first one includes the start of the profiler and is left out."""
+    timeline = TraceTimeline(events, on_gpu=True)
+    windows = timeline.windows()[1:]
+    reader = _StepReader(timeline)
+    parts: dict[str, list[float]] = defaultdict(list)
+    for window in windows:
+        for name, time_s in reader.parts(window).items():
+            parts[name].append(time_s)
+    parts.setdefault(step_parts.STEP, [])
+    waits = reader.waits(windows)
+    return StepTrace(
+        parts=dict(parts),
+        counters=reader.counters(windows) if windows else {},
+        kernels=reader.longest(windows),
+        waits=waits,
+        calls=reader.host_calls(),
+        delays=reader.delays(windows),
+    )
+
+
+class _StepReader:
+    """A timeline, and in which part of a step the host was at each moment."""
+
+    def __init__(self, timeline: TraceTimeline) -> None:
+        self._timeline = timeline
+        self._ranges = [event for event in timeline.ranges if event.name in _PHASES]
+        self._begins = [event.start_s for event in self._ranges]
+        self._phases = {id(event): self._phase(event.started_s) for event in timeline.compute}
+        self._host_waits = sorted(call.interval for call in timeline.calls if waits_for_gpu(call.name))
+        self._device_ends = sorted(event.end_s for event in timeline.everything)
+        self._operations = sorted(timeline.operations, key=lambda event: event.start_s)
+        self._operation_begins = [operation.start_s for operation in self._operations]
+
+    def _phase(self, moment: float) -> str:
+        """The part of a step in which the host was; the innermost range, as they follow each other."""
+        index = bisect.bisect_right(self._begins, moment) - 1
+        if index >= 0 and moment <= self._ranges[index].end_s:
+            return _PHASES[self._ranges[index].name]
+        return step_parts.OTHER_KERNELS
+
+    def parts(self, window: Interval) -> dict[str, float]:
+        """Each instant of a window counts once: for a kernel, else for a transfer, else for a copy, else for
+        the reason why the GPU was idle."""
+        timeline = self._timeline
+        inside = [
+            event for event in timeline.compute if event.end_s > window[0] and event.start_s < window[1]
+        ]
+        taken: list[Interval] = []
+        times: dict[str, float] = {}
+        for part in _COMPUTE_PARTS:
+            kernels = within((e.interval for e in inside if self._phases[id(e)] == part), window)
+            times[part] = total(without(kernels, taken))
+            taken = merged([*taken, *kernels])
+        for part, events in ((step_parts.COMMUNICATION, timeline.sent), (step_parts.COPIES, timeline.copies)):
+            intervals = within((event.interval for event in events), window)
+            times[part] = total(without(intervals, taken))
+            taken = merged([*taken, *intervals])
+        times |= dict.fromkeys(step_parts.IDLE, 0.0)
+        for gap in without([window], taken):
+            for part, time_s in self._idle(gap).items():
+                times[part] += time_s
+        times[step_parts.STEP] = window[1] - window[0]
+        return times
+
+    def _idle(self, gap: Interval) -> dict[str, float]:
+        """Why the GPU was idle: before the host launched what ended the gap, because of what the host did;
+        then because a launch takes its time, or because something held it back."""
+        timeline = self._timeline
+        empty, queued = timeline.split_by_start([gap])
+        if not empty:
+            between = total(queued) <= _LATENCY_S
+            return {step_parts.IDLE_BETWEEN if between else step_parts.IDLE_QUEUED: total(queued)}
+        input_s = total(common(empty, timeline.waiting))
+        cause = step_parts.IDLE_SYNC if self._follows_wait(gap) else step_parts.IDLE_HOST
+        latency_s = min(total(queued), _LATENCY_S)
+        return {
+            step_parts.IDLE_INPUT: input_s,
+            cause: total(empty) - input_s + latency_s,
+            step_parts.IDLE_QUEUED: total(queued) - latency_s,
+        }
+
+    def _follows_wait(self, gap: Interval) -> bool:
+        """Whether the host was waiting for the GPU when the GPU ran out of work."""
+        index = bisect.bisect_right(self._host_waits, (gap[0], float("inf"))) - 1
+        return index >= 0 and self._host_waits[index][1] >= gap[0]
+
+    def waits(self, windows: Sequence[Interval]) -> Counter[str]:
+        """The operations around calls that wait for the GPU; where there is none, the call itself."""
+        counts: Counter[str] = Counter()
+        if not windows:
+            return counts
+        low, high = windows[0][0], windows[-1][1]
+        for call in self._timeline.calls:
+            if not waits_for_gpu(call.name) or not low <= call.end_s < high:
+                continue
+            if not covers(self._timeline.waiting, call.start_s):
+                counts[self._operation_around(call)] += 1
+        return counts
+
+    def _operation_around(self, call: TraceEvent) -> str:
+        """The innermost operation of torch on the same thread that made the call."""
+        last = bisect.bisect_right(self._operation_begins, call.start_s) - 1
+        for index in range(last, max(-1, last - _NEAREST), -1):
+            operation = self._operations[index]
+            if operation.thread == call.thread and operation.end_s >= call.end_s:
+                return operation.name
+        return call.name
+
+    def counters(self, windows: Sequence[Interval]) -> dict[str, float]:
+        """Facts about kernels, copies and memory, per step."""
+        steps, (low, high) = len(windows), (windows[0][0], windows[-1][1])
+        kernels = [event for event in self._timeline.compute if low <= event.start_s < high]
+        kernels.sort(key=lambda event: event.start_s)
+        optimizer = [event for event in kernels if self._phases[id(event)] == step_parts.OPTIMIZER]
+        model = [event for event in kernels if self._phases[id(event)] != step_parts.OPTIMIZER]
+        elementwise = [event for event in model if is_elementwise(event.name)]
+        copies = [event for event in self._timeline.copies if low <= event.start_s < high]
+        pageable = [event for event in copies if "pageable" in event.name.lower()]
+        calls = [call for call in self._timeline.calls if low <= call.start_s < high]
+        pauses = [b.start_s - a.end_s for a, b in itertools.pairwise(kernels) if b.start_s > a.end_s]
+        facts = {
+            "kernels_per_step": len(kernels) / steps,
+            "matrix_product_s": _seconds(model, is_product) / steps,
+            "matrix_unit_s": _seconds(model, uses_matrix_units) / steps,
+            "convolution_s": _seconds(model, is_convolution) / steps,
+            "layout_s": _seconds(model, is_layout) / steps,
+            "elementwise_s": _seconds(elementwise) / steps,
+            "elementwise_kernels": len(elementwise) / steps,
+            "optimizer_kernels": len(optimizer) / steps,
+            "pageable_copies": len(pageable) / steps,
+            "pageable_s": _seconds(pageable) / steps,
+            "pageable_bytes": sum(event.size_bytes or 0 for event in pageable) / steps,
+            "allocations_per_step": sum(allocates(call.name) for call in calls) / steps,
+            "busy_waits_s": self._busy_waits_s(calls) / steps,
+            "releases_per_step": sum(releases(call.name) for call in calls) / steps,
+        }
+        if kernels:
+            facts["kernel_median_s"] = statistics.median(event.end_s - event.start_s for event in kernels)
+        return facts | ({"launch_gap_s": statistics.median(pauses)} if pauses else {})
+
+    def _busy_waits_s(self, calls: Sequence[TraceEvent]) -> float:
+        """How long the host waited, outside input, while the GPU was busy."""
+        waits = [call.interval for call in calls if self._kind(call) == "wait"]
+        return total(common(waits, merged(event.interval for event in self._timeline.everything)))
+
+    def longest(self, windows: Sequence[Interval]) -> list[dict[str, float | int | str | None]]:
+        """The kernels that take most of a step."""
+        times: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for event in self._timeline.compute if windows else ():
+            if windows[0][0] <= event.start_s < windows[-1][1]:
+                times[event.name] += event.end_s - event.start_s  # type: ignore[assignment]
+                counts[event.name] += 1
+        steps = len(windows)
+        return [
+            {"name": name, "time_s": time_s / steps, "count": counts[name] / steps}
+            for name, time_s in times.most_common(_LONGEST)
+        ]
+
+    def delays(self, windows: Sequence[Interval]) -> LaunchDelays:
+        """The GPU's own pauses: before a kernel on an idle GPU, and between kernels in its queue."""
+        if not windows:
+            return LaunchDelays()
+        ended = {call.start_s: call.end_s for call in self._timeline.calls}
+        latencies, pauses = [], []
+        ordered = [event for event in self._timeline.everything if windows[0][0] <= event.start_s]
+        for before, event in itertools.pairwise(ordered):
+            launched_s = ended.get(event.started_s, event.started_s)
+            if launched_s > before.end_s:
+                latencies.append(max(0.0, event.start_s - launched_s))
+            elif before.end_s < event.start_s <= before.end_s + _LATENCY_S:
+                pauses.append(event.start_s - before.end_s)
+        return LaunchDelays(
+            latency_s=statistics.median(latencies) if latencies else LaunchDelays().latency_s,
+            pause_s=statistics.median(pauses) if pauses else 0.0,
+        )
+
+    def host_calls(self) -> list[HostCall]:
+        """The host's calls in order, with what the GPU did for each."""
+        timeline = self._timeline
+        ends = [event.end_s for event in timeline.ranges if event.name == CLEAR]
+        if len(ends) < 2:
+            return []
+        low, high = ends[0], ends[-1]
+        launched: dict[float, list[TraceEvent]] = defaultdict(list)
+        for event in timeline.everything:
+            launched[event.started_s].append(event)
+        sent = {id(event) for event in timeline.sent}
+        ordered = sorted(
+            (call for call in timeline.calls if low <= call.start_s < high), key=lambda call: call.start_s
+        )
+        usual_s = statistics.median(call.end_s - call.start_s for call in ordered) if ordered else 0.0
+        calls: list[HostCall] = []
+        before_end = low
+        for call in ordered:
+            work = launched.get(call.start_s, [])
+            is_sent = any(id(event) in sent for event in work)
+            gap = (before_end, max(before_end, call.start_s))
+            waited_s = total(common([gap], timeline.waiting))
+            kind = self._kind(call)
+            calls.append(
+                HostCall(
+                    kind=kind,
+                    before_s=gap[1] - gap[0] - waited_s,
+                    waited_input_s=waited_s,
+                    call_s=self._call_s(call, kind, _BLOCKED * usual_s),
+                    kernel_s=_seconds(work),
+                    stream=_COMMUNICATION if is_sent else _COMPUTE,
+                    follows=self._dependencies(call, is_sent=is_sent),
+                    step=bisect.bisect_right(ends, call.start_s),
+                )
+            )
+            before_end = max(before_end, call.end_s)
+        return calls
+
+    def _call_s(self, call: TraceEvent, kind: CallKind, most_s: float) -> float:
+        """What a call takes by itself: of a wait, how long it lasts after the GPU has done everything."""
+        if kind == "launch":
+            return min(call.end_s - call.start_s, most_s)
+        index = bisect.bisect_right(self._device_ends, call.end_s) - 1
+        done_s = self._device_ends[index] if index >= 0 else call.start_s
+        return call.end_s - max(call.start_s, done_s)
+
+    def _kind(self, call: TraceEvent) -> CallKind:
+        if waits_for_gpu(call.name):
+            return "input_wait" if covers(self._timeline.waiting, call.start_s) else "wait"
+        return "allocation" if allocates(call.name) or releases(call.name) else "launch"
+
+    def _dependencies(self, call: TraceEvent, *, is_sent: bool) -> tuple[str, ...]:
+        """Transfers follow on the compute that made them, and the optimizer on all transfers."""
+        if is_sent:
+            return (_COMPUTE,)
+        return (_COMMUNICATION,) if self._phase(call.start_s) == step_parts.OPTIMIZER else ()
+
+
+def _seconds(events: Iterable[TraceEvent], matches: Any = None) -> float:
+    return sum(event.end_s - event.start_s for event in events if matches is None or matches(event.name))
