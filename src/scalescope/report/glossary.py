@@ -25,9 +25,9 @@ from scalescope.analysis.scaling.waterfall import (
     WAITING,
     WRAPPER,
 )
+from scalescope.analysis.training.step_waterfall import IDLE_BETWEEN, IDLE_SYNC, IDLE_UNKNOWN, OTHER_KERNELS
 from scalescope.analysis.training.step_waterfall import IDLE_HOST as STEP_IDLE_HOST
 from scalescope.analysis.training.step_waterfall import IDLE_INPUT as STEP_IDLE_INPUT
-from scalescope.analysis.training.step_waterfall import IDLE_SYNC, IDLE_UNKNOWN, OTHER_KERNELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +271,12 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         "GPU needs for the one before.",
         measured="In recorded steps, idle time before a kernel that was launched too late, scaled to steps "
         "without a profiler: an estimate.",
+    ),
+    GlossaryTerm(
+        name=IDLE_BETWEEN,
+        meaning="Short pauses of the GPU between two kernels although the second one was launched in time. "
+        "Thousands of short kernels add up to much of them.",
+        measured="In recorded steps, pauses before kernels that were already queued.",
     ),
     GlossaryTerm(
         name=IDLE_UNKNOWN,

@@ -8,6 +8,7 @@ from scalescope.analysis.training.step_waterfall import (
     COMMUNICATION,
     COPIES,
     FORWARD,
+    IDLE_BETWEEN,
     IDLE_HOST,
     IDLE_INPUT,
     IDLE_SYNC,
@@ -43,6 +44,7 @@ STEP_COLOURS = {
     IDLE_INPUT: 49,
     IDLE_SYNC: 57,
     IDLE_HOST: 25,
+    IDLE_BETWEEN: 33,
     IDLE_UNKNOWN: 41,
     REST: 31,
 }

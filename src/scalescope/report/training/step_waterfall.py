@@ -10,6 +10,7 @@ from scalescope.analysis.training.step_waterfall import (
     COMMUNICATION,
     COPIES,
     FORWARD,
+    IDLE_BETWEEN,
     IDLE_HOST,
     IDLE_INPUT,
     IDLE_SYNC,
@@ -32,6 +33,7 @@ _LOSSES = {
     IDLE_SYNC: "the GPU waits {} after synchronizations",
     IDLE_HOST: "the GPU waits {} for the host to launch kernels",
     IDLE_INPUT: "the GPU waits {} for input",
+    IDLE_BETWEEN: "pauses between kernels take {}",
     IDLE_UNKNOWN: "the GPU is idle for {}, for an unknown reason",
     INPUT: "waiting for input takes {}",
     COPIES: "copies take {}",
@@ -80,22 +82,30 @@ def step_section(facts: StepFacts, name: str = "") -> tuple[Section, ...]:
     waterfall = facts.waterfall
     if waterfall is None:
         return ()
-    total = ("total", "", milliseconds(waterfall.step_s), percent(1.0), "", "")
-    table = Table(
-        columns=(_PART, "", _TIME, "share", _INTERVAL, _SOURCE),
-        rows=(*(_row(term, waterfall) for term in shown_terms(waterfall)), total),
-        left=frozenset((_PART, "", _SOURCE)),
-        optional=(_INTERVAL, ""),
-        expert=frozenset((_SOURCE,)),
-    )
     where = f"{name}: " if name else ""
     return (
         Section(
             title=where + step_sentence(waterfall),
-            table=table,
+            table=_table(waterfall),
             lines=(ideal_line(waterfall, facts.configuration),),
             details=_details(waterfall),
         ),
+    )
+
+
+def _table(waterfall: StepWaterfall) -> Table:
+    """One row per term; intervals only where some term has one."""
+    terms = shown_terms(waterfall)
+    rows = [_cells(term, waterfall) for term in terms]
+    total = {_PART: "total", _TIME: milliseconds(waterfall.step_s), "share": percent(1.0)}
+    interval = (_INTERVAL,) if any(term.time_s.has_interval for term in terms) else ()
+    columns = (_PART, "", _TIME, "share", *interval, _SOURCE)
+    return Table(
+        columns=columns,
+        rows=tuple(tuple(row.get(name, "") for name in columns) for row in (*rows, total)),
+        left=frozenset((_PART, "", _SOURCE)),
+        optional=(*interval, ""),
+        expert=frozenset((_SOURCE,)),
     )
 
 
@@ -133,16 +143,16 @@ def _why_no_ideal(waterfall: StepWaterfall, configuration: Configuration | None)
     return f"the speed of a matrix product in {waterfall.trial.precision} was not measured"
 
 
-def _row(term: StepTerm, waterfall: StepWaterfall) -> tuple[str, ...]:
+def _cells(term: StepTerm, waterfall: StepWaterfall) -> dict[str, str]:
     share = term.time_s.value / waterfall.step_s
-    return (
-        term.name,
-        _bar(share),
-        milliseconds(term.time_s.value),
-        percent(share),
-        _interval(term.time_s),
-        term.source,
-    )
+    return {
+        _PART: term.name,
+        "": _bar(share),
+        _TIME: milliseconds(term.time_s.value),
+        "share": percent(share),
+        _INTERVAL: _interval(term.time_s),
+        _SOURCE: term.source,
+    }
 
 
 def _bar(share: float) -> str:
@@ -157,8 +167,8 @@ def _interval(time_s: Estimate) -> str:
 def _details(waterfall: StepWaterfall) -> tuple[str, ...]:
     """How the parts were measured, as far as it needs saying."""
     lines = []
-    if waterfall.bottleneck_rank is not None:
-        lines.append(f"The parts are those of rank {waterfall.bottleneck_rank}.")
+    if waterfall.recorded_rank is not None:
+        lines.append(f"The parts are those of rank {waterfall.recorded_rank}.")
     if any(term.source == "trace" for term in waterfall.terms):
         lines.append(
             "From recorded steps: kernels and copies take as long as recorded; idle time is what the step "
@@ -172,7 +182,7 @@ def step_waterfall_json(waterfall: StepWaterfall) -> dict[str, Any]:
     return {
         "step_time_s": waterfall.step_s,
         "ideal_step_time_s": waterfall.ideal_s,
-        "rank": waterfall.bottleneck_rank,
+        "rank": waterfall.recorded_rank,
         "terms": [
             {
                 "name": term.name,
