@@ -27,13 +27,16 @@ def joined(runs: Sequence[Run]) -> Run:
         return runs[0]
     counted: dict[tuple[str, int], tuple[Result, Run]] = {}
     replaced: list[Result] = [result for run in runs for result in run.replaced]
-    for result, run in sorted(_results(runs), key=lambda pair: pair[0].started_at):
+    pairs = [(result, run) for run in runs for result in run.results]
+    for result, origin in pairs:
         before = counted.get(result.key)
-        if before is not None and before[0].status == "ok" and result.status != "ok":
+        if before is None:
+            counted[result.key] = result, origin
             continue
-        if before is not None and before[0].status == "ok":
-            replaced.append(before[0])
-        counted[result.key] = result, run
+        older, newer = sorted((before, (result, origin)), key=lambda pair: pair[0].started_at)
+        counts, other = (older, newer) if _only_first_is_ok(older[0], newer[0]) else (newer, older)
+        counted[result.key] = counts
+        replaced += [other[0]] if other[0].status == "ok" else []
     main = max(runs, key=_weight)
     return dataclasses.replace(
         main,
@@ -44,8 +47,8 @@ def joined(runs: Sequence[Run]) -> Run:
     )
 
 
-def _results(runs: Sequence[Run]) -> list[tuple[Result, Run]]:
-    return [(result, run) for run in runs for result in run.results]
+def _only_first_is_ok(first: Result, second: Result) -> bool:
+    return first.status == "ok" and second.status != "ok"
 
 
 def _weight(run: Run) -> tuple[int, str]:

@@ -25,6 +25,7 @@ from scalescope.report.chapters import (
     trials,
     verdict,
 )
+from scalescope.report.render.drawing import svg_for_page
 from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
 from scalescope.results.run import Run
@@ -292,6 +293,8 @@ def test_the_parts_of_a_step_are_a_bar_for_each_configuration(monkeypatch: pytes
     halves = {part.label: part.y for part in panel.series}
     assert halves["forward"] == halves["idle: after a synchronization"]
     assert halves["ideal"] == pytest.approx([2 * half / 10 for half in halves["forward"]])
+    pointed_at = f"{panel.names[0]}: idle: after a synchronization"
+    assert f"<title>{pointed_at} " in svg_for_page(figure(made, "step"))
 
 
 def test_without_known_parts_there_is_no_chapter_of_the_step() -> None:

@@ -17,7 +17,7 @@ from scalescope.report.chapters.step import STEP_COLOURS, Bar, bar_of, bars_pane
 from scalescope.report.numbers import counted
 from scalescope.report.performance import headline
 from scalescope.report.render.figure import Figure, Panel, Series
-from scalescope.report.scaling.waterfall import waterfall_sections, whole_of
+from scalescope.report.scaling.waterfall import visible_parts, waterfall_sections, whole_of
 from scalescope.report.section import Section
 
 _MOST = 3  # runs with a waterfall each
@@ -180,12 +180,17 @@ def _batch(step: WholeStep) -> int:
     return trial.rank_batch_size if trial.mode == "weak" else trial.samples_per_step
 
 
+def _bar(step: WholeStep) -> Bar:
+    parts = (*visible_parts(step), *step.parts_of("more_ranks"))
+    return {part.label: part.time_s for part in parts}
+
+
 def _panel(batch: int, steps: Sequence[WholeStep], *, several: bool) -> Panel:
     ordered = sorted(steps, key=lambda step: step.waterfall.ranks)
     one_rank = ordered[0].one_rank
     bars: list[Bar] = [
         bar_of(one_rank),
-        *({part.label: part.time_s for part in step.parts} for step in ordered),
+        *(_bar(step) for step in ordered),
     ]
     names = ["1 rank", *(counted(step.waterfall.ranks, "rank") for step in ordered)]
     ideals_s = [one_rank.ideal_s, *(step.ideal_s for step in ordered)]

@@ -22,6 +22,7 @@ from scalescope.report.section import Section, Table
 _INTERVAL = "95 % interval"
 _BAR_WIDTH = 30
 _WORTH_A_WORD = 0.02  # of the ranks; smaller terms without an interval are in the table alone
+_SHOWN_PART = 0.0005  # of a step
 _SHOWN = 0.005  # less is zero in two decimals
 
 
@@ -151,7 +152,13 @@ def _blocks(share: float, block: str) -> str:
 
 def _rows_of_one_rank(whole: WholeStep | None) -> list[tuple[str, ...]]:
     """What the delivered part consists of: the parts of one rank's step, in the same units."""
-    return [] if whole is None else [_row_of_one_rank(part, whole) for part in whole.parts_of("one_rank")]
+    return [] if whole is None else [_row_of_one_rank(part, whole) for part in visible_parts(whole)]
+
+
+def visible_parts(whole: WholeStep) -> tuple[WholePart, ...]:
+    """The parts of one rank's step that are not zero in every column."""
+    least = _SHOWN_PART * whole.step_s
+    return tuple(part for part in whole.parts_of("one_rank") if abs(part.time_s.value) >= least)
 
 
 def _row_of_one_rank(part: WholePart, whole: WholeStep) -> tuple[str, ...]:
@@ -173,7 +180,7 @@ def _where_it_is_lost(whole: WholeStep | None) -> tuple[str, ...]:
         return (f"· marks the parts of {step} ({in_ms(whole.one_rank_s)}). {added}",)
     return (
         f"· marks the parts of {step} ({in_ms(whole.one_rank_s)}). Lost before the second rank: "
-        f"{in_ms(whole.lost_before_s)}, all beyond the ideal of {in_ms(whole.ideal_s)}. {added}",
+        f"{in_ms(whole.lost_before_s)}, as the ideal is {in_ms(whole.ideal_s)}. {added}",
     )
 
 
