@@ -27,6 +27,7 @@ from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
+from scalescope.worker.training.activity.watch import ActivityWatch
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
@@ -91,6 +92,7 @@ def prepared(
         step = _delayed(build_step(trial, workload, device), options.delay_ms)
         if workload.make_optimizer is not None and not options.stand_in:
             measurements.counters["own_optimizer"] = type(step.optimizer).__name__
+            measurements.counters["optimizer_is_fused"] = int(bool(step.optimizer.defaults.get("fused")))
         schedule = _schedule_of(options, feed, step.accumulation_steps)
         with explained(step, feed.batches, position):
             yield TrainingRun(workload, step, feed, device, position, fault, schedule)
@@ -192,6 +194,7 @@ def _train(
     # Before the warm-up: a pause after it would let loader processes prefetch for the window.
     product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
+    activity = ActivityWatch(run.device, run.position)
     warmup = _warm_up(trial, run, group, measurements)
     steps_left = _agree_on_steps(options, run, group, warmup.times_s)
     run.position.plan(run.position.completed + sum(steps_left))
@@ -202,7 +205,7 @@ def _train(
     began = time.monotonic()
     for count in steps_left:
         if count:
-            step_times, window = run.steps(count)
+            step_times, window = activity.steps(run.steps, count)
             times += step_times
             measured.extend(window)
         if evaluation is not None:
@@ -213,6 +216,7 @@ def _train(
     measurements.counters |= {"measured_samples": measured.samples, "measured_steps": len(times)}
     measurements.counters |= {f"host/{part}_s": s / len(times) for part, s in measured.host_s.items()}
     measurements.samples |= {"warmup_step_time_s": warmup.times_s, "step_time_s": times}
+    activity.record(measurements)
     if run.schedule.epoch_steps is not None:
         all_times = [*warmup.times_s, *times]
         measurements.samples["epoch_time_s"] = _epoch_times(all_times, run.schedule.epoch_steps)
@@ -290,6 +294,7 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return {
         "parameters": sum(parameter.numel() for parameter in trained),
+        "parameter_tensors": len(trained),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
         "buffer_bytes": sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
         "model_collectives": count_model_collectives(module),
