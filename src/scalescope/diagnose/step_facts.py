@@ -1,5 +1,6 @@
 """StepFacts: what rules may look at for the step of one configuration, on one rank or many."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +10,13 @@ from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activities_of
+from scalescope.analysis.training.input_cost import input_cost
 from scalescope.analysis.training.loading import LoaderFacts, loading_of
 from scalescope.analysis.training.model_facts import ModelFacts, model_facts
 from scalescope.analysis.training.recording import StepRecording, recordings_of
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
 from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
-from scalescope.diagnose.facts import curves_of, network_path
+from scalescope.diagnose.facts import NetworkPath, curves_of, network_path
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import (
@@ -119,7 +121,8 @@ class StepFacts:
     @property
     def input_wait_s(self) -> Estimate | None:
         """What waiting for samples adds to a step: measured against the same with preloaded batches."""
-        return _input_wait(self.configuration, self.preloaded)
+        processes = 0 if self.loading is None else self.loading.workers or 0
+        return input_cost(self.configuration, self.preloaded, self.activities, has_processes=processes > 0)
 
     @property
     def optimizer_s(self) -> Estimate | None:
@@ -149,44 +152,66 @@ class StepFacts:
 def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
     """The facts of every configuration that was asked for, the largest world size first."""
     measured = configurations(run.results)
-    by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
     asked = [configuration for configuration in measured if not configuration.trial.is_ablation]
-    recorded = recordings_of(run.results)
-    varied = varied_settings(configuration.trial for configuration in asked)
-    strategies = tuple(sorted({c.trial.strategy for c in asked if c.trial.is_wrapped}))
-    curves = curves_of(run)
-    cases = []
-    for configuration in asked:
-        trial = configuration.trial
-        recording = recorded.get(trial.trial_id)
-        alone = single_rank_baseline(at_per_rank_batch(trial))
-        records = _records(run.results, trial)
-        launches = activities_of(run.results, trial)
-        activities = next(iter(launches), ())
-        no_update = without_optimizer(trial)
-        ablations = {
-            "preloaded": by_trial.get(with_preloaded_input(trial).trial_id),
-            "without_optimizer": None if no_update is None else by_trial.get(no_update.trial_id),
-        }
-        cases.append(
-            StepFacts(
-                path=run.path.resolve() if run.path.is_symlink() else run.path,
-                varied=tuple((n, trial.settings[n]) for n in varied[trial.world_size] if n in trial.settings),
-                strategies=strategies,
-                configuration=configuration,
-                waterfall=step_waterfall(configuration, recording, activities, **ablations),
-                recording=recording or recorded.get(alone.trial_id),
-                activities=activities,
-                loading=loading_of(records),
-                model=model_facts(records[0]) if records else ModelFacts(),
-                exchange=curves.get(network_path(trial)),
-                alone_wait_s=_wait_alone(by_trial, alone),
-                machine=run.environment.get("machine") or None,
-                launches=launches,
-                **ablations,
-            )
-        )
+    context = _Context(
+        run=run,
+        by_trial={configuration.trial.trial_id: configuration for configuration in measured},
+        recorded=recordings_of(run.results),
+        varied=varied_settings(configuration.trial for configuration in asked),
+        strategies=tuple(sorted({c.trial.strategy for c in asked if c.trial.is_wrapped})),
+        curves=curves_of(run),
+    )
+    cases = (_with_waterfall(_facts(configuration, context), context) for configuration in asked)
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """What was measured in the whole run."""
+
+    run: Run
+    by_trial: Mapping[str, Configuration]
+    recorded: Mapping[str, StepRecording]
+    varied: Mapping[int, tuple[str, ...]]
+    strategies: tuple[str, ...]
+    curves: Mapping[NetworkPath, Curve]
+
+
+def _facts(configuration: Configuration, context: _Context) -> StepFacts:
+    trial, run, by_trial = configuration.trial, context.run, context.by_trial
+    alone = single_rank_baseline(at_per_rank_batch(trial))
+    records = _records(run.results, trial)
+    launches = activities_of(run.results, trial)
+    no_update = without_optimizer(trial)
+    varied = context.varied[trial.world_size]
+    return StepFacts(
+        path=run.path.resolve() if run.path.is_symlink() else run.path,
+        varied=tuple((name, trial.settings[name]) for name in varied if name in trial.settings),
+        strategies=context.strategies,
+        configuration=configuration,
+        recording=context.recorded.get(trial.trial_id) or context.recorded.get(alone.trial_id),
+        activities=next(iter(launches), ()),
+        preloaded=by_trial.get(with_preloaded_input(trial).trial_id),
+        without_optimizer=None if no_update is None else by_trial.get(no_update.trial_id),
+        loading=loading_of(records),
+        model=model_facts(records[0]) if records else ModelFacts(),
+        exchange=context.curves.get(network_path(trial)),
+        alone_wait_s=_wait_alone(by_trial, alone),
+        machine=run.environment.get("machine") or None,
+        launches=launches,
+    )
+
+
+def _with_waterfall(facts: StepFacts, context: _Context) -> StepFacts:
+    """A recording of one rank alone says nothing about the step of several."""
+    waterfall = step_waterfall(
+        facts.configuration,
+        context.recorded.get(facts.trial.trial_id),
+        facts.activities,
+        input_s=facts.input_wait_s,
+        without_optimizer=facts.without_optimizer,
+    )
+    return dataclasses.replace(facts, waterfall=waterfall)
 
 
 def _records(results: Iterable[Result], trial: Trial) -> tuple[RankRecord, ...]:
@@ -200,11 +225,6 @@ def _wait_alone(by_trial: Mapping[str, Configuration], alone: Trial) -> float | 
     configuration = by_trial.get(alone.trial_id)
     if configuration is None:
         return None
-    wait = _input_wait(configuration, by_trial.get(with_preloaded_input(alone).trial_id))
+    preloaded = by_trial.get(with_preloaded_input(alone).trial_id)
+    wait = input_cost(configuration, preloaded, (), has_processes=False)
     return None if wait is None else wait.value
-
-
-def _input_wait(configuration: Configuration, preloaded: Configuration | None) -> Estimate | None:
-    if preloaded is None or preloaded is configuration:
-        return None
-    return difference_of_means(configuration.mean_steps_s, preloaded.mean_steps_s)

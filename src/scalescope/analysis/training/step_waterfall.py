@@ -85,15 +85,15 @@ def step_waterfall(
     recording: StepRecording | None,
     activities: tuple[RankActivity, ...],
     *,
-    preloaded: Configuration | None = None,
+    input_s: Estimate | None = None,
     without_optimizer: Configuration | None = None,
 ) -> StepWaterfall | None:
     """The waterfall of a configuration; None where nothing tells what its steps consist of.
 
     `recording` is of this very configuration: one rank alone says nothing about waiting for others.
+    `input_s` is what input adds to a step, where an ablation measured it.
     """
     step_s = configuration.step_time_s.value
-    input_s = _removed(configuration, preloaded)
     if configuration.trial.on_gpu:
         if recording is None:
             return None

@@ -41,7 +41,7 @@ class StepTrace:
     parts: dict[str, list[float]]  # by name, each step; together with STEP
     counters: dict[str, float]
     kernels: list[dict[str, float | int | str | None]]  # the longest: name, time_s and count per step
-    waits: Counter[str]  # operations that wait for the GPU outside input, over all steps
+    waits: dict[str, float]  # operations that wait for the GPU outside input, and how often per step
     calls: list[HostCall]
     delays: LaunchDelays
 
@@ -137,18 +137,17 @@ class _StepReader:
         index = bisect.bisect_right(self._host_waits, (gap[0], float("inf"))) - 1
         return index >= 0 and self._host_waits[index][1] >= gap[0]
 
-    def waits(self, windows: Sequence[Interval]) -> Counter[str]:
-        """The operations around calls that wait for the GPU; where there is none, the call itself."""
-        counts: Counter[str] = Counter()
-        if not windows:
-            return counts
-        low, high = windows[0][0], windows[-1][1]
-        for call in self._timeline.calls:
-            if not waits_for_gpu(call.name) or not low <= call.end_s < high:
-                continue
-            if not covers(self._timeline.waiting, call.start_s):
-                counts[self._operation_around(call)] += 1
-        return counts
+    def waits(self, windows: Sequence[Interval]) -> dict[str, float]:
+        """The operations around calls that wait for the GPU, or the calls themselves, per step in the median:
+        a checkpoint waits in one step only."""
+        counts = [self._waits_in(window) for window in windows]
+        names = {name for counted in counts for name in counted}
+        per_step = {name: statistics.median(counted[name] for counted in counts) for name in names}
+        return {name: count for name, count in per_step.items() if count > 0.0}
+
+    def _waits_in(self, window: Interval) -> Counter[str]:
+        waits = (call for call in self._timeline.calls if self._kind(call) == "wait")
+        return Counter(self._operation_around(call) for call in waits if window[0] <= call.end_s < window[1])
 
     def _operation_around(self, call: TraceEvent) -> str:
         """The innermost operation of torch on the same thread that made the call."""

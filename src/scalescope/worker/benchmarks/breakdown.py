@@ -35,6 +35,7 @@ from scalescope.worker.training.warmup import typical_step_s
 _PLAIN_S = 1.0
 _RECORDED_S = 1.0
 _TRACE = "trace.json"
+_MOST_OPERATIONS = 3  # without a line of code
 _REPLAYS = {
     "step_s": Changes(),
     "without_sync_s": Changes(waits=False),
@@ -112,7 +113,7 @@ def _store_waits(measurements: Measurements, trace: StepTrace, waits: Synchroniz
     """The lines that wait, and what the trace alone knows: operations that wait more often than lines do."""
     rows = waits.rows(WATCHED_STEPS)
     located = sum(waits.sites.values()) / WATCHED_STEPS
-    in_trace = sum(trace.waits.values()) / max(1, trace.steps)
+    in_trace = sum(trace.waits.values())
     measurements.counters |= {"syncs_were_located": int(waits.can_locate), "waits_per_step": in_trace}
     if in_trace - located >= 1.0:
         rows += [
@@ -122,10 +123,9 @@ def _store_waits(measurements: Measurements, trace: StepTrace, waits: Synchroniz
                 "function": "",
                 "code": "",
                 "operation": operation,
-                "per_step": min(count / trace.steps, in_trace - located),
+                "per_step": min(count, in_trace - located),
                 "from_trace": True,
             }
-            for operation, count in trace.waits.most_common(3)
-            if count >= trace.steps
+            for operation, count in sorted(trace.waits.items(), key=lambda wait: -wait[1])[:_MOST_OPERATIONS]
         ]
     measurements.tables["synchronizations"] = rows
