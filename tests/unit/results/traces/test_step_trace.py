@@ -59,9 +59,7 @@ def part(trace: StepTrace, name: str) -> float:
 
 
 def sums(trace: StepTrace) -> list[float]:
-    return [
-        sum(trace.parts[name][number] for name in step_parts.PARTS) for number in range(trace.steps)
-    ]
+    return [sum(trace.parts[name][number] for name in step_parts.PARTS) for number in range(trace.steps)]
 
 
 def test_each_instant_of_a_step_belongs_to_one_part() -> None:

@@ -1,0 +1,109 @@
+"""Recordings of a step: what a record says, and what it does not say stays unknown."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.training.recording import ReplayedStep, StepRecording, SyncSite, recordings
+from scalescope.launch.simulation import simulated_record
+from scalescope.results.result import RankRecord
+from scalescope.results.traces import step_parts
+from tests.unit.analysis.made_results import make_result, make_trial
+
+REPLAY = {"step_s": 0.02, "without_sync_s": 0.008, "fast_host_s": 0.005, "without_allocation_s": 0.019}
+SITE = {"file": "model.py", "line": 31, "function": "forward", "code": "x.item()", "per_step": 48.0}
+
+
+def record(
+    rank: int = 0,
+    counters: dict[str, Any] | None = None,
+    samples: dict[str, list[float]] | None = None,
+    **tables: list[dict[str, Any]],
+) -> RankRecord:
+    steps = {"parts/step_s": [0.1, 0.3], "parts/forward_s": [0.05, 0.15]}
+    made = simulated_record(rank, steps if samples is None else samples, counters or {})
+    return dataclasses.replace(made, tables=tables)
+
+
+def recording_of(*records: RankRecord) -> tuple[StepRecording, ...]:
+    result = make_result(make_trial(), [[0.1]])
+    return recordings(dataclasses.replace(result, ranks=list(records)))
+
+
+def only(made: RankRecord) -> StepRecording:
+    (recording,) = recording_of(made)
+    return recording
+
+
+def test_parts_are_means_over_the_recorded_steps() -> None:
+    recording = only(record())
+    assert recording.recorded_step_s == pytest.approx(0.2)
+    assert recording.parts[step_parts.FORWARD] == pytest.approx(0.1)
+    assert set(recording.parts) == set(step_parts.PARTS)
+
+
+def test_a_rank_without_steps_is_left_out() -> None:
+    records = [record(0, samples={}), record(1), record(2, samples={"parts/step_s": []})]
+    assert [recording.rank for recording in recording_of(*records)] == [1]
+
+
+def test_what_was_not_recorded_is_unknown() -> None:
+    recording = only(record())
+    counted = [field.name for field in dataclasses.fields(StepRecording) if field.default is None]
+    assert {getattr(recording, name) for name in counted if name != "product_flops_per_s"} == {None}
+    assert recording.plain_step_s is None
+    assert not recording.product_flops_per_s
+    assert (recording.syncs, recording.syncs_were_located, recording.longest_kernels) == ((), False, ())
+
+
+def test_a_counter_of_zero_is_known() -> None:
+    recording = only(record(counters={"pageable_copies": 0, "optimizer_kernels": 0.0}))
+    assert (recording.pageable_copies, recording.optimizer_kernels) == (0.0, 0.0)
+
+
+def test_counters_have_their_fields() -> None:
+    counters = {
+        "plain_step_s": 0.09,
+        "kernels_per_step": 120,
+        "allocations_per_step": 2,
+        "releases_per_step": 1,
+        "matmul_flops_per_s/bf16": 5e14,
+        "matmul_flops_per_s/fp32": 5e13,
+        "syncs_were_located": 1,
+    }
+    recording = only(record(counters=counters))
+    assert (recording.plain_step_s, recording.kernels) == (0.09, 120.0)
+    assert (recording.allocations, recording.releases) == (2.0, 1.0)
+    assert recording.product_flops_per_s == {"fp32": 5e13, "bf16": 5e14}
+    assert recording.syncs_were_located
+
+
+def test_a_replay_is_known_as_a_whole_or_not_at_all() -> None:
+    counters: dict[str, Any] = {f"replay/{name}": value for name, value in REPLAY.items()}
+    assert only(record(counters=counters)).replay is None
+    assert only(record(counters={**counters, "replay/host_factor": None})).replay is None
+    whole = only(record(counters={**counters, "replay/host_factor": 0.5})).replay
+    assert whole == ReplayedStep(**REPLAY, host_factor=0.5)
+
+
+def test_costs_are_what_a_replay_saves_and_never_negative() -> None:
+    replay = ReplayedStep(**REPLAY, host_factor=1.0)
+    assert replay.sync_cost_s == pytest.approx(0.012)
+    assert replay.host_cost_s == pytest.approx(0.003)
+    assert replay.allocation_cost_s == pytest.approx(0.001)
+    slower = dataclasses.replace(replay, without_sync_s=0.03, fast_host_s=0.04, without_allocation_s=0.03)
+    assert (slower.sync_cost_s, slower.host_cost_s, slower.allocation_cost_s) == (0.0, 0.0, 0.0)
+
+
+def test_lines_and_kernels_are_read_from_tables() -> None:
+    traced = {"operation": "aten::nonzero", "per_step": 2, "from_trace": True, "file": None, "line": None}
+    kernel = {"name": "gemm", "time_s": 0.01, "count": 3}
+    recording = only(record(synchronizations=[SITE, traced, {}], kernels=[kernel]))
+    located, unlocated, empty = recording.syncs
+    assert located == SyncSite(
+        file="model.py", line=31, function="forward", code="x.item()", operation="", per_step=48.0
+    )
+    assert (located.location, unlocated.location, empty.location) == ("model.py:31", "", "")
+    assert (unlocated.operation, unlocated.from_trace, unlocated.per_step) == ("aten::nonzero", True, 2.0)
+    assert recording.longest_kernels == (("gemm", 0.01, 3.0),)
