@@ -78,6 +78,19 @@ LATE_BUCKET = CostModel(exposed_comm_s={2: 0.02}, fixed_s=0.05, bytes_per_s=2e8)
 MANY_STARTS = CostModel(exposed_comm_s={2: 0.1}, fixed_s=0.05, latency_s=1e-3)
 MANY_BUCKETS = {"bucket_bytes": ",".join(["10000"] * 400)}
 FEW_PARAMETERS = {"gradient_bytes": 40_000, "buffer_bytes": 1000}
+# It computes all the time, has one core of two, and starts its processes anew for every epoch.
+WATCHED_LOADER = {
+    "loader_s": 0.02,
+    "copy_s": 0.0,
+    "loader/first_batch_s": 0.1,
+    "loader/restarts": 1,
+    "loader/prepare_s": 0.05,
+    "loader/collate_s": 0.01,
+    "loader/cpu_s": 0.05,
+    "loader/workers": 1,
+    "loader/cores": 1,
+    "loader/persistent": 0,
+}
 CASES = [
     Case(rule="communication-bound by bandwidth", model=SLOW),
     Case(rule="communication-bound by bandwidth", model=SLOW, asked={"global_batch_size": 100}),
@@ -103,6 +116,13 @@ CASES = [
     Case(rule="ranks slow each other down", model=CostModel(contention_s=0.02)),
     Case(rule="straggling rank", model=CostModel(late_s={1: 0.02})),
     Case(rule="input-bound", model=FED, asked={"num_workers": 1}),
+    Case(rule="input-bound", model=FED, counters=WATCHED_LOADER, asked={"num_workers": 1, "seed": 1}),
+    Case(
+        rule="the optimizer is not fused",
+        model=SHORT,
+        counters={"host/optimizer_s": 0.003},
+        asked={"optimizer": "adamw"},
+    ),
     Case(
         rule="copy-bound",
         model=FED,
@@ -157,7 +177,7 @@ def exit_code_of(command: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 def refused(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Every command of a diagnosis that the command line does not accept, with its error."""
     diagnosis = case.diagnosis()
-    commands = [advice.command for finding in diagnosis.findings for advice in finding.advice]
+    commands = [advice.command for finding in diagnosis.findings for advice in finding.advice if advice.argv]
     commands += [abstention.command for abstention in diagnosis.abstentions if abstention.command]
     assert case.rule in {finding.rule for finding in diagnosis.findings} | {
         abstention.rule for abstention in diagnosis.abstentions

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.diagnose.rules import buffers
+from scalescope.diagnose.step_rules import buffers
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome

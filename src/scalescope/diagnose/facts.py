@@ -16,11 +16,9 @@ from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.other_load import load_of
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLERS, Term, Waterfall
-from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.diagnose.varied import varied_settings
-from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
-from scalescope.experiment.machine import PrecisionSupport, worst_support
+from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
 from scalescope.experiment.trial import Trial
 from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import Result
@@ -29,7 +27,6 @@ from scalescope.results.run import Run
 LEAST_SHARE = 0.03  # of the ranks: smaller losses are not worth a finding
 _LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which the finding states
 _FAR = 3.0
-_SHORT_FORMATS = ("tf32", "bf16", "fp16")
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
 
 
@@ -44,19 +41,15 @@ class Facts:
     curve: Curve | None  # all-reduce over the same ranks and links
     gradient_bytes: int | None
     bucket_bytes: tuple[int, ...] | None
-    buffer_bytes: int | None
     one_rank: Configuration | None  # plain, with the same batch
     cores: int | None
     gpu_memory_bytes: int | None
-    preloaded: Configuration | None = None  # the same ranks with samples that wait on the device
-    batch_times_s: tuple[float, float] | None = None  # of a batch: waiting for the loader, copying it
     pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
     nccl: NcclChoices | None = None  # what NCCL logged that it uses
     hosts: tuple[str, ...] = ()  # of each rank
     expected: Expectable | None = None  # what the network should deliver, by its hardware
     gpu_uuids: tuple[str | None, ...] = ()  # of each rank; None is unknown
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
-    short_formats: tuple[str, ...] | None = None  # that all GPUs have matrix units for; None is unknown
 
     @property
     def about(self) -> str:
@@ -159,13 +152,6 @@ class Facts:
         return term is not None and term.lost is not None and term.lost.low is None
 
     @property
-    def input_wait_s(self) -> Estimate | None:
-        """What waiting for samples adds to a step, whether one rank waits as long or not."""
-        if self.preloaded is None or self.preloaded is self.row.configuration:
-            return None
-        return difference_of_means(self.row.configuration.mean_steps_s, self.preloaded.mean_steps_s)
-
-    @property
     def communication_lost(self) -> float | None:
         """Ranks' worth of speed that waiting for gradients costs; at most, where not measured by itself."""
         if self.waterfall is None:
@@ -262,7 +248,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     """The facts of every configuration on several ranks, the largest world size first."""
     measured = configurations(run.results)
     rows = scaling_rows(measured)
-    curves, pairs, choices = _curves(run), _pairs(run), _choices(run)
+    curves, pairs, choices = curves_of(run), _pairs(run), _choices(run)
     machine = run.environment.get("machine", {})
     cores, gpus = machine.get("cores"), machine.get("gpus") or []
     by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
@@ -274,22 +260,18 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             varied=tuple((n, row.trial.settings[n]) for n in varied[row.ranks] if n in row.trial.settings),
             row=row,
             rows=rows,
-            curve=curves.get(_network_path(row.trial)),
+            curve=curves.get(network_path(row.trial)),
             gradient_bytes=_counter(run.results, row.trial, "gradient_bytes"),
             bucket_bytes=_buckets(run.results, row.trial),
-            buffer_bytes=_counter(run.results, row.trial, "buffer_bytes"),
             one_rank=by_trial.get(single_rank_baseline(at_per_rank_batch(row.trial)).trial_id),
-            preloaded=by_trial.get(with_preloaded_input(row.trial).trial_id),
-            batch_times_s=_batch_times(run.results, row.trial),
-            pairs=pairs.get(_network_path(row.trial), ()),
-            nccl=choices.get(_network_path(row.trial)),
+            pairs=pairs.get(network_path(row.trial), ()),
+            nccl=choices.get(network_path(row.trial)),
             hosts=_hosts(run.results, row.trial),
             expected=_expected(run, row.trial),
             gpu_uuids=_gpu_uuids(run, row.trial),
             has_other_load=has_other_load,
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
-            short_formats=_short_formats(gpus),
         )
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
@@ -297,34 +279,18 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
 
 
-def _short_formats(gpus: list[dict[str, Any]]) -> tuple[str, ...] | None:
-    """The formats shorter than fp32 that all GPUs compute natively; None where that was not recorded."""
-    recorded = [
-        tuple(
-            PrecisionSupport(
-                name=support["name"], native=support.get("native"), slowdown=support.get("slowdown")
-            )
-            for support in gpu.get("precisions") or ()
-        )
-        for gpu in gpus
-    ]
-    if not recorded or not all(recorded):
-        return None
-    supports = [worst_support(name, recorded) for name in _SHORT_FORMATS]
-    return tuple(support.name for support in supports if support.native and not support.emulated)
-
-
 NetworkPath = tuple[object, ...]
 
 
-def _network_path(trial: Trial) -> NetworkPath:
+def network_path(trial: Trial) -> NetworkPath:
     """What an exchange's speed depends on besides its size."""
     return trial.world_size, trial.ranks_among, trial.link, trial.split_gpu, trial.backend
 
 
-def _curves(run: Run) -> dict[NetworkPath, Curve]:
+def curves_of(run: Run) -> dict[NetworkPath, Curve]:
+    """What an all-reduce takes, by the path it was measured on."""
     points: dict[NetworkPath, list[tuple[int, float]]] = {}
-    paths = {result.trial_id: _network_path(result.trial) for result in run.results}
+    paths = {result.trial_id: network_path(result.trial) for result in run.results}
     for row in collective_rows(run.results):
         if row.collective == "all_reduce":
             points.setdefault(paths[row.trial_id], []).append((row.size_bytes, row.time_s))
@@ -335,27 +301,17 @@ def _pairs(run: Run) -> dict[NetworkPath, tuple[PairRow, ...]]:
     measured: dict[NetworkPath, list[Result]] = {}
     for result in run.of_status("ok"):
         if result.trial.measures_pairs:
-            measured.setdefault(_network_path(result.trial), []).append(result)
+            measured.setdefault(network_path(result.trial), []).append(result)
     return {path: pair_rows(results, run.environment) for path, results in measured.items()}
 
 
 def _choices(run: Run) -> dict[NetworkPath, NcclChoices]:
     choices: dict[NetworkPath, NcclChoices] = {}
     for result in logged_launches(run):
-        path = _network_path(result.trial)
+        path = network_path(result.trial)
         if path not in choices:
             choices[path] = nccl_choices(run, result)
     return choices
-
-
-def _batch_times(results: Iterable[Result], trial: Trial) -> tuple[float, float] | None:
-    """Seconds per batch of the slowest rank, in the first launch that is ok."""
-    for result in results:
-        if result.trial_id == trial.trial_id and result.status == "ok":
-            times = [(rank.counters.get("loader_s"), rank.counters.get("copy_s")) for rank in result.ranks]
-            known = [(float(a), float(b)) for a, b in times if a is not None and b is not None]
-            return max(known, key=sum, default=None)
-    return None
 
 
 def _hosts(results: Iterable[Result], trial: Trial) -> tuple[str, ...]:

@@ -1,15 +1,19 @@
 """StepFacts: what rules may look at for the step of one configuration, on one rank or many."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activity_of
-from scalescope.analysis.training.recording import StepRecording, recordings
+from scalescope.analysis.training.loading import LoaderFacts, loading_of
+from scalescope.analysis.training.model_facts import ModelFacts, model_facts
+from scalescope.analysis.training.recording import StepRecording, recordings_of
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
+from scalescope.diagnose.facts import curves_of, network_path
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import (
@@ -18,12 +22,13 @@ from scalescope.experiment.ablations import (
     with_preloaded_input,
     without_optimizer,
 )
-from scalescope.experiment.recordings import records_breakdown, timed_training_of
+from scalescope.experiment.machine import PrecisionSupport, worst_support
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import Result, undisturbed
+from scalescope.results.result import RankRecord, Result, undisturbed
 from scalescope.results.run import Run
 
 LEAST_SHARE = 0.03  # of a step: smaller losses are not worth a finding
+_SHORT_FORMATS = ("tf32", "bf16", "fp16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,11 @@ class StepFacts:
     activities: tuple[RankActivity, ...] = ()  # of each rank in the first launch
     preloaded: Configuration | None = None  # the same with batches that wait on the device
     without_optimizer: Configuration | None = None
-    machine: dict[str, object] | None = None  # as environment.json has it
+    loading: LoaderFacts | None = None  # of the rank that waited longest for batches in the first launch
+    model: ModelFacts = field(default_factory=ModelFacts)
+    exchange: Curve | None = None  # an all-reduce over the same ranks and links
+    alone_wait_s: float | None = None  # of one rank with the same batch, what waiting for samples adds
+    machine: Mapping[str, Any] | None = None  # as environment.json has it
 
     @property
     def trial(self) -> Trial:
@@ -65,6 +74,30 @@ class StepFacts:
         return cores if isinstance(cores, int) else None
 
     @property
+    def ranks_per_node(self) -> int:
+        """Of as many hosts as the first launch had; one where that was not recorded."""
+        hosts = len(set(self.configuration.launches[0].hosts)) or 1
+        return -(-self.ranks // hosts)
+
+    @property
+    def short_formats(self) -> tuple[str, ...] | None:
+        """The formats shorter than fp32 that all GPUs compute natively; None where that was not recorded."""
+        gpus = (self.machine or {}).get("gpus") or []
+        recorded = [
+            tuple(
+                PrecisionSupport(
+                    name=support["name"], native=support.get("native"), slowdown=support.get("slowdown")
+                )
+                for support in gpu.get("precisions") or ()
+            )
+            for gpu in gpus
+        ]
+        if not recorded or not all(recorded):
+            return None
+        supports = [worst_support(name, recorded) for name in _SHORT_FORMATS]
+        return tuple(support.name for support in supports if support.native and not support.emulated)
+
+    @property
     def about(self) -> str:
         """The configuration in a few words."""
         others = "".join(f", {name} {value}" for name, value in self.varied)
@@ -74,9 +107,7 @@ class StepFacts:
     @property
     def input_wait_s(self) -> Estimate | None:
         """What waiting for samples adds to a step: measured against the same with preloaded batches."""
-        if self.preloaded is None or self.preloaded is self.configuration:
-            return None
-        return difference_of_means(self.configuration.mean_steps_s, self.preloaded.mean_steps_s)
+        return _input_wait(self.configuration, self.preloaded)
 
     @property
     def optimizer_s(self) -> Estimate | None:
@@ -108,15 +139,17 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
     measured = configurations(run.results)
     by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
     asked = [configuration for configuration in measured if not configuration.trial.is_ablation]
-    recorded = _recordings(run.results)
+    recorded = recordings_of(run.results)
     varied = varied_settings(configuration.trial for configuration in asked)
     strategies = tuple(sorted({c.trial.strategy for c in asked if c.trial.is_wrapped}))
+    curves = curves_of(run)
     cases = []
     for configuration in asked:
         trial = configuration.trial
         recording = recorded.get(trial.trial_id)
-        one_rank = single_rank_baseline(at_per_rank_batch(trial))
-        activities = _activities(run.results, trial)
+        alone = single_rank_baseline(at_per_rank_batch(trial))
+        records = _records(run.results, trial)
+        activities = tuple(map(activity_of, records))
         no_update = without_optimizer(trial)
         ablations = {
             "preloaded": by_trial.get(with_preloaded_input(trial).trial_id),
@@ -129,8 +162,12 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
                 strategies=strategies,
                 configuration=configuration,
                 waterfall=step_waterfall(configuration, recording, activities, **ablations),
-                recording=recording or recorded.get(one_rank.trial_id),
+                recording=recording or recorded.get(alone.trial_id),
                 activities=activities,
+                loading=loading_of(records),
+                model=model_facts(records[0]) if records else ModelFacts(),
+                exchange=curves.get(network_path(trial)),
+                alone_wait_s=_wait_alone(by_trial, alone),
                 machine=run.environment.get("machine") or None,
                 **ablations,
             )
@@ -138,16 +175,22 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
 
 
-def _recordings(results: Iterable[Result]) -> dict[str, StepRecording]:
-    """By the timed trial, what its first recorded rank tells."""
-    by_trial: dict[str, StepRecording] = {}
-    ok = [result for result in results if result.status == "ok" and records_breakdown(result.trial)]
-    for result in undisturbed(ok):
-        for recording in recordings(result)[:1]:
-            by_trial.setdefault(timed_training_of(result.trial).trial_id, recording)
-    return by_trial
-
-
-def _activities(results: Iterable[Result], trial: Trial) -> tuple[RankActivity, ...]:
+def _records(results: Iterable[Result], trial: Trial) -> tuple[RankRecord, ...]:
+    """Of each rank in the first launch."""
     members = [r for r in results if r.status == "ok" and r.trial_id == trial.trial_id]
-    return next((tuple(map(activity_of, r.ranks)) for r in undisturbed(members)), ())
+    return next((tuple(r.ranks) for r in undisturbed(members)), ())
+
+
+def _wait_alone(by_trial: Mapping[str, Configuration], alone: Trial) -> float | None:
+    """What waiting for samples adds to a step of one rank."""
+    configuration = by_trial.get(alone.trial_id)
+    if configuration is None:
+        return None
+    wait = _input_wait(configuration, by_trial.get(with_preloaded_input(alone).trial_id))
+    return None if wait is None else wait.value
+
+
+def _input_wait(configuration: Configuration, preloaded: Configuration | None) -> Estimate | None:
+    if preloaded is None or preloaded is configuration:
+        return None
+    return difference_of_means(configuration.mean_steps_s, preloaded.mean_steps_s)

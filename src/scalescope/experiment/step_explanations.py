@@ -16,14 +16,14 @@ def step_ablations(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     if len(trials) > _MOST_JOBS:
         return ()
     wanted = [ablation for trial in trials if _is_plain(trial) for ablation in _ablations(trial)]
-    return tuple(_shorter(ablation) for ablation in wanted)
+    return tuple(shortened(ablation) for ablation in wanted)
 
 
 def step_recordings(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     """On a GPU the jobs recorded: the host's clock does not see what the GPU does."""
     if len(trials) > _MOST_JOBS:
         return ()
-    return tuple(_shorter(breakdown_of(trial)) for trial in trials if trial.on_gpu and _is_plain(trial))
+    return tuple(shortened(breakdown_of(trial)) for trial in trials if trial.on_gpu and _is_plain(trial))
 
 
 def _ablations(trial: Trial) -> Iterable[Trial]:
@@ -42,6 +42,7 @@ def _is_plain(trial: Trial) -> bool:
     return counted and options.epochs == 1 and not options.eval and not options.stand_in
 
 
-def _shorter(trial: Trial) -> Trial:
+def shortened(trial: Trial) -> Trial:
+    """A launch that only explains needs no long window."""
     window_s = trial.window_s
     return trial if window_s is None else trial.replace(window=min(window_s, _WINDOW_S))

@@ -219,6 +219,15 @@ class Trial:
         cap = self.settings.get("bucket_cap_mb")
         return None if cap is None else float(cap)
 
+    @property
+    def is_compiled(self) -> bool:
+        return str(self.settings.get("compile", "none")) != "none"
+
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether images are stored with interleaved channels."""
+        return str(self.settings.get("memory_format", "contiguous")) == "channels_last"
+
     def has_setting(self, name: str) -> bool:
         """Whether one of the trial's cards has a setting of this name."""
         return name in self.settings

@@ -62,7 +62,6 @@ def make_facts(
         curve=None,
         gradient_bytes=None,
         bucket_bytes=None,
-        buffer_bytes=None,
         one_rank=None,
         cores=None,
         gpu_memory_bytes=None,

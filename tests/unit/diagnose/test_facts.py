@@ -9,7 +9,7 @@ from scalescope.analysis.comm.pairs import PairRow
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, INPUT
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.facts import Facts, facts_of
-from scalescope.experiment.ablations import single_rank_baseline, with_preloaded_input
+from scalescope.experiment.ablations import single_rank_baseline
 from scalescope.results.result import RankRecord
 from scalescope.results.run import Run
 from tests.unit.analysis.made_results import make_configuration, make_result, make_trial
@@ -57,36 +57,6 @@ def test_what_is_unknown_is_neither_lost_nor_doubted() -> None:
 
 def test_communication_may_be_samples_where_input_is_unknown() -> None:
     assert make_facts({COMMUNICATION: None, INPUT: None}).communication_lost is None
-
-
-# waiting for samples
-
-
-def fed(*step_times_s: float, preloaded: tuple[float, ...] | None = None) -> Facts:
-    trial = make_trial(strategy="ddp", world_size=2, num_workers=1)
-    results = [measured(single_rank_baseline(trial), 0.02), measured(trial, *step_times_s)]
-    if preloaded is not None:
-        results.append(measured(with_preloaded_input(trial), *preloaded))
-    (facts,) = facts_from(*results)
-    return facts
-
-
-def test_waiting_for_samples_is_what_preloaded_ones_save() -> None:
-    wait = fed(0.051, 0.05, 0.049, preloaded=(0.03, 0.031, 0.029)).input_wait_s
-    assert wait is not None and wait.low is not None and wait.high is not None
-    assert wait.value == pytest.approx(0.02)
-    assert wait.low < 0.02 < wait.high
-
-
-def test_waiting_for_samples_is_unknown_without_preloaded_ones() -> None:
-    assert fed(0.05).input_wait_s is None
-
-
-def test_samples_that_are_on_the_device_already_are_not_waited_for() -> None:
-    trial = make_trial(strategy="ddp", world_size=2)
-    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05))
-    assert facts.preloaded is facts.row.configuration
-    assert facts.input_wait_s is None
 
 
 # the measured curve
@@ -138,24 +108,13 @@ def counting(**counters: float | int | str) -> Facts:
 
 
 def test_what_ranks_counted_is_read() -> None:
-    facts = counting(gradient_bytes=300, bucket_bytes="100,200", buffer_bytes=8, loader_s=0.1, copy_s=0.2)
-    assert (facts.gradient_bytes, facts.bucket_bytes, facts.buffer_bytes) == (300, (100, 200), 8)
-    assert facts.batch_times_s == (0.1, 0.2)
+    facts = counting(gradient_bytes=300, bucket_bytes="100,200")
+    assert (facts.gradient_bytes, facts.bucket_bytes) == (300, (100, 200))
 
 
 def test_what_ranks_did_not_count_is_unknown() -> None:
     facts = counting()
-    unknown = (facts.gradient_bytes, facts.bucket_bytes, facts.buffer_bytes, facts.batch_times_s)
-    assert unknown == (None, None, None, None)
-
-
-def test_the_rank_that_spends_most_on_a_batch_counts() -> None:
-    trial = make_trial(strategy="ddp", world_size=2)
-    results = measured(trial, 0.05)
-    for rank, (loader_s, copy_s) in zip(results[0].ranks, ((0.3, 0.1), (0.1, 0.5)), strict=True):
-        rank.counters.update(loader_s=loader_s, copy_s=copy_s)
-    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), results)
-    assert facts.batch_times_s == (0.1, 0.5)
+    assert (facts.gradient_bytes, facts.bucket_bytes) == (None, None)
 
 
 def test_pairs_belong_to_the_ranks_they_were_measured_on() -> None:
@@ -181,32 +140,6 @@ def test_cores_and_memory_come_from_the_machine() -> None:
         measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05), environment={"machine": machine}
     )
     assert (facts.cores, facts.gpu_memory_bytes) == (6, 1 << 30)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "formats"),
-    [
-        ([{"fp16": True, "tf32": True, "bf16": True}], ("tf32", "bf16", "fp16")),
-        ([{"fp16": True, "tf32": False, "bf16": False}], ("fp16",)),
-        ([{"fp16": True, "tf32": True}, {"fp16": True, "tf32": False}], ("fp16",)),
-        ([{"fp16": False, "tf32": False, "bf16": False}], ()),
-        ([{}], None),
-    ],
-)
-def test_short_formats_are_those_that_all_gpus_have(
-    gpus: list[dict[str, bool]], formats: tuple[str, ...] | None
-) -> None:
-    trial = make_trial(strategy="ddp", world_size=2)
-    recorded = [
-        {"memory_bytes": 1, "precisions": [{"name": name, "native": native} for name, native in gpu.items()]}
-        for gpu in gpus
-    ]
-    (facts,) = facts_from(
-        measured(single_rank_baseline(trial), 0.02),
-        measured(trial, 0.05),
-        environment={"machine": {"gpus": recorded}},
-    )
-    assert facts.short_formats == formats
 
 
 def test_one_rank_is_plain_training_with_the_same_batch() -> None:

@@ -1,15 +1,18 @@
 """Recording: what a launch of the benchmark `breakdown` tells about the step of one rank on a GPU."""
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scalescope.results.result import RankRecord, Result
+from scalescope.experiment.recordings import records_breakdown, timed_training_of
+from scalescope.results.result import RankRecord, Result, undisturbed
 from scalescope.results.traces import step_parts
 from scalescope.results.traces.step_parts import PREFIX, STEP
 
 SYNCHRONIZATIONS = "synchronizations"
 KERNELS = "kernels"
+_OFTEN = 0.5  # per step
 _REPLAY = "replay/"
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
 _PRODUCTS = "matmul_flops_per_s/"
@@ -25,6 +28,7 @@ class SyncSite:
     code: str  # the text of the line; empty where it could not be read
     operation: str  # what waits, such as aten::item
     per_step: float
+    time_s: float | None = None  # of the host on this line per step, without a profiler
     from_trace: bool = False  # found in the trace alone, so that only the operation is known
 
     @property
@@ -84,9 +88,55 @@ class StepRecording:
     releases: float | None = None  # cudaFree per step
     replay: ReplayedStep | None = None
     product_flops_per_s: Mapping[str, float] | None = None  # of a bare matrix product, by number format
+    busy_waits_s: float | None = None  # of the host, waiting for a GPU that is busy: no line is to blame
     syncs: tuple[SyncSite, ...] = ()
     syncs_were_located: bool = False  # False: torch could not report them, so an empty list says nothing
     longest_kernels: tuple[tuple[str, float, float], ...] = ()  # (name, seconds, count) per step
+
+    @property
+    def step_s(self) -> float:
+        """A step without a profiler, where one was measured beside."""
+        return self.plain_step_s or self.recorded_step_s
+
+    @property
+    def idle_s(self) -> float:
+        """Idle time of the GPU in a step without a profiler: what kernels and copies leave of it."""
+        return max(0.0, self.step_s - self.recorded_step_s + self._recorded_idle_s)
+
+    @property
+    def _recorded_idle_s(self) -> float:
+        return math.fsum(self.parts[name] for name in step_parts.IDLE)
+
+    @property
+    def frequent_waits(self) -> tuple[SyncSite, ...]:
+        """The lines that wait in most steps; rarer ones are logging."""
+        return tuple(site for site in self.syncs if site.per_step >= _OFTEN)
+
+    @property
+    def wait_cost_s(self) -> float:
+        """What the lines that wait cost a step, an estimate: the idle time after their waits, or the host's
+        time on them while the GPU had nothing to do, whichever is longer."""
+        idle_s = self._recorded_idle_s
+        share = self.parts[step_parts.IDLE_SYNC] / idle_s if idle_s else 0.0
+        saved_s = 0.0 if self.replay is None else self.replay.sync_cost_s
+        return min(max(saved_s, share * self.idle_s, self._idle_on_lines_s), self.idle_s)
+
+    @property
+    def _idle_on_lines_s(self) -> float:
+        times_s = [site.time_s for site in self.frequent_waits if site.time_s is not None]
+        if not times_s or self.busy_waits_s is None:
+            return 0.0
+        return max(0.0, math.fsum(times_s) - self.busy_waits_s)
+
+
+def recordings_of(results: Iterable[Result]) -> dict[str, StepRecording]:
+    """By the id of the timed trial, what its first recorded rank tells."""
+    by_trial: dict[str, StepRecording] = {}
+    recorded = [result for result in results if result.status == "ok" and records_breakdown(result.trial)]
+    for result in undisturbed(recorded):
+        for recording in recordings(result)[:1]:
+            by_trial.setdefault(timed_training_of(result.trial).trial_id, recording)
+    return by_trial
 
 
 def recordings(result: Result) -> tuple[StepRecording, ...]:
@@ -123,6 +173,7 @@ def _recording(record: RankRecord) -> StepRecording | None:
         releases=_number(record, "releases_per_step"),
         replay=_replay(record),
         product_flops_per_s=_products(record),
+        busy_waits_s=_number(record, "busy_waits_s"),
         syncs=tuple(_site(row) for row in record.tables.get(SYNCHRONIZATIONS, ())),
         syncs_were_located=bool(record.counters.get("syncs_were_located")),
         longest_kernels=tuple(_kernel(row) for row in record.tables.get(KERNELS, ())),
@@ -159,8 +210,13 @@ def _site(row: Mapping[str, float | int | str | None]) -> SyncSite:
         code=str(row.get("code") or ""),
         operation=str(row.get("operation") or ""),
         per_step=float(row.get("per_step") or 0.0),
+        time_s=_float(row.get("time_s")),
         from_trace=bool(row.get("from_trace")),
     )
+
+
+def _float(value: float | int | str | None) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _kernel(row: Mapping[str, float | int | str | None]) -> tuple[str, float, float]:

@@ -6,6 +6,7 @@ time is what the step without a profiler leaves, divided as in the recorded step
 around each part gives the terms. What an ablation measures replaces what a trace says.
 """
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from scalescope.results.traces import step_parts
 
 FORWARD = "forward"
 BACKWARD = "backward"
+BACKWARD_AND_EXCHANGE = "backward with communication"  # of several ranks on the CPU: one clock for both
 OPTIMIZER = "optimizer"
 OTHER_KERNELS = "other kernels"
 COMMUNICATION = "communication"  # of several ranks
@@ -98,6 +100,8 @@ def step_waterfall(
         terms = _gpu_terms(step_s, recording, input_s, _removed(configuration, without_optimizer))
     else:
         terms = _cpu_terms(step_s, activities, input_s)
+        if configuration.trial.world_size > 1:
+            terms = [_renamed(term, {BACKWARD: BACKWARD_AND_EXCHANGE}) for term in terms]
     if not terms:
         return None
     ideal_s = None if configuration.mfu is None else configuration.mfu * step_s
@@ -108,6 +112,10 @@ def step_waterfall(
         terms=tuple(term for term in terms if term.time_s.value > 0.0),
         recorded_rank=None if recording is None or configuration.trial.world_size == 1 else recording.rank,
     )
+
+
+def _renamed(term: StepTerm, names: Mapping[str, str]) -> StepTerm:
+    return dataclasses.replace(term, name=names.get(term.name, term.name))
 
 
 def _removed(full: Configuration, ablation: Configuration | None) -> Estimate | None:

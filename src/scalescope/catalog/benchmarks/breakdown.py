@@ -8,7 +8,7 @@ from scalescope.catalog.benchmarks.train import Train
 LEAST_STEPS = 3
 MOST_STEPS = 10  # recorded
 PLAIN_STEPS = 20  # at most, without a profiler, in the same launch
-WATCHED_STEPS = 2  # in which every wait for the GPU is located
+WATCHED_STEPS = 2  # in which every wait for the GPU is located; as many again, in which its line is timed
 _WARMUP = 11  # DDP takes times of its own in its first ten iterations, and waits for the GPU in each
 
 
@@ -27,4 +27,4 @@ class StepBreakdown(Train):
 
     def steps(self) -> int:
         """How many steps a launch takes at most."""
-        return self.warmup_on("cuda") + PLAIN_STEPS + 1 + MOST_STEPS + WATCHED_STEPS
+        return self.warmup_on("cuda") + PLAIN_STEPS + 1 + MOST_STEPS + 2 * WATCHED_STEPS

@@ -1,51 +1,34 @@
 """Host synchronization: lines of code that wait for the GPU, which then has nothing to do."""
 
-from scalescope.analysis.training.recording import StepRecording, SyncSite
+from scalescope.analysis.training.recording import SyncSite
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
-from scalescope.results.traces import step_parts
 
 RULE = "host synchronization"
-_OFTEN = 0.5  # per step: rarer waits are logging
 _SHOWN = 3
 
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
     recording = facts.recording
-    if recording is None or recording.replay is None:
+    if recording is None:
         return None
-    sites = tuple(site for site in recording.syncs if site.per_step >= _OFTEN)
-    cost_s = min(max(recording.replay.sync_cost_s, _idle_after_waits_s(recording)), _idle_s(recording))
+    sites, cost_s = recording.frequent_waits, recording.wait_cost_s
     if not sites or not facts.is_worth(cost_s):
         return None
-    step_s = recording.plain_step_s or facts.step_s
+    step_s = recording.step_s
     return facts.finding(
         RULE,
-        f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without these waits a step "
-        f"would take about {(step_s - cost_s) * 1e3:.1f} instead of {step_s * 1e3:.1f} ms.",
+        f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without this a step would "
+        f"take about {(step_s - cost_s) * 1e3:.1f} instead of {step_s * 1e3:.1f} ms.",
         cost_s,
         estimated=True,
         root=True,
         evidence=(
             *(_evidence(site) for site in sites[:_SHOWN]),
-            Evidence(name="GPU idle", value=_idle_s(recording), unit="s", source="trace, per step"),
+            Evidence(name="GPU idle", value=recording.idle_s, unit="s", source="trace, per step"),
         ),
         advice=tuple(_advice(site) for site in sites[:_SHOWN]),
     )
-
-
-def _idle_s(recording: StepRecording) -> float:
-    """Idle time of a step without a profiler: what kernels and copies leave of it."""
-    busy_s = recording.recorded_step_s - sum(recording.parts[name] for name in step_parts.IDLE)
-    step_s = recording.plain_step_s or recording.recorded_step_s
-    return max(0.0, step_s - busy_s)
-
-
-def _idle_after_waits_s(recording: StepRecording) -> float:
-    """The share of idle time that follows on waits, of a step without a profiler."""
-    recorded_s = sum(recording.parts[name] for name in step_parts.IDLE)
-    share = recording.parts[step_parts.IDLE_SYNC] / recorded_s if recorded_s else 0.0
-    return share * _idle_s(recording)
 
 
 def _waits(site: SyncSite) -> str:

@@ -184,11 +184,17 @@ class _StepReader:
             "pageable_s": _seconds(pageable) / steps,
             "pageable_bytes": sum(event.size_bytes or 0 for event in pageable) / steps,
             "allocations_per_step": sum(allocates(call.name) for call in calls) / steps,
+            "busy_waits_s": self._busy_waits_s(calls) / steps,
             "releases_per_step": sum(releases(call.name) for call in calls) / steps,
         }
         if kernels:
             facts["kernel_median_s"] = statistics.median(event.end_s - event.start_s for event in kernels)
         return facts | ({"launch_gap_s": statistics.median(pauses)} if pauses else {})
+
+    def _busy_waits_s(self, calls: Sequence[TraceEvent]) -> float:
+        """How long the host waited, outside input, while the GPU was busy."""
+        waits = [call.interval for call in calls if self._kind(call) == "wait"]
+        return total(common(waits, merged(event.interval for event in self._timeline.everything)))
 
     def longest(self, windows: Sequence[Interval]) -> list[dict[str, float | int | str | None]]:
         """The kernels that take most of a step."""

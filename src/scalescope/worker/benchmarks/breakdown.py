@@ -27,8 +27,9 @@ from scalescope.worker.machine.calibration import product_rates
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
+from scalescope.worker.trace.line_times import timed_lines
+from scalescope.worker.trace.synchronizations import Synchronizations, located_synchronizations
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.synchronizations import Synchronizations, located_synchronizations
 from scalescope.worker.training.warmup import typical_step_s
 
 _PLAIN_S = 1.0
@@ -55,7 +56,7 @@ def measure(
         warmup_times_s, _ = run.steps(options.warmup_on(device.type))
         step_s = group.largest(typical_step_s(warmup_times_s), device)
         plain, recorded = _counts(step_s)
-        position.plan(position.begun + plain + recorded + WATCHED_STEPS)
+        position.plan(position.begun + plain + recorded + 2 * WATCHED_STEPS)
         position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
         plain_step_s = _plain_step_s(run, plain, measurements)
         recorder = torch_profiler(device, record_shapes=False)
@@ -64,6 +65,9 @@ def measure(
         trace = _read(recorder)
         with located_synchronizations(device) as waits:
             run.steps(WATCHED_STEPS)
+        with timed_lines(waits.lines) as times_s:
+            run.steps(WATCHED_STEPS)
+        waits.times_s = times_s
         group.barrier()
     measurements.counters |= product_rates(device)
     _store(measurements, trace, plain_step_s)

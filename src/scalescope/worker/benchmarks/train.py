@@ -91,6 +91,7 @@ def prepared(
         step = _delayed(build_step(trial, workload, device), options.delay_ms)
         if workload.make_optimizer is not None and not options.stand_in:
             measurements.counters["own_optimizer"] = type(step.optimizer).__name__
+            measurements.counters["optimizer_is_fused"] = int(bool(step.optimizer.defaults.get("fused")))
         schedule = _schedule_of(options, feed, step.accumulation_steps)
         with explained(step, feed.batches, position):
             yield TrainingRun(workload, step, feed, device, position, fault, schedule)
@@ -290,6 +291,7 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return {
         "parameters": sum(parameter.numel() for parameter in trained),
+        "parameter_tensors": len(trained),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
         "buffer_bytes": sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
         "model_collectives": count_model_collectives(module),

@@ -22,8 +22,10 @@ from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.errors import BadInput
 from scalescope.parent_death import die_with_parent
+from scalescope.worker.loading.watch import LoaderSettings, LoaderWatch
 from scalescope.worker.training.step import Batch, Batches, Data, batch_size_of, map_tensors
 
+_PREFETCH_FACTOR = 2  # torch's default
 _DISTINCT_BATCHES = 2  # made once and kept on the device, so that input costs nothing
 
 
@@ -42,16 +44,39 @@ class InputTimes:
     batches: int = 0
     loader_s: float = 0.0
     copy_s: float = 0.0
+    first_batch_s: float | None = field(default=None, compare=False)  # until the very first was there
+    batch_bytes: int | None = field(default=None, compare=False)  # of the first batch that is counted
+    watch: LoaderWatch | None = field(default=None, compare=False)  # None without a loader of torch
 
     def begin(self) -> None:
         """Start counting: the first batches wait for the loader's processes to start."""
-        self.batches, self.loader_s, self.copy_s = 0, 0.0, 0.0
+        self.batches, self.loader_s, self.copy_s, self.batch_bytes = 0, 0.0, 0.0, None
+        if self.watch is not None:
+            self.watch.begin()
+
+    def add(self, batch: Batch, waited_s: float, cpu_s: float) -> None:
+        """A batch, how long the rank waited for it, and its processor's time for that."""
+        self.loader_s += waited_s
+        self.batches += 1
+        if self.first_batch_s is None:
+            self.first_batch_s = waited_s
+        if self.batch_bytes is None:
+            self.batch_bytes = bytes_of(batch)
+        if self.watch is not None and not self.watch.has_workers:
+            self.watch.add_batch(waited_s, cpu_s)
 
     def counters(self) -> dict[str, float | int | str | None]:
         """Seconds per batch."""
         if not self.batches:
             return {}
-        return {"loader_s": self.loader_s / self.batches, "copy_s": self.copy_s / self.batches}
+        times = {
+            "loader_s": self.loader_s / self.batches,
+            "copy_s": self.copy_s / self.batches,
+            "loader/first_batch_s": self.first_batch_s,
+            "loader/batch_bytes": self.batch_bytes,
+        }
+        known = {name: value for name, value in times.items() if value is not None}
+        return {**known, **({} if self.watch is None else self.watch.counters())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +175,14 @@ def _from_loader(
     workers = data.num_workers if loading.num_workers is None else loading.num_workers
     # A separate generator: starting worker processes must not advance the model's random numbers.
     generator = torch.Generator().manual_seed(seed)
+    watch = LoaderWatch(
+        LoaderSettings(
+            workers=workers,
+            prefetch_factor=(loading.prefetch_factor or _PREFETCH_FACTOR) if workers else None,
+            pin_memory=options.copying.pin_memory,
+            persistent_workers=loading.persistent_workers,
+        )
+    )
     loader = DataLoader(
         data.samples,
         batch_size=batch_size,
@@ -158,20 +191,21 @@ def _from_loader(
         pin_memory=options.copying.pin_memory,
         persistent_workers=loading.persistent_workers,
         prefetch_factor=loading.prefetch_factor,
-        collate_fn=data.collate,
+        collate_fn=watch.timed_collate(data.collate or default_collate),
         drop_last=data.drop_last,
-        worker_init_fn=_dies_with(os.getpid()),
+        worker_init_fn=_start_worker(os.getpid(), watch),
         multiprocessing_context="fork" if workers else None,
         generator=generator,
     )
-    times = InputTimes()
-    stream = _copied(_epochs(loader, sampler), options.copying, device, times)
+    times = InputTimes(watch=watch)
+    stream = _copied(_epochs(loader, sampler, watch), options.copying, device, times)
     ends = isinstance(sampler, DistributedSampler)
     return Feed(batches=stream, epoch_batches=len(loader) if ends else None, input_times=times)
 
 
-def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None) -> Iterator[Batch]:
+def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None, watch: LoaderWatch) -> Iterator[Batch]:
     for epoch in itertools.count():
+        watch.restart()
         if isinstance(sampler, DistributedSampler):
             sampler.set_epoch(epoch)  # otherwise all epochs would have the same order
         empty = True
@@ -197,12 +231,11 @@ def _copied(
 
 def _timed_loader(batches: Iterator[Batch], times: InputTimes) -> Iterator[Batch]:
     while True:
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.thread_time()
         batch = next(batches, None)
         if batch is None:
             return
-        times.loader_s += time.perf_counter() - began
-        times.batches += 1
+        times.add(batch, time.perf_counter() - began, time.thread_time() - cpu_began)
         yield batch
 
 
@@ -274,9 +307,27 @@ def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False)
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), batch)
 
 
-def _dies_with(rank_process: int) -> Callable[[int], None]:
-    """Makes loader processes end with their rank; otherwise they outlive a killed rank by seconds."""
-    return lambda _: die_with_parent(rank_process)
+def bytes_of(batch: Batch) -> int | None:
+    """Bytes of all tensors in a batch; None where it has none."""
+    sizes: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.numel() * tensor.element_size())
+        return tensor
+
+    map_tensors(count, batch)
+    return sum(sizes) or None
+
+
+def _start_worker(rank_process: int, watch: LoaderWatch) -> Callable[[int], None]:
+    """Makes loader processes end with their rank, which they would outlive by seconds if it were killed, and
+    puts their work under the clock."""
+
+    def start(_: int) -> None:
+        die_with_parent(rank_process)
+        watch.start_worker()
+
+    return start
 
 
 def _unchanged(batch: Batch) -> Batch:

@@ -13,7 +13,6 @@ from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import (
     contention,
-    matrix_units,
     memory_limit,
     shared_gpu,
     throttling,
@@ -103,32 +102,6 @@ def on_gpu(telemetry: TelemetrySummary | None = None, *, alone_s: float = 0.01, 
     facts = make_facts(changes={**ON_GPUS, **changes}, telemetry=telemetry, gpu_memory_bytes=GIB)
     alone = make_configuration(single_rank_baseline(facts.trial), alone_s)
     return dataclasses.replace(facts, one_rank=with_telemetry(alone, telemetry or TelemetrySummary()))
-
-
-@pytest.mark.parametrize(
-    ("formats", "words"),
-    [
-        (("tf32", "bf16", "fp16"), "tf32, bf16 and fp16 do"),
-        (("fp16",), "fp16 does"),  # a V100 has units for fp16 alone
-    ],
-)
-def test_fp32_leaves_matrix_units_idle(formats: tuple[str, ...], words: str) -> None:
-    cause = finding(matrix_units.rule(dataclasses.replace(on_gpu(), short_formats=formats)))
-    assert levers(cause) == [f"precision={name}" for name in formats]
-    assert words in cause.claim
-
-
-def test_a_gpu_without_matrix_units_leaves_none_idle() -> None:
-    assert matrix_units.rule(dataclasses.replace(on_gpu(), short_formats=())) is None
-
-
-def test_a_gpu_whose_formats_were_not_recorded_is_not_judged() -> None:
-    assert "number formats" in abstention(matrix_units.rule(on_gpu())).missing
-
-
-@pytest.mark.parametrize("changes", [{"precision": "tf32"}, {"precision": "bf16"}, {"device": "cpu"}])
-def test_other_formats_and_processors_have_no_idle_matrix_units(changes: dict[str, Any]) -> None:
-    assert matrix_units.rule(on_gpu(**changes)) is None
 
 
 def test_memory_is_nearly_full_from_92_percent() -> None:

@@ -2,25 +2,12 @@
 
 import dataclasses
 
-from scalescope.diagnose.rules import buffers, unstable, unused_parameters
+from scalescope.diagnose.rules import unstable, unused_parameters
 from tests.unit.analysis.made_results import make_configuration
 
-from ..made_facts import evidence_of, finding, levers, make_facts
+from ..made_facts import finding, levers, make_facts
 
 LOOKING = {"find_unused_parameters": True, "static_graph": False}
-
-
-def test_buffers_that_travel_before_every_step_are_counted() -> None:
-    cause = finding(buffers.rule(make_facts(changes={"broadcast_buffers": True}, buffer_bytes=12_000)))
-    assert evidence_of(cause) == {"buffers": 12_000}
-    assert "12 kB" in cause.claim
-    assert levers(cause) == ["broadcast_buffers=no"]
-
-
-def test_buffers_that_stay_or_do_not_exist_are_no_finding() -> None:
-    assert buffers.rule(make_facts(changes={"broadcast_buffers": False}, buffer_bytes=12_000)) is None
-    for none in (0, None):
-        assert buffers.rule(make_facts(changes={"broadcast_buffers": True}, buffer_bytes=none)) is None
 
 
 def test_looking_for_unused_parameters_is_advised_against() -> None:

@@ -9,7 +9,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import scalescope
+from scalescope.worker.trace.line_times import Line
 
 _LONGEST_CODE = 200
 _MOST_SITES = 20
@@ -33,6 +34,7 @@ class Synchronizations:
     sites: Counter[tuple[str, int, str]] = field(default_factory=Counter)  # (file, line, function)
     by_scalescope: int = 0  # of the measuring code itself: it copies batches
     can_locate: bool = False  # whether torch reports waits at all
+    times_s: Mapping[Line, float] = field(default_factory=dict)  # of the host, all steps together
 
     def add(self, frames: traceback.StackSummary) -> None:
         """Count a wait for the innermost frame outside torch and outside the code that measures."""
@@ -44,6 +46,10 @@ class Synchronizations:
         frame = users[-1]
         self.sites[(frame.filename, frame.lineno or 0, frame.name)] += 1
 
+    @property
+    def lines(self) -> set[Line]:
+        return {(file, line) for file, line, _ in self.sites}
+
     def rows(self, steps: int) -> list[dict[str, float | int | str | None]]:
         """The lines with their waits per step, the most frequent first."""
         return [
@@ -54,6 +60,7 @@ class Synchronizations:
                 "code": linecache.getline(file, line).strip()[:_LONGEST_CODE],
                 "operation": "",
                 "per_step": count / steps,
+                "time_s": self.times_s[(file, line)] / steps if (file, line) in self.times_s else None,
                 "from_trace": False,
             }
             for (file, line, function), count in self.sites.most_common(_MOST_SITES)

@@ -1,0 +1,109 @@
+"""Loading: how the batches of a rank were prepared, and what the loader had to work with."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from scalescope.results.result import RankRecord
+
+_LOADER = "loader/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderFacts:
+    """One rank's loader during the timed steps; times are in seconds per batch, and None is unknown."""
+
+    rank: int
+    wait_s: float | None = None  # in which the rank waited for the loader
+    copy_s: float | None = None  # of the host, to copy the batch to the device
+    first_batch_s: float | None = None
+    prepare_s: float | None = None  # getting the samples and collating them, in the process that does it
+    collate_s: float | None = None  # of that, collating
+    cpu_s: float | None = None  # of that, computing; the rest is waiting for storage or sleeping
+    workers: int | None = None  # processes; None where batches come from an iterable and not from a loader
+    prefetch_factor: int | None = None
+    pinned: bool | None = None
+    persistent: bool | None = None
+    restarts: int | None = None  # epochs that began during the timed steps
+    cores: int | None = None  # that the rank and its loader may use
+    batch_bytes: int | None = None
+    shm_bytes: int | None = None  # of /dev/shm, through which processes hand over batches
+    shm_free_bytes: int | None = None
+
+    @property
+    def is_iterable(self) -> bool:
+        """Whether batches come ready from an iterable, so that no setting of a loader changes anything. A run
+        from before loaders were watched does not tell."""
+        return self.workers is None and self.first_batch_s is not None
+
+    @property
+    def fetch_s(self) -> float | None:
+        """Getting the samples alone."""
+        if self.prepare_s is None or self.collate_s is None:
+            return None
+        return max(0.0, self.prepare_s - self.collate_s)
+
+    @property
+    def computes(self) -> float | None:
+        """The share of preparing a batch in which a core computes."""
+        if self.cpu_s is None or not self.prepare_s:
+            return None
+        return min(1.0, self.cpu_s / self.prepare_s)
+
+    def workers_to_hide(self, batch_s: float) -> int | None:
+        """How many processes prepare batches as fast as one is used up every `batch_s`."""
+        if self.prepare_s is None or batch_s <= 0.0:
+            return None
+        return max(1, math.ceil(self.prepare_s / batch_s))
+
+    @property
+    def batches_that_fit(self) -> int | None:
+        """How many more prepared batches /dev/shm has room for."""
+        if not self.batch_bytes or self.shm_free_bytes is None:
+            return None
+        return self.shm_free_bytes // self.batch_bytes
+
+
+def loading_of(records: Iterable[RankRecord]) -> LoaderFacts | None:
+    """The loader of the rank that waited longest for its batches; None where no rank has a loader."""
+    known = [facts for record in records if (facts := _facts_of(record)) is not None]
+    return max(known, key=lambda facts: (facts.wait_s or 0.0) + (facts.copy_s or 0.0), default=None)
+
+
+def _facts_of(record: RankRecord) -> LoaderFacts | None:
+    counters = record.counters
+    if "loader_s" not in counters:
+        return None
+    return LoaderFacts(
+        rank=record.rank,
+        wait_s=_number(counters, "loader_s"),
+        copy_s=_number(counters, "copy_s"),
+        first_batch_s=_number(counters, f"{_LOADER}first_batch_s"),
+        prepare_s=_number(counters, f"{_LOADER}prepare_s"),
+        collate_s=_number(counters, f"{_LOADER}collate_s"),
+        cpu_s=_number(counters, f"{_LOADER}cpu_s"),
+        workers=_whole(counters, f"{_LOADER}workers"),
+        prefetch_factor=_whole(counters, f"{_LOADER}prefetch_factor"),
+        pinned=_switch(counters, f"{_LOADER}pinned"),
+        persistent=_switch(counters, f"{_LOADER}persistent"),
+        restarts=_whole(counters, f"{_LOADER}restarts"),
+        cores=_whole(counters, f"{_LOADER}cores"),
+        batch_bytes=_whole(counters, f"{_LOADER}batch_bytes"),
+        shm_bytes=_whole(counters, f"{_LOADER}shm_bytes"),
+        shm_free_bytes=_whole(counters, f"{_LOADER}shm_free_bytes"),
+    )
+
+
+def _number(counters: Mapping[str, object], name: str) -> float | None:
+    value = counters.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _whole(counters: Mapping[str, object], name: str) -> int | None:
+    value = counters.get(name)
+    return int(value) if isinstance(value, int | float) else None
+
+
+def _switch(counters: Mapping[str, object], name: str) -> bool | None:
+    value = counters.get(name)
+    return bool(value) if isinstance(value, int | float) else None

@@ -1,0 +1,38 @@
+"""Model facts: what a rank counted of its model and optimizer, and the cores that it may use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scalescope.results.result import RankRecord
+from scalescope.results.topology import cores_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Of the first rank; None is unknown."""
+
+    parameters: int | None = None
+    parameter_tensors: int | None = None
+    buffer_bytes: int | None = None
+    sync_batch_norms: int | None = None  # layers that exchange statistics themselves
+    optimizer_is_fused: bool | None = None
+    rank_cores: int | None = None  # that the rank may use, by its affinity
+
+
+def model_facts(record: RankRecord) -> ModelFacts:
+    """What the record of a rank holds."""
+    counters = record.counters
+    affinity, fused = counters.get("affinity"), counters.get("optimizer_is_fused")
+    return ModelFacts(
+        parameters=_whole(counters, "parameters"),
+        parameter_tensors=_whole(counters, "parameter_tensors"),
+        buffer_bytes=_whole(counters, "buffer_bytes"),
+        sync_batch_norms=_whole(counters, "model_collectives"),
+        optimizer_is_fused=bool(fused) if isinstance(fused, int) else None,
+        rank_cores=len(cores_of(affinity)) or None if isinstance(affinity, str) else None,
+    )
+
+
+def _whole(counters: Mapping[str, object], name: str) -> int | None:
+    value = counters.get(name)
+    return int(value) if isinstance(value, int | float) else None

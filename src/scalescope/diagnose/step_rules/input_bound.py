@@ -1,0 +1,227 @@
+"""Input-bound: steps wait for samples."""
+
+from dataclasses import dataclass
+
+from scalescope.analysis.training.step_waterfall import IDLE_INPUT, INPUT
+from scalescope.diagnose.advice import advise, advise_more
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_rules.copy_bound import waits_for_copies
+
+RULE = "input-bound"
+_MOST_WORKERS = 64  # worth advising
+_PREFETCH = 8
+
+
+def rule(facts: StepFacts) -> Finding | Abstention | None:
+    wait = _wait(facts)
+    if wait is None or not facts.is_worth(wait.time_s) or waits_for_copies(facts):
+        return None
+    plan = _plan(facts, wait.time_s)
+    return facts.finding(
+        RULE,
+        " ".join(filter(None, (_wait_text(facts, wait), _alone_text(facts, wait), _cause_text(facts, plan)))),
+        wait.time_s,
+        root=True,
+        estimated=wait.estimated,
+        evidence=(
+            Evidence(name="input", value=wait.time_s, unit="s", source=wait.source),
+            *_loader_evidence(facts),
+        ),
+        advice=_advice(facts, plan, wait.time_s),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    """What waiting for samples adds to a step, and how that is known."""
+
+    time_s: float
+    source: str
+    estimated: bool = False
+
+
+def _wait(facts: StepFacts) -> _Wait | None:
+    measured = facts.input_wait_s
+    if measured is not None:
+        if measured.low is not None and measured.low <= 0.0:
+            return None
+        return _Wait(time_s=measured.value, source="step minus the same with preloaded samples")
+    waterfall = facts.waterfall
+    for name in (IDLE_INPUT, INPUT):
+        term = None if waterfall is None else waterfall.term(name)
+        if term is not None:
+            source = "recorded steps" if term.source == "trace" else "the host's clock around it"
+            return _Wait(time_s=term.time_s.value, source=source, estimated=True)
+    # On a GPU the host may wait for samples while kernels run, which then cost nothing.
+    times_s = [activity.host_s["input"] for activity in facts.activities if "input" in activity.host_s]
+    if facts.trial.on_gpu or not times_s:
+        return None
+    return _Wait(time_s=max(times_s), source="the host's clock around it", estimated=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Loader processes: how many there are, how many would hide the wait, and how many can be kept busy."""
+
+    workers: int
+    needed: int | None  # None is unknown
+    most: int | None  # None is unknown
+
+    @property
+    def hides(self) -> bool | None:
+        """Whether enough processes can be kept busy; None where that is unknown."""
+        return None if self.needed is None else self.most is None or self.needed <= self.most
+
+    @property
+    def advised(self) -> int | None:
+        """How many to try: as many as are needed, or twice as many; None where there are as many already."""
+        wanted = max(2, 2 * self.workers)
+        if self.needed is not None and self.needed > self.workers:
+            wanted = self.needed
+        wanted = min(wanted, _MOST_WORKERS, *(() if self.most is None else (self.most,)))
+        return wanted if wanted > self.workers else None
+
+
+def _plan(facts: StepFacts, wait_s: float) -> _Plan:
+    loading = facts.loading
+    known = None if loading is None else loading.workers
+    batch_s = (facts.step_s - wait_s) / facts.trial.accumulation_steps
+    return _Plan(
+        workers=(facts.trial.num_workers or 0) if known is None else known,
+        needed=None if loading is None else loading.workers_to_hide(batch_s),
+        most=_most_workers(facts),
+    )
+
+
+def _rank_cores(facts: StepFacts) -> int | None:
+    """Cores that a rank and its loader have for themselves; None is unknown."""
+    known = [] if facts.loading is None or facts.loading.cores is None else [facts.loading.cores]
+    if facts.cores is not None:
+        known.append(max(1, facts.cores // facts.ranks_per_node))
+    return min(known, default=None)
+
+
+def _most_workers(facts: StepFacts) -> int | None:
+    """How many processes the cores keep busy: more than there are cores where they wait for storage."""
+    cores = _rank_cores(facts)
+    if cores is None:
+        return None
+    computes = None if facts.loading is None else facts.loading.computes
+    return cores if computes is None else max(cores, int(cores / max(computes, 1e-3)))
+
+
+def _wait_text(facts: StepFacts, wait: _Wait) -> str:
+    share = min(1.0, wait.time_s / facts.step_s)
+    if wait.estimated:
+        return f"Steps wait about {wait.time_s * 1e3:.1f} ms for samples, {share:.0%} of a step."
+    return (
+        f"Steps wait {wait.time_s * 1e3:.1f} ms for samples; with preloaded samples a step would be "
+        f"{share:.0%} shorter."
+    )
+
+
+def _alone_text(facts: StepFacts, wait: _Wait) -> str:
+    """Whether more ranks made it worse, where that was measured."""
+    alone_s = facts.alone_wait_s
+    if facts.ranks == 1 or alone_s is None or alone_s < wait.time_s / 2.0:
+        return ""
+    return "One rank waits as well, so this costs speed and not scaling."
+
+
+def _cause_text(facts: StepFacts, plan: _Plan) -> str:
+    loading = facts.loading
+    if loading is None or not loading.prepare_s or loading.fetch_s is None or loading.collate_s is None:
+        return ""
+    fetching = loading.fetch_s / loading.prepare_s
+    parts = f"{fetching:.0%} getting samples, {1.0 - fetching:.0%} collating"
+    text = f"Preparing a batch takes {loading.prepare_s * 1e3:.1f} ms ({parts})"
+    cores = _rank_cores(facts)
+    has = "in the rank itself" if not plan.workers else f"in each of {plan.workers} loader processes"
+    on = "" if cores is None else f" on {cores} core{'' if cores == 1 else 's'}"
+    text = f"{text} {has}{on}"
+    if plan.needed is None or plan.needed <= plan.workers:
+        return f"{text}.{_room_text(facts, plan)}"
+    if plan.hides:
+        return f"{text}; {plan.needed} loader processes would hide it.{_room_text(facts, plan)}"
+    return f"{text}; even {plan.most} processes would not hide it, so samples must become cheaper."
+
+
+def _room_text(facts: StepFacts, plan: _Plan) -> str:
+    """Where /dev/shm has no room for the batches that more processes prepare ahead."""
+    if not _lacks_room(facts, plan) or facts.loading is None:
+        return ""
+    return f" /dev/shm has room for only {facts.loading.batches_that_fit} more batches."
+
+
+def _lacks_room(facts: StepFacts, plan: _Plan) -> bool:
+    loading, more = facts.loading, plan.advised
+    if loading is None or more is None or loading.batches_that_fit is None:
+        return False
+    return (more - plan.workers) * (loading.prefetch_factor or 2) > loading.batches_that_fit
+
+
+def _restarts_s(facts: StepFacts) -> float:
+    """What starting loader processes anew for every epoch adds to a step."""
+    loading = facts.loading
+    if loading is None or not loading.workers or loading.persistent is not False:
+        return 0.0
+    return (loading.restarts or 0) * (loading.first_batch_s or 0.0) / facts.configuration.measured_steps
+
+
+def _loader_evidence(facts: StepFacts) -> tuple[Evidence, ...]:
+    loading = facts.loading
+    if loading is None:
+        return ()
+    where = "clocks in the processes that prepare batches"
+    rows = (
+        ("getting samples", loading.fetch_s, "s", where),
+        ("collating", loading.collate_s, "s", where),
+        ("processor time of a batch", loading.cpu_s, "s", where),
+        ("loader processes", loading.workers, "", "settings"),
+        ("cores of the rank", loading.cores, "", "the rank's affinity"),
+        ("first batch", loading.first_batch_s, "s", "the host's clock around it"),
+        ("free in /dev/shm", loading.shm_free_bytes, "bytes", "the file system"),
+    )
+    return tuple(
+        Evidence(name=name, value=value, unit=unit, source=source)
+        for name, value, unit, source in rows
+        if value is not None
+    )
+
+
+def _advice(facts: StepFacts, plan: _Plan, wait_s: float) -> tuple[Advice, ...]:
+    if facts.loading is not None and facts.loading.is_iterable:
+        return (
+            Advice(label="return a DataLoader(..., num_workers=2): other processes then prepare batches"),
+        )
+    more = plan.advised
+    has_processes = bool(facts.trial.num_workers)  # by a setting, which others may then follow
+    restarts_s = _restarts_s(facts) if has_processes else 0.0
+    keep = advise(facts, "keep loader processes between epochs", "persistent_workers", True)
+    return (
+        *(keep if restarts_s > wait_s / 2.0 else ()),
+        *(advise(facts, f"{more} loader processes per rank", "num_workers", more) if more else ()),
+        *(advise_more(facts, "prefetch more batches", "prefetch_factor", _PREFETCH) if has_processes else ()),
+        *(keep if 0.0 < restarts_s <= wait_s / 2.0 else ()),
+        *_unpinned(facts, plan),
+        *(_cheaper(facts) if plan.hides is False else ()),
+        *((Advice(label="enlarge /dev/shm (docker run --shm-size)"),) if _lacks_room(facts, plan) else ()),
+    )
+
+
+def _unpinned(facts: StepFacts, plan: _Plan) -> tuple[Advice, ...]:
+    """Loader processes inherit the cores that a rank is pinned to, which may be fewer than its share."""
+    loading, cores = facts.loading, facts.cores
+    if plan.hides is not False or loading is None or loading.cores is None or cores is None:
+        return ()
+    if cores // facts.ranks_per_node <= loading.cores:
+        return ()
+    return advise(facts, "let the loader use all cores", "pin_cores", "no")
+
+
+def _cheaper(facts: StepFacts) -> tuple[Advice, ...]:
+    loading = facts.loading
+    collates = loading is not None and (loading.collate_s or 0.0) > (loading.fetch_s or 0.0)
+    text = "make collate_fn cheaper" if collates else "make samples cheaper: decode or tokenize them once"
+    return (Advice(label=text),)

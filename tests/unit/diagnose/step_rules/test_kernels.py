@@ -1,0 +1,264 @@
+"""Rules about kernels on a GPU: number formats, memory formats, fusing, and the optimizer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.training.model_facts import ModelFacts
+from scalescope.analysis.training.step_waterfall import IDLE_HOST, IDLE_SYNC, OPTIMIZER
+from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_rules import matrix_units, memory_format, small_kernels, unfused_optimizer
+from scalescope.results.traces import step_parts
+
+from ..made_facts import abstention, evidence_of, finding, levers
+from ..making_steps import ON_GPUS, host_times, recording, step_facts, with_own_optimizer
+
+RATES = {"fp32": 50e12, "tf32": 400e12, "bf16": 800e12, "fp16": 750e12}
+NATIVE = ("tf32", "bf16", "fp16")
+
+
+def machine_with(*formats: str) -> dict[str, Any]:
+    precisions = [{"name": name, "native": name in formats} for name in NATIVE]
+    return {"gpus": [{"memory_bytes": 1, "precisions": precisions}]}
+
+
+def on_gpu(*, changes: Mapping[str, object] | None = None, **known: Any) -> StepFacts:
+    return step_facts(changes={**ON_GPUS, **(changes or {})}, **{"machine": machine_with(*NATIVE), **known})
+
+
+# matrix units
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("formats", "words"),
+    [
+        (("tf32", "bf16", "fp16"), "tf32, bf16 and fp16 do"),
+        (("fp16",), "fp16 does"),  # a V100 has units for fp16 alone
+    ],
+)
+def test_fp32_leaves_matrix_units_idle(formats: tuple[str, ...], words: str, ranks: int) -> None:
+    cause = finding(matrix_units.rule(on_gpu(ranks=ranks, machine=machine_with(*formats))))
+    assert levers(cause) == [f"precision={name}" for name in formats]
+    assert words in cause.claim
+    assert ("gradients" in cause.claim) is (ranks > 1)
+    assert cause.share == 0.0
+
+
+def test_a_gpu_without_matrix_units_leaves_none_idle() -> None:
+    assert matrix_units.rule(on_gpu(machine=machine_with())) is None
+
+
+@pytest.mark.parametrize("machine", [None, {}, {"gpus": [{"memory_bytes": 1}]}])
+def test_a_gpu_whose_formats_were_not_recorded_is_not_judged(machine: dict[str, Any] | None) -> None:
+    assert "number formats" in abstention(matrix_units.rule(on_gpu(machine=machine))).missing
+
+
+@pytest.mark.parametrize("changes", [{"precision": "tf32"}, {"precision": "bf16"}, {"device": "cpu"}])
+def test_other_formats_and_processors_have_no_idle_matrix_units(changes: dict[str, Any]) -> None:
+    assert matrix_units.rule(on_gpu(changes=changes)) is None
+
+
+def products(total_s: float, in_units_s: float = 0.0, **known: Any) -> dict[str, Any]:
+    return {
+        "recording": recording(
+            matrix_product_s=total_s,
+            matrix_unit_s=in_units_s,
+            **{"product_flops_per_s": RATES, **known},
+        )
+    }
+
+
+def test_products_in_fp32_cost_what_a_shorter_format_would_save() -> None:
+    cause = finding(matrix_units.rule(on_gpu(**products(0.05, 0.01))))
+    assert (cause.cost_s, cause.estimated) == (pytest.approx(0.04 * 7 / 8), True)
+    assert "8.0 times" in cause.claim
+    assert levers(cause) == ["precision=tf32", "precision=bf16", "precision=fp16"]
+
+
+def test_without_tf32_the_next_format_counts() -> None:
+    cause = finding(matrix_units.rule(on_gpu(**products(0.04), machine=machine_with("fp16"))))
+    assert cause.cost_s == pytest.approx(0.04 * 14 / 15)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        products(0.002),
+        products(0.05, 0.05),  # where the user's own code allows tf32
+        products(0.002, product_flops_per_s={}),
+        products(0.05, product_flops_per_s={"fp32": 1.0, "tf32": 1.0, "bf16": 0.5}),
+    ],
+    ids=["few", "in matrix units", "few, rates unknown", "no format is faster"],
+)
+def test_products_that_would_gain_little_are_no_finding(known: dict[str, Any]) -> None:
+    assert matrix_units.rule(on_gpu(**known)) is None
+
+
+def test_products_of_unknown_speed_have_no_cost() -> None:
+    cause = finding(matrix_units.rule(on_gpu(**products(0.05, product_flops_per_s=None))))
+    assert (cause.share, cause.estimated) == (0.0, False)
+
+
+def test_products_outside_autocast_are_told() -> None:
+    cause = finding(matrix_units.rule(on_gpu(changes={"precision": "bf16"}, **products(0.05, 0.01))))
+    assert cause.cost_s == pytest.approx(0.04 * 15 / 16)
+    (advice,) = cause.advice
+    assert (advice.argv, "autocast" in advice.label) == ((), True)
+    few = on_gpu(changes={"precision": "bf16"}, **products(0.05, 0.03))
+    assert matrix_units.rule(few) is None
+
+
+# memory format
+
+
+def images(layout_s: float, convolution_s: float = 0.04, **changes: Any) -> StepFacts:
+    recorded = recording(layout_s=layout_s, convolution_s=convolution_s)
+    return on_gpu(settings={"workload": "cnn"}, changes={"precision": "bf16", **changes}, recording=recorded)
+
+
+def test_reordering_images_costs_its_kernels() -> None:
+    cause = finding(memory_format.rule(images(0.01)))
+    assert (cause.cost_s, cause.estimated) == (pytest.approx(0.01), True)
+    assert evidence_of(cause) == {"reordering": 0.01, "convolutions": 0.04}
+    assert levers(cause) == ["memory_format=channels_last"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        images(0.002),
+        images(0.01, convolution_s=0.005),
+        images(0.01, memory_format="channels_last"),
+        images(0.01, device="cpu"),
+        on_gpu(settings={"workload": "cnn"}),
+        on_gpu(recording=images(0.01).recording),
+    ],
+    ids=["little", "few convolutions", "channels last", "CPU", "no recording", "no convolutions"],
+)
+def test_images_that_lie_well_are_no_finding(facts: StepFacts) -> None:
+    assert memory_format.rule(facts) is None
+
+
+# small kernels
+
+
+def elementwise(
+    kernels: float = 600.0, others: float = 200.0, time_s: float = 0.06, **known: Any
+) -> StepFacts:
+    """Kernels that compute element by element, and others of the model and of the optimizer."""
+    recorded = recording(
+        kernels=kernels + others + 50.0,
+        elementwise_kernels=kernels,
+        elementwise_s=time_s,
+        optimizer_kernels=50.0,
+        kernel_median_s=1e-5,
+        parts=known.pop("parts", None),
+    )
+    return on_gpu(recording=recorded, **known)
+
+
+def test_a_chain_of_kernels_leaves_one_and_saves_two_thirds_of_the_traffic() -> None:
+    cause = finding(small_kernels.rule(elementwise()))
+    assert (cause.cost_s, cause.estimated) == (pytest.approx(2 / 3 * (1 - 201 / 600) * 0.06), True)
+    assert "at most" in cause.claim
+    assert levers(cause) == ["compile=default"]
+    assert evidence_of(cause)["element-by-element kernels"] == 600
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        elementwise(changes={"compile": "default"}),
+        elementwise(others=500.0),
+        elementwise(time_s=0.01),
+        elementwise(terms_s={IDLE_HOST: 0.02, IDLE_SYNC: 0.02}),
+        elementwise(parts={step_parts.IDLE_HOST: 0.03}),
+        elementwise(kernels=0.0),
+        elementwise(changes={"device": "cpu"}),
+        on_gpu(recording=recording()),
+        on_gpu(),
+    ],
+    ids=["compiled", "short chains", "little time", "idle", "idle by its recording", "none", "CPU", "?", "-"],
+)
+def test_kernels_that_fusing_does_not_help_are_no_finding(facts: StepFacts) -> None:
+    assert small_kernels.rule(facts) is None
+
+
+# optimizer
+
+
+def updating(kernels: float | None = 800.0, **known: Any) -> StepFacts:
+    """148 parameters of 124 million values on a GPU, updated in 20 of 100 ms."""
+    model = ModelFacts(parameters=124_000_000, parameter_tensors=148, **known.pop("model", {}))
+    return on_gpu(
+        changes={"optimizer": "adamw", **known.pop("changes", {})},
+        **{
+            "recording": recording(optimizer_kernels=kernels),
+            "terms_s": {OPTIMIZER: 0.02},
+            "model": model,
+            **known,
+        },
+    )
+
+
+def test_an_unfused_optimizer_could_save_half_of_its_time() -> None:
+    cause = finding(unfused_optimizer.rule(updating()))
+    assert (cause.cost_s, cause.estimated) == (pytest.approx(0.01), True)
+    assert evidence_of(cause) == {"optimizer": 0.02, "optimizer kernels": 800}
+    assert "AdamW" in cause.claim
+    assert levers(cause) == ["fused_optimizer=True"]
+
+
+def test_the_measured_time_of_an_update_goes_before_the_trace() -> None:
+    cause = finding(unfused_optimizer.rule(updating(without_optimizer_s=(0.07,))))
+    assert cause.cost_s == pytest.approx(0.015)
+    uncertain = updating(step_s=(0.09, 0.10, 0.11), without_optimizer_s=(0.05, 0.08, 0.11))
+    assert unfused_optimizer.rule(uncertain) is None
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        updating(changes={"fused_optimizer": True}),
+        updating(kernels=20.0),
+        updating(kernels=None),
+        updating(terms_s={OPTIMIZER: 0.005}),
+        updating(recording=None),
+        updating(terms_s=None),
+        with_own_optimizer(updating(), "Lion"),
+        with_own_optimizer(updating(model={"optimizer_is_fused": True}), "AdamW"),
+    ],
+    ids=["fused", "few kernels", "not counted", "short", "no recording", "no time", "not torch's", "its own"],
+)
+def test_an_optimizer_that_cannot_or_need_not_be_fused_is_no_finding(facts: StepFacts) -> None:
+    assert unfused_optimizer.rule(facts) is None
+
+
+def test_an_optimizer_of_the_workload_gets_a_line_to_change() -> None:
+    (advice,) = finding(unfused_optimizer.rule(with_own_optimizer(updating(), "Adam"))).advice
+    assert (advice.argv, "torch.optim.Adam(..., fused=True)" in advice.label) == ((), True)
+
+
+def test_a_fused_setting_does_not_fuse_an_optimizer_of_the_workload() -> None:
+    facts = with_own_optimizer(updating(changes={"fused_optimizer": True}), "Adam")
+    assert finding(unfused_optimizer.rule(facts)).advice[0].argv == ()
+
+
+@pytest.mark.parametrize(("optimizer", "is_finding"), [("adamw", True), ("sgd", False)])
+def test_on_the_cpu_only_an_optimizer_of_several_passes_gains(optimizer: str, is_finding: bool) -> None:
+    facts = step_facts(settings={"optimizer": optimizer}, activities=host_times({"optimizer": 0.02}))
+    assert (unfused_optimizer.rule(facts) is not None) is is_finding
+
+
+@pytest.mark.parametrize(("optimizer", "is_finding"), [("adamw", True), ("sgd", False)])
+def test_torch_fuses_only_adam_for_sharded_parameters(optimizer: str, is_finding: bool) -> None:
+    facts = updating(ranks=2, changes={"strategy": "fsdp", "optimizer": optimizer})
+    assert (unfused_optimizer.rule(facts) is not None) is is_finding
+    assert unfused_optimizer.rule(updating(ranks=2, changes={"optimizer": optimizer})) is not None
+
+
+def test_on_a_gpu_the_host_s_time_is_not_that_of_the_kernels() -> None:
+    facts = updating(terms_s=None, activities=host_times({"optimizer": 0.05}))
+    assert unfused_optimizer.rule(facts) is None

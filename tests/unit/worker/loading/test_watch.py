@@ -1,0 +1,151 @@
+"""What a loader's processes tell about their batches, with data sets of every kind."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from scalescope.worker.loading import watch as watching
+from scalescope.worker.loading.watch import LoaderSettings, LoaderWatch
+from scalescope.worker.training.feeding import Feed, Shard, feed
+from scalescope.worker.training.step import Data
+
+from ..making import CPU, input_options
+
+ALONE = Shard(index=0, count=1)
+SLEEP_S = 0.004
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Samples that have to be waited for."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        time.sleep(SLEEP_S)
+        return torch.tensor([float(number)])
+
+
+class Together(Slow):
+    """Samples that are read several at a time, and never by themselves."""
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        raise AssertionError("samples of this data set are read together")
+
+    def __getitems__(self, numbers: list[int]) -> list[torch.Tensor]:
+        time.sleep(SLEEP_S)
+        return [torch.tensor([float(number)]) for number in numbers]
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    """Samples without numbers."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(400):
+            time.sleep(SLEEP_S)
+            yield torch.tensor([float(number)])
+
+
+def slowly_stacked(samples: list[torch.Tensor]) -> torch.Tensor:
+    time.sleep(SLEEP_S)
+    return torch.stack(samples)
+
+
+def counters_of(data: Data, *, batches: int = 4, **options: Any) -> dict[str, Any]:
+    stream = feed(data, 2, input_options(**options), CPU, ALONE, 0)
+    return dict(_watched(stream, batches))
+
+
+def _watched(stream: Feed, batches: int) -> dict[str, Any]:
+    next(stream.batches)
+    stream.input_times.begin()
+    for _ in range(batches):
+        next(stream.batches)
+    stream.close()
+    return dict(stream.input_times.counters())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("samples", "least_s"), [(Slow(), 2 * SLEEP_S), (Together(), SLEEP_S), (Stream(), 2 * SLEEP_S)]
+)
+def test_getting_samples_is_timed_where_it_happens(samples: Any, least_s: float, workers: int) -> None:
+    counters = counters_of(Data(samples=samples), num_workers=workers)
+    assert counters["loader/prepare_s"] >= counters["loader/collate_s"] + 0.9 * least_s
+    assert counters["loader/cpu_s"] <= counters["loader/prepare_s"] - 0.9 * least_s  # in which it slept
+    assert counters["loader/workers"] == workers
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_collating_is_timed_apart(workers: int) -> None:
+    counters = counters_of(Data(samples=Together(), collate=slowly_stacked), num_workers=workers)
+    assert counters["loader/collate_s"] >= 0.9 * SLEEP_S
+    assert counters["loader/prepare_s"] >= counters["loader/collate_s"] + 0.9 * SLEEP_S
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("samples", [Slow(), Together(), Stream()])
+def test_batches_stay_as_the_data_set_and_its_collate_made_them(samples: Any, workers: int) -> None:
+    stream = feed(Data(samples=samples), 2, input_options(num_workers=workers), CPU, ALONE, 0)
+    first = next(stream.batches)
+    stream.close()
+    assert isinstance(first, torch.Tensor)
+    assert first.shape == (2, 1)
+
+
+def test_the_loader_s_means_are_recorded() -> None:
+    counters = counters_of(Data(samples=Together()), num_workers=2, prefetch_factor=3)
+    assert counters["loader/prefetch_factor"] == 3
+    assert counters["loader/pinned"] == 0
+    assert counters["loader/cores"] >= 1
+    assert counters["loader/batch_bytes"] == 8
+    assert counters["loader/first_batch_s"] > 0.0
+    assert counters["loader/shm_bytes"] >= counters["loader/shm_free_bytes"] > 0
+
+
+def test_a_loader_without_processes_prefetches_nothing_and_shares_no_memory() -> None:
+    names = set(counters_of(Data(samples=Together()), num_workers=0))
+    assert not names & {"loader/prefetch_factor", "loader/shm_bytes", "loader/shm_free_bytes"}
+
+
+def test_torch_s_default_prefetches_two_batches() -> None:
+    assert counters_of(Data(samples=Together()), num_workers=1)["loader/prefetch_factor"] == 2
+
+
+class Few(Together):
+    def __len__(self) -> int:
+        return 4
+
+
+def test_a_data_set_that_begins_again_restarts_its_loader() -> None:
+    assert counters_of(Data(samples=Few()), num_workers=0, batches=5)["loader/restarts"] == 2
+    assert counters_of(Data(samples=Slow()), num_workers=0, batches=5)["loader/restarts"] == 0
+
+
+def test_a_torch_without_these_fetchers_leaves_the_time_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_FETCHERS", ("_Gone",))
+    counters = counters_of(Data(samples=Together()), num_workers=1)
+    assert "loader/prepare_s" not in counters
+    assert counters["loader/workers"] == 1
+
+
+def test_times_are_per_batch_and_since_the_beginning() -> None:
+    watch = LoaderWatch(LoaderSettings(workers=0, prefetch_factor=None, pin_memory=True))
+    watch.add_batch(1.0, 0.5)
+    watch.begin()
+    for prepared_s in (0.2, 0.4):
+        watch.add_batch(prepared_s, 0.1)
+    counters = watch.counters()
+    assert counters["loader/prepare_s"] == pytest.approx(0.3)
+    assert counters["loader/cpu_s"] == pytest.approx(0.1)
+    assert counters["loader/pinned"] == 1
+    watch.begin()
+    assert "loader/prepare_s" not in watch.counters()
+
+
+def test_a_system_without_shared_memory_has_no_figures_of_it() -> None:
+    assert watching._free_and_total("/nowhere/at/all") is None
