@@ -116,7 +116,9 @@ ROWS: list[dict[str, float | int | str | None]] = [
 
 def with_tables() -> Result:
     result = make_result()
-    ranks = [dataclasses.replace(record, tables={"synchronizations": ROWS, "empty": []}) for record in result.ranks]
+    ranks = [
+        dataclasses.replace(record, tables={"synchronizations": ROWS, "empty": []}) for record in result.ranks
+    ]
     return dataclasses.replace(result, ranks=ranks)
 
 

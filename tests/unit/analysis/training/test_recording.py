@@ -96,14 +96,70 @@ def test_costs_are_what_a_replay_saves_and_never_negative() -> None:
     assert (slower.sync_cost_s, slower.host_cost_s, slower.allocation_cost_s) == (0.0, 0.0, 0.0)
 
 
+# what lines that wait cost
+
+
+def waiting(*sites: SyncSite, busy_waits_s: float | None = None, **known: Any) -> StepRecording:
+    """A recorded step of 18 ms, 2 of them busy and 12 idle after waits; without a profiler it takes 10."""
+    parts = dict.fromkeys(step_parts.PARTS, 0.0) | {
+        step_parts.FORWARD: 0.002,
+        step_parts.IDLE_SYNC: 0.012,
+        step_parts.IDLE_HOST: 0.004,
+    }
+    basic: dict[str, Any] = {"rank": 0, "parts": parts, "recorded_step_s": 0.018, "plain_step_s": 0.010}
+    return StepRecording(**{**basic, "syncs": sites, "busy_waits_s": busy_waits_s, **known})
+
+
+def line(per_step: float = 4.0, time_s: float | None = None) -> SyncSite:
+    return SyncSite(
+        file="m.py", line=1, function="f", code="", operation="", per_step=per_step, time_s=time_s
+    )
+
+
+def test_idle_time_is_what_kernels_leave_of_a_step_without_a_profiler() -> None:
+    assert waiting().step_s == 0.010
+    assert waiting().idle_s == pytest.approx(0.008)
+    assert waiting(plain_step_s=None).step_s == 0.018
+    assert waiting(plain_step_s=None).idle_s == pytest.approx(0.016)
+    assert waiting(plain_step_s=0.001).idle_s == 0.0
+
+
+def test_rare_waits_are_logging() -> None:
+    often, rare = line(0.5), line(0.1)
+    assert waiting(often, rare).frequent_waits == (often,)
+
+
+def test_waits_cost_at_least_their_share_of_idle_time() -> None:
+    assert waiting(line()).wait_cost_s == pytest.approx(0.008 * 12 / 16)
+
+
+def test_waits_cost_what_a_replay_without_them_saves_where_that_is_more() -> None:
+    replay = ReplayedStep(**{**REPLAY, "step_s": 0.010, "without_sync_s": 0.003}, host_factor=1.0)
+    assert waiting(line(), replay=replay).wait_cost_s == pytest.approx(0.007)
+
+
+def test_waits_cost_the_host_s_time_on_their_lines_beyond_what_the_gpu_computed() -> None:
+    lines = (line(time_s=0.005), line(time_s=0.004), line(time_s=None), line(0.1, time_s=1.0))
+    assert waiting(*lines, busy_waits_s=0.0015).wait_cost_s == pytest.approx(0.0075)
+    assert waiting(*lines, busy_waits_s=None).wait_cost_s == pytest.approx(0.006)
+    assert waiting(*lines, busy_waits_s=0.02).wait_cost_s == pytest.approx(0.006)
+
+
+def test_waits_never_cost_more_than_the_gpu_is_idle() -> None:
+    assert waiting(line(time_s=0.5), busy_waits_s=0.0).wait_cost_s == pytest.approx(0.008)
+
+
 def test_lines_and_kernels_are_read_from_tables() -> None:
     traced = {"operation": "aten::nonzero", "per_step": 2, "from_trace": True, "file": None, "line": None}
+    timed = {**SITE, "time_s": 0.002}
+    assert only(record(synchronizations=[timed])).syncs[0].time_s == 0.002
     kernel = {"name": "gemm", "time_s": 0.01, "count": 3}
     recording = only(record(synchronizations=[SITE, traced, {}], kernels=[kernel]))
     located, unlocated, empty = recording.syncs
     assert located == SyncSite(
         file="model.py", line=31, function="forward", code="x.item()", operation="", per_step=48.0
     )
+    assert located.time_s is None
     assert (located.location, unlocated.location, empty.location) == ("model.py:31", "", "")
     assert (unlocated.operation, unlocated.from_trace, unlocated.per_step) == ("aten::nonzero", True, 2.0)
     assert recording.longest_kernels == (("gemm", 0.01, 3.0),)

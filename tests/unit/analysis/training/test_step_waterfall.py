@@ -225,7 +225,7 @@ def test_a_run_without_host_times_has_no_waterfall(activities: tuple[RankActivit
 
 
 @given(
-    st.fixed_dictionaries({part: TIMES for part in HOST_PARTS}),
+    st.fixed_dictionaries(dict.fromkeys(HOST_PARTS, TIMES)),
     st.floats(0.001, 0.3),
     st.none() | st.floats(0.001, 0.3),
 )

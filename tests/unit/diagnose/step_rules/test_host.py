@@ -82,6 +82,10 @@ def test_the_cost_is_at_least_the_idle_time_that_follows_on_waits() -> None:
     assert cause.cost_s == pytest.approx(0.006)
 
 
+def test_without_a_replay_the_idle_time_that_follows_on_waits_is_the_cost() -> None:
+    assert finding(host_synchronization.rule(waiting(LINE, replay=None))).cost_s == pytest.approx(0.006)
+
+
 def test_the_cost_is_never_more_than_the_gpu_is_idle() -> None:
     busy = {step_parts.FORWARD: 0.009, step_parts.IDLE_SYNC: 0.005}
     shorter = replayed(without_sync_s=0.002)
@@ -110,14 +114,13 @@ def test_the_first_lines_are_listed_and_all_are_counted() -> None:
     [
         waiting(),
         waiting(dataclasses.replace(LINE, per_step=0.1)),
-        waiting(LINE, replay=None),
         facts(recording({step_parts.FORWARD: 0.0099, step_parts.IDLE_SYNC: 0.005}, syncs=(LINE,),
                         replay=replayed(without_sync_s=0.001))),
         facts(recording({step_parts.FORWARD: 0.002}, syncs=(LINE,), replay=replayed())),
         facts(),
         facts(device="cpu"),
     ],
-    ids=["no line", "logging", "no replay", "busy GPU", "free waits", "not recorded", "CPU"],
+    ids=["no line", "logging", "busy GPU", "free waits", "not recorded", "CPU"],
 )  # fmt: skip
 def test_waits_that_cost_nothing_or_are_unknown_are_no_finding(healthy: StepFacts) -> None:
     assert host_synchronization.rule(healthy) is None

@@ -1,4 +1,4 @@
-"""Replays: recorded calls run again take the time that a calculation by hand gives, and less without a cost."""
+"""Replays: recorded calls run again take the time that is calculated by hand, and less without a cost."""
 
 import itertools
 

@@ -231,6 +231,12 @@ def test_requests_for_memory_are_counted() -> None:
     assert (counters["allocations_per_step"], counters["releases_per_step"]) == (2, 1)
 
 
+def test_time_in_waits_counts_as_busy_while_the_gpu_computes() -> None:
+    """Of a wait from 4 to 9 ms the GPU is busy from 5 to 7; a wait for a batch is input."""
+    trace = read(wait((0.5, 1.5)), *launched(0, (1, 2)), *launched(3, (5, 7)), wait((4, 9)))
+    assert trace.counters["busy_waits_s"] == pytest.approx(0.002)
+
+
 def test_the_longest_kernels_come_first() -> None:
     names = [f"kernel {n}" for n in range(12)]
     kernels = [e for n, name in enumerate(names) for e in launched(3, (30 + n, 30.5 + n * 1.01), name)]
@@ -279,7 +285,7 @@ def replay_of(trace: StepTrace) -> Replay:
 
 
 def waiting_trace() -> StepTrace:
-    """A step of 100 ms: the host computes 3 ms, waits for a kernel of 20, computes 37, waits for one of 40."""
+    """A step of 100 ms: the host computes 4 ms, waits for a kernel of 20, computes 37, waits for one of 39."""
     last = event("user_annotation", CLEAR, (99.8, 100))
     return read_steps(
         repeated(

@@ -22,7 +22,9 @@ GPU = with_gpus(1)
 
 
 def planned(machine: Machine, study: TrainStudy | None = None, **asked: str) -> Plan:
-    flags = {name: tuple(Given(text, f"--{name}") for text in texts.split(",")) for name, texts in asked.items()}
+    flags = {
+        name: tuple(Given(text, f"--{name}") for text in texts.split(",")) for name, texts in asked.items()
+    }
     return (study or TrainStudy()).plan(Request(verb="train", flags=flags), Host(machine=machine))
 
 
@@ -85,5 +87,7 @@ def test_a_failed_launch_that_only_explains_does_not_fail_the_run() -> None:
     ablation: Any = without_optimizer(job)
     study = TrainStudy()
     for trial, expected in ((job, False), (ablation, True), (breakdown_of(job), True)):
-        failed = dataclasses.replace(make_result(trial, [[0.1]]), status="failed", reason="it broke", ranks=[])
+        failed = dataclasses.replace(
+            make_result(trial, [[0.1]]), status="failed", reason="it broke", ranks=[]
+        )
         assert study.is_expected_failure(failed) == expected

@@ -11,7 +11,7 @@ from scalescope.catalog.benchmarks.breakdown import (
     MOST_STEPS,
     PLAIN_STEPS,
     WATCHED_STEPS,
-    StepBreakdown,
+    Breakdown,
 )
 from scalescope.errors import BadInput
 from scalescope.experiment.recordings import breakdown_of
@@ -19,8 +19,8 @@ from scalescope.results.traces import step_parts
 from scalescope.results.traces.replay import HostCall, LaunchDelays
 from scalescope.results.traces.step_trace import StepTrace
 from scalescope.worker.benchmarks.breakdown import _counts, _store, _store_waits, measure
+from scalescope.worker.trace.synchronizations import Synchronizations
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.synchronizations import Synchronizations
 from tests.unit.analysis.made_results import make_trial
 
 from ..making import CPU, options
@@ -48,8 +48,8 @@ def test_long_steps_are_recorded_less_often(step_s: float, plain: int, recorded:
 
 
 def test_a_launch_never_takes_more_steps_than_its_card_says() -> None:
-    card = options(StepBreakdown, "cuda")
-    most = card.warmup_on("cuda") + sum(_counts(0.0)) + WATCHED_STEPS
+    card = options(Breakdown, "cuda")
+    most = card.warmup_on("cuda") + sum(_counts(0.0)) + 2 * WATCHED_STEPS
     assert card.steps() == most
     assert card.warmup_on("cuda") >= card.warmup_on("cpu") == card.warmup_steps
 

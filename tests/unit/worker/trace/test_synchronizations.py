@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import scalescope
-from scalescope.worker.training import synchronizations
-from scalescope.worker.training.synchronizations import Synchronizations, located_synchronizations
+from scalescope.worker.trace import synchronizations
+from scalescope.worker.trace.synchronizations import Synchronizations, located_synchronizations
 
 from ..making import CPU
 
@@ -62,6 +62,8 @@ def test_rows_have_the_text_of_the_line_and_waits_per_step(
     waits.add(stack(("/elsewhere/loss.py", 4, "loss")))
     for _ in range(6):
         waits.add(stack((str(model), 2, "forward")))
+    waits.times_s = {(str(model), 2): 0.5}
+    assert waits.lines == {(str(model), 2), ("/elsewhere/loss.py", 4)}
     first, second = waits.rows(2)
     assert first == {
         "file": "model.py",
@@ -70,9 +72,11 @@ def test_rows_have_the_text_of_the_line_and_waits_per_step(
         "code": "limit = x.max().item()",
         "operation": "",
         "per_step": 3.0,
+        "time_s": 0.25,
         "from_trace": False,
     }
     assert (second["file"], second["code"], second["per_step"]) == ("/elsewhere/loss.py", "", 0.5)
+    assert second["time_s"] is None
 
 
 def test_only_the_most_frequent_lines_are_stored() -> None:
