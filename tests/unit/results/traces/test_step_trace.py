@@ -285,7 +285,7 @@ def replay_of(trace: StepTrace) -> Replay:
 
 
 def waiting_trace() -> StepTrace:
-    """A step of 100 ms: the host computes 4 ms, waits for a kernel of 20, computes 37, waits for one of 39."""
+    """A step of 100 ms: the host computes 4 ms, waits for a kernel of 20, computes 37 and waits for 39."""
     last = event("user_annotation", CLEAR, (99.8, 100))
     return read_steps(
         repeated(
