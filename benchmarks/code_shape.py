@@ -155,6 +155,8 @@ FUNCTIONS = {
     ("worker/process/rank.py", "_first_statement"): FOREIGN_ERROR,
     ("worker/process/zygote.py", "serve"): PROTOCOL,
     ("worker/strategies/scratch_ddp.py", "__init__"): "a tensor, not text",
+    ("worker/training/activity/compilation.py", "_first_line"): FOREIGN_ERROR,
+    ("worker/training/activity/compilation.py", "_site"): NAME,
     ("worker/training/assembly.py", "_check_same_on_all_ranks"): KEY,
     ("worker/training/ddp_logging.py", "bucket_samples"): OTHER_PROGRAM,
     ("worker/counting/flops.py", "<module>"): OTHER_PROGRAM,

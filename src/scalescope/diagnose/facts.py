@@ -17,6 +17,8 @@ from scalescope.analysis.other_load import load_of
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.telemetry import TelemetrySummary
+from scalescope.analysis.training.activity import activities_of
+from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
 from scalescope.experiment.trial import Trial
@@ -50,6 +52,7 @@ class Facts:
     expected: Expectable | None = None  # what the network should deliver, by its hardware
     gpu_uuids: tuple[str | None, ...] = ()  # of each rank; None is unknown
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
+    uneven_work: UnevenWork | None = None  # batches of some ranks hold more, and that takes time
 
     @property
     def about(self) -> str:
@@ -272,11 +275,21 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             has_other_load=has_other_load,
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
+            uneven_work=_uneven_work(run.results, row.configuration),
         )
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
     ]
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
+
+
+def _uneven_work(results: Iterable[Result], configuration: Configuration) -> UnevenWork | None:
+    trial = configuration.trial
+    return uneven_work(
+        activities_of(results, trial),
+        recorded=configuration.recorded,
+        on_gpu=trial.on_gpu,
+    )
 
 
 NetworkPath = tuple[object, ...]

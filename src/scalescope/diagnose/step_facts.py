@@ -8,11 +8,12 @@ from typing import Any
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, difference_of_means
-from scalescope.analysis.training.activity import RankActivity, activity_of
+from scalescope.analysis.training.activity import RankActivity, activities_of
 from scalescope.analysis.training.loading import LoaderFacts, loading_of
 from scalescope.analysis.training.model_facts import ModelFacts, model_facts
 from scalescope.analysis.training.recording import StepRecording, recordings_of
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
+from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.facts import curves_of, network_path
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.varied import varied_settings
@@ -49,6 +50,7 @@ class StepFacts:
     exchange: Curve | None = None  # an all-reduce over the same ranks and links
     alone_wait_s: float | None = None  # of one rank with the same batch, what waiting for samples adds
     machine: Mapping[str, Any] | None = None  # as environment.json has it
+    launches: tuple[tuple[RankActivity, ...], ...] = ()  # the ranks of every undisturbed launch
 
     @property
     def trial(self) -> Trial:
@@ -105,6 +107,16 @@ class StepFacts:
         return f"{ranks}, batch {self.trial.rank_batch_size:,}{others}"
 
     @property
+    def uneven_work(self) -> UnevenWork | None:
+        """How much more the batches of some ranks hold, where that costs time."""
+        return uneven_work(
+            self.launches,
+            recorded=self.configuration.recorded,
+            recording=self.recording,
+            on_gpu=self.trial.device == "cuda",
+        )
+
+    @property
     def input_wait_s(self) -> Estimate | None:
         """What waiting for samples adds to a step: measured against the same with preloaded batches."""
         return _input_wait(self.configuration, self.preloaded)
@@ -149,7 +161,8 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
         recording = recorded.get(trial.trial_id)
         alone = single_rank_baseline(at_per_rank_batch(trial))
         records = _records(run.results, trial)
-        activities = tuple(map(activity_of, records))
+        launches = activities_of(run.results, trial)
+        activities = next(iter(launches), ())
         no_update = without_optimizer(trial)
         ablations = {
             "preloaded": by_trial.get(with_preloaded_input(trial).trial_id),
@@ -169,6 +182,7 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
                 exchange=curves.get(network_path(trial)),
                 alone_wait_s=_wait_alone(by_trial, alone),
                 machine=run.environment.get("machine") or None,
+                launches=launches,
                 **ablations,
             )
         )

@@ -6,16 +6,20 @@ from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.results.run_commands import CHECK
 
 RULE = "random skew between ranks"
+_EXPLAINS = 0.5  # of the skew
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost, term = facts.lost(RANDOM_SKEW), facts.term(RANDOM_SKEW)
     if not lost or term is None or term.time_s is None:
         return None
+    uneven = facts.uneven_work
     return Finding(
         rule=RULE,
         term=RANDOM_SKEW,
         root=True,
+        # Batches that hold more on a different rank each time are a finding by themselves.
+        symptom=uneven is not None and uneven.cost_s >= _EXPLAINS * term.time_s.value,
         claim="A different rank is late each time, and every step waits for it: "
         f"{term.time_s.value * 1e3:.1f} ms per step ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,

@@ -1,5 +1,6 @@
 """Straggling rank: one rank is persistently slower than the others."""
 
+from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
@@ -7,6 +8,7 @@ from scalescope.results.run_commands import CHECK
 
 RULE = "straggling rank"
 _BEHIND = 0.05  # of a step
+_EXPLAINS = 0.5  # of the delay
 
 
 def rule(facts: Facts) -> Finding | Abstention | None:
@@ -17,6 +19,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         term=STRAGGLERS,
         root=True,
+        symptom=_has_more_work(facts, culprit),
         claim=f"Rank {culprit.rank} is {culprit.time_s * 1e3:.1f} ms per step slower than the others in all "
         f"launches: all ranks wait for it ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
@@ -26,4 +29,14 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="behind", value=culprit.time_s, unit="s", source="steps without communication"),
         ),
         advice=(Advice(label="check that rank's device, clocks and neighbours", argv=CHECK),),
+    )
+
+
+def _has_more_work(facts: Facts, culprit: Straggler) -> bool:
+    """Whether that rank is late because its batches hold more, which is a finding by itself."""
+    uneven = facts.uneven_work
+    return (
+        uneven is not None
+        and uneven.heaviest == culprit.rank
+        and uneven.behind_s >= _EXPLAINS * culprit.time_s
     )

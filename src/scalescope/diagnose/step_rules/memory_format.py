@@ -1,7 +1,7 @@
 """NCHW convolutions: kernels reorder images before and after convolutions that compute in NHWC."""
 
 from scalescope.diagnose.advice import advise
-from scalescope.diagnose.finding import Abstention, Evidence, Finding
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
 
 RULE = "images are reordered for convolutions"
@@ -10,7 +10,7 @@ _MATTERS = 0.1  # of a step that is spent in convolutions
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
     recording, trial = facts.recording, facts.trial
-    if not trial.on_gpu or not trial.workload_card.has_convolutions or trial.is_channels_last:
+    if not trial.on_gpu or trial.is_channels_last:
         return None
     if recording is None or recording.layout_s is None or not recording.convolution_s:
         return None
@@ -20,12 +20,20 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         RULE,
         f"Images are stored channel by channel (NCHW), but the convolutions compute on interleaved channels "
         f"(NHWC): reordering takes {recording.layout_s * 1e3:.1f} ms per step, next to "
-        f"{recording.convolution_s * 1e3:.1f} ms of convolutions.",
+        f"{recording.convolution_s * 1e3:.1f} ms of convolutions. At least that is saved.",
         recording.layout_s,
         estimated=True,
         evidence=(
             Evidence(name="reordering", value=recording.layout_s, unit="s", source="recorded steps"),
             Evidence(name="convolutions", value=recording.convolution_s, unit="s", source="recorded steps"),
         ),
-        advice=advise(facts, "store images with interleaved channels", "memory_format", "channels_last"),
+        advice=_advice(facts),
+    )
+
+
+def _advice(facts: StepFacts) -> tuple[Advice, ...]:
+    lines = "in the workload: model.to(memory_format=torch.channels_last), and the same for images"
+    return (
+        *advise(facts, "store images with interleaved channels", "memory_format", "channels_last"),
+        *((Advice(label=lines),) if facts.trial.workload_card.brings_data else ()),
     )

@@ -27,6 +27,7 @@ from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
+from scalescope.worker.training.activity.watch import ActivityWatch
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
@@ -193,6 +194,7 @@ def _train(
     # Before the warm-up: a pause after it would let loader processes prefetch for the window.
     product = BareProduct.sized_for(run.device, trial.precision)
     measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
+    activity = ActivityWatch(run.device, run.position)
     warmup = _warm_up(trial, run, group, measurements)
     steps_left = _agree_on_steps(options, run, group, warmup.times_s)
     run.position.plan(run.position.completed + sum(steps_left))
@@ -203,7 +205,7 @@ def _train(
     began = time.monotonic()
     for count in steps_left:
         if count:
-            step_times, window = run.steps(count)
+            step_times, window = activity.steps(run.steps, count)
             times += step_times
             measured.extend(window)
         if evaluation is not None:
@@ -214,6 +216,7 @@ def _train(
     measurements.counters |= {"measured_samples": measured.samples, "measured_steps": len(times)}
     measurements.counters |= {f"host/{part}_s": s / len(times) for part, s in measured.host_s.items()}
     measurements.samples |= {"warmup_step_time_s": warmup.times_s, "step_time_s": times}
+    activity.record(measurements)
     if run.schedule.epoch_steps is not None:
         all_times = [*warmup.times_s, *times]
         measurements.samples["epoch_time_s"] = _epoch_times(all_times, run.schedule.epoch_steps)

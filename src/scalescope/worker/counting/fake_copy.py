@@ -1,8 +1,11 @@
 """Copies of models and batches without data, to count what a real step would need."""
 
+import contextlib
 import copy
 import dataclasses
+import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -23,6 +26,15 @@ def fake_copy(workload: Workload) -> tuple[Any, Workload]:
     with FakeCopyMode(mode):
         model, loss = copy.deepcopy((workload.model, workload.loss))
     return mode, dataclasses.replace(workload, model=model, loss=loss)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled functions as they are written: the compiler would give up on them under a counting mode,
+    and for good."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and loading the compiler takes seconds
+        return contextlib.nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def empty_like(batch: Batch, device: torch.device, times: int = 1) -> Batch:

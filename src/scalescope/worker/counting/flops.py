@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from scalescope.worker.counting.fake_copy import empty_like, fake_copy
+from scalescope.worker.counting.fake_copy import empty_like, fake_copy, uncompiled
 from scalescope.worker.training.step import Batch, Workload, batch_size_of
 
 # Operations that contain products. Any of them unknown to the counter would make the count too small.
@@ -23,7 +23,7 @@ def count_flops_per_sample(workload: Workload, batch: Batch, device: torch.devic
     uncounted = _UncountedOperations()
     try:
         mode, copied = fake_copy(workload)
-        with mode, uncounted, FlopCounterMode(display=False) as counter:
+        with uncompiled(), mode, uncounted, FlopCounterMode(display=False) as counter:
             copied.loss_of(copied.model, empty_like(batch, device)).backward()
     except Exception:
         return None

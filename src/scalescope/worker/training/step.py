@@ -15,6 +15,7 @@ from scalescope.results.ranks.heartbeat import Phase
 from scalescope.worker.machine.timing import Clock
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position
+from scalescope.worker.training.activity.work import BatchWork, work_of
 from scalescope.worker.training.ddp_logging import DdpWatch
 
 HOST_PARTS = ("input", "forward", "backward", "optimizer")
@@ -155,13 +156,16 @@ class StepWindow:
     """The outcome of consecutive steps: losses, still on the device, and the number of samples.
 
     `losses` has the last batch of every step, `batch_losses` all batches with the number of their step.
-    `host_s` is the host's time in each part of all steps together.
+    `host_s` is the host's time in each part of all steps together, and `host_marks_s` the same after each.
+    `batch_work` is the size of all batches with the number of their step.
     """
 
     losses: list[Tensor] = field(default_factory=list)
     batch_losses: list[tuple[int, Tensor]] = field(default_factory=list)
     samples: int = 0
     host_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(HOST_PARTS, 0.0))
+    host_marks_s: list[tuple[float, ...]] = field(default_factory=list)
+    batch_work: list[tuple[int, BatchWork]] = field(default_factory=list)
 
     def extend(self, later: "StepWindow") -> None:
         """Add the steps that followed."""
@@ -206,11 +210,13 @@ def run_steps(
             host_s["backward"] += ended - computed
             window.samples += batch_size_of(batch)
             window.batch_losses.append((position.begun - 1, loss.detach()))
+            window.batch_work.append((position.begun - 1, work_of(batch)))
         position.mark(Phase.OPTIMIZER)
         began = now()
         step.apply()
         step.clear()
         host_s["optimizer"] += now() - began
+        window.host_marks_s.append(tuple(host_s.values()))
         window.losses.append(window.batch_losses[-1][1])
         position.completed = before + clock.tick()
     while (finished := clock.finished()) < count - 1:  # a GPU may be far behind, which is not a hang

@@ -273,3 +273,27 @@ def test_resizing_is_no_product() -> None:
     )
     workload = workload_of(nn.Sequential(picture, nn.Flatten(), nn.Linear(4 * WIDTH, WIDTH)))
     assert count_flops_per_sample(workload, batch(), CPU) is not None
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")  # the counter hooks into all modules
+def test_counting_leaves_a_compiled_model_compilable() -> None:
+    torch._dynamo.reset()
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(len(inputs))
+        return graph.forward
+
+    class Squared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH, bias=False)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.layer(inputs) ** 2
+
+    workload = workload_of(torch.compile(Squared(), backend=backend))
+    assert count_flops_per_sample(workload, batch(), CPU) is not None
+    assert compiled == []
+    workload.model(batch()[0])
+    assert len(compiled) == 1

@@ -1,0 +1,56 @@
+"""Garbage collection: Python stops the host to look for unused objects."""
+
+import statistics
+
+from scalescope.analysis.training.activity import RankActivity
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.step_facts import StepFacts
+
+RULE = "garbage collection"
+_ADVICE = (
+    Advice(label="call gc.freeze() after building model, data and optimizer, so that they are not searched"),
+    Advice(label="call gc.disable() before training, and gc.collect() every few hundred steps on all ranks"),
+)
+
+
+def rule(facts: StepFacts) -> Finding | Abstention | None:
+    known = [activity for activity in facts.activities if activity.garbage is not None]
+    if not known:
+        return None
+    worst = max(known, key=_pause_s)
+    garbage, cost_s = worst.garbage, _cost_s(facts, worst)
+    if garbage is None or not facts.is_worth(cost_s):
+        return None
+    return facts.finding(
+        RULE,
+        f"Python's garbage collector stops the host for {garbage.pause_s * 1e3:.1f} ms per step "
+        f"(longest pause {garbage.longest_s * 1e3:.0f} ms).",
+        cost_s,
+        root=True,
+        estimated=facts.trial.device == "cuda",
+        evidence=(
+            Evidence(name="pauses per step", value=garbage.pause_s, unit="s", source="gc.callbacks"),
+            Evidence(name="longest pause", value=garbage.longest_s, unit="s", source="gc.callbacks"),
+            *(
+                Evidence(name=f"collections of generation {generation}", value=count, source="gc.callbacks")
+                for generation, count in enumerate(garbage.collections)
+            ),
+        ),
+        advice=_ADVICE,
+    )
+
+
+def _pause_s(activity: RankActivity) -> float:
+    return 0.0 if activity.garbage is None else activity.garbage.pause_s
+
+
+def _cost_s(facts: StepFacts, worst: RankActivity) -> float:
+    """A GPU with enough queued work does not notice a pause of the host. Where it is not known to wait for
+    the host, pauses cost at most what single long steps do."""
+    pause_s = _pause_s(worst)
+    replay = None if facts.recording is None else facts.recording.replay
+    if facts.trial.device != "cuda" or (replay is not None and replay.step_s - replay.fast_host_s >= pause_s):
+        return pause_s
+    times_s = worst.step_times_s
+    beyond_s = statistics.fmean(times_s) - statistics.median(times_s) if times_s else 0.0
+    return min(pause_s, max(0.0, beyond_s))

@@ -1,0 +1,68 @@
+"""Recompilation: torch.compile compiles while steps are timed, because arguments are new to it."""
+
+from pathlib import PurePath
+
+from scalescope.analysis.training.activity import CompilerCalls
+from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.diagnose.step_facts import StepFacts
+
+RULE = "recompilation"
+_MOST_SHOWN = 5
+
+
+def rule(facts: StepFacts) -> Finding | Abstention | None:
+    known = [activity.compiler for activity in facts.activities if activity.compiler is not None]
+    if not known:
+        return None
+    worst = max(known, key=lambda calls: (calls.inside_s, calls.given_up))
+    if not facts.is_worth(worst.inside_s) and not worst.given_up:
+        return None
+    return facts.finding(
+        RULE,
+        _claim(worst),
+        worst.inside_s,
+        root=True,
+        evidence=(
+            Evidence(name="compiling per step", value=worst.inside_s, unit="s", source="torch.compile"),
+            Evidence(name="recompilations before", value=worst.recompilations_before, source="torch.compile"),
+            Evidence(
+                name="recompilations in the window",
+                value=worst.recompilations_inside,
+                source="torch.compile",
+            ),
+            *(
+                Evidence(name=each.location, value=each.reason, source="torch.compile")
+                for each in worst.recompilations[:_MOST_SHOWN]
+                if each.location
+            ),
+        ),
+        advice=(
+            Advice(label="give the model batches of one shape: pad to a fixed length, drop the last batch"),
+            Advice(label="use torch.compile(dynamic=True), or torch._dynamo.mark_dynamic for what varies"),
+        ),
+    )
+
+
+def _claim(calls: CompilerCalls) -> str:
+    compiled = (
+        f"torch.compile compiled {calls.compilations_inside} times during the measured steps: "
+        f"{calls.inside_s * 1e3:.1f} ms per step"
+    )
+    count = calls.recompilations_before + calls.recompilations_inside
+    given_up = (
+        f"After {count} recompilations torch.compile gave up, and functions of the model run uncompiled"
+    )
+    if not calls.given_up:
+        return f"{compiled}{_reason(calls, in_window=True)}."
+    if not calls.inside_s:
+        return f"{given_up}{_reason(calls, in_window=False)}."
+    return f"{compiled}. {given_up}{_reason(calls, in_window=False)}."
+
+
+def _reason(calls: CompilerCalls, *, in_window: bool) -> str:
+    """Of the longest recompilation."""
+    for each in calls.recompilations:
+        if each.function and each.reason and (each.in_window or not in_window):
+            line = f"{PurePath(each.file).name}:{each.line}"
+            return f". {each.function} at {line} was compiled again ({each.reason})"
+    return ""
