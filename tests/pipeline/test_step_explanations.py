@@ -10,6 +10,7 @@ from scalescope.experiment.recordings import records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
+from scalescope.results.result import Status
 from scalescope.results.run import load_run
 from scalescope.studies.stored import explain
 from tests.unit.experiment.asking import with_gpus
@@ -76,6 +77,17 @@ def test_a_run_whose_explanations_fail_still_succeeds() -> None:
     (case,) = facts()
     assert (case.recording, case.preloaded, case.without_optimizer, case.waterfall) == (None,) * 4
     assert explain(Path("run"))
+
+
+@pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])
+def test_a_job_that_fails_is_not_launched_again_to_explain_it(status: Status) -> None:
+    def failing(trial: Trial, launch: int) -> Outcome | None:
+        return Outcome(status=status, reason="it broke", rank=0)
+
+    launcher = FakeLauncher(MODEL, with_gpus(1), outcomes=failing)
+    report = train(ask("train", **LOADER), launcher, RecordingWatcher())
+    assert report.exit_code > 0
+    assert len(launcher.launched) == 1
 
 
 def test_without_a_breakdown_nothing_is_launched_beside_the_job() -> None:
