@@ -9,7 +9,9 @@ from scalescope.analysis.configurations import configurations
 from scalescope.analysis.launches import summarise
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 
@@ -44,6 +46,15 @@ class StoredRun:
         """One row for each configuration against the smallest world size of its kind."""
         return [_scaling(row) for row in scaling_rows(configurations(self.run.results))]
 
+    def steps(self) -> list[Row]:
+        """One row for each part of one rank's step, of every configuration whose parts are known."""
+        return [
+            row
+            for facts in step_facts_of(self.run)
+            if facts.waterfall is not None
+            for row in _parts(facts.waterfall)
+        ]
+
     def findings(self) -> list[Row]:
         """What costs speed and what to do first, the most expensive first."""
         return [
@@ -54,9 +65,11 @@ class StoredRun:
                 "about": finding.about,
                 "lost_ranks": finding.lost,
                 "share": finding.share,
+                "cost_s": finding.cost_s,
+                "estimated": finding.estimated,
                 "certain": finding.certain,
                 "advice": finding.advice[0].label if finding.advice else None,
-                "command": finding.advice[0].command if finding.advice else None,
+                "command": (finding.advice[0].command or None) if finding.advice else None,
             }
             for finding in diagnose(self.run).findings
         ]
@@ -115,6 +128,24 @@ def _scaling(row: ScalingRow) -> Row:
         "reading": row.reading,
         **_flat(row.trial.settings),
     }
+
+
+def _parts(waterfall: StepWaterfall) -> list[Row]:
+    return [
+        {
+            "trial_id": waterfall.trial.trial_id,
+            "ranks": waterfall.trial.world_size,
+            "batch": waterfall.trial.rank_batch_size,
+            "part": term.name,
+            **_estimate("time_s", term.time_s),
+            "share": term.time_s.value / waterfall.step_s,
+            "measured_by": term.source,
+            "step_time_s": waterfall.step_s,
+            "ideal_step_time_s": waterfall.ideal_s,
+            **_flat(waterfall.trial.settings),
+        }
+        for term in waterfall.terms
+    ]
 
 
 def _estimate(name: str, estimate: Estimate | None) -> Row:

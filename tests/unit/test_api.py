@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import scalescope
+from scalescope.diagnose import step_facts
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.unit.report.made_steps import halves_of
 from tests.verbs import scale
 
 
@@ -83,3 +85,14 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert "load" in dir(scalescope)
+
+
+def test_the_parts_of_a_step_are_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
+    rows = scalescope.load(path).steps()
+    assert is_plain(rows)
+    single = [row for row in rows if row["strategy"] == "single"]
+    assert [row["part"] for row in single] == ["forward", "idle: after a synchronization"]
+    assert [row["share"] for row in single] == [0.5, 0.5]
+    assert single[0]["time_s"] == pytest.approx(0.010)
+    assert single[0]["ideal_step_time_s"] == pytest.approx(0.002)

@@ -54,7 +54,7 @@ class Sizes:
 
 FULL = Sizes(
     layers=12, width=768, heads=12, tokens=1024, vocabulary=50_257, image=224, depth=50, channels=64,
-    mlp_layers=48, mlp_width=1024, objects=1_000_000, sample_ms=4.0, literal_sample_ms=271.0 / 32,
+    mlp_layers=48, mlp_width=512, objects=1_000_000, sample_ms=4.0, literal_sample_ms=271.0 / 32,
     collate_ms=40.0,
 )  # fmt: skip
 TINY = Sizes(

@@ -18,6 +18,7 @@ from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLERS, Term, Waterfall
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.training.activity import activities_of
+from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
 from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
@@ -53,6 +54,7 @@ class Facts:
     gpu_uuids: tuple[str | None, ...] = ()  # of each rank; None is unknown
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
     uneven_work: UnevenWork | None = None  # batches of some ranks hold more, and that takes time
+    pauses: PeriodicPauses | None = None  # every so many steps, of some ranks or all
 
     @property
     def about(self) -> str:
@@ -276,6 +278,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
             uneven_work=_uneven_work(run.results, row.configuration),
+            pauses=periodic_pauses(activities_of(run.results, row.trial), on_gpu=row.trial.device == "cuda"),
         )
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)

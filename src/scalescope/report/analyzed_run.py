@@ -12,6 +12,7 @@ from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.trace.profile import TraceProfile, profiles
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
+from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.report.caveats import context
 from scalescope.report.varied import disambiguate
 from scalescope.results.run import Run
@@ -42,6 +43,11 @@ class AnalyzedRun:
     @functools.cached_property
     def diagnosis(self) -> Diagnosis:
         return diagnose(self.run)
+
+    @functools.cached_property
+    def steps(self) -> tuple[StepFacts, ...]:
+        """What is known of the step of every configuration, the largest world size first."""
+        return step_facts_of(self.run)
 
     @functools.cached_property
     def collectives(self) -> tuple[CollectiveRow, ...]:

@@ -25,6 +25,9 @@ from scalescope.analysis.scaling.waterfall import (
     WAITING,
     WRAPPER,
 )
+from scalescope.analysis.training.step_waterfall import IDLE_BETWEEN, IDLE_SYNC, IDLE_UNKNOWN, OTHER_KERNELS
+from scalescope.analysis.training.step_waterfall import IDLE_HOST as STEP_IDLE_HOST
+from scalescope.analysis.training.step_waterfall import IDLE_INPUT as STEP_IDLE_INPUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +175,8 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     GlossaryTerm(
         name=COPIES,
         meaning="Copies between host and GPU during which nothing else runs.",
-        measured="Recorded steps of N ranks minus those of one rank.",
+        measured="In one rank's step, from recorded steps; in the waterfall of N ranks, what these have more "
+        "than one rank.",
     ),
     GlossaryTerm(
         name=IDLE_HOST,
@@ -213,7 +217,8 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     ),
     GlossaryTerm(
         name=INPUT,
-        meaning="Speed lost waiting for the data loader, beyond what one rank waits as well.",
+        meaning="Waiting for the data loader. In the waterfall of N ranks: beyond what one rank waits as "
+        "well.",
         measured="Step time with the loader minus that with preloaded samples, on N ranks and on one rank.",
     ),
     GlossaryTerm(
@@ -223,11 +228,95 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         measured="None; the report names what is missing.",
     ),
     GlossaryTerm(
+        name="step waterfall",
+        meaning="One rank's step, divided into parts that add up to it: compute, copies, idle time by its "
+        "cause. On the CPU: input, forward, backward, optimizer, rest.",
+        measured="By ablations where something can be left out, on a GPU from recorded steps otherwise, on "
+        "the CPU by the clock around each part.",
+    ),
+    GlossaryTerm(
+        name="ideal step",
+        meaning="The step that would compute the model's operations at the speed of a bare matrix product "
+        "and do nothing else.",
+        measured="Counted operations of the model divided by the measured speed of a matrix product in the "
+        "same precision.",
+    ),
+    GlossaryTerm(
+        name="kernel",
+        plural="kernels",
+        meaning="A function that runs on the GPU. The host launches kernels one after the other, thousands "
+        "per step in some models.",
+        measured="Counted in recorded steps, with their lengths and names.",
+    ),
+    GlossaryTerm(
+        name=OTHER_KERNELS,
+        meaning="GPU work that the step starts outside forward, backward and optimizer.",
+        measured="From recorded steps.",
+    ),
+    GlossaryTerm(
+        name=STEP_IDLE_INPUT,
+        meaning="The GPU has nothing to do because the step waits for its batch.",
+        measured="The step minus the same step with preloaded batches; without that, from recorded steps.",
+    ),
+    GlossaryTerm(
+        name=IDLE_SYNC,
+        meaning="The GPU has nothing to do because the host waited for it and has to launch new work first.",
+        measured="In recorded steps, idle time that follows a wait of the host, scaled to steps without a "
+        "profiler: an estimate.",
+    ),
+    GlossaryTerm(
+        name=STEP_IDLE_HOST,
+        aliases=("host-bound",),
+        meaning="The GPU has nothing to do because the host needs longer to launch the next kernel than the "
+        "GPU needs for the one before.",
+        measured="In recorded steps, idle time before a kernel that was launched too late, scaled to steps "
+        "without a profiler: an estimate.",
+    ),
+    GlossaryTerm(
+        name=IDLE_BETWEEN,
+        meaning="Short pauses of the GPU between two kernels although the second one was launched in time. "
+        "Thousands of short kernels add up to much of them.",
+        measured="In recorded steps, pauses before kernels that were already queued.",
+    ),
+    GlossaryTerm(
+        name=IDLE_UNKNOWN,
+        meaning="The GPU has nothing to do, and recorded steps do not tell why.",
+        measured="From recorded steps.",
+    ),
+    GlossaryTerm(
+        name="synchronization",
+        plural="synchronizations",
+        aliases=("host synchronization",),
+        meaning="The host waits until the GPU has finished, for example because Python reads a number from "
+        "it with .item().",
+        measured="torch reports each in a few steps that are not timed; recorded steps show those that it "
+        "does not report.",
+    ),
+    GlossaryTerm(
+        name="graph break",
+        plural="graph breaks",
+        meaning="A place where torch.compile leaves its compiled code and runs Python, which costs time in "
+        "every step.",
+        measured="Counted by torch.compile, with its reasons.",
+    ),
+    GlossaryTerm(
+        name="recompilation",
+        plural="recompilations",
+        meaning="torch.compile compiles again, usually because an input has another shape than before.",
+        measured="Counted during the timed steps.",
+    ),
+    GlossaryTerm(
+        name="pageable memory",
+        meaning="Ordinary memory of the host. A copy from it to the GPU makes the host wait; a copy from "
+        "page-locked (pinned) memory does not.",
+        measured="Recorded steps name the kind of memory of each copy.",
+    ),
+    GlossaryTerm(
         name="ablation",
         plural="ablations",
         meaning="The same job with one thing removed, such as communication or data loading, to measure "
         "what that thing costs.",
-        measured="scalescope scale launches ablations by itself; they are not shown as results.",
+        measured="Studies launch ablations by themselves; they are not shown as results.",
     ),
     GlossaryTerm(
         name="lever",

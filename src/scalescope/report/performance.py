@@ -6,20 +6,24 @@ from scalescope.analysis.memory.groups import memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.checks.nodes import node_sections
 from scalescope.report.comm import sections as communication
+from scalescope.report.comm.explanation import communication_explanation
 from scalescope.report.comm.pairs import pairs_verdict
-from scalescope.report.findings import evidence_lines, findings_section
-from scalescope.report.memory.sections import memory_brief
+from scalescope.report.findings import evidence_section, findings_section
+from scalescope.report.memory.explanation import memory_explanation
 from scalescope.report.memory.verdict import verdicts
 from scalescope.report.render.text import plain_text
 from scalescope.report.scaling.sections import verdict
-from scalescope.report.scaling.waterfall import waterfall_sections
+from scalescope.report.scaling.waterfall import waterfall_sections, whole_of
 from scalescope.report.section import Section
 from scalescope.report.trace.sections import profile_sections
 from scalescope.report.training.sections import training_sentence
+from scalescope.report.training.step_waterfall import step_sections
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING, read_json
 
 NOTHING = "There are no finished measurements to explain."
+_NOTHING_COSTLY = "No rule names a part of the step that is worth changing."
+_NO_PARTS = "What a step consists of was not measured in this run; a new run of scalescope train measures it."
 
 
 def headline(run: Run | AnalyzedRun) -> str | None:
@@ -58,34 +62,49 @@ def _training_verdict(analyzed: AnalyzedRun) -> str | None:
 
 
 def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
-    """The verdict, where the speed goes, why, and what to do first."""
+    """The verdict, where the time goes, why, and what to do first."""
     analyzed = _analyzed(source)
-    run = analyzed.run
     first = Section(lines=(headline(analyzed) or NOTHING,))
-    if not analyzed.scales:
-        lines = (
-            "There is no scaling to explain: that requires finished training on several world sizes "
-            "(scalescope scale).",
+    if analyzed.scales:
+        return (
+            first,
+            *joint_sections(analyzed),
+            *profile_sections(analyzed.run),
+            *evidence_section(analyzed.diagnosis),
+            *node_sections(analyzed.run),
         )
-        briefs = without_lines(first.lines, (*communication.communication_brief(run), *memory_brief(run)))
-        findings = findings_section(analyzed.diagnosis, every=True) if analyzed.diagnosis.findings else ()
-        nodes = node_sections(run)
-        return (first, *profile_sections(run), *briefs, *findings, *nodes, Section(lines=lines))
-    diagnosis = analyzed.diagnosis
-    evidence = tuple(
-        line
-        for finding in diagnosis.findings
-        for line in (f"{finding.rule}:", *evidence_lines(finding))
-        if finding.evidence
-    )
+    others = (*communication_explanation(analyzed), *memory_explanation(analyzed.run))
     return (
         first,
-        *waterfall_sections(analyzed.rows),
-        *findings_section(diagnosis, every=True, loses=analyzed.loses),
-        *profile_sections(run),
-        *((Section(title="Evidence", lines=evidence),) if evidence else ()),
-        *node_sections(run),
+        *joint_sections(analyzed),
+        *profile_sections(analyzed.run),
+        *without_lines(first.lines, others),
+        *evidence_section(analyzed.diagnosis),
+        *node_sections(analyzed.run),
     )
+
+
+def joint_sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
+    """Where the time of a step goes and what costs most of it, whichever runs it was measured in."""
+    diagnosis = analyzed.diagnosis
+    if analyzed.scales:
+        findings = findings_section(diagnosis, every=True, loses=analyzed.loses)
+        scaling = waterfall_sections(analyzed.rows, analyzed.steps)
+        steps = () if scaling and _continues(analyzed) else step_sections(analyzed.steps, every=True)
+        return (*steps, *scaling, *findings)
+    steps = step_sections(analyzed.steps, every=True)
+    if diagnosis.findings:
+        return (*steps, *findings_section(diagnosis, every=True))
+    if steps:
+        details = tuple(detail for part in findings_section(diagnosis) for detail in part.details)
+        return (*steps, Section(lines=(_NOTHING_COSTLY,), details=details))
+    return (Section(lines=(_NO_PARTS,)),) if analyzed.steps else ()
+
+
+def _continues(analyzed: AnalyzedRun) -> bool:
+    """Whether a scaling waterfall begins with the parts of one rank's step, so that they need no table."""
+    waterfalls = [row.waterfall for row in analyzed.rows if row.waterfall is not None]
+    return any(whole_of(waterfall, analyzed.steps) is not None for waterfall in waterfalls)
 
 
 def without_lines(shown: tuple[str, ...], sections: tuple[Section, ...]) -> tuple[Section, ...]:

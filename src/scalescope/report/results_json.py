@@ -1,22 +1,27 @@
 """results.json: the summary of a run in the shape users of such suites know, rebuilt from its trials."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
+from scalescope.analysis.scaling.whole_step import whole_step
 from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import warnings_of
 from scalescope.report.comm.pairs import pairs_json
 from scalescope.report.comm.sections import communication_json
 from scalescope.report.findings import findings_json
 from scalescope.report.memory.as_json import memory_json
-from scalescope.report.scaling.waterfall import waterfall_json
+from scalescope.report.scaling.waterfall import waterfall_json, whole_step_json
 from scalescope.report.trace.sections import profile_json
+from scalescope.report.training.step_waterfall import step_waterfall_json
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 
@@ -27,6 +32,9 @@ def results_json(run: Run) -> dict[str, Any]:
     full = [configuration for configuration in measured if not configuration.trial.is_ablation]
     main = _main_trial(run)
     rows = scaling_rows(measured) if run.record.verb != "train" else ()
+    steps = {
+        facts.trial.trial_id: facts.waterfall for facts in step_facts_of(run) if facts.waterfall is not None
+    }
     return {
         "schema_version": SCHEMA_VERSION,
         "name": run.record.name or run.path.name,
@@ -44,10 +52,10 @@ def results_json(run: Run) -> dict[str, Any]:
         "results": {
             "communication": communication_json(collective_rows(run.results)),
             "pairs": pairs_json(run),
-            "training": [*map(_training, full), *_failures(run)],
+            "training": [*(_training(member, steps) for member in full), *_failures(run)],
             "memory": memory_json(run),
             "profile": profile_json(run),
-            "scaling": [_scaling(row) for row in rows],
+            "scaling": [_scaling(row, tuple(steps.values())) for row in rows],
             "findings": findings_json(diagnose(run)),
         },
     }
@@ -69,8 +77,9 @@ def _device_name(run: Run) -> str | None:
     return None if model is None else str(model)
 
 
-def _training(configuration: Configuration) -> dict[str, Any]:
+def _training(configuration: Configuration, steps: Mapping[str, StepWaterfall]) -> dict[str, Any]:
     trial = configuration.trial
+    step_terms = steps.get(trial.trial_id)
     step, rate = configuration.step_time_s, configuration.samples_per_s
     return {
         "trial_id": trial.trial_id,
@@ -82,6 +91,7 @@ def _training(configuration: Configuration) -> dict[str, Any]:
         **_text_and_epochs(configuration),
         "model_flops_per_s": configuration.model_flops_per_s,
         "mfu": configuration.mfu,
+        "step_waterfall": None if step_terms is None else step_waterfall_json(step_terms),
         "telemetry": dataclasses.asdict(configuration.telemetry),
         "scaling_measurement": not trial.oversubscribe,
         "warnings": warnings_of(configuration),
@@ -140,7 +150,7 @@ def _failure(result: Result) -> dict[str, Any]:
     }
 
 
-def _scaling(row: ScalingRow) -> dict[str, Any]:
+def _scaling(row: ScalingRow, steps: tuple[StepWaterfall, ...]) -> dict[str, Any]:
     exposed = row.communication_s
     wrapped = row.efficiency_of_wrapped
     return {
@@ -161,6 +171,7 @@ def _scaling(row: ScalingRow) -> dict[str, Any]:
         "serial_fraction_law": "Amdahl" if row.trial.mode == "strong" else "Gustafson",
         "amdahl_serial_fraction": row.amdahl_fraction,
         "waterfall": None if row.waterfall is None else waterfall_json(row.waterfall),
+        "whole_step": None if row.waterfall is None else whole_step_json(whole_step(row.waterfall, steps)),
         "reading": row.reading,
         "settings": dict(row.trial.settings),
     }

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
+from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import counted, duration
 from scalescope.report.section import Section, Table
@@ -50,7 +50,7 @@ def plan_section(
 
 
 def _purpose(trial: Trial) -> str:
-    without = {NO_COMM: "communication", PRELOADED: "waiting for samples"}
+    without = {NO_COMM: "communication", PRELOADED: "waiting for samples", NO_OPTIMIZER: "the optimizer"}
     left_out = [text for name, text in without.items() if has_ablation(trial, name)]
     if left_out:
         return f"training without {' and '.join(left_out)}"

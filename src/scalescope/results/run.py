@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,15 @@ class Run:
     results: tuple[Result, ...]
     warnings: tuple[str, ...]
     replaced: tuple[Result, ...] = ()  # disturbed launches that were repeated: kept, but not counted
+    # By key, where the files of a launch are; empty where all are below `path`.
+    folders: Mapping[tuple[str, int], Path] = field(default_factory=dict)
 
     def of_status(self, *statuses: str) -> tuple[Result, ...]:
         return tuple(result for result in self.results if result.status in statuses)
+
+    def folder_of(self, result: Result) -> Path:
+        """The run folder that has the files of a launch."""
+        return self.folders.get(result.key, self.path)
 
 
 def load_run(path: str | Path) -> Run:

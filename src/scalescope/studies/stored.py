@@ -1,4 +1,4 @@
-"""Stored runs: the study that made one, what it presents, and why it does not scale."""
+"""Stored runs: the study that made one, what it presents, and how it is explained."""
 
 import dataclasses
 import importlib
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from scalescope import studies
 from scalescope.errors import BadInput, CannotRun, ScalescopeError
 from scalescope.experiment.machine import Machine
-from scalescope.report.section import Section
-from scalescope.results.run_folder import ENVIRONMENT, read_json
+from scalescope.report.section import Command, Section
+from scalescope.results.run_commands import PROGRAM, repeating_command
+from scalescope.results.run_folder import ENVIRONMENT, find_runs, is_run_folder, read_json
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
@@ -80,13 +81,43 @@ def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:
 
 
 def explain(path: Path) -> tuple[Section, ...]:
-    """The sections that explain a run, for the verb of that name."""
+    """The sections that explain a run, for the verb of that name; they end with the next command."""
+    run = run_to_explain(path)
+    report = present(run)
+    notes = tuple(Section(lines=(warning,)) for warning in (*run.warnings, *report.notes))
+    failures = () if run.of_status("ok") else report.sections
+    return (*notes, *report.explain(), *failures, next_section(report))
+
+
+def run_to_explain(path: Path) -> "Run":
+    """A run that has results; refuses others, and says which command helps."""
     from scalescope.results.run import load_run
+    from scalescope.results.run_record import resume_command
 
     if not path.exists() and path.name == "latest":
-        raise BadInput("explain: there is no run under runs/; name a run folder")
+        raise BadInput("explain: there is no run under runs/; name a run folder, or make one: scalescope run")
+    if not path.exists():
+        raise BadInput(f"explain: {path}: no such run folder; scalescope list shows all runs")
+    if not is_run_folder(path):
+        below = "" if not path.is_dir() or not any(find_runs(path)) else f" {path}"
+        raise BadInput(
+            f"explain: {path} is not a run folder; scalescope list{below} shows the runs there are"
+        )
     run = load_run(path)
     if not run.results:
-        raise BadInput(f"explain: {path} has no results yet")
-    notes = tuple(Section(lines=(warning,)) for warning in run.warnings)
-    return (*notes, *present(run).explain())
+        raise BadInput(f"explain: {path} has no results yet; to continue it: {resume_command(path)}")
+    return run
+
+
+def next_section(report: Report) -> Section:
+    """What to do next: what the study advises, and after a change of code the command that measures again."""
+    run, step = report.run, report.next_step
+    assert run is not None
+    steps = [] if step is None else [dataclasses.replace(step, label=f"Next: {step.label}")]
+    if step is None or not step.argv:
+        again = repeating_command(run.path, run.record)
+        page = Command(
+            label="Next: a page with every figure", argv=(PROGRAM, "report", str(run.path.resolve()))
+        )
+        steps.append(Command(label="Then measure again", argv=again) if step is not None and again else page)
+    return Section(commands=tuple(steps))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.trace.profile import TraceProfile
+from scalescope.diagnose import step_facts
 from scalescope.experiment.trial import Trial
 from scalescope.report import analyzed_run as material_module
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
@@ -18,16 +19,19 @@ from scalescope.report.chapters import (
     findings,
     levers,
     scaling,
+    step,
     steps,
     timeline,
     trials,
     verdict,
 )
+from scalescope.report.render.drawing import svg_for_page
 from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
 from scalescope.results.run import Run
 from scalescope.results.traces.rank_trace import TracedRank, TracedStep
 from tests.unit.report.known_runs import make_run, make_trials
+from tests.unit.report.made_steps import halves_of
 
 EPOCHS = {
     "epoch_time_s": [0.3, 0.2, 0.2],
@@ -277,3 +281,46 @@ def test_disturbed_launches_are_marked_and_repeated_ones_are_listed() -> None:
     assert chapter is not None and chapter.sections[0].table is not None
     listed = [(row[2], row[4]) for row in chapter.sections[0].table.rows]
     assert listed == [("0", "ok"), ("1", "ok, disturbed"), ("0", "ok, disturbed and repeated")]
+
+
+def test_the_parts_of_a_step_are_a_bar_for_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
+    run = make_run(make_trials(batch_size=[8, 16]), 1)
+    made = step.chapter(report_input(run))
+    assert made is not None and len([section for section in made.sections if section.table]) == 2
+    panel = figure(made, "step").panels[0]
+    assert panel.names == ("single, 1 rank, batch 8", "single, 1 rank, batch 16")
+    halves = {part.label: part.y for part in panel.series}
+    assert halves["forward"] == halves["idle: after a synchronization"]
+    assert halves["ideal"] == pytest.approx([2 * half / 10 for half in halves["forward"]])
+    pointed_at = f"{panel.names[0]}: idle: after a synchronization"
+    assert f"<title>{pointed_at} " in svg_for_page(figure(made, "step"))
+
+
+def test_without_known_parts_there_is_no_chapter_of_the_step() -> None:
+    assert step.chapter(report_input(make_run(make_trials(), 1))) is None
+
+
+def test_the_waterfall_begins_with_one_ranks_step_where_its_parts_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run(make_trials(world_size=[1, 2], batch_size=16, explained=True), 3)
+    speeds = figure(verdict.chapter(report_input(run)), "waterfall").panels[0]
+    assert speeds.names == ("2 ranks, batch 16",)
+    monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
+    whole = figure(verdict.chapter(report_input(run)), "waterfall").panels[0]
+    assert whole.names == ("1 rank", "2 ranks")
+    lengths_ms = [
+        sum(
+            y
+            for part in whole.series
+            if part.role != "ideal"
+            for x, y in zip(part.x, part.y, strict=True)
+            if x == row
+        )
+        for row in (0.0, 1.0)
+    ]
+    rows = AnalyzedRun(run).rows
+    (waterfall,) = [row.waterfall for row in rows if row.waterfall is not None]
+    assert lengths_ms[1] == pytest.approx(waterfall.step_s * 1e3)
+    assert lengths_ms[0] == pytest.approx(waterfall.ideal_s * 1e3, rel=0.01)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from scalescope.analysis.scaling.waterfall import TERMS
+from scalescope.analysis.training import step_waterfall
 from scalescope.report.glossary import GLOSSARY, glossary_markdown
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "glossary.md"
@@ -20,6 +21,12 @@ def test_the_document_is_written_from_the_data() -> None:
 
 def test_every_term_of_the_waterfall_is_explained() -> None:
     assert set(TERMS) <= {term.name for term in GLOSSARY}
+
+
+def test_every_reason_for_idle_time_of_a_step_is_explained() -> None:
+    idle = {value for name, value in vars(step_waterfall).items() if name.startswith("IDLE_")}
+    assert len(idle) == 5
+    assert idle <= {term.name for term in GLOSSARY}
 
 
 def test_no_form_is_explained_twice_and_every_explanation_is_short() -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.results.result import Result
@@ -129,14 +130,14 @@ def logged_launches(run: Run) -> list[Result]:
 def nccl_choices(run: Run, result: Result) -> NcclChoices:
     """What NCCL chose, from the ranks' logs of a launch."""
     return read_logs(
-        (rank.host, _lines(run, f"{result.trial_id}-{result.launch}-{rank.rank}.log"))
+        (rank.host, _lines(run.folder_of(result), f"{result.trial_id}-{result.launch}-{rank.rank}.log"))
         for rank in result.ranks
     )
 
 
-def _lines(run: Run, name: str) -> list[str]:
+def _lines(folder: Path, name: str) -> list[str]:
     """The lines of a rank's log; none where there is no log."""
     try:
-        return (run.path / "logs" / name).read_text(errors="replace").splitlines()
+        return (folder / "logs" / name).read_text(errors="replace").splitlines()
     except OSError:
         return []

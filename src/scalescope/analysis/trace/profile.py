@@ -155,7 +155,7 @@ def _profile(result: Result, run: Run) -> TraceProfile:
     }
     for rank, name in files.items():
         try:
-            ranks[rank] = _read(run.path / name, on_gpu=result.trial.on_gpu)
+            ranks[rank] = _read(run.folder_of(result) / name, on_gpu=result.trial.on_gpu)
         except FileNotFoundError:
             unread[rank] = f"{name} does not exist: it was written on another machine, or moved"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""`scalescope explain`: why a run does not scale, from what is stored."""
+"""`scalescope explain`: where the time of a run goes, and why, from what is stored."""
 
 from pathlib import Path
 
@@ -13,17 +13,15 @@ from scalescope.cli.help_pages import VerbCommand
     "-v", "--verbose", is_flag=True, help="Also show what was not checked and why, and where every rank ran."
 )
 def command(runs: tuple[Path, ...], verbose: bool) -> None:
-    """Explain stored runs (default: the newest): where the speed goes, why, and what to do first.
+    """Explain stored runs (default: the newest): where the time goes, why, and what to do first.
 
-    Nothing is measured and torch is not needed. Examples:
+    Several runs of one machine are explained together: each adds what it measured. Nothing is measured and
+    torch is not needed. Examples:
 
       scalescope explain
-      scalescope explain runs/base runs/new -v
+      scalescope explain runs/train runs/scale runs/comm -v
     """
     from scalescope.report.render.terminal import console, show
-    from scalescope.studies.stored import explain
+    from scalescope.studies.runs.explaining import explain_together
 
-    for path in runs or (Path("runs/latest"),):
-        if len(runs) > 1:
-            click.echo(f"{path}")
-        show(explain(path), console(), verbose=verbose)
+    show(explain_together(runs or (Path("runs/latest"),)), console(), verbose=verbose)

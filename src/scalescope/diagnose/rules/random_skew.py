@@ -13,13 +13,11 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost, term = facts.lost(RANDOM_SKEW), facts.term(RANDOM_SKEW)
     if not lost or term is None or term.time_s is None:
         return None
-    uneven = facts.uneven_work
     return Finding(
         rule=RULE,
         term=RANDOM_SKEW,
         root=True,
-        # Batches that hold more on a different rank each time are a finding by themselves.
-        symptom=uneven is not None and uneven.cost_s >= _EXPLAINS * term.time_s.value,
+        symptom=_is_explained(facts, term.time_s.value),
         claim="A different rank is late each time, and every step waits for it: "
         f"{term.time_s.value * 1e3:.1f} ms per step ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
@@ -31,3 +29,12 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         ),
         advice=(Advice(label="check for other work on the machine", argv=CHECK),),
     )
+
+
+def _is_explained(facts: Facts, skew_s: float) -> bool:
+    """Whether ranks are late by batches that hold more, or by pauses of some ranks every so many steps: these
+    are findings by themselves."""
+    uneven, pauses = facts.uneven_work, facts.pauses
+    by_work_s = 0.0 if uneven is None else uneven.cost_s
+    by_pauses_s = 0.0 if pauses is None or len(pauses.origins) == facts.ranks else pauses.cost_s
+    return max(by_work_s, by_pauses_s) >= _EXPLAINS * skew_s

@@ -19,7 +19,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         term=STRAGGLERS,
         root=True,
-        symptom=_has_more_work(facts, culprit),
+        symptom=_has_more_work(facts, culprit) or _pauses(facts, culprit),
         claim=f"Rank {culprit.rank} is {culprit.time_s * 1e3:.1f} ms per step slower than the others in all "
         f"launches: all ranks wait for it ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
@@ -39,4 +39,14 @@ def _has_more_work(facts: Facts, culprit: Straggler) -> bool:
         uneven is not None
         and uneven.heaviest == culprit.rank
         and uneven.behind_s >= _EXPLAINS * culprit.time_s
+    )
+
+
+def _pauses(facts: Facts, culprit: Straggler) -> bool:
+    """Whether that rank is late because it pauses every so many steps, which is a finding by itself."""
+    pauses = facts.pauses
+    return (
+        pauses is not None
+        and pauses.origins == (culprit.rank,)
+        and pauses.cost_s >= _EXPLAINS * culprit.time_s
     )

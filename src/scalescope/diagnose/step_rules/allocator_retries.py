@@ -19,8 +19,9 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     known = [activity.allocator for activity in facts.activities if activity.allocator is not None]
     if not known:
         return None
-    worst = max(known, key=_cost_s)
-    if not facts.is_worth(_cost_s(worst)):
+    worst = max(known, key=_calls_s)
+    cost_s = _cost_s(facts, worst)
+    if not facts.is_worth(cost_s):
         return None
     retries, allocations, releases = worst.retries or 0.0, worst.allocations or 0.0, worst.releases or 0.0
     full = (
@@ -32,7 +33,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         RULE,
         f"Each step requests {allocations:.1f} blocks of GPU memory from the driver, which takes long and "
         f"makes the host wait for the GPU; {full}.",
-        _cost_s(worst),
+        cost_s,
         root=True,
         estimated=True,
         evidence=(
@@ -45,7 +46,15 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     )
 
 
-def _cost_s(calls: AllocatorCalls) -> float:
+def _cost_s(facts: StepFacts, calls: AllocatorCalls) -> float:
+    """What the replay saves without these calls; where nothing was recorded, what so many calls take."""
+    replay = None if facts.recording is None else facts.recording.replay
+    if replay is not None:
+        return replay.allocation_cost_s if _calls_s(calls) > 0.0 else 0.0
+    return min(_calls_s(calls), facts.step_s)
+
+
+def _calls_s(calls: AllocatorCalls) -> float:
     return (
         _ALLOCATION_S * (calls.allocations or 0.0)
         + _RELEASE_S * (calls.releases or 0.0)

@@ -27,7 +27,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         f"(longest pause {garbage.longest_s * 1e3:.0f} ms).",
         cost_s,
         root=True,
-        estimated=facts.trial.device == "cuda",
+        estimated=facts.trial.on_gpu,
         evidence=(
             Evidence(name="pauses per step", value=garbage.pause_s, unit="s", source="gc.callbacks"),
             Evidence(name="longest pause", value=garbage.longest_s, unit="s", source="gc.callbacks"),
@@ -45,12 +45,13 @@ def _pause_s(activity: RankActivity) -> float:
 
 
 def _cost_s(facts: StepFacts, worst: RankActivity) -> float:
-    """A GPU with enough queued work does not notice a pause of the host. Where it is not known to wait for
-    the host, pauses cost at most what single long steps do."""
+    """A GPU with enough queued work does not notice a pause of the host: it costs at most what the GPU waits
+    for the host, or what single long steps take more."""
     pause_s = _pause_s(worst)
-    replay = None if facts.recording is None else facts.recording.replay
-    if facts.trial.device != "cuda" or (replay is not None and replay.step_s - replay.fast_host_s >= pause_s):
+    if not facts.trial.on_gpu:
         return pause_s
+    replay = None if facts.recording is None else facts.recording.replay
+    waits_s = 0.0 if replay is None else replay.step_s - replay.fast_host_s
     times_s = worst.step_times_s
     beyond_s = statistics.fmean(times_s) - statistics.median(times_s) if times_s else 0.0
-    return min(pause_s, max(0.0, beyond_s))
+    return min(pause_s, max(0.0, waits_s, beyond_s))

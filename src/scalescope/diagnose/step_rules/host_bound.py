@@ -3,9 +3,12 @@
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_rules.allocator_retries import rule as requests_memory
+from scalescope.diagnose.step_rules.garbage_collection import rule as collects_garbage
 from scalescope.diagnose.step_rules.host_synchronization import rule as waits_for_gpu
 
 RULE = "host-bound"
+_MORE_EXACT = (waits_for_gpu, requests_memory, collects_garbage)  # why the host cannot run ahead
 _BUSY = 0.7
 _SHORT_STEP_S = 0.02
 _ONE_CORE = 0.9  # of a core, all the time
@@ -28,7 +31,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         f"{replay.without_sync_s * 1e3:.1f} ms.",
         replay.host_cost_s,
         estimated=True,
-        symptom=isinstance(waits_for_gpu(facts), Finding),  # a host that waits cannot run ahead
+        symptom=any(isinstance(cause(facts), Finding) for cause in _MORE_EXACT),
         evidence=(
             Evidence(name="kernels", value=kernels, unit="per step", source="trace"),
             *(

@@ -5,7 +5,6 @@ from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
 
 RULE = "images are reordered for convolutions"
-_MATTERS = 0.1  # of a step that is spent in convolutions
 
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
@@ -14,7 +13,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     if recording is None or recording.layout_s is None or not recording.convolution_s:
         return None
-    if recording.convolution_s < _MATTERS * facts.step_s or not facts.is_worth(recording.layout_s):
+    if not facts.is_worth(recording.layout_s):
         return None
     return facts.finding(
         RULE,

@@ -4,7 +4,7 @@ import dataclasses
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.findings import evidence_lines, findings_section
+from scalescope.report.findings import evidence_section, findings_section
 from scalescope.report.section import Section
 
 _MOST = 5  # runs
@@ -24,11 +24,9 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 def _sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     sections = findings_section(analyzed.diagnosis, every=True, loses=analyzed.loses)
-    evidence = tuple(
-        line
-        for finding in analyzed.diagnosis.findings
-        if finding.evidence
-        for line in (f"{finding.rule}:", *evidence_lines(finding))
+    evidence = (
+        Section(title=section.title, details=section.lines)
+        for section in evidence_section(analyzed.diagnosis)
     )
     untitled = (dataclasses.replace(section, title=None) for section in sections)  # the chapter has one
-    return (*untitled, *((Section(title="Evidence", details=evidence),) if evidence else ()))
+    return (*untitled, *evidence)

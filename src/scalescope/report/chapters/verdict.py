@@ -1,5 +1,7 @@
 """Verdict: each run in one sentence, and what its lost speed is lost to."""
 
+from collections.abc import Sequence
+
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
     DELIVERED,
@@ -8,17 +10,30 @@ from scalescope.analysis.scaling.waterfall import (
     TERMS,
     Waterfall,
 )
+from scalescope.analysis.scaling.whole_step import WholeStep
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.chapters.step import STEP_COLOURS, Bar, bar_of, bars_panel
+from scalescope.report.numbers import counted
 from scalescope.report.performance import headline
 from scalescope.report.render.figure import Figure, Panel, Series
-from scalescope.report.scaling.waterfall import waterfall_sections
+from scalescope.report.scaling.waterfall import visible_parts, waterfall_sections, whole_of
 from scalescope.report.section import Section
 
 _MOST = 3  # runs with a waterfall each
 _MOST_LINES = 12  # sentences; the rest is folded
 _MOST_BARS = 24  # of those that lose most
+_IDEAL = "Lost before the second rank: one rank's parts right of the short line, which is the ideal."
 _GAINS = "Left of zero: negative terms. What is right of zero minus what is left of it is N."
+# Numbers of colour and hatch of the segments of a scaling waterfall, the same in every figure.
+SEGMENT_COLOURS = {
+    part: number for number, part in enumerate((DELIVERED, *TERMS, NOT_SEPARATED, NOT_SIGNIFICANT))
+}
+_MORE = "more ranks: "
+_COLOURS = STEP_COLOURS | {
+    f"{_MORE}{part}": number for part, number in SEGMENT_COLOURS.items() if part != DELIVERED
+}
+_MOST_PANELS = 2  # side by side
 
 
 def chapter(report_input: ReportInput) -> Chapter | None:
@@ -38,7 +53,11 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
     sections = titled_by_run(
         report_input,
-        ((analyzed, section) for analyzed in drawn for section in waterfall_sections(analyzed.rows)),
+        (
+            (analyzed, section)
+            for analyzed in drawn
+            for section in waterfall_sections(analyzed.rows, analyzed.steps)
+        ),
     )
     figures = titled_by_run(
         report_input, ((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(drawn))
@@ -65,26 +84,45 @@ def _figure(analyzed: AnalyzedRun, number: int) -> Figure:
     everything = _waterfalls(analyzed)
     shown = sorted(everything, key=lambda pair: -pair[1].lost)[:_MOST_BARS]
     shown.sort(key=everything.index)
-    panel = waterfall_panel(shown)
-    modes = sorted({row.trial.mode for row, _ in shown})
-    gains = any(part.begin < 0.0 for _, waterfall in shown for part in waterfall.segments)
+    modes = f"{' and '.join(sorted({row.trial.mode for row, _ in shown}))} scaling"
     worst = max(shown, key=lambda pair: pair[1].lost)[1]
     largest = worst.largest
     most = "" if largest is None else f" The largest loss is {largest.name}."
+    gains = any(part.begin < 0.0 for _, waterfall in shown for part in waterfall.segments)
+    panels, title, notes = _whole_step(analyzed, shown, modes)
+    if not panels:
+        panels = (waterfall_panel(shown),)
+        title = f"Delivered and lost speed of N ranks ({modes})"
+        notes = (_GAINS,) if gains else ()
+    names = dict.fromkeys(name for panel in panels for name in panel.names)
     return Figure(
         name="waterfall" if number == 0 else f"waterfall_{number + 1}",
-        title=f"Delivered and lost speed of N ranks ({' and '.join(modes)} scaling)",
-        alt=f"Bars of delivered and lost speed for {', '.join(panel.names)}.{most}",
-        panels=(panel,),
+        title=title,
+        alt=f"Bars of {title[0].lower()}{title[1:]} for {', '.join(names)}.{most}",
+        panels=panels,
         command=analyzed.command,
-        notes=(*((_GAINS,) if gains else ()), *notes_of([row.configuration for row, _ in shown])),
+        notes=(*notes, *notes_of([row.configuration for row, _ in shown])),
     )
+
+
+def _whole_step(
+    analyzed: AnalyzedRun, shown: list[tuple[ScalingRow, Waterfall]], modes: str
+) -> tuple[tuple[Panel, ...], str, tuple[str, ...]]:
+    """Panels, title and notes of the picture that begins with one rank's step; no panels where its parts are
+    not known."""
+    steps = [step for _, waterfall in shown if (step := whole_of(waterfall, analyzed.steps)) is not None]
+    if not steps or len(steps) < len(shown):
+        return (), "", ()
+    panels, left = whole_panels(steps)
+    more = f"; {counted(left, 'batch')} more in the tables" if left else ""
+    has_ideal = any(step.ideal_s is not None for step in steps)
+    title = f"One rank's step, and what more ranks add to it ({modes}){more}"
+    return panels, title, ((_IDEAL,) if has_ideal else ())
 
 
 def waterfall_panel(shown: list[tuple[ScalingRow, Waterfall]]) -> Panel:
     """A bar per configuration, made of the segments of its waterfall."""
-    parts = (DELIVERED, *TERMS, NOT_SEPARATED, NOT_SIGNIFICANT)  # a colour each, the last one grey
-    series = [_series(part, colour, shown) for colour, part in enumerate(parts)]
+    series = [_series(part, colour, shown) for part, colour in SEGMENT_COLOURS.items()]
     ideal = Series(
         label="N ranks",
         role="ideal",
@@ -124,3 +162,37 @@ def _series(part: str, colour: int, shown: list[tuple[ScalingRow, Waterfall]]) -
         low=tuple(None if interval is None else interval.low for interval in intervals),
         high=tuple(None if interval is None else interval.high for interval in intervals),
     )
+
+
+def whole_panels(steps: Sequence[WholeStep]) -> tuple[tuple[Panel, ...], int]:
+    """A panel for each batch, of those that lose most, and how many batches are left out."""
+    batches: dict[int, list[WholeStep]] = {}
+    for step in steps:
+        batches.setdefault(_batch(step), []).append(step)
+    worst = sorted(batches, key=lambda batch: -max(step.waterfall.lost for step in batches[batch]))
+    shown = sorted(worst[:_MOST_PANELS])
+    panels = tuple(_panel(batch, batches[batch], several=len(shown) > 1) for batch in shown)
+    return panels, len(batches) - len(shown)
+
+
+def _batch(step: WholeStep) -> int:
+    trial = step.waterfall.trial
+    return trial.rank_batch_size if trial.mode == "weak" else trial.samples_per_step
+
+
+def _bar(step: WholeStep) -> Bar:
+    parts = (*visible_parts(step), *step.parts_of("more_ranks"))
+    return {part.label: part.time_s for part in parts}
+
+
+def _panel(batch: int, steps: Sequence[WholeStep], *, several: bool) -> Panel:
+    ordered = sorted(steps, key=lambda step: step.waterfall.ranks)
+    one_rank = ordered[0].one_rank
+    bars: list[Bar] = [
+        bar_of(one_rank),
+        *(_bar(step) for step in ordered),
+    ]
+    names = ["1 rank", *(counted(step.waterfall.ranks, "rank") for step in ordered)]
+    ideals_s = [one_rank.ideal_s, *(step.ideal_s for step in ordered)]
+    title = f"batch {batch:,}" if several else ""
+    return bars_panel(bars, names, ideals_s, _COLOURS, faint=f"{_MORE}{NOT_SIGNIFICANT}", title=title)

@@ -1,11 +1,12 @@
 """The sections of `comm`: nccl-tests' table, a sentence, what NCCL chose, and the curves as data."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.comm.curve import Curve, alpha_beta, fit, with_root
-from scalescope.analysis.comm.expectation import expectation_of
+from scalescope.analysis.comm.expectation import Expectation, expectation_of
 from scalescope.analysis.comm.expected import UnknownRate, expected_busbw
 from scalescope.analysis.comm.link_ends import link_ends
 from scalescope.analysis.comm.nccl_log import logged_launches, nccl_choices
@@ -61,7 +62,7 @@ def _sentences(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
     for trial in trials.values():
         lines += [
             verdict(tuple(trial)),
-            *_against_expectation(tuple(trial), run),
+            *_expectation_lines(tuple(trial), run),
             *_modes_of(tuple(trial), run),
             *context_notes(_trial_of(trial[0].trial_id, run)),
         ]
@@ -154,7 +155,16 @@ def _nccl_section(run: Run, result: Result) -> Section:
     return Section(title=f"What NCCL chose on {result.trial.world_size} ranks", lines=tuple(lines))
 
 
-def _against_expectation(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRate:
+    """The best row of a trial, what it should reach, and what is not known where that is unknown."""
+
+    best: CollectiveRow
+    expectation: Expectation | None
+    missing: str | None
+
+
+def against_expectation(rows: tuple[CollectiveRow, ...], run: Run) -> ComparedRate:
     """Is the best all-reduce, or whatever there is, what this hardware should give?"""
     compared = [row for row in rows if row.collective == "all_reduce"] or list(rows)
     best = max(compared, key=lambda row: row.busbw_bytes_per_s)
@@ -165,12 +175,20 @@ def _against_expectation(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str
     gpu = names.pop() if len(names) == 1 and trial.split_gpu is None and trial.on_gpu else None
     by_links = expected_busbw(trial, ends, [best.size_bytes])
     expectation = expectation_of(best, gpu, best.link, by_links)
-    if expectation is None:
-        if not trial.on_gpu or trial.split_gpu is not None:
-            return ()
+    missing = None
+    if expectation is None and trial.on_gpu and trial.split_gpu is None:
         missing = by_links.missing if isinstance(by_links, UnknownRate) else "smaller messages"
-        return (f"Not compared with what the hardware should deliver; unknown: {missing}.",)
-    share, size = percent(expectation.share), data_size(best.size_bytes)
+    return ComparedRate(best=best, expectation=expectation, missing=missing)
+
+
+def _expectation_lines(rows: tuple[CollectiveRow, ...], run: Run) -> tuple[str, ...]:
+    compared = against_expectation(rows, run)
+    expectation = compared.expectation
+    if expectation is None:
+        if compared.missing is None:
+            return ()
+        return (f"Not compared with what the hardware should deliver; unknown: {compared.missing}.",)
+    share, size = percent(expectation.share), data_size(compared.best.size_bytes)
     return (f"That is {share} of {expectation.of_what} at {size} (source: {expectation.source}).",)
 
 

@@ -126,13 +126,13 @@ def _savings_section(group: MemoryGroup, several: bool) -> Section | None:
     title = f"ways to save memory at batch {savings.batch:,} · forecast, each on its own, peak {whole}"
     if several:
         title += f" · {name_of(group.trial, ())}"
-    rows = tuple((_change(change), *_saved(change, savings.peak)) for change in savings.changes)
+    rows = tuple((change_name(change), *_saved(change, savings.peak)) for change in savings.changes)
     return Section(
         title=title,
         table=Table(columns=("change", "saves", "share of peak"), rows=rows, left=frozenset(("change",))),
         lines=() if savings.has_state else _useless_without_state(group.trial),
         details=tuple(
-            f"{_change(change)}: unknown: {change.reason}"
+            f"{change_name(change)}: unknown: {change.reason}"
             for change in savings.changes
             if change.saved_bytes is None
         ),
@@ -151,7 +151,8 @@ def _useless_without_state(trial: Trial) -> tuple[str, ...]:
     return tuple(f"The optimizer keeps no state: {title} saves nothing." for title in useless)
 
 
-def _change(saving: Saving) -> str:
+def change_name(saving: Saving) -> str:
+    """A change in a few words."""
     if saving.ranks is None:
         return _CHANGES.get(saving.name, saving.name)
     layout = cards.card("strategies", saving.name).saving_layout

@@ -23,7 +23,7 @@ from scalescope.report.render.painting import (
 )
 
 WIDTHS_IN = {"column": 3.5, "page": 7.2}
-_MOST_LEGEND = 12
+_MOST_LEGEND = 18
 _FEW_NAMES, _SHORT_NAME = 6, 24  # of lines, where the legend is inside the panel
 _UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 FORMATS = ("png", "svg", "pdf")

@@ -125,7 +125,7 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
         positions = [x - 0.4 + wide * (number + 0.5) for x in drawn.x]
         columns = (axes.bar if upright else axes.barh)(
             positions, drawn.y, wide * 0.92, label=_clean(drawn.label), color=_colour(number), capsize=2,
-            hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.4,
+            hatch=_hatch(number), edgecolor=PAPER, linewidth=0.4,
             error_kw={"elinewidth": 0.9, "ecolor": INK}, **{"yerr" if upright else "xerr": _errors(drawn)},
         )  # fmt: skip
         _mark_each(axes, columns, number)
@@ -179,7 +179,7 @@ def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
         bars = axes.barh(
             rows, [end - begin for begin, end in zip(left, right, strict=True)], left=left, height=0.62,
             color=GRID if faint else _colour(number),
-            hatch="" if faint else _HATCHES[number % len(_HATCHES)], edgecolor=FAINT if faint else PAPER,
+            hatch="" if faint else _hatch(number), edgecolor=FAINT if faint else PAPER,
             linewidth=0.5, label=_clean(drawn.label),
         )  # fmt: skip
         _mark_each(axes, bars, index)
@@ -254,7 +254,7 @@ def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
         number = colours[kind]
         boxes = axes.broken_barh(
             spans, (drawn.row - 0.32, 0.64), facecolors=_colour(number),
-            hatch=_HATCHES[number % len(_HATCHES)], edgecolor=PAPER, linewidth=0.2,
+            hatch=_hatch(number), edgecolor=PAPER, linewidth=0.2,
             label=None if kind in named else _clean(kind),
         )  # fmt: skip
         boxes.set_gid(_mark(axes, series_number))
@@ -294,6 +294,11 @@ def _style_of(series: Series, number: int) -> dict[str, Any]:
 
 def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
+
+
+def _hatch(number: int) -> str:
+    """Numbers with the same colour have different hatches."""
+    return _HATCHES[(number + number // len(COLOURS)) % len(_HATCHES)]
 
 
 def _errors(series: Series) -> list[list[float]] | None:

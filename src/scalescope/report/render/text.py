@@ -25,9 +25,14 @@ def body_lines(section: Section) -> tuple[TextLine, ...]:
     lines = [TextLine(line) for line in section.lines]
     for number, finding in enumerate(section.findings, start=1):
         lines.append(TextLine(f"{number}. {finding.text}"))
-        lines += [command_line(command, "try: ", indented=True) for command in finding.commands]
+        lines += [command_line(command, _prefix(command), indented=True) for command in finding.commands]
     lines += [command_line(command) for command in section.commands]
     return tuple(lines)
+
+
+def _prefix(command: Command) -> str:
+    """A command is tried; without one, the label is what to change."""
+    return "try: " if command.argv else "change: "
 
 
 def detail_lines(section: Section) -> tuple[TextLine, ...]:

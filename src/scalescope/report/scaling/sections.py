@@ -12,8 +12,9 @@ from scalescope.analysis.scaling.rows import (
 )
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.report.caveats import context, warnings_of
-from scalescope.report.findings import findings_section
+from scalescope.report.findings import command_of, findings_section
 from scalescope.report.machine import more_ranks, ranks_of_a_node
 from scalescope.report.numbers import (
     MISSING,
@@ -41,7 +42,7 @@ def scaling_sections(run: Run) -> tuple[Section, ...]:
     return (
         Section(lines=(verdict(rows),)),
         table_section(rows, ranks_of_a_node(run, rows[-1].trial)),
-        *waterfall_sections(rows),
+        *waterfall_sections(rows, step_facts_of(run)),
         *findings_section(diagnose(run)),
         *_noise_section(rows),
     )
@@ -83,8 +84,7 @@ def next_after_scaling(run: Run) -> Command | None:
     if smallest_batch_reaching(rows, 0.8).batch is None:
         costly = [finding for finding in diagnose(run).findings if finding.share > 0.0 and finding.advice]
         if costly:
-            advice = costly[0].advice[0]
-            return Command(label=advice.label, argv=advice.argv, changes_job=advice.changes_job)
+            return command_of(costly[0].advice[0])
         largest = max(row.batch for row in scaled)
         name = "batch_size" if scaled[0].trial.mode == "weak" else "global_batch_size"
         changes = {name: (largest * 2, largest * 4)}

@@ -1,6 +1,7 @@
 """The loss waterfall in words, as bars of text, and as plain data."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from scalescope.analysis.scaling.rows import ScalingRow
@@ -11,7 +12,9 @@ from scalescope.analysis.scaling.waterfall import (
     Segment,
     Waterfall,
 )
+from scalescope.analysis.scaling.whole_step import WholePart, WholeStep, whole_step
 from scalescope.analysis.statistics import Estimate
+from scalescope.diagnose.step_facts import StepFacts
 from scalescope.experiment.ablations import without_communication
 from scalescope.report.numbers import in_ms, range_ms
 from scalescope.report.section import Section, Table
@@ -19,11 +22,13 @@ from scalescope.report.section import Section, Table
 _INTERVAL = "95 % interval"
 _BAR_WIDTH = 30
 _WORTH_A_WORD = 0.02  # of the ranks; smaller terms without an interval are in the table alone
+_SHOWN_PART = 0.0005  # of a step
 _SHOWN = 0.005  # less is zero in two decimals
 
 
-def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
-    """Where the speed goes at the largest world size: the worst batch in full, others in a sentence."""
+def waterfall_sections(rows: tuple[ScalingRow, ...], steps: Sequence[StepFacts] = ()) -> tuple[Section, ...]:
+    """Where the speed goes at the largest world size: the worst batch in full, others in a sentence. It
+    continues from one rank's step where `steps` has its parts."""
     most = max((row.ranks for row in rows), default=1)
     there = [row.waterfall for row in rows if row.ranks == most and row.waterfall is not None]
     shown = [waterfall for waterfall in there if _is_measured(waterfall)]
@@ -31,7 +36,12 @@ def waterfall_sections(rows: tuple[ScalingRow, ...]) -> tuple[Section, ...]:
         return ()
     worst = max(shown, key=lambda waterfall: waterfall.lost)
     others = tuple(sentence(waterfall) for waterfall in shown if waterfall is not worst)
-    return (waterfall_section(worst), *((Section(lines=others),) if others else ()))
+    return (waterfall_section(worst, whole_of(worst, steps)), *((Section(lines=others),) if others else ()))
+
+
+def whole_of(waterfall: Waterfall, steps: Sequence[StepFacts]) -> WholeStep | None:
+    """The whole step behind a waterfall; None where the parts of one rank's step are not known."""
+    return whole_step(waterfall, [facts.waterfall for facts in steps if facts.waterfall is not None])
 
 
 def _is_measured(waterfall: Waterfall) -> bool:
@@ -97,19 +107,20 @@ def in_ranks(value: float) -> str:
     return f"−{-value:.2f}" if value < 0.0 else f"{value:.2f}"
 
 
-def waterfall_section(waterfall: Waterfall) -> Section:
-    """The bar as a table, one row per segment, and its total."""
+def waterfall_section(waterfall: Waterfall, whole: WholeStep | None = None) -> Section:
+    """The bar as a table, one row per segment, and its total; below what is delivered, one rank's step."""
+    delivered, *lost = (_row(segment, waterfall) for segment in waterfall.segments)
     total = ("total", "", in_ranks(waterfall.ranks), in_ms(waterfall.step_s), "")
     table = Table(
         columns=("where the speed goes", "", f"of {waterfall.ranks} ranks", "time per step", _INTERVAL),
-        rows=(*(_row(segment, waterfall) for segment in waterfall.segments), total),
+        rows=(delivered, *_rows_of_one_rank(whole), *lost, total),
         left=frozenset(("where the speed goes", "")),
         optional=(_INTERVAL, ""),
     )
     return Section(
         title=sentence(waterfall),
         table=table,
-        lines=_what_is_together(waterfall),
+        lines=(*_where_it_is_lost(whole), *_what_is_together(waterfall)),
         details=(
             *_not_significant(waterfall),
             *_split(waterfall),
@@ -131,9 +142,46 @@ def _row(segment: Segment, waterfall: Waterfall) -> tuple[str, ...]:
 
 
 def _bar(segment: Segment, ranks: int) -> str:
-    length = round(_BAR_WIDTH * abs(segment.value) / ranks)
-    sign = "−" if segment.value < 0.0 and length else ""
-    return sign + ("▒" if segment.significance == "not_significant" else "█") * length
+    return _blocks(segment.value / ranks, "▒" if segment.significance == "not_significant" else "█")
+
+
+def _blocks(share: float, block: str) -> str:
+    length = round(_BAR_WIDTH * abs(share))
+    return ("−" if share < 0.0 and length else "") + block * length
+
+
+def _rows_of_one_rank(whole: WholeStep | None) -> list[tuple[str, ...]]:
+    """What the delivered part consists of: the parts of one rank's step, in the same units."""
+    return [] if whole is None else [_row_of_one_rank(part, whole) for part in visible_parts(whole)]
+
+
+def visible_parts(whole: WholeStep) -> tuple[WholePart, ...]:
+    """The parts of one rank's step that are not zero in every column."""
+    least = _SHOWN_PART * whole.step_s
+    return tuple(part for part in whole.parts_of("one_rank") if abs(part.time_s.value) >= least)
+
+
+def _row_of_one_rank(part: WholePart, whole: WholeStep) -> tuple[str, ...]:
+    time_s = part.time_s
+    share = time_s.value / whole.step_s
+    interval = _interval(time_s) if time_s.has_interval else ""
+    ranks = in_ranks(share * whole.waterfall.ranks)
+    return f"· {part.name}", _blocks(share, "░"), ranks, in_ms(time_s.value), interval
+
+
+def _where_it_is_lost(whole: WholeStep | None) -> tuple[str, ...]:
+    """`Lost before the second rank: … Lost by more ranks: …`"""
+    if whole is None:
+        return ()
+    ranks = whole.waterfall.ranks
+    step = "one rank's step" if whole.waterfall.trial.mode == "weak" else f"1/{ranks} of one rank's step"
+    added = f"Lost by more ranks: {in_ms(whole.lost_by_ranks_s)} of {in_ms(whole.step_s)} per step."
+    if whole.ideal_s is None or whole.lost_before_s is None:
+        return (f"· marks the parts of {step} ({in_ms(whole.one_rank_s)}). {added}",)
+    return (
+        f"· marks the parts of {step} ({in_ms(whole.one_rank_s)}). Lost before the second rank: "
+        f"{in_ms(whole.lost_before_s)}, as the ideal is {in_ms(whole.ideal_s)}. {added}",
+    )
 
 
 def _interval_of(segment: Segment, waterfall: Waterfall) -> str:
@@ -245,6 +293,28 @@ def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
         "slowest_rank": None
         if late is None
         else {"rank": late.rank, "time_s": late.time_s, "persistent": late.persistent},
+    }
+
+
+def whole_step_json(whole: WholeStep | None) -> dict[str, Any] | None:
+    """The step of N ranks in parts, those of one rank first, in seconds per step."""
+    if whole is None:
+        return None
+    return {
+        "step_time_s": whole.step_s,
+        "one_rank_s": whole.one_rank_s,
+        "ideal_s": whole.ideal_s,
+        "lost_before_second_rank_s": whole.lost_before_s,
+        "lost_by_more_ranks_s": whole.lost_by_ranks_s,
+        "parts": [
+            {
+                "name": part.name,
+                "origin": part.origin,
+                "time_s": part.time_s.value,
+                "ci95_time_s": _pair(part.time_s),
+            }
+            for part in whole.parts
+        ],
     }
 
 

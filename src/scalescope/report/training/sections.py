@@ -1,4 +1,4 @@
-"""The summary of `train`: one block for each configuration."""
+"""The summary of `train`: a block for each configuration, then the parts of a step and what costs most."""
 
 import json
 
@@ -6,9 +6,12 @@ from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.catalog.benchmarks.train import warmup_of
+from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.report.caveats import warnings_of
+from scalescope.report.findings import command_of, findings_section
 from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
     MISSING,
@@ -22,6 +25,7 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.section import Command, Section, Table
+from scalescope.report.training.step_waterfall import step_sections
 from scalescope.report.varied import changed_settings, shown_value, varied_settings
 from scalescope.results.run import Run
 from scalescope.results.run_commands import command_on
@@ -31,11 +35,18 @@ _MOST_EPOCHS = 20  # shown; results.json has them all
 
 
 def training_sections(run: Run) -> tuple[Section, ...]:
-    """A summary for every configuration that was measured."""
-    measured = configurations(run.results)
+    """A summary for every configuration that was asked for, the parts of a step, and findings."""
+    measured = tuple(
+        configuration for configuration in configurations(run.results) if not configuration.trial.is_ablation
+    )
     shown = [(summary_section(configuration), epoch_section(configuration)) for configuration in measured]
     sections = tuple(section for pair in shown for section in pair if section is not None)
-    return (*sections, side_by_side(measured)) if len(measured) > 1 else sections
+    return (
+        *sections,
+        *((side_by_side(measured),) if len(measured) > 1 else ()),
+        *step_sections(step_facts_of(run)),
+        *findings_section(diagnose(run)),
+    )
 
 
 def side_by_side(measured: tuple[Configuration, ...]) -> Section:
@@ -78,9 +89,13 @@ _WINDOW_TO_SCALE_S = 3.0
 
 def next_after_training(run: Run) -> Command | None:
     """What to do after `train`."""
-    trained = [result.trial for result in run.of_status("ok") if result.trial.is_training]
+    trials = [result.trial for result in run.of_status("ok") if result.trial.is_training]
+    trained = [trial for trial in trials if not trial.is_ablation]
     if not trained:
         return None
+    costly = [finding for finding in diagnose(run).findings if finding.severity != "low" and finding.advice]
+    if costly:
+        return command_of(costly[0].advice[0])
     # One long launch answers how fast it is; how it scales takes several, and they may be short.
     several = {"repeats": _LAUNCHES_TO_SCALE, "window": _WINDOW_TO_SCALE_S}
     argv = command_on(run.path, "scale", {**more_ranks(run, trained[0]), **several})

@@ -169,6 +169,8 @@ class _StepReader:
         elementwise = [event for event in model if is_elementwise(event.name)]
         copies = [event for event in self._timeline.copies if low <= event.start_s < high]
         pageable = [event for event in copies if "pageable" in event.name.lower()]
+        # Per step in the median: a checkpoint copies as much in one step as all others together.
+        by_step = [[event for event in pageable if low <= event.start_s < high] for low, high in windows]
         calls = [call for call in self._timeline.calls if low <= call.start_s < high]
         pauses = [b.start_s - a.end_s for a, b in itertools.pairwise(kernels) if b.start_s > a.end_s]
         facts = {
@@ -180,9 +182,9 @@ class _StepReader:
             "elementwise_s": _seconds(elementwise) / steps,
             "elementwise_kernels": len(elementwise) / steps,
             "optimizer_kernels": len(optimizer) / steps,
-            "pageable_copies": len(pageable) / steps,
-            "pageable_s": _seconds(pageable) / steps,
-            "pageable_bytes": sum(event.size_bytes or 0 for event in pageable) / steps,
+            "pageable_copies": statistics.median(map(len, by_step)),
+            "pageable_s": statistics.median(map(_seconds, by_step)),
+            "pageable_bytes": statistics.median(sum(e.size_bytes or 0 for e in copied) for copied in by_step),
             "allocations_per_step": sum(allocates(call.name) for call in calls) / steps,
             "busy_waits_s": self._busy_waits_s(calls) / steps,
             "releases_per_step": sum(releases(call.name) for call in calls) / steps,

@@ -116,8 +116,9 @@ class TuneStudy(Study):
 
         procedure = self._planned(run)
         tuning = procedure.read(run)
-        report = report_of(self, run, tuning_sections(tuning), procedure.next_step(run))
-        report = dataclasses.replace(report, headline=verdict(tuning))
+        sections = tuning_sections(tuning)
+        report = report_of(self, run, sections, procedure.next_step(run))
+        report = dataclasses.replace(report, headline=verdict(tuning), explain=lambda: sections)
         return with_files(report, {name: text.__str__ for name, text in procedure.files(run).items()})
 
     def _planned(self, run: "Run") -> Procedure:

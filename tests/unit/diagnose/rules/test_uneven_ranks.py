@@ -1,9 +1,12 @@
-"""Late ranks whose batches hold more: uneven work is the cause, and the late rank its symptom."""
+"""Late ranks whose batches hold more, or that pause: that is the cause, and the late rank its symptom."""
+
+import dataclasses
 
 import pytest
 
 from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.scaling.waterfall import RANDOM_SKEW, STRAGGLERS
+from scalescope.analysis.training.pauses import PeriodicPauses
 from scalescope.analysis.training.uneven_work import UnevenWork
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import random_skew, straggler
@@ -46,6 +49,30 @@ def test_a_late_rank_with_more_work_is_a_symptom(uneven: UnevenWork | None, is_s
 def test_random_skew_by_batches_is_a_symptom(cost_s: float | None, is_symptom: bool) -> None:
     uneven = None if cost_s is None else _uneven(None, cost_s)
     facts = make_facts({RANDOM_SKEW: 0.02}, uneven_work=uneven)
+    assert finding(random_skew.rule(facts)).symptom is is_symptom
+
+
+def _pauses(*origins: int, cost_s: float = 0.015) -> PeriodicPauses:
+    return PeriodicPauses(
+        period=10, length_s=10 * cost_s, cost_s=cost_s, other_cost_s=0.0, launches=1, origins=origins
+    )
+
+
+@pytest.mark.parametrize(
+    ("pauses", "is_symptom"),
+    [(_pauses(1), True), (_pauses(0), False), (_pauses(0, 1), False), (_pauses(1, cost_s=0.005), False)],
+)
+def test_a_late_rank_that_pauses_is_a_symptom(pauses: PeriodicPauses, is_symptom: bool) -> None:
+    facts = dataclasses.replace(_late(None), pauses=pauses)
+    assert finding(straggler.rule(facts)).symptom is is_symptom
+
+
+@pytest.mark.parametrize(
+    ("pauses", "is_symptom"),
+    [(_pauses(1), True), (_pauses(0, 1), False), (_pauses(1, cost_s=0.005), False)],
+)
+def test_skew_by_a_rank_that_pauses_is_a_symptom(pauses: PeriodicPauses, is_symptom: bool) -> None:
+    facts = make_facts({RANDOM_SKEW: 0.02}, pauses=pauses)
     assert finding(random_skew.rule(facts)).symptom is is_symptom
 
 

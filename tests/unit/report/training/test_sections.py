@@ -3,13 +3,18 @@
 import dataclasses
 from typing import Any
 
+import pytest
+
+from scalescope.diagnose import step_facts
+from scalescope.experiment.ablations import without_optimizer
 from scalescope.report.results_json import results_json
-from scalescope.report.training.sections import training_sections
+from scalescope.report.training.sections import next_after_training, training_sections
 from scalescope.results.run import Run
 from tests.unit.analysis.made_results import make_trial
 
 from ..conftest import Render
 from ..known_runs import make_run, make_trials
+from ..made_steps import halves_of
 
 
 def run_with(samples: dict[str, list[float]], **settings: Any) -> Run:
@@ -74,3 +79,26 @@ def test_texts_are_counted_in_tokens_too(render: Render) -> None:
     throughput = f": {entry['samples_per_s']:,.0f} samples/s, {entry['tokens_per_s']:,.0f} tokens/s\n"
     assert throughput in render(training_sections(run))
     assert "tokens_per_s" not in training_entry(run_with({}))
+
+
+def test_ablations_and_recordings_are_not_shown_as_results(render: Render) -> None:
+    (trial,) = make_trials(batch_size=16)
+    ablation = without_optimizer(trial)
+    assert ablation is not None
+    run = make_run([trial, ablation], launches=1)
+    assert [section.title for section in training_sections(run) if section.title] == [
+        "=== Training Benchmark (single) ==="
+    ]
+    assert len(results_json(run)["results"]["training"]) == 1
+    following = next_after_training(dataclasses.replace(run, results=run.results[::-1]))
+    assert following is not None and "--without-optimizer" not in following.argv
+
+
+def test_the_parts_of_a_step_follow_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
+    run = make_run(make_trials(batch_size=16), launches=1)
+    summary, parts, *_ = training_sections(run)
+    assert summary.title == "=== Training Benchmark (single) ==="
+    assert parts.title is not None and parts.title.startswith("A step takes")
+    terms = training_entry(run)["step_waterfall"]["terms"]
+    assert [term["name"] for term in terms] == ["forward", "idle: after a synchronization"]

@@ -1,0 +1,195 @@
+"""The waterfall of one rank's step in words, as bars of text, and as plain data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.training.step_waterfall import (
+    BACKWARD,
+    COMMUNICATION,
+    COPIES,
+    FORWARD,
+    IDLE_BETWEEN,
+    IDLE_HOST,
+    IDLE_INPUT,
+    IDLE_SYNC,
+    IDLE_UNKNOWN,
+    INPUT,
+    OPTIMIZER,
+    OTHER_KERNELS,
+    REST,
+    StepTerm,
+    StepWaterfall,
+)
+from scalescope.diagnose.step_facts import StepFacts
+from scalescope.report.analyzed_run import labels_of
+from scalescope.report.numbers import in_ms, milliseconds, percent, range_ms
+from scalescope.report.section import Section, Table
+
+COMPUTE = (FORWARD, BACKWARD, OPTIMIZER, OTHER_KERNELS)
+# What a sentence says of the largest part that is not compute.
+_LOSSES = {
+    IDLE_SYNC: "the GPU waits {} after synchronizations",
+    IDLE_HOST: "the GPU waits {} for the host to launch kernels",
+    IDLE_INPUT: "the GPU waits {} for input",
+    IDLE_BETWEEN: "pauses between kernels take {}",
+    IDLE_UNKNOWN: "the GPU is idle for {}, for an unknown reason",
+    INPUT: "waiting for input takes {}",
+    COPIES: "copies take {}",
+    COMMUNICATION: "communication takes {}",
+    REST: "{} is in none of its parts",
+}
+_PART, _TIME, _INTERVAL, _SOURCE = "part of the step", "ms per step", "95 % interval", "measured by"
+_BAR_WIDTH = 30
+_SHOWN = 0.0005  # of a step; less is zero in every column
+_WORTH_A_WORD = 0.03  # of a step
+_FEW = 2  # configurations, each with its waterfall
+
+
+def known_steps(steps: Sequence[StepFacts]) -> tuple[StepFacts, ...]:
+    """Those whose parts are known."""
+    return tuple(facts for facts in steps if facts.waterfall is not None)
+
+
+def step_sections(steps: Sequence[StepFacts], *, every: bool = False) -> tuple[Section, ...]:
+    """The waterfall of each configuration; of more than a few the slowest one's, unless all are wanted."""
+    known = known_steps(steps)
+    shown = known if every or len(known) <= _FEW else (min(known, key=_rate),)
+    names = names_of(known) if len(known) > 1 else ("",) * len(known)
+    titles = dict(zip(map(id, known), names, strict=True))
+    sections = tuple(section for facts in shown for section in step_section(facts, titles[id(facts)]))
+    left = len(known) - len(shown)
+    if not left:
+        return sections
+    line = f"This is the slowest of {len(known)} configurations; scalescope explain shows all of them."
+    return (*sections, Section(lines=(line,)))
+
+
+def names_of(steps: Sequence[StepFacts]) -> tuple[str, ...]:
+    """A few words for each configuration, which differ."""
+    return labels_of([facts.configuration for facts in steps])
+
+
+def _rate(facts: StepFacts) -> float:
+    """Samples per second of one rank."""
+    return facts.configuration.samples_per_s.value / facts.ranks
+
+
+def step_section(facts: StepFacts, name: str = "") -> tuple[Section, ...]:
+    """The bar as a table, one row per term, its total, and the ideal; empty where the terms are unknown.
+    `name` is the configuration's among others."""
+    waterfall = facts.waterfall
+    if waterfall is None:
+        return ()
+    where = f"{name}: " if name else ""
+    return (
+        Section(
+            title=where + step_sentence(waterfall),
+            table=_table(waterfall),
+            lines=(ideal_line(waterfall, facts.configuration),),
+            details=_details(waterfall),
+        ),
+    )
+
+
+def _table(waterfall: StepWaterfall) -> Table:
+    """One row per term; intervals only where some term has one."""
+    terms = shown_terms(waterfall)
+    rows = [_cells(term, waterfall) for term in terms]
+    total = {_PART: "total", _TIME: milliseconds(waterfall.step_s), "share": percent(1.0)}
+    interval = (_INTERVAL,) if any(term.time_s.has_interval for term in terms) else ()
+    columns = (_PART, "", _TIME, "share", *interval, _SOURCE)
+    return Table(
+        columns=columns,
+        rows=tuple(tuple(row.get(name, "") for name in columns) for row in (*rows, total)),
+        left=frozenset((_PART, "", _SOURCE)),
+        optional=(*interval, ""),
+        expert=frozenset((_SOURCE,)),
+    )
+
+
+def shown_terms(waterfall: StepWaterfall) -> tuple[StepTerm, ...]:
+    """Those that are not zero."""
+    least = _SHOWN * waterfall.step_s
+    return tuple(term for term in waterfall.terms if abs(term.time_s.value) >= least)
+
+
+def step_sentence(waterfall: StepWaterfall) -> str:
+    """`A step takes 14.0 ms; 1.70 ms of it is compute; the GPU waits 9.80 ms after synchronizations.`"""
+    compute_s = sum(waterfall.time_s(name) for name in COMPUTE)
+    parts = [f"A step takes {in_ms(waterfall.step_s)}", f"{in_ms(compute_s)} of it is compute"]
+    others = [term for term in waterfall.terms if term.name in _LOSSES]
+    largest = max(others, key=lambda term: term.time_s.value, default=None)
+    if largest is not None and largest.time_s.value > _WORTH_A_WORD * waterfall.step_s:
+        parts.append(_LOSSES[largest.name].format(in_ms(largest.time_s.value)))
+    return f"{'; '.join(parts)}."
+
+
+def ideal_line(waterfall: StepWaterfall, configuration: Configuration | None = None) -> str:
+    """The ideal beside the step, or why it is unknown."""
+    if waterfall.ideal_s is None:
+        return f"Ideal: unknown, because {_why_no_ideal(waterfall, configuration)}."
+    precision = waterfall.trial.precision
+    return (
+        f"Ideal: {in_ms(waterfall.ideal_s)} (the model's operations at the speed of a bare matrix product in "
+        f"{precision}), {percent(waterfall.ideal_s / waterfall.step_s)} of the step."
+    )
+
+
+def _why_no_ideal(waterfall: StepWaterfall, configuration: Configuration | None) -> str:
+    if configuration is not None and configuration.model_flops_per_s is None:
+        return "the operations of this workload could not be counted"
+    return f"the speed of a matrix product in {waterfall.trial.precision} was not measured"
+
+
+def _cells(term: StepTerm, waterfall: StepWaterfall) -> dict[str, str]:
+    share = term.time_s.value / waterfall.step_s
+    return {
+        _PART: term.name,
+        "": _bar(share),
+        _TIME: milliseconds(term.time_s.value),
+        "share": percent(share),
+        _INTERVAL: _interval(term.time_s),
+        _SOURCE: term.source,
+    }
+
+
+def _bar(share: float) -> str:
+    length = round(_BAR_WIDTH * abs(share))
+    return ("−" if share < 0.0 and length else "") + "█" * length
+
+
+def _interval(time_s: Estimate) -> str:
+    return "" if time_s.low is None or time_s.high is None else range_ms(time_s.low, time_s.high)
+
+
+def _details(waterfall: StepWaterfall) -> tuple[str, ...]:
+    """How the parts were measured, as far as it needs saying."""
+    lines = []
+    if waterfall.recorded_rank is not None:
+        lines.append(f"The parts are those of rank {waterfall.recorded_rank}.")
+    if any(term.source == "trace" for term in waterfall.terms):
+        lines.append(
+            "From recorded steps: kernels and copies take as long as recorded; idle time is what the step "
+            "without a profiler leaves, divided as in the recorded steps (an estimate)."
+        )
+    return tuple(lines)
+
+
+def step_waterfall_json(waterfall: StepWaterfall) -> dict[str, Any]:
+    """The same as plain data, in seconds per step."""
+    return {
+        "step_time_s": waterfall.step_s,
+        "ideal_step_time_s": waterfall.ideal_s,
+        "rank": waterfall.recorded_rank,
+        "terms": [
+            {
+                "name": term.name,
+                "time_s": term.time_s.value,
+                "ci95_time_s": [term.time_s.low, term.time_s.high] if term.time_s.has_interval else None,
+                "measured_by": term.source,
+            }
+            for term in waterfall.terms
+        ],
+    }

@@ -1,0 +1,143 @@
+"""`explain` of any run ends with the next command; several runs of one machine inform each other."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scalescope.cli import app
+from scalescope.diagnose import step_facts
+from scalescope.errors import BadInput
+from scalescope.launch.fake import FakeLauncher
+from scalescope.report.section import Section
+from scalescope.results.run import load_run
+from scalescope.studies.runs.explaining import explain_together
+from scalescope.studies.stored import explain
+from tests.made_runs import MODEL, VERBS, make_failures, make_runs
+from tests.unit.report.made_steps import halves_of
+from tests.verbs import comm, scale
+
+from .recording import RecordingWatcher, ask
+from .test_headlines import for_benchmark
+
+pytestmark = pytest.mark.usefixtures("without_page")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_runs(tmp_path_factory.mktemp("explained") / "runs")
+
+
+def words_of(sections: tuple[Section, ...]) -> str:
+    parts = []
+    for section in sections:
+        parts += [section.title or "", *section.lines, *(finding.text for finding in section.findings)]
+        parts += [cell for row in (section.table.rows if section.table else ()) for cell in row]
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_run_ends_with_a_command_and_not_with_what_cannot_be_told(made: Path, verb: str) -> None:
+    sections = explain(made / verb)
+    last = sections[-1].commands[-1]
+    assert last.argv[0] == "scalescope"
+    assert len([section for section in sections if section.lines or section.table]) > 1
+    assert "no scaling to explain" not in words_of(sections)
+
+
+def test_memory_names_what_limits_the_batch(made: Path) -> None:
+    sections = explain(made / "memory")
+    limits = next(section for section in sections if section.title == "What limits the batch")
+    assert "take most" in limits.lines[0]
+
+
+def test_comm_tells_what_gradients_would_take(made: Path) -> None:
+    text = words_of(explain(made / "comm"))
+    assert "What that means for training" in text and "124 million" in text
+
+
+def test_tune_shows_what_won_and_what_did_not(made: Path) -> None:
+    sections = explain(made / "tune")
+    table = next(section.table for section in sections if section.table)
+    levers = {row[0]: row[1] for row in table.rows}
+    assert levers["precision bf16"] == "faster" and levers["fused_optimizer True"] == "slower"
+
+
+def test_a_failed_run_shows_why_and_what_to_do(tmp_path: Path) -> None:
+    sections = explain(make_failures(tmp_path / "failed"))
+    assert "no luck" in words_of(sections)
+    assert sections[-1].commands
+
+
+def test_the_parts_of_a_step_are_shown_by_train_and_explain(
+    monkeypatch: pytest.MonkeyPatch, made: Path
+) -> None:
+    monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
+    text = words_of(explain(made / "train"))
+    assert "the GPU waits" in text and "idle: after a synchronization" in text
+
+
+def test_the_scaling_waterfall_continues_from_one_ranks_step(
+    monkeypatch: pytest.MonkeyPatch, made: Path
+) -> None:
+    monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
+    text = words_of(explain(made / "scale"))
+    assert "· idle: after a synchronization" in text
+    assert "Lost before the second rank" in text and "Lost by more ranks" in text
+
+
+def test_runs_of_one_machine_are_explained_together(tmp_path: Path) -> None:
+    asked = {"world_size": [1, 2], "batch_size": 16, "repeats": 3}
+    runs = [str(tmp_path / name) for name in ("alone", "comm")]
+    scale(ask("scale", output_dir=runs[0], **asked), FakeLauncher(MODEL), RecordingWatcher())
+    _without_collectives(Path(runs[0]))
+    network = for_benchmark(
+        "comm", output_dir=runs[1], collective="all_reduce", max_bytes="16M", world_size=2
+    )
+    comm(network, FakeLauncher(MODEL), RecordingWatcher())
+    alone = words_of(explain(Path(runs[0])))
+    together = words_of(explain_together([Path(path) for path in runs]))
+    assert "communication-bound" not in alone
+    assert "communication-bound" in together
+    for path in runs:
+        assert f"{path}: " in together
+
+
+def _without_collectives(path: Path) -> None:
+    lines = (path / "trials.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["settings"]["benchmark"] != "comm"]
+    (path / "trials.jsonl").write_text("".join(kept))
+
+
+def test_runs_of_different_machines_are_explained_apart(made: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere"
+    shutil.copytree(made / "comm", other)
+    machine = load_run(other).results[0].environment_id
+    trials = (other / "trials.jsonl").read_text().replace(machine, "another-machine")
+    (other / "trials.jsonl").write_text(trials)
+    sections = explain_together([made / "scale", other])
+    assert "different machines" in words_of(sections)
+    assert sum(bool(section.commands) for section in sections) == 2
+
+
+def test_stored_checks_are_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = tmp_path / "check.json"
+    warning = {"level": "warn", "subject": "governor", "text": "powersave", "advice": "use performance"}
+    stored.write_text(json.dumps({"checks": [warning]}))
+    with pytest.raises(SystemExit) as leaving:
+        app.main(["explain", str(stored)])
+    shown = capsys.readouterr().out
+    assert not leaving.value.code
+    assert "use performance" in shown and "scalescope check" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "helps"),
+    [("nowhere", "scalescope list"), (".", "scalescope list"), ("latest", "scalescope run")],
+)
+def test_what_is_not_a_run_is_refused_with_a_command_that_helps(
+    tmp_path: Path, name: str, helps: str
+) -> None:
+    with pytest.raises(BadInput, match=helps):
+        explain(tmp_path / name)
