@@ -72,6 +72,7 @@ def test_a_workload_finds_its_helpers(start: Start, shadowed: Path) -> None:
         "--batch-size=4",
         "--device=cpu",
         "--no-repeat-disturbed",
+        "--no-breakdown",
     )
     run = start("train", "--workload=jobs/mine.py:build", *steps, "--world-size=1").finish()
     assert (run.returncode, run.stderr) == (0, "")

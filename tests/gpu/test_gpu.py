@@ -12,6 +12,7 @@ from tests.conftest import Cli
 pytestmark = pytest.mark.gpu
 
 SMALL = ["--hidden-dim=512", "--input-dim=512", "--batch-size=64", "--steps-per-epoch=20"]
+ONLY_SPEED = ["--no-breakdown"]  # of train: one launch, and none that explains it
 TWO_ON_ONE = ["--world-size=2", "--oversubscribe"]
 
 
@@ -25,7 +26,7 @@ def succeed(done: "subprocess.CompletedProcess[str]") -> str:
 
 
 def test_one_rank_over_nccl(cli: Cli, tmp_path: Path) -> None:
-    output = succeed(cli("train", "--strategy=ddp", "--backend=nccl", *SMALL, "--output-dir=D"))
+    output = succeed(cli("train", "--strategy=ddp", "--backend=nccl", *SMALL, *ONLY_SPEED, "--output-dir=D"))
     assert "current_device=cuda:0" in output
     [result] = results_of(tmp_path / "D")
     assert result["settings"]["backend"] == "nccl"
@@ -39,7 +40,7 @@ def test_two_ranks_on_one_gpu_are_refused_and_then_marked(cli: Cli, tmp_path: Pa
         refused = cli("train", "--world-size=2", *SMALL)
         assert refused.returncode == 3
         assert "--oversubscribe" in refused.stderr
-    succeed(cli("train", *TWO_ON_ONE, *SMALL, "--output-dir=D", CUDA_VISIBLE_DEVICES="0"))
+    succeed(cli("train", *TWO_ON_ONE, *SMALL, *ONLY_SPEED, "--output-dir=D", CUDA_VISIBLE_DEVICES="0"))
     summary = json.loads((tmp_path / "D" / "results.json").read_text())
     assert summary["results"]["training"][0]["scaling_measurement"] is False
     [result] = results_of(tmp_path / "D")
@@ -54,7 +55,7 @@ def test_every_precision_trains(cli: Cli, tmp_path: Path) -> None:
 
 def test_out_of_memory_is_data_and_the_sweep_goes_on(cli: Cli, tmp_path: Path) -> None:
     sizes = ["--hidden-dim=65536", "--num-layers=1,24", "--input-dim=64", "--batch-size=16"]
-    steps = ["--steps-per-epoch=6", "--warmup-steps=3", "--output-dir=D"]
+    steps = ["--steps-per-epoch=6", "--warmup-steps=3", *ONLY_SPEED, "--output-dir=D"]
     refused = cli("train", *sizes, *steps, within_s=280)
     assert (refused.returncode, "--allow-oom" in refused.stderr) == (3, True)
     done = cli("train", *sizes, *steps, "--allow-oom", within_s=280)
@@ -64,7 +65,7 @@ def test_out_of_memory_is_data_and_the_sweep_goes_on(cli: Cli, tmp_path: Path) -
 
 
 def test_a_killed_rank_is_named_while_the_other_waits_in_nccl(cli: Cli, tmp_path: Path) -> None:
-    done = cli("train", *TWO_ON_ONE, *SMALL, "--output-dir=D", SCALESCOPE_FAULT="kill@1:10")
+    done = cli("train", *TWO_ON_ONE, *SMALL, *ONLY_SPEED, "--output-dir=D", SCALESCOPE_FAULT="kill@1:10")
     assert done.returncode == 4
     [result] = results_of(tmp_path / "D")
     assert result["rank"] == 1
@@ -72,7 +73,7 @@ def test_a_killed_rank_is_named_while_the_other_waits_in_nccl(cli: Cli, tmp_path
 
 
 def test_a_rank_stuck_before_its_step_is_named(cli: Cli, tmp_path: Path) -> None:
-    limits = ["--stall-timeout=4s", "--output-dir=D"]
+    limits = ["--stall-timeout=4s", *ONLY_SPEED, "--output-dir=D"]
     done = cli("train", *TWO_ON_ONE, *SMALL, *limits, SCALESCOPE_FAULT="deadlock@1:10")
     assert done.returncode == 5
     [result] = results_of(tmp_path / "D")
@@ -89,7 +90,7 @@ def test_scale_without_communication_is_measured_over_nccl(cli: Cli, tmp_path: P
 
 def test_a_timed_launch_warms_up_until_ddp_takes_no_times_of_its_own(cli: Cli, tmp_path: Path) -> None:
     sizes = [flag for flag in SMALL if not flag.startswith("--steps")]
-    succeed(cli("train", "--strategy=ddp", *sizes, "--window=0.5s", "--output-dir=D"))
+    succeed(cli("train", "--strategy=ddp", *sizes, "--window=0.5s", *ONLY_SPEED, "--output-dir=D"))
     [result] = results_of(tmp_path / "D")
     assert len(result["ranks"][0]["samples"]["warmup_step_time_s"]) >= 11
 

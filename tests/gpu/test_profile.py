@@ -9,7 +9,13 @@ from tests.conftest import Cli
 
 pytestmark = pytest.mark.gpu
 
-SMALL = ["--hidden-dim=2048", "--input-dim=2048", "--batch-size=1024", "--steps-per-epoch=12"]
+SMALL = [
+    "--hidden-dim=2048",
+    "--input-dim=2048",
+    "--batch-size=1024",
+    "--steps-per-epoch=12",
+    "--no-breakdown",
+]
 
 
 def test_two_shares_of_a_gpu_overlap_as_ddp_reports(cli: Cli, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ CASES = [
     ),
     Case(rule="matrix units are idle", model=SLOW, machine=GPUS, asked=ON_GPU),
     Case(
-        rule="the host starts kernels too slowly",
+        rule="host-bound",
         model=SHORT,
         machine=GPUS,
         telemetry=BUSY_HOST,

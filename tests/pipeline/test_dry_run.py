@@ -28,10 +28,13 @@ def own_model() -> None:
     Path("model.py").write_text("def build(): ...\n")
 
 
-def planned(launcher: FakeLauncher | None = None, **asked: Any) -> tuple[Report, RecordingWatcher]:
+def planned(
+    launcher: FakeLauncher | None = None, *, breakdown: bool = True, **asked: Any
+) -> tuple[Report, RecordingWatcher]:
     watcher = RecordingWatcher()
     request = ask("train", output_dir=None, dry_run=True, **asked)
-    return train(request, launcher or FakeLauncher(CostModel()), watcher), watcher
+    report = train(request, launcher or FakeLauncher(CostModel()), watcher, breakdown=breakdown)
+    return report, watcher
 
 
 def line_of(report: Report) -> str:
@@ -57,13 +60,19 @@ def test_earlier_runs_of_this_machine_are_learnt_from() -> None:
 
 def test_a_few_steps_of_an_own_workload_are_timed() -> None:
     launcher = FakeLauncher(CostModel(fixed_s=2.0))
-    report, watcher = planned(launcher, **OWN, steps_per_epoch=100, repeats=3)
+    report, watcher = planned(launcher, breakdown=False, **OWN, steps_per_epoch=100, repeats=3)
     assert "from a few steps, which were run for this" in line_of(report)
     assert "about 10 min" in line_of(report)  # 3 launches of 100 steps of 2 s
     assert len(launcher.launched) == 1
     assert launcher.deadlines != [None]  # slow steps are not waited for
     assert watcher.launched == []
     assert not Path("runs").exists()
+
+
+def test_launches_that_explain_a_step_are_part_of_the_estimate() -> None:
+    launcher = FakeLauncher(CostModel(fixed_s=2.0))
+    report, _ = planned(launcher, **OWN, steps_per_epoch=100, repeats=3)
+    assert "2 trials × 3 launches = 6 launches, about 20 min" in line_of(report)  # the other is preloaded
 
 
 def test_an_own_workload_that_was_measured_is_not_run_again() -> None:

@@ -68,6 +68,8 @@ def this_job(facts: Job) -> dict[str, object]:
 def narrowed_to(facts: Job) -> dict[str, object]:
     """Settings that narrow a request of several jobs to the one at hand."""
     settings = dict(facts.varied)
+    if facts.strategies and not facts.trial.is_wrapped:  # the request has settings of the wrapper
+        return {**settings, "strategy": facts.strategies[0]}
     several = len(facts.strategies) > 1
     return {**settings, "strategy": facts.trial.strategy} if several else settings
 

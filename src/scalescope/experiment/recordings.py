@@ -30,6 +30,13 @@ def only_explains(trial: Trial) -> bool:
     return recorded or trial.is_ablation or trial.benchmark == "comm"
 
 
+def explained_job(trial: Trial) -> Trial | None:
+    """The job that a launch only explains, with nothing removed; None where it explains no job of its own."""
+    if not only_explains(trial) or not trial.has_strategy:
+        return None
+    return timed_training_of(trial).replace(**dict.fromkeys(trial.ablations, False))
+
+
 def timed_training_of(trial: Trial) -> Trial:
     """The timed training of a recorded trial."""
     kept = {name: value for name, value in trial.settings.items() if not name.startswith("profile_")}

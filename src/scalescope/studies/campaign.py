@@ -17,7 +17,7 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run, earlier_results, load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, resume_command
-from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
+from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import NextLaunches
 from scalescope.studies.watcher import CampaignWatcher
@@ -126,6 +126,7 @@ class _Campaign:
             {result.trial_id: failure_weight(result) for result in before.of_status("oom", "invalid")}
         )
         given_up: Counter[str] = Counter()
+        failed_jobs = FailedJobs(before.of_status(*KEPT))
         refusals = _Refusals(self.watcher, some_worked=bool(before.of_status("ok")))
         planned = [(launch.trial, launch.number) for _, launch in ordered]
         self.watcher.began(planned, before.of_status(*KEPT), self.remaining_s())
@@ -134,7 +135,8 @@ class _Campaign:
             trial = launch.trial
             if launch.key in finished:
                 continue
-            if failures[trial.trial_id] >= TRIES_BEFORE_GIVING_UP:
+            unexplained = not plan.explains_failures and failed_jobs.include_job_of(trial)
+            if failures[trial.trial_id] >= TRIES_BEFORE_GIVING_UP or unexplained:
                 given_up[trial.label] += 1
                 continue
             missing = [launch for _, launch in ordered[index:] if launch.key not in finished]
@@ -144,6 +146,7 @@ class _Campaign:
                 break
             result, bad_input = self._launch(launch, order)
             durations.add(result)
+            failed_jobs.add(result)
             failures[trial.trial_id] += TRIES_BEFORE_GIVING_UP if bad_input else failure_weight(result)
             refusals.add(result, bad_input)
             if result.stopped_by == "budget":

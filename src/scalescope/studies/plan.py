@@ -43,6 +43,7 @@ class Plan:
     once: tuple[Trial, ...] = ()  # launched once, after the first round
     # Launched first in every round, by id: what was asked for, before what only explains it.
     first: frozenset[str] = frozenset()
+    explains_failures: bool = True  # False: a job that failed is not launched again with a part removed
     chosen: tuple[Launch, ...] | None = None  # these launches in this order, instead of rounds
     only: tuple[int, ...] | None = None  # the launch numbers to make, where several commands share a run
     budget_since: str | None = None  # launches that started before do not count against the budget

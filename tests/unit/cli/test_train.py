@@ -42,6 +42,13 @@ def test_flags_choose_what_to_record_and_stored_flags_mean_the_same(
     assert asked(monkeypatch, *first.flags()) == TrainStudy.from_flags(first.flags()) == first
 
 
+def test_a_step_is_explained_unless_only_the_speed_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch).breakdown
+    plain = asked(monkeypatch, "--no-breakdown", "--profile")
+    assert not plain.breakdown and plain.profiling == Profiling()
+    assert asked(monkeypatch, *plain.flags()) == plain
+
+
 def test_words_of_switches_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     study = asked(monkeypatch, "--profile", "--nsys", "--profile-ranges-only", "--profile-steps=100")
     assert sorted(study.flags()) == ["--nsys", "--profile", "--profile-ranges-only", "--profile-steps=100"]

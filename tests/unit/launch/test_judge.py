@@ -104,7 +104,13 @@ def test_a_rank_that_recorded_nothing_owes_no_trace() -> None:
 
 def test_missing_fields_of_a_rank_file_are_unknown_in_the_record() -> None:
     record = record_from({"rank": 1})
-    assert (record.rank, record.host, record.samples, record.counters) == (1, "unknown", {}, {})
+    assert (record.rank, record.host) == (1, "unknown")
+    assert record.samples == record.counters == record.tables == {}
+
+
+def test_tables_of_a_rank_file_are_kept() -> None:
+    rows = {"synchronizations": [{"file": "model.py", "line": 31}]}
+    assert record_from({"rank": 0, "tables": rows}).tables == rows
 
 
 @pytest.mark.parametrize("benchmark", cards.names("benchmarks"))

@@ -1,11 +1,12 @@
 """The published JSON Schema describes what is really written."""
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
-from scalescope.results.result import SCHEMA_VERSION, to_json
+from scalescope.results.result import SCHEMA_VERSION, Result, to_json
 from scalescope.results.schema import parse_result, result_schema, schema_text
 
 from .made_lines import line_of, make_result
@@ -105,3 +106,39 @@ def test_the_schema_names_its_version() -> None:
 def test_a_record_is_the_same_after_writing_and_reading() -> None:
     result = make_result(notes=["a"], telemetry={"clock_hz": [1e9]}, log="logs/x")
     assert parse_result(json.dumps(to_json(result)).encode()) == result
+
+
+ROWS: list[dict[str, float | int | str | None]] = [
+    {"file": "model.py", "line": 31, "per_step": 48.0, "code": None},
+    {"file": "loss.py", "line": 2, "per_step": 1.5, "code": "x.item()"},
+]
+
+
+def with_tables() -> Result:
+    result = make_result()
+    ranks = [
+        dataclasses.replace(record, tables={"synchronizations": ROWS, "empty": []}) for record in result.ranks
+    ]
+    return dataclasses.replace(result, ranks=ranks)
+
+
+def test_tables_of_facts_are_the_same_after_writing_and_reading() -> None:
+    text = json.dumps(to_json(with_tables()))
+    assert parse_result(text.encode()) == with_tables()
+    assert problems(json.loads(text), result_schema(), result_schema()) == []
+
+
+def test_a_record_from_before_tables_has_none() -> None:
+    record = to_json(make_result())
+    for rank in record["ranks"]:
+        del rank["tables"]
+    assert parse_result(json.dumps(record).encode()) == make_result()
+
+
+@pytest.mark.parametrize("tables", [{"rows": {"line": 1}}, {"rows": [1]}, {"rows": [{"line": [1]}]}, []])
+def test_tables_of_anything_else_are_refused(tables: Any) -> None:
+    record = to_json(make_result())
+    record["ranks"][0]["tables"] = tables
+    with pytest.raises(ValueError):
+        parse_result(json.dumps(record).encode())
+    assert problems(record, result_schema(), result_schema())

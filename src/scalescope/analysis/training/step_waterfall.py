@@ -176,10 +176,12 @@ def _cpu_terms(
     }
     times[REST] = max(0.0, step_s - math.fsum(times.values()))
     sources: dict[str, TermSource] = {REST: "rest"}
-    fixed_s = times.pop(INPUT)
     if input_s is not None:
-        fixed_s = min(max(0.0, input_s.value), step_s)
         sources[INPUT] = "ablation"
+    clocked_s = times.pop(INPUT)
+    fixed_s = min(max(0.0, clocked_s if input_s is None else input_s.value), step_s)
+    if not any(times.values()):
+        times[REST] = step_s - fixed_s
     others_s = math.fsum(times.values())
     factor = (step_s - fixed_s) / others_s if others_s else 0.0
     interval = Estimate(fixed_s) if input_s is None else moved(input_s, fixed_s)

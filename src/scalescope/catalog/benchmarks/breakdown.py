@@ -13,7 +13,7 @@ _WARMUP = 11  # DDP takes times of its own in its first ten iterations, and wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepBreakdown(Train):
+class Breakdown(Train):
     """A few normal training steps under a profiler, read by the rank itself: each instant of a step belongs
     to one of its parts. Then a few more in which every wait for the GPU is located."""
 

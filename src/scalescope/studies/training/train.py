@@ -50,6 +50,7 @@ class TrainStudy(Study):
             notes=expansion.notes,
             once=(*profiled, *(step_recordings(asked) if self.breakdown else ())),
             first=frozenset(trial.trial_id for trial in asked),
+            explains_failures=False,
         )
 
     def is_expected_failure(self, result: Result) -> bool:

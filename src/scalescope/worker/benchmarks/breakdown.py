@@ -12,7 +12,7 @@ from scalescope.catalog.benchmarks.breakdown import (
     MOST_STEPS,
     PLAIN_STEPS,
     WATCHED_STEPS,
-    StepBreakdown,
+    Breakdown,
 )
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
@@ -50,7 +50,7 @@ def measure(
     """What this rank's steps consist of; the times under the profiler are not training times."""
     if device.type != "cuda":
         raise BadInput("breakdown requires a CUDA GPU; on the CPU the timed launch has the parts of a step")
-    options = trial.options(StepBreakdown)
+    options = trial.options(Breakdown)
     measurements = Measurements()
     with prepared(trial, group, device, position, fault, measurements) as run:
         position.enter(RankStage.WARMUP)

@@ -31,7 +31,7 @@ class AllocatorPhase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
+class MemoryBreakdown:
     """What the step had allocated at its peak, in bytes, beyond what was there before."""
 
     growth: int
@@ -56,7 +56,7 @@ class _Block:
 
 def replay(
     events: Sequence[AllocatorEvent], phases: Sequence[AllocatorPhase], gradients: Iterable[int]
-) -> Breakdown:
+) -> MemoryBreakdown:
     """The breakdown at the peak; `gradients` are the addresses of gradients after backward."""
     blocks, peak, growth, given_back = _follow(events)
     spans = _spans(phases, len(events))
@@ -72,7 +72,7 @@ def replay(
         for block in blocks
         if _is_activation(block, spans) and block.lives_at(forward_ends[-1] - 1)
     ]
-    return Breakdown(growth=growth, given_back=given_back, held_after_forward=sum(held), **sizes)
+    return MemoryBreakdown(growth=growth, given_back=given_back, held_after_forward=sum(held), **sizes)
 
 
 def _follow(events: Sequence[AllocatorEvent]) -> tuple[list[_Block], int, int, int]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scalescope.worker.machine import calibration, matmul
-from scalescope.worker.machine.calibration import BareProduct, products_within
+from scalescope.worker.machine.calibration import BareProduct, product_rates, products_within
 from scalescope.worker.machine.emulation import expect_emulation
 from scalescope.worker.machine.matmul import choose_size, product_times_s
 
@@ -78,6 +78,29 @@ def test_the_product_after_the_window_is_the_one_before_it(monkeypatch: pytest.M
     rates = [product.flops_per_s() for _ in range(2)]
     assert asked[0] == asked[1] == (product.size, product.count)
     assert rates[0] == 2 * rates[1] == pytest.approx(2.0 * product.size**3 / 0.001)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_rates_of_all_formats_leave_the_setting_of_torch_as_it_was(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[bool] = []
+
+    def times_s(device: torch.device, dtype: torch.dtype, size: int, count: int) -> list[float]:
+        allowed.append(torch.backends.cuda.matmul.allow_tf32)
+        return [0.1] * count
+
+    monkeypatch.setattr(calibration, "product_times_s", times_s)
+    usual = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = before
+    try:
+        rates = product_rates(CPU)
+        assert torch.backends.cuda.matmul.allow_tf32 is before
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = usual
+    assert set(rates) == {f"matmul_flops_per_s/{name}" for name in ("fp32", "tf32", "bf16", "fp16")}
+    assert all(rate == pytest.approx(2.0 * SIZES[0] ** 3 / 0.1) for rate in rates.values())
+    assert sorted(set(allowed)) == [False, True]
 
 
 def test_the_models_random_numbers_do_not_depend_on_it() -> None:

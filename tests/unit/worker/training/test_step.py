@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,17 @@ from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.strategies.ddp import synchronise_first_step
 from scalescope.worker.strategies.single import wrap
-from scalescope.worker.training.step import Batch, Data, Step, Workload, plain_step, run_steps
+from scalescope.worker.training import step as step_module
+from scalescope.worker.training.step import (
+    HOST_PARTS,
+    Batch,
+    Data,
+    Step,
+    StepWindow,
+    Workload,
+    plain_step,
+    run_steps,
+)
 
 from ..making import CPU
 
@@ -113,6 +124,24 @@ def test_every_sample_is_counted_and_a_step_has_one_loss() -> None:
     assert [loss.item() for loss in done.losses] == [4.0, 1.0]
     batches = [(step, loss.item()) for step, loss in done.batch_losses]
     assert batches == [(0, 4.0), (0, 4.0), (1, 4.0), (1, 1.0)]
+
+
+def test_the_host_s_time_in_each_part_lies_within_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that advances by 1 at every reading: two batches and an update per step."""
+    readings = itertools.count()
+    monkeypatch.setattr(step_module.time, "perf_counter", lambda: float(next(readings)))
+    done = _run(_Recorded(2).step, _batches(1, 1, 1, 1, 1, 1), 3)
+    window_s = float(next(readings))
+    assert done.host_s == {"input": 6.0, "forward": 6.0, "backward": 6.0, "optimizer": 3.0}
+    assert set(done.host_s) == set(HOST_PARTS)
+    assert sum(done.host_s.values()) <= window_s
+
+
+def test_windows_add_up_with_the_host_s_time() -> None:
+    whole = StepWindow(samples=1, host_s=dict.fromkeys(HOST_PARTS, 1.0))
+    whole.extend(StepWindow(samples=2, host_s=dict.fromkeys(HOST_PARTS, 0.5)))
+    assert whole.samples == 3
+    assert whole.host_s == dict.fromkeys(HOST_PARTS, 1.5)
 
 
 def test_steps_are_counted_and_begun() -> None:

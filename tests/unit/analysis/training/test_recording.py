@@ -1,0 +1,165 @@
+"""Recordings of a step: what a record says, and what it does not say stays unknown."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.training.recording import ReplayedStep, StepRecording, SyncSite, recordings
+from scalescope.launch.simulation import simulated_record
+from scalescope.results.result import RankRecord
+from scalescope.results.traces import step_parts
+from tests.unit.analysis.made_results import make_result, make_trial
+
+REPLAY = {"step_s": 0.02, "without_sync_s": 0.008, "fast_host_s": 0.005, "without_allocation_s": 0.019}
+SITE = {"file": "model.py", "line": 31, "function": "forward", "code": "x.item()", "per_step": 48.0}
+
+
+def record(
+    rank: int = 0,
+    counters: dict[str, Any] | None = None,
+    samples: dict[str, list[float]] | None = None,
+    **tables: list[dict[str, Any]],
+) -> RankRecord:
+    steps = {"parts/step_s": [0.1, 0.3], "parts/forward_s": [0.05, 0.15]}
+    made = simulated_record(rank, steps if samples is None else samples, counters or {})
+    return dataclasses.replace(made, tables=tables)
+
+
+def recording_of(*records: RankRecord) -> tuple[StepRecording, ...]:
+    result = make_result(make_trial(), [[0.1]])
+    return recordings(dataclasses.replace(result, ranks=list(records)))
+
+
+def only(made: RankRecord) -> StepRecording:
+    (recording,) = recording_of(made)
+    return recording
+
+
+def test_parts_are_means_over_the_recorded_steps() -> None:
+    recording = only(record())
+    assert recording.recorded_step_s == pytest.approx(0.2)
+    assert recording.parts[step_parts.FORWARD] == pytest.approx(0.1)
+    assert set(recording.parts) == set(step_parts.PARTS)
+
+
+def test_a_rank_without_steps_is_left_out() -> None:
+    records = [record(0, samples={}), record(1), record(2, samples={"parts/step_s": []})]
+    assert [recording.rank for recording in recording_of(*records)] == [1]
+
+
+def test_what_was_not_recorded_is_unknown() -> None:
+    recording = only(record())
+    counted = [field.name for field in dataclasses.fields(StepRecording) if field.default is None]
+    assert {getattr(recording, name) for name in counted if name != "product_flops_per_s"} == {None}
+    assert recording.plain_step_s is None
+    assert not recording.product_flops_per_s
+    assert (recording.syncs, recording.syncs_were_located, recording.longest_kernels) == ((), False, ())
+
+
+def test_a_counter_of_zero_is_known() -> None:
+    recording = only(record(counters={"pageable_copies": 0, "optimizer_kernels": 0.0}))
+    assert (recording.pageable_copies, recording.optimizer_kernels) == (0.0, 0.0)
+
+
+def test_counters_have_their_fields() -> None:
+    counters = {
+        "plain_step_s": 0.09,
+        "kernels_per_step": 120,
+        "allocations_per_step": 2,
+        "releases_per_step": 1,
+        "matmul_flops_per_s/bf16": 5e14,
+        "matmul_flops_per_s/fp32": 5e13,
+        "syncs_were_located": 1,
+    }
+    recording = only(record(counters=counters))
+    assert (recording.plain_step_s, recording.kernels) == (0.09, 120.0)
+    assert (recording.allocations, recording.releases) == (2.0, 1.0)
+    assert recording.product_flops_per_s == {"fp32": 5e13, "bf16": 5e14}
+    assert recording.syncs_were_located
+
+
+def test_a_replay_is_known_as_a_whole_or_not_at_all() -> None:
+    counters: dict[str, Any] = {f"replay/{name}": value for name, value in REPLAY.items()}
+    assert only(record(counters=counters)).replay is None
+    assert only(record(counters={**counters, "replay/host_factor": None})).replay is None
+    whole = only(record(counters={**counters, "replay/host_factor": 0.5})).replay
+    assert whole == ReplayedStep(**REPLAY, host_factor=0.5)
+
+
+def test_costs_are_what_a_replay_saves_and_never_negative() -> None:
+    replay = ReplayedStep(**REPLAY, host_factor=1.0)
+    assert replay.sync_cost_s == pytest.approx(0.012)
+    assert replay.host_cost_s == pytest.approx(0.003)
+    assert replay.allocation_cost_s == pytest.approx(0.001)
+    slower = dataclasses.replace(replay, without_sync_s=0.03, fast_host_s=0.04, without_allocation_s=0.03)
+    assert (slower.sync_cost_s, slower.host_cost_s, slower.allocation_cost_s) == (0.0, 0.0, 0.0)
+
+
+# what lines that wait cost
+
+
+def waiting(*sites: SyncSite, busy_waits_s: float | None = None, **known: Any) -> StepRecording:
+    """A recorded step of 18 ms, 2 of them busy and 12 idle after waits; without a profiler it takes 10."""
+    parts = dict.fromkeys(step_parts.PARTS, 0.0) | {
+        step_parts.FORWARD: 0.002,
+        step_parts.IDLE_SYNC: 0.012,
+        step_parts.IDLE_HOST: 0.004,
+    }
+    basic: dict[str, Any] = {"rank": 0, "parts": parts, "recorded_step_s": 0.018, "plain_step_s": 0.010}
+    return StepRecording(**{**basic, "syncs": sites, "busy_waits_s": busy_waits_s, **known})
+
+
+def line(per_step: float = 4.0, time_s: float | None = None) -> SyncSite:
+    return SyncSite(
+        file="m.py", line=1, function="f", code="", operation="", per_step=per_step, time_s=time_s
+    )
+
+
+def test_idle_time_is_what_kernels_leave_of_a_step_without_a_profiler() -> None:
+    assert waiting().step_s == 0.010
+    assert waiting().idle_s == pytest.approx(0.008)
+    assert waiting(plain_step_s=None).step_s == 0.018
+    assert waiting(plain_step_s=None).idle_s == pytest.approx(0.016)
+    assert waiting(plain_step_s=0.001).idle_s == 0.0
+
+
+def test_rare_waits_are_logging() -> None:
+    often, rare = line(0.5), line(0.1)
+    assert waiting(often, rare).frequent_waits == (often,)
+
+
+def test_waits_cost_at_least_their_share_of_idle_time() -> None:
+    assert waiting(line()).wait_cost_s == pytest.approx(0.008 * 12 / 16)
+
+
+def test_waits_cost_what_a_replay_without_them_saves_where_that_is_more() -> None:
+    replay = ReplayedStep(**{**REPLAY, "step_s": 0.010, "without_sync_s": 0.003}, host_factor=1.0)
+    assert waiting(line(), replay=replay).wait_cost_s == pytest.approx(0.007)
+
+
+def test_waits_cost_the_host_s_time_on_their_lines_beyond_what_the_gpu_computed() -> None:
+    lines = (line(time_s=0.005), line(time_s=0.004), line(time_s=None), line(0.1, time_s=1.0))
+    assert waiting(*lines, busy_waits_s=0.0015).wait_cost_s == pytest.approx(0.0075)
+    assert waiting(*lines, busy_waits_s=None).wait_cost_s == pytest.approx(0.006)
+    assert waiting(*lines, busy_waits_s=0.02).wait_cost_s == pytest.approx(0.006)
+
+
+def test_waits_never_cost_more_than_the_gpu_is_idle() -> None:
+    assert waiting(line(time_s=0.5), busy_waits_s=0.0).wait_cost_s == pytest.approx(0.008)
+
+
+def test_lines_and_kernels_are_read_from_tables() -> None:
+    traced = {"operation": "aten::nonzero", "per_step": 2, "from_trace": True, "file": None, "line": None}
+    timed = {**SITE, "time_s": 0.002}
+    assert only(record(synchronizations=[timed])).syncs[0].time_s == 0.002
+    kernel = {"name": "gemm", "time_s": 0.01, "count": 3}
+    recording = only(record(synchronizations=[SITE, traced, {}], kernels=[kernel]))
+    located, unlocated, empty = recording.syncs
+    assert located == SyncSite(
+        file="model.py", line=31, function="forward", code="x.item()", operation="", per_step=48.0
+    )
+    assert located.time_s is None
+    assert (located.location, unlocated.location, empty.location) == ("model.py:31", "", "")
+    assert (unlocated.operation, unlocated.from_trace, unlocated.per_step) == ("aten::nonzero", True, 2.0)
+    assert recording.longest_kernels == (("gemm", 0.01, 3.0),)

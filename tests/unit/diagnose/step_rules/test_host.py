@@ -1,0 +1,209 @@
+"""Rules about the host of a GPU: it waits for the GPU, or is too slow for it."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.telemetry import TelemetrySummary
+from scalescope.analysis.training.recording import ReplayedStep, StepRecording, SyncSite
+from scalescope.diagnose.diagnosis import diagnose_facts
+from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_rules import host_bound, host_synchronization
+from scalescope.results.traces import step_parts
+from tests.unit.analysis.made_results import make_configuration, make_trial
+
+from ..made_facts import evidence_of, finding, levers, with_telemetry
+
+STEP_S = 0.010
+LINE = SyncSite(file="model.py", line=31, function="forward", code="x.item()", operation="", per_step=48.0)
+TRACED = SyncSite(
+    file="", line=0, function="", code="", operation="aten::nonzero", per_step=2.0, from_trace=True
+)
+WAITING = {step_parts.FORWARD: 0.002, step_parts.IDLE_SYNC: 0.012, step_parts.IDLE_HOST: 0.004}
+
+
+def replayed(step_s: float = STEP_S, **times_s: float) -> ReplayedStep:
+    same = dict.fromkeys(("without_sync_s", "fast_host_s", "without_allocation_s"), step_s)
+    return ReplayedStep(**{"step_s": step_s, "host_factor": 1.0, **same, **times_s})
+
+
+def recording(parts: Mapping[str, float] = WAITING, **known: Any) -> StepRecording:
+    whole = dict.fromkeys(step_parts.PARTS, 0.0) | dict(parts)
+    basic = {"kernels": 500.0, "kernel_median_s": 4e-6, "plain_step_s": STEP_S, "syncs_were_located": True}
+    return StepRecording(
+        **{"rank": 0, "parts": whole, "recorded_step_s": sum(whole.values()), **basic, **known}
+    )
+
+
+def facts(
+    recorded: StepRecording | None = None,
+    *,
+    ranks: int = 1,
+    step_s: float = STEP_S,
+    telemetry: TelemetrySummary | None = None,
+    **changes: Any,
+) -> StepFacts:
+    """A job on GPUs."""
+    trial = make_trial(world_size=ranks, strategy="ddp" if ranks > 1 else "single")
+    trial = trial.replace(**{"device": "cuda", "compile": "none", **changes})
+    configuration = with_telemetry(make_configuration(trial, step_s), telemetry or TelemetrySummary())
+    return StepFacts(
+        path=Path("/run"), varied=(), strategies=(), configuration=configuration, recording=recorded
+    )
+
+
+# host synchronization
+
+
+def waiting(*sites: SyncSite, **known: Any) -> StepFacts:
+    """8 ms of a step of 10 are idle, 6 of them after waits; a replay without waits takes 3."""
+    return facts(recording(syncs=sites, **{"replay": replayed(without_sync_s=0.003), **known}))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_line_that_waits_is_named_with_its_cost(ranks: int) -> None:
+    on_ranks = dataclasses.replace(waiting(LINE), configuration=facts(ranks=ranks).configuration)
+    cause = finding(host_synchronization.rule(on_ranks))
+    assert cause.rule == "host synchronization"
+    assert cause.cost_s == pytest.approx(0.007)
+    assert cause.share == pytest.approx(0.7)
+    assert cause.estimated and cause.root
+    assert evidence_of(cause) == {"model.py:31": 48.0, "GPU idle": pytest.approx(0.008)}
+    assert "model.py:31" in cause.claim and "x.item()" in cause.claim
+    (advice,) = cause.advice
+    assert advice.argv == () and advice.label.startswith("model.py:31")
+
+
+def test_the_cost_is_at_least_the_idle_time_that_follows_on_waits() -> None:
+    cause = finding(host_synchronization.rule(waiting(LINE, replay=replayed(without_sync_s=0.009))))
+    assert cause.cost_s == pytest.approx(0.006)
+
+
+def test_without_a_replay_the_idle_time_that_follows_on_waits_is_the_cost() -> None:
+    assert finding(host_synchronization.rule(waiting(LINE, replay=None))).cost_s == pytest.approx(0.006)
+
+
+def test_the_cost_is_never_more_than_the_gpu_is_idle() -> None:
+    busy = {step_parts.FORWARD: 0.009, step_parts.IDLE_SYNC: 0.005}
+    shorter = replayed(without_sync_s=0.002)
+    cause = finding(host_synchronization.rule(facts(recording(busy, syncs=(LINE,), replay=shorter))))
+    assert cause.cost_s == pytest.approx(0.001)
+
+
+def test_a_wait_that_only_the_trace_knows_is_named_by_its_operation() -> None:
+    cause = finding(host_synchronization.rule(waiting(TRACED)))
+    assert list(evidence_of(cause)) == ["aten::nonzero", "GPU idle"]
+    assert cause.evidence[0].source == "trace"
+    assert "aten::nonzero" in cause.claim and "aten::nonzero" in cause.advice[0].label
+
+
+def test_the_first_lines_are_listed_and_all_are_counted() -> None:
+    sites = [dataclasses.replace(LINE, line=line) for line in range(1, 6)]
+    cause = finding(host_synchronization.rule(waiting(*sites)))
+    assert [advice.label.partition(": ")[0] for advice in cause.advice] == [
+        f"model.py:{n}" for n in (1, 2, 3)
+    ]
+    assert "4 more lines" in cause.claim
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        waiting(),
+        waiting(dataclasses.replace(LINE, per_step=0.1)),
+        facts(recording({step_parts.FORWARD: 0.0099, step_parts.IDLE_SYNC: 0.005}, syncs=(LINE,),
+                        replay=replayed(without_sync_s=0.001))),
+        facts(recording({step_parts.FORWARD: 0.002}, syncs=(LINE,), replay=replayed())),
+        facts(),
+        facts(device="cpu"),
+    ],
+    ids=["no line", "logging", "busy GPU", "free waits", "not recorded", "CPU"],
+)  # fmt: skip
+def test_waits_that_cost_nothing_or_are_unknown_are_no_finding(healthy: StepFacts) -> None:
+    assert host_synchronization.rule(healthy) is None
+
+
+# host-bound, from a recording
+
+
+def slow_host(**known: Any) -> StepFacts:
+    host_s = replayed(fast_host_s=0.006)
+    return facts(recording({step_parts.FORWARD: 0.006, step_parts.IDLE_HOST: 0.008}, replay=host_s, **known))
+
+
+def test_a_host_that_launches_too_slowly_costs_what_a_fast_one_saves() -> None:
+    cause = finding(host_bound.rule(slow_host()))
+    assert cause.rule == "host-bound"
+    assert cause.cost_s == pytest.approx(0.004)
+    assert cause.share == pytest.approx(0.4)
+    assert cause.estimated and not cause.symptom
+    assert evidence_of(cause) == {"kernels": 500.0, "kernel": pytest.approx(4.0)}
+    assert levers(cause) == ["compile=reduce-overhead", "batch_size"]
+
+
+def test_the_length_of_kernels_may_be_unknown() -> None:
+    assert evidence_of(finding(host_bound.rule(slow_host(kernel_median_s=None)))) == {"kernels": 500.0}
+
+
+def test_a_host_that_waits_for_the_gpu_is_slow_by_that() -> None:
+    both = waiting(LINE, replay=replayed(without_sync_s=0.006, fast_host_s=0.001))
+    assert finding(host_bound.rule(both)).symptom
+    diagnosis = diagnose_facts((), steps=(both,))
+    names = [cause.rule for cause in diagnosis.findings]
+    assert names.index("host synchronization") < names.index("host-bound")
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        slow_host(kernels=None),
+        facts(recording(replay=replayed(fast_host_s=0.0098))),
+        facts(recording(replay=replayed(without_sync_s=0.004, fast_host_s=0.005))),
+        facts(recording(replay=None)),
+        facts(slow_host().recording, device="cpu"),
+    ],
+    ids=["no kernels", "3 %", "only waits", "no replay", "CPU"],
+)
+def test_a_host_that_is_fast_enough_is_no_finding(healthy: StepFacts) -> None:
+    assert host_bound.rule(healthy) is None
+
+
+# host-bound, from telemetry where nothing was recorded
+
+IDLE = TelemetrySummary(gpu_utilization=0.4, rank_busy_cores=1.0)
+
+
+def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
+    cause = finding(host_bound.rule(facts(telemetry=IDLE)))
+    evidence = evidence_of(cause)
+    assert (evidence["GPU busy"], evidence["busy cores"]) == (0.4, 1.0)
+    assert evidence["step"] == pytest.approx(STEP_S)
+    assert levers(cause) == ["compile=reduce-overhead", "batch_size"]
+    assert cause.share == 0.0  # what it costs was not measured
+
+
+def test_graphs_that_are_replayed_already_are_not_advised() -> None:
+    assert levers(finding(host_bound.rule(facts(telemetry=IDLE, compile="reduce-overhead")))) == [
+        "batch_size"
+    ]
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        facts(telemetry=TelemetrySummary(gpu_utilization=0.9, rank_busy_cores=1.0)),
+        facts(telemetry=TelemetrySummary(gpu_utilization=0.4, rank_busy_cores=0.5)),
+        facts(telemetry=TelemetrySummary(gpu_utilization=0.4)),
+        facts(telemetry=TelemetrySummary(rank_busy_cores=1.0)),
+        facts(),
+        facts(telemetry=IDLE, step_s=0.03),
+        facts(telemetry=IDLE, device="cpu"),
+        facts(telemetry=IDLE, ranks=2),
+    ],
+    ids=["busy GPU", "idle core", "no cores", "no GPU", "nothing", "long step", "CPU", "several ranks"],
+)
+def test_a_gpu_is_not_held_up_by_the_host_without_every_sign_of_it(healthy: StepFacts) -> None:
+    assert host_bound.rule(healthy) is None

@@ -1,0 +1,64 @@
+"""When something is not launched again: it fails for certain, or would explain what failed."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scalescope.experiment.ablations import with_preloaded_input, without_optimizer
+from scalescope.experiment.recordings import breakdown_of, explained_job
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import Result
+from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
+from tests.unit.analysis.made_results import make_result, make_trial
+
+JOB = make_trial(num_workers=0)
+NO_UPDATE: Any = without_optimizer(JOB)
+EXPLANATIONS = [with_preloaded_input(JOB), NO_UPDATE, breakdown_of(JOB), with_preloaded_input(NO_UPDATE)]
+
+
+def ended(status: Any, trial: Trial = JOB) -> Result:
+    return dataclasses.replace(make_result(trial, [[0.1]]), status=status)
+
+
+@pytest.mark.parametrize(
+    ("status", "weight"),
+    [
+        ("ok", 0),
+        ("failed", 1),
+        ("hang", 1),
+        ("oom", TRIES_BEFORE_GIVING_UP),
+        ("invalid", TRIES_BEFORE_GIVING_UP),
+    ],
+)
+def test_failures_that_repeat_themselves_count_in_full(status: str, weight: int) -> None:
+    assert failure_weight(ended(status)) == weight
+
+
+@pytest.mark.parametrize("trial", EXPLANATIONS)
+def test_what_explains_a_job_knows_it(trial: Trial) -> None:
+    job = explained_job(trial)
+    assert job is not None and job.trial_id == JOB.trial_id
+
+
+def test_a_job_and_a_measurement_of_the_network_explain_no_other_job() -> None:
+    assert explained_job(JOB) is None
+    assert explained_job(Trial(settings={"benchmark": "comm", "world_size": 2})) is None
+
+
+@pytest.mark.parametrize("trial", EXPLANATIONS)
+@pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])
+def test_a_job_that_failed_is_not_explained(trial: Trial, status: str) -> None:
+    assert FailedJobs([ended(status)]).include_job_of(trial)
+    assert not FailedJobs([ended(status)]).include_job_of(JOB)
+
+
+@pytest.mark.parametrize("statuses", [(), ("ok",), ("ok", "failed"), ("hang", "ok")])
+def test_a_job_that_worked_once_or_was_not_launched_yet_is_explained(statuses: tuple[str, ...]) -> None:
+    jobs = FailedJobs(map(ended, statuses))
+    assert not any(map(jobs.include_job_of, EXPLANATIONS))
+
+
+def test_another_job_that_failed_does_not_matter() -> None:
+    jobs = FailedJobs([ended("failed", JOB.replace(batch_size=77))])
+    assert not any(map(jobs.include_job_of, EXPLANATIONS))

@@ -1,0 +1,50 @@
+"""Assembly: what an ablation leaves out of a step, and nothing else."""
+
+import pytest
+import torch
+
+from scalescope.experiment.ablations import without_optimizer
+from scalescope.experiment.trial import Trial
+from scalescope.worker.machine.timing import CpuClock
+from scalescope.worker.process.position import Position
+from scalescope.worker.training.assembly import build_step, build_workload
+from scalescope.worker.training.step import run_steps
+from tests.unit.analysis.made_results import make_trial
+
+from ..making import CPU
+
+
+class Alone:
+    """A group of one rank."""
+
+    rank = 0
+    world_size = 1
+
+    def exchange(self, name: str, text: str) -> dict[int, str]:
+        return {0: text}
+
+
+def trained(trial: Trial) -> tuple[list[torch.Tensor], list[torch.Tensor], int]:
+    """The parameters before and after two steps, and how many gradients were computed in the last."""
+    torch.manual_seed(0)
+    workload = build_workload(trial, Alone(), CPU)  # type: ignore[arg-type]
+    step = build_step(trial, workload, CPU)
+    gradients = []
+    for parameter in workload.model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: gradients.append(parameter.grad))
+    before = [parameter.detach().clone() for parameter in workload.model.parameters()]
+    batch = (torch.randn(10, 8), torch.randint(2, (10,)))
+    run_steps(step, iter([batch] * 2), 2, CpuClock(2), Position(None, 0, 1))
+    return before, [parameter.detach() for parameter in workload.model.parameters()], len(gradients)
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "sgd"}, {"optimizer": "adamw"}])
+def test_without_optimizer_gradients_are_computed_and_parameters_stay(settings: dict[str, str]) -> None:
+    normal = make_trial(input_dim=8, hidden_dim=8, **settings)
+    ablation = without_optimizer(normal)
+    assert ablation is not None
+    before, after, gradients = trained(ablation)
+    assert all(map(torch.equal, before, after))
+    before, after, expected = trained(normal)
+    assert not any(map(torch.equal, before, after))
+    assert gradients == expected > 0
