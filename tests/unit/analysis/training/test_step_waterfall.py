@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training import step_waterfall as waterfalls
 from scalescope.analysis.training.activity import HOST_PARTS, RankActivity, activity_of
 from scalescope.analysis.training.recording import StepRecording
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
-from scalescope.experiment.ablations import with_preloaded_input, without_optimizer
+from scalescope.experiment.ablations import without_optimizer
 from scalescope.launch.simulation import simulated_record
 from scalescope.results.traces import step_parts
 from tests.unit.analysis.made_results import make_configuration, make_trial
@@ -44,8 +45,9 @@ def activity(rank: int = 0, **host_s: float) -> RankActivity:
     return RankActivity(rank=rank, host_s=host_s)
 
 
-def preloaded(step_s: float, *, on_gpu: bool) -> Configuration:
-    return make_configuration(with_preloaded_input(ON_GPU if on_gpu else ON_CPU), step_s)
+def saved_by_preloading(step_s: float, *, of_s: float = STEP_S) -> Estimate:
+    """What input costs where a step with preloaded batches takes so long."""
+    return Estimate(of_s - step_s)
 
 
 def no_update(step_s: float) -> Configuration:
@@ -113,14 +115,14 @@ def test_idle_time_that_was_not_recorded_has_an_unknown_cause() -> None:
 
 def test_what_preloaded_batches_save_replaces_the_trace() -> None:
     """They save 25 ms: 5 of copies, which have a term of their own, and 20 of waiting."""
-    waterfall = on_gpu(preloaded=preloaded(0.075, on_gpu=True))
+    waterfall = on_gpu(input_s=saved_by_preloading(0.075))
     assert waterfall.time_s(waterfalls.IDLE_INPUT) == pytest.approx(0.020)
     assert source(waterfall, waterfalls.IDLE_INPUT) == "ablation"
     assert total(waterfall) == pytest.approx(STEP_S)
 
 
 def test_preloaded_batches_that_save_nothing_mean_no_waiting() -> None:
-    waterfall = on_gpu(preloaded=preloaded(0.110, on_gpu=True))
+    waterfall = on_gpu(input_s=saved_by_preloading(0.110))
     assert waterfall.term(waterfalls.IDLE_INPUT) is None
     assert total(waterfall) == pytest.approx(STEP_S)
 
@@ -164,7 +166,7 @@ def test_terms_of_a_gpu_s_step_always_add_up(
     parts: dict[str, float], step_s: float, loaded_s: float | None, updated_s: float | None
 ) -> None:
     ablations = {
-        "preloaded": None if loaded_s is None else preloaded(loaded_s, on_gpu=True),
+        "input_s": None if loaded_s is None else saved_by_preloading(loaded_s, of_s=step_s),
         "without_optimizer": None if updated_s is None else no_update(updated_s),
     }
     waterfall = on_gpu(parts, step_s, **ablations)
@@ -195,7 +197,7 @@ def test_the_terms_are_means_over_ranks_that_are_known() -> None:
 
 def test_on_the_cpu_the_input_is_what_preloaded_batches_save() -> None:
     host = activity(input=0.010, forward=0.050, backward=0.030, optimizer=0.010)
-    waterfall = on_cpu(host, preloaded=preloaded(0.060, on_gpu=False))
+    waterfall = on_cpu(host, input_s=saved_by_preloading(0.060))
     assert waterfall.time_s(waterfalls.INPUT) == pytest.approx(0.040)
     assert source(waterfall, waterfalls.INPUT) == "ablation"
     assert waterfall.time_s(waterfalls.FORWARD) == pytest.approx(0.050 * 60 / 90)
@@ -204,19 +206,11 @@ def test_on_the_cpu_the_input_is_what_preloaded_batches_save() -> None:
 
 def test_the_interval_of_an_ablation_is_kept() -> None:
     full = make_configuration(ON_CPU, 0.100, 0.104)
-    saved = make_configuration(with_preloaded_input(ON_CPU), 0.060, 0.064)
     host = activity(input=0.010, forward=0.090)
-    waterfall = step_waterfall(full, None, (host,), preloaded=saved)
+    waterfall = step_waterfall(full, None, (host,), input_s=Estimate(0.040, 0.030, 0.050))
     assert waterfall is not None
     term = waterfall.term(waterfalls.INPUT)
     assert term is not None and term.time_s.has_interval
-
-
-def test_a_configuration_is_not_its_own_ablation() -> None:
-    same = make_configuration(ON_CPU, STEP_S)
-    waterfall = step_waterfall(same, None, (activity(input=0.010, forward=0.050),), preloaded=same)
-    assert waterfall is not None
-    assert waterfall.time_s(waterfalls.INPUT) == pytest.approx(0.010)
 
 
 @pytest.mark.parametrize("activities", [(), (RankActivity(rank=0),)])
@@ -232,8 +226,8 @@ def test_a_run_without_host_times_has_no_waterfall(activities: tuple[RankActivit
 def test_terms_of_the_cpu_s_step_always_add_up(
     host_s: dict[str, float], step_s: float, loaded_s: float | None
 ) -> None:
-    ablation = None if loaded_s is None else preloaded(loaded_s, on_gpu=False)
-    waterfall = on_cpu(activity(**host_s), step_s=step_s, preloaded=ablation)
+    input_s = None if loaded_s is None else saved_by_preloading(loaded_s, of_s=step_s)
+    waterfall = on_cpu(activity(**host_s), step_s=step_s, input_s=input_s)
     assert total(waterfall) == pytest.approx(step_s)
     assert all(term.time_s.value > 0.0 for term in waterfall.terms)
 
