@@ -127,7 +127,8 @@ def request_of(study: Study, flags: Mapping[str, object]) -> Request:
 def study_of(case: Case) -> Study:
     if case.ranks == 1:
         return TrainStudy()
-    return QuickScale(largest_bytes=1 << (26 if "first_layer_mb" in case.settings else 22))
+    is_small = case.job is not None or ("layer_mb" in case.settings and "first_layer_mb" not in case.settings)
+    return QuickScale(largest_bytes=1 << (22 if is_small else 26))
 
 
 def flags_of(case: Case, folder: Path) -> dict[str, object]:
