@@ -1,6 +1,6 @@
 """Random skew: a different rank is late each time, and every step waits for it."""
 
-from scalescope.analysis.scaling.waterfall import RANDOM_SKEW
+from scalescope.analysis.scaling.waterfall import INPUT, RANDOM_SKEW
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.results.run_commands import CHECK
@@ -17,7 +17,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         rule=RULE,
         term=RANDOM_SKEW,
         root=True,
-        symptom=_is_explained(facts, term.time_s.value),
+        symptom=_is_explained(facts, term.time_s.value + min(0.0, _input_s(facts))),
         claim="A different rank is late each time, and every step waits for it: "
         f"{term.time_s.value * 1e3:.1f} ms per step ({lost:.2f} of {facts.ranks} ranks).",
         lost=lost,
@@ -29,6 +29,12 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         ),
         advice=(Advice(label="check for other work on the machine", argv=CHECK),),
     )
+
+
+def _input_s(facts: Facts) -> float:
+    """Negative where preloaded batches hold more than usual ones: ranks that train on them skew more, too."""
+    term = facts.term(INPUT)
+    return 0.0 if term is None or term.time_s is None else term.time_s.value
 
 
 def _is_explained(facts: Facts, skew_s: float) -> bool:
