@@ -7,6 +7,7 @@ from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.step_waterfall import (
     BACKWARD,
+    BACKWARD_AND_EXCHANGE,
     COMMUNICATION,
     COPIES,
     FORWARD,
@@ -118,7 +119,11 @@ def shown_terms(waterfall: StepWaterfall) -> tuple[StepTerm, ...]:
 def step_sentence(waterfall: StepWaterfall) -> str:
     """`A step takes 14.0 ms; 1.70 ms of it is compute; the GPU waits 9.80 ms after synchronizations.`"""
     compute_s = sum(waterfall.time_s(name) for name in COMPUTE)
-    parts = [f"A step takes {in_ms(waterfall.step_s)}", f"{in_ms(compute_s)} of it is compute"]
+    mixed_s = waterfall.time_s(BACKWARD_AND_EXCHANGE)
+    text = f"{in_ms(compute_s)} of it is compute"
+    if mixed_s:
+        text = f"{in_ms(compute_s + mixed_s)} of it is compute and communication"
+    parts = [f"A step takes {in_ms(waterfall.step_s)}", text]
     others = [term for term in waterfall.terms if term.name in _LOSSES]
     largest = max(others, key=lambda term: term.time_s.value, default=None)
     if largest is not None and largest.time_s.value > _WORTH_A_WORD * waterfall.step_s:

@@ -199,16 +199,16 @@ class _StepReader:
 
     def longest(self, windows: Sequence[Interval]) -> list[dict[str, float | int | str | None]]:
         """The kernels that take most of a step."""
-        times: Counter[str] = Counter()
+        times: dict[str, float] = defaultdict(float)
         counts: Counter[str] = Counter()
         for event in self._timeline.compute if windows else ():
             if windows[0][0] <= event.start_s < windows[-1][1]:
-                times[event.name] += event.end_s - event.start_s  # type: ignore[assignment]
+                times[event.name] += event.end_s - event.start_s
                 counts[event.name] += 1
         steps = len(windows)
         return [
             {"name": name, "time_s": time_s / steps, "count": counts[name] / steps}
-            for name, time_s in times.most_common(_LONGEST)
+            for name, time_s in sorted(times.items(), key=lambda pair: -pair[1])[:_LONGEST]
         ]
 
     def delays(self, windows: Sequence[Interval]) -> LaunchDelays:
