@@ -160,7 +160,7 @@ def _idle(idle_s: float, parts: Mapping[str, float], input_s: float | None) -> d
     rest_s = idle_s - waiting_s
     if recorded_s == 0.0:
         return {IDLE_INPUT: waiting_s, **dict.fromkeys(recorded, 0.0), IDLE_UNKNOWN: rest_s}
-    return {IDLE_INPUT: waiting_s, **{name: rest_s * s / recorded_s for name, s in recorded.items()}}
+    return {IDLE_INPUT: waiting_s, **{name: rest_s * (s / recorded_s) for name, s in recorded.items()}}
 
 
 def _cpu_terms(
@@ -183,12 +183,16 @@ def _cpu_terms(
     if not any(times.values()):
         times[REST] = step_s - fixed_s
     others_s = math.fsum(times.values())
-    factor = (step_s - fixed_s) / others_s if others_s else 0.0
+    rest_s = step_s - fixed_s
     interval = Estimate(fixed_s) if input_s is None else moved(input_s, fixed_s)
     return [
         StepTerm(name=INPUT, time_s=interval, source=sources.get(INPUT, "clock")),
         *(
-            StepTerm(name=name, time_s=Estimate(time_s * factor), source=sources.get(name, "clock"))
+            StepTerm(
+                name=name,
+                time_s=Estimate(rest_s * (time_s / others_s) if others_s else 0.0),
+                source=sources.get(name, "clock"),
+            )
             for name, time_s in times.items()
         ),
     ]
