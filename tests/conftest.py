@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -16,6 +17,11 @@ from tests.slurm.cluster import why_no_slurm
 from tests.speed import limit, measure_slowness
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# The same examples each time, and no limit for one: a busy machine is not a failure. HYPOTHESIS_PROFILE=default
+# draws new ones.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Small and quick: for tests that look at behaviour, not at speed.
 TINY = [

@@ -30,5 +30,6 @@ def test_one_launch_is_joined_by_others_until_there_is_a_verdict(run_here: RunsH
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads((tmp_path / "compared.json").read_text())["trials"]
     assert trial["base_launches"] == 3
-    assert trial["new_launches"] >= 2
+    # Launches that other load disturbed are made and stored, and may be left out of the comparison.
+    assert len((tmp_path / "new" / "trials.jsonl").read_text().splitlines()) >= 2
     assert (tmp_path / "base" / "trials.jsonl").read_bytes() == before

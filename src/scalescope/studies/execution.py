@@ -98,6 +98,8 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
     try:
         record = _begin(study, request, plan, launcher, folder, load)
         notes, end = run_campaign(plan, launcher, folder, watcher, study)
+        # What is shown now is what a reader of the folder will see, who knows why the run ended.
+        write_run_record(folder.path, dataclasses.replace(record, end=end))
         report = study.present(load_run(folder.path))
         report, unwritten = write_files(report, folder)
         end = dataclasses.replace(end, failed=_failed(study, report))
