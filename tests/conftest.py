@@ -18,8 +18,8 @@ from tests.speed import limit, measure_slowness
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
-# The same examples each time, and no limit for one: a busy machine is not a failure. HYPOTHESIS_PROFILE=default
-# draws new ones.
+# The same examples each time, and no time limit for one: a busy machine is not a failure.
+# HYPOTHESIS_PROFILE=default draws new ones.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.link import rates_of
-from scalescope.catalog.setting import Lever, PerDevice, setting
+from scalescope.catalog.setting import Expected, Lever, PerDevice, setting
 from scalescope.errors import BadInput, CannotRun
+
+_H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,13 @@ class Placement:
         low=1,
         high=4096,
         none_word="auto",
-        lever=Lever(multiples=(2,), needs=("cpu",), changes="rounding", needs_new_ranks=True),
+        lever=Lever(
+            multiples=(2,),
+            needs=("cpu",),
+            changes="rounding",
+            needs_new_ranks=True,
+            expects=(Expected(factors={"products": 0.98}, source="ranks already share the cores"),),
+        ),
     )
     pin_cores: str = setting(
         "auto",
@@ -49,7 +57,14 @@ class Placement:
         "enough cores, and does not pin GPU ranks.",
         choices=("auto", "yes", "no"),
         neutral="auto",
-        lever=Lever(tries=(PerDevice(cpu="no", cuda="yes"),), needs_new_ranks=True),
+        lever=Lever(
+            tries=(PerDevice(cpu="no", cuda="yes"),),
+            needs_new_ranks=True,
+            expects=(
+                Expected(value="yes", factors={"host": 0.99}, source=_H200),
+                Expected(value="no", factors={"products": 1.02}, source="threads move between cores"),
+            ),
+        ),
     )
     oversubscribe: bool = setting(
         False,
@@ -92,6 +107,7 @@ class Placement:
             tries=("NCCL_ALGO=Ring", "NCCL_ALGO=Tree", "NCCL_PROTO=Simple", "NCCL_PROTO=LL128"),
             needs=("nccl", "ranks"),
             changes="rounding",
+            expects=(Expected(factors={"communication": 1.0}, source="NCCL chooses by itself"),),
         ),
     )
 

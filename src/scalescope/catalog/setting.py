@@ -40,6 +40,26 @@ UNSET = Unset()
 
 Need = Literal["cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers"]
 Change = Literal["nothing", "rounding", "the job"]
+# Of a step: matrix products, other kernels, the update of parameters, the host's work beside the device's,
+# loading of batches, and the communication that nothing hides.
+Part = Literal["products", "kernels", "optimizer", "host", "load", "communication"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a value of a lever usually does to parts of a step: their time after ÷ their time before.
+
+    `tune` tries first what promises most by it; what it claims is measured. `source` says where the figures
+    come from.
+    """
+
+    factors: typing.Mapping[Part, float]
+    source: str
+    value: "Scalar | Unset" = UNSET  # which means all values that no other entry names
+    device: Literal["cpu", "cuda"] | None = None  # None: both
+    # (setting, values): with any of them the factors of `together` hold besides.
+    company: tuple[str, tuple[Scalar, ...]] | None = None
+    together: typing.Mapping[Part, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +77,7 @@ class Lever:
     changes: Change = "nothing"
     starts_slowly: bool = False  # it compiles, for instance: looked at last
     needs_new_ranks: bool = False  # what runs already cannot be moved: threads keep the cores they began on
+    expects: tuple[Expected, ...] = ()
     # Values that `all` leaves out, and why; naming the lever tries them.
     on_request: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
 
@@ -64,6 +85,13 @@ class Lever:
         """The values worth trying on a device."""
         tries = self.tries() if callable(self.tries) else self.tries
         return tuple(for_device(value, device) for value in tries)
+
+    def expected(self, value: Scalar, device: str) -> Expected | None:
+        """What a value usually does on a device; None where nobody knows."""
+        here = [entry for entry in self.expects if entry.device in (None, device)]
+        named = [entry for entry in here if entry.value is not UNSET and entry.value == value]
+        others = [entry for entry in here if entry.value is UNSET]
+        return next(iter((*named, *others)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import Lever, PerDevice, setting
+from scalescope.catalog.setting import Expected, Lever, PerDevice, setting
 from scalescope.errors import BadInput
 
 # How many values each optimizer keeps for a parameter, besides the parameter itself.
 STATE_VALUES = {"sgd": 0, "adamw": 2}
+
+_H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 
 def strategies_worth_trying() -> tuple[str, ...]:
@@ -48,7 +50,16 @@ class Training:
     strategy: str = setting(
         "auto",
         "How the work is distributed over ranks; auto is single on one rank and ddp on more.",
-        lever=Lever(tries=strategies_worth_trying, needs=("ranks",)),
+        lever=Lever(
+            tries=strategies_worth_trying,
+            needs=("ranks",),
+            expects=(
+                Expected(
+                    factors={"communication": 1.3, "kernels": 1.1},
+                    source="others than ddp save memory and exchange parameters besides",
+                ),
+            ),
+        ),
         common="Job",
         brief="How ranks share the work: ddp, fsdp ...",
     )
@@ -80,7 +91,14 @@ class Training:
         False,
         "Update all parameters in one kernel instead of several.",
         neutral=False,
-        lever=Lever(tries=(True,), changes="rounding"),
+        lever=Lever(
+            tries=(True,),
+            changes="rounding",
+            expects=(
+                Expected(device="cuda", factors={"optimizer": 0.4, "host": 0.95}, source=_H200),
+                Expected(device="cpu", factors={"optimizer": 0.8}, source="one pass over the parameters"),
+            ),
+        ),
     )
     lr: float = setting(0.01, "Learning rate; it does not affect speed.", low=0, high=1e6)
 

@@ -11,7 +11,8 @@ from scalescope.results.other_load import OtherLoad
 SCHEMA_VERSION = "2.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
 StoppedBy = Literal["signal", "budget"]
-StageKind = Literal["alone", "add", "remove", "confirm", "scaling"]
+# Searches of the first version had the stages alone, add and remove.
+StageKind = Literal["baseline", "explore", "refine", "confirm", "scaling", "alone", "add", "remove"]
 _STRICT = {"allow_inf_nan": False}
 
 

@@ -1,249 +1,374 @@
-"""The search of `tune`: what to launch next, decided from the results alone, so that it can be resumed.
+"""The search of `tune`: which launch is worth most next, decided from the launches so far.
 
-It is written as if everything were measured already. What is missing raises `LaunchesNeeded`, is launched,
-and the search is read again from its beginning.
+1. The settings as they are, once.
+2. Exploring: the lever that promises most per second is added to the best combination so far, in one launch.
+   What is clearly faster becomes the best.
+3. Refining: levers that may matter but are not clearly faster get more launches, in turns with the best; the
+   most promising first, until each is clearly faster or too small to matter.
+4. Confirming: the best, the settings as they are, and the best without each of its levers, in new launches
+   made in turns. A lever without a measurable gain is dropped.
+
+Each of them keeps back the time that confirming needs. Nothing is remembered besides the launches: every
+launch says what it was made for and what it was built on, so a search goes on where it was interrupted.
 """
 
 import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.tuning.ledger import ALONE, CONFIRM, SCALING, OverBudget, SearchLedger
-from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all, loss_of
-from scalescope.experiment.trial import Trial
+from scalescope.analysis.tuning.launch_costs import LaunchCosts, Program
+from scalescope.analysis.tuning.measurements import (
+    BASELINE,
+    Combination,
+    Difference,
+    Measurement,
+    Measurements,
+)
+from scalescope.analysis.tuning.step_model import Gain, StepModel
+from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.results.result import Stage
 
-
-class Shares(NamedTuple):
-    """Parts of the budget that levers looked at alone may take."""
-
-    quick: float
-    slow: float
-    confirming: bool  # whether what confirming takes is kept apart besides
-
-
-SCREENING = 2  # launches of everything, before what is clearly worse is dropped
-_CLEARLY = 0.15  # slower in every launch by this much
-_WORTH_KEEPING = math.log(1.01)
-_RETESTS = 3
-_OBVIOUS = math.log(1.25)  # one pair of launches settles a difference like that
-# Shares of the budget that looking at levers one by one may take: confirming the best needs the rest, and
-# combining them more of it. What starts slowly is needed on top of the best then, rather than alone.
-LEVERS_ALONE = Shares(quick=1.0, slow=0.65, confirming=True)
-BEFORE_COMBINING = Shares(quick=0.3, slow=0.15, confirming=False)
+BASELINE_STAGE, EXPLORE, REFINE, CONFIRM = (
+    Stage("baseline"),
+    Stage("explore"),
+    Stage("refine"),
+    Stage("confirm"),
+)
+_DECIDING = ("baseline", "explore", "refine")  # stages by which the best is chosen
+_LEAST = math.log1p(LEAST_EFFECT)
+_CLEAR = 0.025  # the error with which a lever becomes part of the best; confirming looks at it again
+_WORTH = 0.002  # the least expected improvement worth a launch
+_OBVIOUS = math.log(1.25)  # a gain that need not be measured again lever by lever
+CLAIM = 0.01  # the error of a claim, in each of the few looks that are taken at it
+_FEW_LAUNCHES = 15  # a budget of fewer confirms in single pairs
+_LEAST_LAUNCHES = 2  # of each side for a claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One step of combining: a configuration with a lever more or less, and whether that was kept.
+class Option:
+    """A setting at another value."""
 
-    `speedup` is what the lever gives in that company; None where the budget left no time to see.
-    """
-
-    text: str
-    adds: bool
-    speedup: float | None
-    kept: bool
-    launches: int = 0  # of each of the two
-    loss_differs: bool = False
+    name: str
+    setting: str
+    asked: bool = False  # by name: tried whatever it promises
 
 
-def singles(
-    ledger: SearchLedger,
-    baseline: Trial,
-    candidates: Sequence[Trial],
-    launches: int,
-    threshold: float,
-    share: float | None = None,
-    reserve_s: float = 0.0,
-) -> tuple[tuple[LeverComparison, ...], frozenset[str]]:
-    """Every candidate against the baseline, and which were dropped early because they were clearly worse.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The next launch: of what, for what, and how long it may take."""
 
-    Dropping saves launches and claims nothing: on a noisy machine two slow launches prove little.
-    """
-    first = ledger.measured([baseline, *candidates], min(SCREENING, launches), ALONE, share, reserve_s)
-    if baseline.trial_id not in first:
-        return (), frozenset()
-    dropped = frozenset(
-        configuration.trial.trial_id
-        for configuration in first.values()
-        if _clearly_worse(configuration, first[baseline.trial_id])
-    )
-    kept = [trial for trial in candidates if trial.trial_id not in dropped]
-    measured = {**first, **ledger.measured([baseline, *kept], launches, ALONE, share, reserve_s)}
-    judged = [measured[trial.trial_id] for trial in candidates if trial.trial_id in measured]
-    return compare_all(measured[baseline.trial_id], judged, threshold), dropped
+    levers: Combination
+    stage: Stage
+    base: Combination = BASELINE
+    at_most_s: float | None = None
 
 
-def explore(
-    ledger: SearchLedger,
-    baseline: Trial,
-    candidates: Sequence[Trial],
-    launches: int,
-    threshold: float,
-    shares: Shares,
-) -> tuple[tuple[LeverComparison, ...], frozenset[str]]:
-    """Every candidate alone: in all launches, in two, or in one, as its share of the budget allows."""
-    quick = [trial for trial in candidates if not ledger.is_slow(trial)]
-    ledger.measured([baseline, *quick], 1, ALONE)
-    there = list(quick)
-    for trial in candidates:
-        if ledger.is_slow(trial):
-            try:
-                ledger.measured([trial], 1, ALONE, shares.slow)
-                there.append(trial)
-            except OverBudget:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningSearch:
+    """What is searched, and what a search may use."""
+
+    options: Sequence[Option]
+    model: StepModel
+    can_run: Callable[[Combination], bool] = lambda levers: True
+    program: Program = lambda levers: None
+    threshold: float = 0.03  # the smallest difference that matters
+    most_launches: int = 5  # of a combination, for one purpose
+    combine: bool = True
+
+    def next_step(self, measured: Measurements, remaining_s: float | None) -> Step | None:
+        """The next launch; None where the search is over, or no useful launch fits into the time."""
+        if not measured.count(BASELINE):
+            return Step(levers=BASELINE, stage=BASELINE_STAGE)
+        position = SearchPosition(search=self, measured=measured, remaining_s=remaining_s)
+        return position.explore() or position.refine() or position.confirm()
+
+    def with_option(self, base: Combination, option: Option) -> Combination:
+        """The base with an option, in place of what moves the same setting."""
+        others = {other.name for other in self.options if other.setting == option.setting}
+        return (base - others) | {option.name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPosition:
+    """A search after some launches."""
+
+    search: TuningSearch
+    measured: Measurements
+    remaining_s: float | None = None
+    costs: LaunchCosts = field(init=False)
+
+    def __post_init__(self) -> None:
+        costs = LaunchCosts(measured=self.measured, program=self.search.program)
+        object.__setattr__(self, "costs", costs)
+
+    # The best so far
+
+    @property
+    def deciding(self) -> Measurements:
+        return self.measured.of_stages(_DECIDING)
+
+    @property
+    def base(self) -> Combination:
+        """What levers were added to last."""
+        explored = [launch for launch in self.measured.launches if launch.stage.kind in ("explore", "refine")]
+        return explored[-1].base if explored and self.search.combine else BASELINE
+
+    @property
+    def best(self) -> Combination:
+        """The base, or what is clearly faster than it."""
+        base = self.base
+        faster = [levers for levers in self.built_on(base) if self._is_clear(levers, base)]
+        return max(faster, key=self.deciding.mean, default=base)
+
+    def built_on(self, base: Combination) -> list[Combination]:
+        """What was measured on top of a base and may be recommended."""
+        built = dict.fromkeys(
+            launch.levers
+            for launch in self.measured.launches
+            if launch.stage.kind in ("explore", "refine")
+            and launch.base == base
+            and launch.levers != base
+            and launch.log_rate is not None
+        )
+        return [levers for levers in built if levers not in self.measured.failed]
+
+    def _difference(self, levers: Combination, base: Combination) -> Difference | None:
+        return self.measured.difference(levers, base, among=self.deciding)
+
+    def _is_clear(self, levers: Combination, base: Combination) -> bool:
+        difference = self._difference(levers, base)
+        return difference is not None and difference.value > _LEAST and difference.low(_CLEAR) > 0.0
+
+    # Time
+
+    def _fits(self, cost_s: float, reserve_s: float) -> bool:
+        return self.remaining_s is None or cost_s + reserve_s <= self.remaining_s
+
+    def _confirming_s(self, levers: Combination) -> float:
+        """What confirming a combination against the baseline takes at least."""
+        if not levers:
+            return 0.0
+        pair_s = self.costs.of(BASELINE) + self._again_s(levers)
+        return pair_s * self._least_rounds()
+
+    def _least_rounds(self) -> int:
+        if self.remaining_s is None:
+            return _LEAST_LAUNCHES
+        spent_s = sum(launch.duration_s for launch in self.measured.launches)
+        total_s = spent_s + self.remaining_s
+        return 1 if total_s < _FEW_LAUNCHES * self.costs.of(BASELINE) else _LEAST_LAUNCHES
+
+    def _again_s(self, levers: Combination) -> float:
+        """A launch of a combination after its first one."""
+        if self.measured.count(levers) or self.search.program(levers) is None:
+            return self.costs.of(levers, self.base)
+        return self.costs.of(levers, self.base) * 0.5
+
+    # Exploring
+
+    def explore(self) -> Step | None:
+        best = self.best if self.search.combine else BASELINE
+        ranked: list[tuple[float, Combination]] = []
+        for option in self.search.options:
+            levers = self.search.with_option(best, option)
+            if not self._may_explore(option, levers, best):
                 continue
-    # Confirming the best takes as many launches again, of it and of the baseline.
-    slowest_s = max((ledger.expected_again_s(trial) for trial in there), default=0.0)
-    reserve_s = launches * (ledger.expected_again_s(baseline) + slowest_s) if shares.confirming else 0.0
-    try:
-        return singles(ledger, baseline, there, launches, threshold, shares.quick, reserve_s)
-    except OverBudget:
-        rounds = ledger.rounds([baseline, *there], ALONE)
-        measured = ledger.measured([baseline, *there], rounds, ALONE)
-    if baseline.trial_id not in measured:
-        return (), frozenset()
-    judged = [measured[trial.trial_id] for trial in there if trial.trial_id in measured]
-    return compare_all(measured[baseline.trial_id], judged, threshold), frozenset()
+            gain = self._expected(option, levers, best)
+            worth = gain.improvement(_LEAST)
+            if worth > _WORTH or (option.asked and not self._was_tried(option)):
+                cost_s = self.costs.of(levers, best)
+                ranked.append((-max(worth, 1e-9) / cost_s, levers))
+        for _, levers in sorted(ranked, key=lambda pair: (pair[0], sorted(pair[1]))):
+            cost_s = self.costs.of(levers, best)
+            if self._fits(cost_s, self._confirming_s(levers)):
+                limit_s = None if self.remaining_s is None else self.remaining_s - self._confirming_s(best)
+                return Step(levers=levers, stage=EXPLORE, base=best, at_most_s=limit_s)
+        return None
 
+    def _may_explore(self, option: Option, levers: Combination, best: Combination) -> bool:
+        if option.name in best or levers in self.measured.failed or self._failed(option):
+            return False
+        return not self.deciding.count(levers) and self.search.can_run(levers)
 
-def _clearly_worse(configuration: Configuration, baseline: Configuration) -> bool:
-    return max(configuration.log_rates) < min(baseline.log_rates) - _CLEARLY
+    def _failed(self, option: Option) -> bool:
+        """Whether the option made a launch fail, or its loss differ, where the others had not."""
+        return any(
+            option.name in launch.levers and option.name not in launch.base
+            for launch in self.measured.launches
+            if launch.levers in self.measured.failed and launch.stage.kind == "explore"
+        )
 
+    def _was_tried(self, option: Option) -> bool:
+        return any(option.name in launch.levers for launch in self.measured.launches)
 
-Build = Callable[[frozenset[str]], Trial | None]  # the trial with these levers; None where it cannot be run
+    def _expected(self, option: Option, levers: Combination, base: Combination) -> Gain:
+        """What an option promises: by its card and the facts, and by what it gave on another base."""
+        gain = self.search.model.gain(levers, base)
+        earlier = self._tested_on(option)
+        if earlier is None:
+            return gain
+        measured = self._difference(*earlier)
+        assert measured is not None
+        then = self.search.model.gain(*earlier).mean
+        ratio = min(3.0, max(0.5, gain.mean / then)) if then * gain.mean > 0.0 else 1.0
+        mean = measured.value * ratio
+        return Gain(mean, math.hypot(0.3 * mean, measured.contrast.deviation) + gain.deviation * 0.25)
+
+    def _tested_on(self, option: Option) -> tuple[Combination, Combination] | None:
+        """The last combination in which an option was new, and its base."""
+        tested = [
+            (launch.levers, launch.base)
+            for launch in self.measured.launches
+            if launch.stage.kind == "explore"
+            and launch.log_rate is not None
+            and option.name in launch.levers - launch.base
+            and self.deciding.count(launch.base)
+        ]
+        return tested[-1] if tested else None
+
+    # Refining
+
+    def refine(self) -> Step | None:
+        """One more launch of the lever that may matter most, or of what it is compared with."""
+        base = self.best
+        undecided = [levers for levers in self.built_on(base) if self._may_matter(levers, base)]
+        for levers in sorted(undecided, key=lambda levers: -self._optimistic(levers, base)):
+            behind = self.deciding.count(base) <= self.deciding.count(levers)
+            following = base if behind else levers
+            if self.deciding.count(following) >= self.search.most_launches:
+                continue
+            if self._fits(self.costs.of(following, base), self._confirming_s(levers)):
+                return Step(levers=following, stage=REFINE, base=base)
+        return None
+
+    def _optimistic(self, levers: Combination, base: Combination) -> float:
+        difference = self._difference(levers, base)
+        assert difference is not None
+        return difference.high(0.1)
+
+    def _may_matter(self, levers: Combination, base: Combination) -> bool:
+        return self._optimistic(levers, base) > math.log1p(self.search.threshold)
+
+    # Confirming
+
+    def confirm(self) -> Step | None:
+        """One more launch of what the claim rests on; None where it is settled."""
+        confirmed = self.confirmed
+        for levers in confirmed.missing():
+            if self._fits(self.costs.of(levers, self.best), 0.0):
+                return Step(levers=levers, stage=CONFIRM, base=confirmed.winner)
+        return None
+
+    @property
+    def confirmed(self) -> "Confirmation":
+        return Confirmation(position=self, chosen=self.best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Combining:
-    """Adds levers to the best one while each is measured to help, then takes out what no longer does."""
+class Confirmation:
+    """What new launches say of the chosen combination and of each of its levers."""
 
-    ledger: SearchLedger
-    build: Build
-    confirmations: int  # launches of the winner and of the baseline that the end will need
+    position: SearchPosition
+    chosen: Combination
 
-    def search(self, best: str, others: Sequence[str]) -> tuple[frozenset[str], tuple[Attempt, ...]]:
-        """The levers that help together, and every step on the way."""
-        kept = frozenset((best,))
-        attempts: list[Attempt] = []
-        for number, lever in enumerate(others):
-            outcome = self._attempt(lever, kept | {lever}, kept, Stage("add", number), adds=True)
-            attempts += outcome
-            if outcome and outcome[0].kept:
-                kept |= {lever}
-        all_added = kept
-        order = [best, *(attempt.text for attempt in attempts if attempt.kept)]
-        for number, lever in enumerate(order):
-            # The last one added was measured with all the others just now, unless one of them went since.
-            if len(kept) > 1 and not (lever == order[-1] and kept == all_added):
-                stage = Stage("remove", number)
-                outcome = self._attempt(lever, kept, kept - {lever}, stage, adds=False)
-                attempts += outcome
-                if outcome and not outcome[0].kept:
-                    kept -= {lever}
-        return kept, tuple(attempts)
+    @property
+    def launches(self) -> Measurements:
+        return self.position.measured.of_stages(("confirm",))
 
-    def _attempt(
-        self, lever: str, wider: frozenset[str], narrower: frozenset[str], stage: Stage, *, adds: bool
-    ) -> list[Attempt]:
-        """What a lever gives, as a list of one; empty where either configuration cannot be run."""
-        more, less = self.build(wider), self.build(narrower)
-        if more is None or less is None or more.trial_id == less.trial_id:
+    @property
+    def winner(self) -> Combination:
+        """The chosen levers without those that are measured to give nothing."""
+        winner = self.chosen
+        while len(winner) > 1:
+            useless = [lever for lever in sorted(winner) if self.is_useless(lever, winner)]
+            if not useless:
+                return winner
+            winner -= {min(useless, key=lambda lever: self._gain(lever, winner))}
+        return winner
+
+    def difference(self, levers: Combination, base: Combination) -> Difference | None:
+        return self.position.measured.difference(levers, base, among=self.launches)
+
+    def _gain(self, lever: str, winner: Combination) -> float:
+        difference = self.difference(winner, winner - {lever})
+        return math.inf if difference is None else difference.value
+
+    def is_useless(self, lever: str, winner: Combination) -> bool:
+        """Whether the winner was measured without a lever and no gain was seen."""
+        difference = self.difference(winner, winner - {lever})
+        if difference is None or difference.launches < _LEAST_LAUNCHES:
+            return False
+        return not self.helps(lever, winner) and (
+            difference.value < _LEAST or difference.launches >= self.position.search.most_launches
+        )
+
+    def helps(self, lever: str, winner: Combination) -> bool:
+        """Whether the winner without the lever is slower, for sure."""
+        difference = self.difference(winner, winner - {lever})
+        if difference is None:
+            return False
+        alpha = 0.05 / max(1, len(winner))
+        return difference.value > _LEAST and difference.low(alpha) > 0.0
+
+    def total(self, winner: Combination) -> Difference | None:
+        """The winner against the settings as they are."""
+        return self.difference(winner, BASELINE)
+
+    def is_claimed(self, winner: Combination) -> bool:
+        difference = self.total(winner)
+        return (
+            bool(winner)
+            and difference is not None
+            and difference.value > _LEAST
+            and difference.low(CLAIM) > 0.0
+        )
+
+    def missing(self) -> list[Combination]:
+        """What to launch next, the most needed first; empty where everything is settled."""
+        winner = self.winner
+        if not winner:
             return []
-        try:
-            ratios, differs = self._ratios(more, less, stage)
-        except OverBudget:  # what was measured to help stays, what was not seen to help does not come in
-            return [Attempt(text=lever, adds=adds, speedup=None, kept=not adds)]
-        if not ratios:
-            return []
-        helps = _helps(ratios) if _is_settled(ratios) or len(ratios) == _RETESTS else not adds
-        return [
-            Attempt(
-                text=lever,
-                adds=adds,
-                speedup=math.exp(statistics.fmean(ratios)),
-                kept=helps and not (adds and differs),
-                launches=len(ratios),
-                loss_differs=differs,
-            )
+        most = self.position.search.most_launches
+        wanted = [winner, BASELINE] if self._needs_more(winner) else []
+        for lever in sorted(winner, key=lambda lever: self.evidence(lever)):
+            without = winner - {lever}
+            if without and self.position.search.can_run(without) and self._lever_needs_more(lever, winner):
+                wanted += [winner, without]
+        counts = {levers: self.launches.count(levers) for levers in wanted}
+        ordered = sorted(dict.fromkeys(wanted), key=lambda levers: counts[levers])
+        return [levers for levers in ordered if counts[levers] < most]
+
+    def _needs_more(self, winner: Combination) -> bool:
+        difference = self.total(winner)
+        if difference is None or difference.launches < _LEAST_LAUNCHES:
+            return True
+        return not self.is_claimed(winner)
+
+    def _lever_needs_more(self, lever: str, winner: Combination) -> bool:
+        if self.helps(lever, winner) or self.is_useless(lever, winner):
+            return False
+        return not (self._is_obvious(lever) and self._is_costly(winner - {lever}))
+
+    def _is_costly(self, levers: Combination) -> bool:
+        """Whether a launch takes more than a tenth of what is left."""
+        remaining_s = self.position.remaining_s
+        return remaining_s is not None and self.position.costs.of(levers) > 0.1 * remaining_s
+
+    def evidence(self, lever: str) -> float:
+        """How much faster a launch was when the lever was added."""
+        differences = [
+            difference
+            for launch in self._additions(lever)
+            if (difference := self.position._difference(launch.levers, launch.base)) is not None
         ]
+        return differences[-1].value if differences else 0.0
 
-    def _ratios(self, more: Trial, less: Trial, stage: Stage) -> tuple[list[float], bool]:
-        """Logarithms of how much faster the one was, pair by pair, until settled; whether losses differ."""
-        ratios: list[float] = []
-        differs = False
-        for count in range(1, _RETESTS + 1):
-            try:
-                measured = self.ledger.measured([more, less], count, stage, 1.0, self._reserve_s(more, less))
-            except OverBudget:
-                if ratios:
-                    break
-                raise
-            if len(measured) < 2:
-                return [], False
-            faster, slower = measured[more.trial_id], measured[less.trial_id]
-            pairs = zip(faster.log_rates, slower.log_rates, strict=True)
-            ratios = [left - right for left, right in pairs]
-            differs = loss_of(slower, faster)[1]
-            if _is_settled(ratios):
-                break
-        return ratios, differs
+    def _is_obvious(self, lever: str) -> bool:
+        return self.evidence(lever) > _OBVIOUS
 
-    def _reserve_s(self, *trials: Trial) -> float:
-        """What confirming the winner at the end will take."""
-        again = max(self.ledger.expected_again_s(trial) for trial in trials)
-        known = self.ledger.durations.of(self.ledger.baseline) or [0.0]
-        return self.confirmations * (known[-1] + again)
-
-
-def _is_settled(ratios: list[float]) -> bool:
-    if len(ratios) == 1:
-        return abs(ratios[0]) > _OBVIOUS
-    return len({ratio > _WORTH_KEEPING for ratio in ratios}) == 1
-
-
-def _helps(ratios: list[float]) -> bool:
-    """Whether pairs of launches speak for a lever: all of them, or their mean by more than its error."""
-    if min(ratios) > _WORTH_KEEPING:
-        return True
-    if len(ratios) < _RETESTS:
-        return False
-    error = statistics.stdev(ratios) / math.sqrt(len(ratios))
-    return statistics.fmean(ratios) - error > _WORTH_KEEPING
-
-
-def scaling_of(
-    ledger: SearchLedger, pairs: Mapping[str, tuple[Trial, Trial]], launches: int
-) -> dict[str, Estimate]:
-    """How many times one rank's speed all of them reach, by name; `pairs` holds (all ranks, one).
-
-    As many launches as the budget has left room for.
-    """
-    trials = {trial.trial_id: trial for pair in pairs.values() for trial in pair}
-    measured: dict[str, Configuration] = {}
-    for count in range(1, launches + 1):
-        try:
-            measured = ledger.measured(trials.values(), count, SCALING, 1.0)
-        except OverBudget:
-            break
-    return {
-        name: ratio_of_logs(measured[every.trial_id].log_rates, measured[single.trial_id].log_rates)
-        for name, (every, single) in pairs.items()
-        if {every.trial_id, single.trial_id} <= set(measured)
-    }
-
-
-def confirmed(
-    ledger: SearchLedger, baseline: Trial, winner: Trial, launches: int, threshold: float
-) -> LeverComparison | None:
-    """The winner against the baseline in new launches: those that chose it flatter it."""
-    measured = ledger.measured([baseline, winner], launches, CONFIRM)
-    if len(measured) < 2:
-        return None
-    (comparison,) = compare_all(measured[baseline.trial_id], [measured[winner.trial_id]], threshold)
-    return comparison
+    def _additions(self, lever: str) -> list[Measurement]:
+        return [
+            launch
+            for launch in self.position.measured.launches
+            if launch.stage.kind == "explore" and lever in launch.levers - launch.base
+        ]

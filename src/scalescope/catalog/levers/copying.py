@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import Lever, setting
+from scalescope.catalog.setting import Expected, Lever, setting
 from scalescope.errors import BadInput, CannotRun
+
+_H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,19 +18,45 @@ class Copying:
         False,
         "Prepare batches in page-locked memory, from which copies to the GPU are faster.",
         neutral=False,
-        lever=Lever(tries=(True,), needs=("cuda", "loader")),
+        lever=Lever(
+            tries=(True,),
+            needs=("cuda", "loader"),
+            expects=(Expected(factors={"load": 0.65}, source=_H200),),
+        ),
     )
     non_blocking: bool = setting(
         False,
         "Copy batches to the GPU asynchronously; only page-locked memory allows it.",
         neutral=False,
-        lever=Lever(tries=(True,), needs=("cuda", "loader")),
+        lever=Lever(
+            tries=(True,),
+            needs=("cuda", "loader"),
+            expects=(
+                Expected(
+                    factors={"load": 1.0},
+                    company=("pin_memory", (True,)),
+                    together={"load": 0.95},
+                    source=_H200,
+                ),
+            ),
+        ),
     )
     prefetch_stream: bool = setting(
         False,
         "Copy the next batch on a separate CUDA stream while the current one is computed.",
         neutral=False,
-        lever=Lever(tries=(True,), needs=("cuda", "loader")),
+        lever=Lever(
+            tries=(True,),
+            needs=("cuda", "loader"),
+            expects=(
+                Expected(
+                    factors={"load": 1.0},
+                    company=("pin_memory", (True,)),
+                    together={"load": 0.95},
+                    source=_H200,
+                ),
+            ),
+        ),
     )
 
     @staticmethod

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from scalescope.catalog.setting import Lever, setting
+from scalescope.catalog.setting import Expected, Lever, setting
+
+_H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,16 @@ class Fusion:
             tries=("default", "reduce-overhead", "max-autotune"),
             changes="rounding",
             starts_slowly=True,
+            expects=(
+                Expected(value="default", device="cuda", factors={"kernels": 0.6, "host": 0.8}, source=_H200),
+                Expected(
+                    value="reduce-overhead",
+                    device="cuda",
+                    factors={"kernels": 0.62, "host": 0.2},
+                    source=_H200,
+                ),
+                Expected(device="cpu", factors={"kernels": 0.85}, source="fewer passes over memory"),
+            ),
             on_request={"max-autotune": "compiling may take many minutes"},
         ),
     )

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import Lever, setting
+from scalescope.catalog.setting import Expected, Lever, setting
 from scalescope.errors import BadInput
+
+_SHARED = "processes share the work, on cores of their own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +22,26 @@ class Input:
         high=1024,
         none_word="auto",
         neutral=None,
-        lever=Lever(tries=(0, 1, 2, 4), needs=("loader",)),
+        lever=Lever(
+            tries=(0, 1, 2, 4),
+            needs=("loader",),
+            expects=(
+                Expected(value=0, factors={"load": 1.1}, source=_SHARED),
+                Expected(value=1, factors={"load": 0.9}, source=_SHARED),
+                Expected(value=2, factors={"load": 0.5}, source=_SHARED),
+                Expected(value=4, factors={"load": 0.27}, source=_SHARED),
+            ),
+        ),
     )
     persistent_workers: bool = setting(
         False,
         "Keep the loader processes between epochs instead of starting new ones.",
         neutral=False,
-        lever=Lever(tries=(True,), needs=("workers",)),
+        lever=Lever(
+            tries=(True,),
+            needs=("workers",),
+            expects=(Expected(factors={"load": 1.0}, source="only the beginning of an epoch is shorter"),),
+        ),
     )
     prefetch_factor: int | None = setting(
         None,
@@ -34,7 +49,11 @@ class Input:
         low=1,
         high=10_000,
         neutral=None,
-        lever=Lever(tries=(4, 8), needs=("workers",)),
+        lever=Lever(
+            tries=(4, 8),
+            needs=("workers",),
+            expects=(Expected(factors={"load": 0.98}, source="evens out batches of different length"),),
+        ),
     )
 
     @staticmethod

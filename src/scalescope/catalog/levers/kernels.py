@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import Lever, setting
+from scalescope.catalog.setting import Expected, Lever, setting
 from scalescope.errors import CannotRun
+
+_H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +18,12 @@ class Kernels:
         False,
         "Let cuDNN time its convolutions at first use and keep the fastest; shapes must not change.",
         neutral=False,
-        lever=Lever(tries=(True,), needs=("cuda", "convolutions"), changes="rounding"),
+        lever=Lever(
+            tries=(True,),
+            needs=("cuda", "convolutions"),
+            changes="rounding",
+            expects=(Expected(factors={"products": 0.95}, source=_H200),),
+        ),
     )
     attention: str = setting(
         "auto",
@@ -24,7 +31,13 @@ class Kernels:
         choices=("auto", "flash", "efficient", "cudnn", "math"),
         neutral="auto",
         lever=Lever(
-            tries=("flash", "efficient", "cudnn", "math"), needs=("cuda", "attention"), changes="rounding"
+            tries=("flash", "efficient", "cudnn", "math"),
+            needs=("cuda", "attention"),
+            changes="rounding",
+            expects=(
+                Expected(value="math", factors={"kernels": 1.2}, source=_H200),
+                Expected(factors={"kernels": 1.0}, source="auto takes the fastest of them by itself"),
+            ),
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scalescope.catalog.setting import Lever, setting
+from scalescope.catalog.setting import Expected, Lever, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,5 +15,19 @@ class MemoryFormat:
         "(NHWC), which suits convolutions on the matrix units of GPUs.",
         choices=("contiguous", "channels_last"),
         neutral="contiguous",
-        lever=Lever(tries=("channels_last",), needs=("convolutions",), changes="rounding"),
+        lever=Lever(
+            tries=("channels_last",),
+            needs=("convolutions",),
+            changes="rounding",
+            expects=(
+                Expected(
+                    device="cuda",
+                    factors={"products": 0.95},
+                    company=("precision", ("bf16", "fp16")),
+                    together={"products": 0.5},
+                    source="docs/measurements/2026-11-15-h200-levers.md",
+                ),
+                Expected(device="cpu", factors={"products": 0.9}, source="oneDNN's kernels are for NHWC"),
+            ),
+        ),
     )

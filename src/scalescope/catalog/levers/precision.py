@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import Lever, setting
+from scalescope.catalog.setting import Expected, Lever, setting
 from scalescope.errors import CannotRun
+
+_H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,31 @@ class Precision:
         common="Job",
         brief="fp32, tf32, bf16 (--amp) or fp16.",
         shortcut=("amp", "bf16"),
-        lever=Lever(tries=("tf32", "bf16", "fp16"), changes="rounding"),
+        lever=Lever(
+            tries=("tf32", "bf16", "fp16"),
+            changes="rounding",
+            expects=(
+                Expected(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
+                Expected(
+                    value="bf16",
+                    device="cuda",
+                    factors={"products": 0.12, "kernels": 0.7, "host": 1.2},
+                    source=_H200,
+                ),
+                Expected(
+                    value="fp16",
+                    device="cuda",
+                    factors={"products": 0.12, "kernels": 0.75, "host": 1.35},
+                    source=_H200,
+                ),
+                Expected(
+                    value="bf16",
+                    device="cpu",
+                    factors={"products": 0.7},
+                    source="half the bytes of fp32; matrix units of recent processors gain more",
+                ),
+            ),
+        ),
     )
 
     @staticmethod

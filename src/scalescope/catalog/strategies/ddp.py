@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from scalescope.catalog.setting import Lever, setting
+from scalescope.catalog.setting import Expected, Lever, setting
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
+
+_LINKS = "docs/levers/communication.md"
+_WORK = "DDP then copies gradients, or looks through the graph, once more per step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,35 +27,71 @@ class Ddp(StrategyTraits):
         "better, small ones start earlier; none leaves PyTorch's own default (25, the first 1).",
         low=0.001,
         high=1e6,
-        lever=Lever(tries=(None, 1.0, 5.0, 25.0, 100.0), needs=("ranks",), changes="rounding"),
+        lever=Lever(
+            tries=(None, 1.0, 5.0, 25.0, 100.0),
+            needs=("ranks",),
+            changes="rounding",
+            expects=(Expected(factors={"communication": 0.98}, source=_LINKS),),
+        ),
     )
     broadcast_buffers: bool = setting(
         False,
         "Broadcast buffers (batch-norm statistics) from rank 0 before every forward.",
-        lever=Lever(tries=(False, True), needs=("ranks",), changes="rounding"),
+        lever=Lever(
+            tries=(False, True),
+            needs=("ranks",),
+            changes="rounding",
+            expects=(
+                Expected(value=True, factors={"communication": 1.05}, source="one exchange more per step"),
+                Expected(value=False, factors={"communication": 0.95}, source="one exchange less per step"),
+            ),
+        ),
     )
     static_graph: bool = setting(
         True,
         "Promise that the graph never changes, which lets DDP skip work every step.",
-        lever=Lever(tries=(False, True), needs=("ranks",)),
+        lever=Lever(
+            tries=(False, True),
+            needs=("ranks",),
+            expects=(
+                Expected(value=False, factors={"kernels": 1.02}, source=_WORK),
+                Expected(value=True, factors={"kernels": 0.98}, source=_WORK),
+            ),
+        ),
     )
     gradient_as_bucket_view: bool = setting(
         True,
         "Let gradients live inside the buckets: saves a copy and the memory for it.",
-        lever=Lever(tries=(False, True), needs=("ranks",)),
+        lever=Lever(
+            tries=(False, True),
+            needs=("ranks",),
+            expects=(
+                Expected(value=False, factors={"kernels": 1.02}, source=_WORK),
+                Expected(value=True, factors={"kernels": 0.98}, source=_WORK),
+            ),
+        ),
     )
     find_unused_parameters: bool = setting(
         False,
         "Look in every step for parameters without a gradient: a walk through the graph and an exchange.",
         neutral=False,
-        lever=Lever(tries=(True,), needs=("ranks",)),
+        lever=Lever(
+            tries=(True,),
+            needs=("ranks",),
+            expects=(Expected(factors={"kernels": 1.05}, source="walks through the graph in every step"),),
+        ),
     )
     comm_hook: str = setting(
         "none",
         "Send gradients in 16 bits: half the traffic, two conversions, a little rounding.",
         choices=("none", "fp16", "bf16"),
         neutral="none",
-        lever=Lever(tries=("fp16", "bf16"), needs=("ranks",), changes="rounding"),
+        lever=Lever(
+            tries=("fp16", "bf16"),
+            needs=("ranks",),
+            changes="rounding",
+            expects=(Expected(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
+        ),
     )
 
     @staticmethod

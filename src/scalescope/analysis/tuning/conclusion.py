@@ -1,0 +1,95 @@
+"""Conclusion: what a search found, from its launches alone."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from scalescope.analysis.tuning.measurements import BASELINE, Combination, Difference, Measurements
+from scalescope.analysis.tuning.search import (
+    CLAIM,
+    Confirmation,
+    SearchPosition,
+    TuningSearch,
+)
+
+Support = Literal["confirmed", "when added", "untested"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What to use, how sure that is, and what is still possible."""
+
+    winner: Combination  # empty: the settings as they are
+    recommended: bool
+    gain: Difference | None  # of the winner, in the launches that confirm it; else in all
+    is_confirmed: bool  # in new launches
+    support: dict[str, Support]  # of each lever of the winner
+    dropped: Combination  # levers that helped when added, and gave nothing in the end
+    at_most: float | None  # nothing that was tried is faster than the baseline by more than this share
+
+
+def conclude(search: TuningSearch, measured: Measurements) -> Conclusion:
+    """What the launches so far allow to say."""
+    position = SearchPosition(search=search, measured=measured)
+    if not measured.count(BASELINE):
+        return Conclusion(
+            winner=BASELINE,
+            recommended=False,
+            gain=None,
+            is_confirmed=False,
+            support={},
+            dropped=BASELINE,
+            at_most=None,
+        )
+    confirmation = position.confirmed
+    winner = _without_unproven(confirmation)
+    gain = confirmation.total(winner) if winner else None
+    confirmed = gain is not None
+    if winner and gain is None:
+        gain = measured.difference(winner, BASELINE)
+    recommended = bool(winner) and (
+        confirmation.is_claimed(winner)
+        if confirmed
+        else gain is not None and gain.low(CLAIM / max(1, len(search.options))) > 0.0
+    )
+    return Conclusion(
+        winner=winner,
+        recommended=recommended,
+        gain=gain,
+        is_confirmed=confirmed,
+        support={lever: _support(confirmation, lever, winner) for lever in sorted(winner)},
+        dropped=position.best - winner,
+        at_most=None if recommended else _at_most(position),
+    )
+
+
+def _without_unproven(confirmation: Confirmation) -> Combination:
+    """The winner without levers whose gain two launches of each side could not show."""
+    winner = confirmation.winner
+    for lever in sorted(winner, key=lambda lever: confirmation.evidence(lever)):
+        if len(winner) == 1:
+            break
+        difference = confirmation.difference(winner, winner - {lever})
+        measured = difference is not None and difference.launches > 1
+        if measured and not confirmation.helps(lever, winner):
+            winner -= {lever}
+    return winner
+
+
+def _support(confirmation: Confirmation, lever: str, winner: Combination) -> Support:
+    if confirmation.helps(lever, winner):
+        return "confirmed"
+    return "when added" if confirmation.evidence(lever) > 0.0 else "untested"
+
+
+def _at_most(position: SearchPosition) -> float | None:
+    """What the fastest of all that was tried may gain at most, by the most doubtful of them."""
+    measured = position.measured
+    tried = [levers for levers in measured.combinations if levers and levers not in measured.failed]
+    differences = [
+        difference for levers in tried if (difference := measured.difference(levers, BASELINE)) is not None
+    ]
+    if not differences:
+        return None
+    alpha = 0.05 / len(differences)
+    return max(0.0, math.expm1(max(difference.high(alpha) for difference in differences)))

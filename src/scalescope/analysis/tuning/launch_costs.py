@@ -1,0 +1,80 @@
+"""Launch costs: how long the next launches of a search will take, learnt from those that were made.
+
+What is compiled takes long once and less when it is launched again, because compilers keep what they made.
+Both are learnt apart from what every launch takes.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scalescope.analysis.tuning.measurements import BASELINE, Combination, Measurement, Measurements
+
+Program = Callable[
+    [Combination], Combination | None
+]  # the levers that decide what is compiled; None: nothing
+_FIRST_S = 40.0  # compiling takes, as long as nothing was compiled
+_AGAIN = 0.3  # of that, where it was compiled before
+_MARGIN = 1.1
+_UNKNOWN_S = 10.0  # a launch, before any was made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchCosts:
+    """Durations of launches by what they had in common with the next one."""
+
+    measured: Measurements
+    program: Program = lambda levers: None
+
+    def of(self, levers: Combination, base: Combination = BASELINE) -> float:
+        """What the next launch of a combination takes; `base` is what it is built on."""
+        return _MARGIN * self._expected(levers, base)
+
+    def _expected(self, levers: Combination, base: Combination) -> float:
+        same = [launch for launch in self._finished() if launch.levers == levers]
+        if len(same) > 1 or (same and self.program(levers) is None):
+            return same[-1].duration_s
+        plain_s = self._plain_s(base)
+        if self.program(levers) is None:
+            return plain_s
+        return plain_s + (self._again_s() if self._is_compiled(levers) else self._first_s())
+
+    def _finished(self) -> list[Measurement]:
+        return [launch for launch in self.measured.launches if launch.log_rate is not None]
+
+    def _plain_s(self, base: Combination) -> float:
+        """A launch that compiles nothing: as the base did, or as most."""
+        plain = [launch for launch in self._finished() if self.program(launch.levers) is None]
+        of_base = [launch.duration_s for launch in plain if launch.levers == base]
+        if of_base:
+            return of_base[-1]
+        return statistics.median(launch.duration_s for launch in plain) if plain else _UNKNOWN_S
+
+    def _is_compiled(self, levers: Combination) -> bool:
+        return self.program(levers) in {self.program(launch.levers) for launch in self._finished()}
+
+    def _compiled(self) -> tuple[list[float], list[float]]:
+        """What compiling added to launches: where it was new, and where it had been made before."""
+        first: list[float] = []
+        again: list[float] = []
+        known: set[Combination] = set()
+        plain_s = self._plain_s(BASELINE)
+        for launch in self.measured.launches:
+            program = self.program(launch.levers)
+            if program is None:
+                continue
+            extra_s = max(0.0, launch.duration_s - plain_s)
+            if program not in known:
+                first.append(extra_s)
+            elif launch.log_rate is not None:
+                again.append(extra_s)
+            known.add(program)
+        return first, again
+
+    def _first_s(self) -> float:
+        first, _ = self._compiled()
+        return statistics.fmean(first) if first else _FIRST_S
+
+    def _again_s(self) -> float:
+        _, again = self._compiled()
+        return statistics.median(again) if again else _AGAIN * self._first_s()

@@ -1,0 +1,125 @@
+"""Measurements: what the launches of a search gave, and how sure differences between them are.
+
+Few launches of each combination are made, so their spread is pooled: all combinations with more than one
+launch say together how much launches differ, and a usual spread counts as a few launches more. Early on that
+keeps two launches that agree by chance from proving anything.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from scalescope.analysis.statistics import Contrast
+from scalescope.results.result import Stage
+
+Combination = frozenset[str]  # of levers by name; empty: the settings as they are
+BASELINE: Combination = frozenset()
+USUAL_DEVIATION = 0.02  # of the logarithm of a launch's speed
+_USUAL_FREEDOM = 3.0  # as if so many launches more had shown it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A launch that ended: which levers it had, how fast it was, how long it took."""
+
+    levers: Combination
+    log_rate: float | None  # of samples per second; None where it failed
+    duration_s: float
+    stage: Stage
+    base: Combination = BASELINE  # what a lever was added to
+    refused: bool = False  # it will fail again, or its loss differs
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much faster one combination is than another: the logarithm, and its standard error."""
+
+    contrast: Contrast
+    launches: int  # of the side that has fewer
+
+    @property
+    def value(self) -> float:
+        return self.contrast.difference
+
+    def low(self, alpha: float) -> float:
+        """What the difference exceeds, but for a probability of `alpha`."""
+        return self.value - self.contrast.half_width(1.0 - alpha)
+
+    def high(self, alpha: float) -> float:
+        """What the difference does not exceed, but for a probability of `alpha`."""
+        return self.value + self.contrast.half_width(1.0 - alpha)
+
+
+@dataclass(slots=True)
+class Measurements:
+    """The launches of a search so far, in their order."""
+
+    launches: Sequence[Measurement]
+    _rates: dict[Combination, list[float]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for launch in self.launches:
+            if launch.log_rate is not None:
+                self._rates.setdefault(launch.levers, []).append(launch.log_rate)
+
+    @property
+    def combinations(self) -> tuple[Combination, ...]:
+        """All that were measured, in the order of their first launches."""
+        return tuple(self._rates)
+
+    @property
+    def failed(self) -> frozenset[Combination]:
+        """What cannot be recommended: it failed, or trains to another loss."""
+        unmeasured = {launch.levers for launch in self.launches if launch.log_rate is None}
+        refused = {launch.levers for launch in self.launches if launch.refused}
+        return frozenset((unmeasured - {BASELINE}) | refused)
+
+    def count(self, levers: Combination) -> int:
+        return len(self._rates.get(levers, ()))
+
+    def mean(self, levers: Combination) -> float:
+        return statistics.fmean(self._rates[levers])
+
+    def of_stages(self, kinds: Iterable[str], attempt: int | None = None) -> "Measurements":
+        """The launches of some stages alone."""
+        wanted = set(kinds)
+        return Measurements(
+            [
+                launch
+                for launch in self.launches
+                if launch.stage.kind in wanted and attempt in (None, launch.stage.attempt)
+            ]
+        )
+
+    def spread(self) -> tuple[float, float]:
+        """The variance of a launch, and its degrees of freedom."""
+        squares, freedom = _USUAL_FREEDOM * USUAL_DEVIATION**2, _USUAL_FREEDOM
+        for rates in self._rates.values():
+            if len(rates) > 1:
+                squares += (len(rates) - 1) * statistics.variance(rates)
+                freedom += len(rates) - 1
+        return squares / freedom, freedom
+
+    def difference(
+        self, levers: Combination, base: Combination, among: "Measurements | None" = None
+    ) -> Difference | None:
+        """How much faster one is than the other; None where either was not measured.
+
+        `among` are the launches to compare, where not all count; all of them tell the spread.
+        """
+        counted = among or self
+        if not counted.count(levers) or not counted.count(base):
+            return None
+        variance, freedom = self.spread()
+        more, less = counted.count(levers), counted.count(base)
+        contrast = Contrast(
+            difference=counted.mean(levers) - counted.mean(base),
+            variance=variance * (1.0 / more + 1.0 / less),
+            freedom=freedom,
+        )
+        return Difference(contrast, min(more, less))
+
+
+def speedup(difference: float) -> float:
+    return math.exp(difference)
