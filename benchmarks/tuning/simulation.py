@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.tuning.simulated_jobs import JOBS
 from scalescope.analysis.tuning.conclusion import Conclusion, conclude
-from scalescope.analysis.tuning.measurements import Combination, Measurement, Measurements
+from scalescope.analysis.tuning.measurements import Combination, Measurement, Measurements, usual_deviation
 from scalescope.analysis.tuning.search import Option, Step, TuningSearch
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
 from scalescope.catalog.cards import all_settings
@@ -185,16 +185,17 @@ def simulate(job: SimulatedJob, budget_s: float, seed: int) -> Outcome:
     window_s = min(3.0, max(0.3, budget_s / 180.0))
     launches: list[Measurement] = []
     programs: set[Combination] = set()
+    usual = usual_deviation(job.data["device"])
     now_s = 2.0  # starting scalescope itself
     while True:
-        step = search.next_step(Measurements(launches), budget_s - now_s)
+        step = search.next_step(Measurements(launches, usual), budget_s - now_s)
         if step is None:
             break
         launch, now_s = _launched(job, step, now_s, budget_s, window_s, programs, draw)
         launches.append(launch)
         if now_s >= budget_s:
             break
-    measured = Measurements(launches)
+    measured = Measurements(launches, usual)
     return Outcome(
         conclusion=conclude(search, measured),
         launches=tuple(launches),

@@ -41,7 +41,7 @@ def conclude(search: TuningSearch, measured: Measurements) -> Conclusion:
             dropped=BASELINE,
             at_most=None,
         )
-    confirmation = position.confirmed
+    confirmation = _latest_confirmation(position)
     winner = _without_unproven(confirmation)
     gain = confirmation.total(winner) if winner else None
     confirmed = gain is not None
@@ -61,6 +61,19 @@ def conclude(search: TuningSearch, measured: Measurements) -> Conclusion:
         dropped=position.best - winner,
         at_most=None if recommended else _at_most(position),
     )
+
+
+def _latest_confirmation(position: SearchPosition) -> Confirmation:
+    """Of the best; or of what was confirmed before, where the best was not."""
+    latest = position.confirmed
+    if latest.total(latest.winner) is not None:
+        return latest
+    earlier = [launch.base for launch in position.measured.launches if launch.stage.kind == "confirm"]
+    for chosen in reversed(earlier):
+        confirmation = Confirmation(position=position, chosen=chosen)
+        if confirmation.is_claimed(confirmation.winner):
+            return confirmation
+    return latest
 
 
 def _without_unproven(confirmation: Confirmation) -> Combination:

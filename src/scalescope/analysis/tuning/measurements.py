@@ -5,7 +5,6 @@ launch say together how much launches differ, and a usual spread counts as a few
 keeps two launches that agree by chance from proving anything.
 """
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,9 @@ from scalescope.results.result import Stage
 
 Combination = frozenset[str]  # of levers by name; empty: the settings as they are
 BASELINE: Combination = frozenset()
-USUAL_DEVIATION = 0.02  # of the logarithm of a launch's speed
-_USUAL_FREEDOM = 3.0  # as if so many launches more had shown it
+# Of the logarithm of a launch's speed: GPUs keep to their clock better than processors that others use too.
+_USUAL_DEVIATIONS = {"cpu": 0.02, "cuda": 0.01}
+_USUAL_FREEDOM = 2.0  # as if so many launches more had shown it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,7 @@ class Measurements:
     """The launches of a search so far, in their order."""
 
     launches: Sequence[Measurement]
+    usual_deviation: float = _USUAL_DEVIATIONS["cpu"]
     _rates: dict[Combination, list[float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,12 +90,13 @@ class Measurements:
                 launch
                 for launch in self.launches
                 if launch.stage.kind in wanted and attempt in (None, launch.stage.attempt)
-            ]
+            ],
+            self.usual_deviation,
         )
 
     def spread(self) -> tuple[float, float]:
         """The variance of a launch, and its degrees of freedom."""
-        squares, freedom = _USUAL_FREEDOM * USUAL_DEVIATION**2, _USUAL_FREEDOM
+        squares, freedom = _USUAL_FREEDOM * self.usual_deviation**2, _USUAL_FREEDOM
         for rates in self._rates.values():
             if len(rates) > 1:
                 squares += (len(rates) - 1) * statistics.variance(rates)
@@ -121,5 +123,6 @@ class Measurements:
         return Difference(contrast, min(more, less))
 
 
-def speedup(difference: float) -> float:
-    return math.exp(difference)
+def usual_deviation(device: str) -> float:
+    """What launches on a device usually differ by, before there are any."""
+    return _USUAL_DEVIATIONS[device]

@@ -12,7 +12,9 @@ Each of them keeps back the time that confirming needs. Nothing is remembered be
 launch says what it was made for and what it was built on, so a search goes on where it was interrupted.
 """
 
+import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -36,9 +38,11 @@ BASELINE_STAGE, EXPLORE, REFINE, CONFIRM = (
 )
 _DECIDING = ("baseline", "explore", "refine")  # stages by which the best is chosen
 _LEAST = math.log1p(LEAST_EFFECT)
-_CLEAR = 0.025  # the error with which a lever becomes part of the best; confirming looks at it again
+_CLEAR = 1.5  # standard deviations above nothing make a lever part of the best; confirming looks again
+_OPTIMISM = 1.3  # standard deviations above the mean: what a lever may give
 _WORTH = 0.002  # the least expected improvement worth a launch
 _OBVIOUS = math.log(1.25)  # a gain that need not be measured again lever by lever
+_TOGETHER = math.log(1.1)  # what a lever must promise to be tried together with another
 CLAIM = 0.01  # the error of a claim, in each of the few looks that are taken at it
 _FEW_LAUNCHES = 15  # a budget of fewer confirms in single pairs
 _LEAST_LAUNCHES = 2  # of each side for a claim
@@ -80,7 +84,11 @@ class TuningSearch:
         if not measured.count(BASELINE):
             return Step(levers=BASELINE, stage=BASELINE_STAGE)
         position = SearchPosition(search=self, measured=measured, remaining_s=remaining_s)
-        return position.explore() or position.refine() or position.confirm()
+        step = position.explore() or position.refine() or position.confirm()
+        if step is not None:
+            return step
+        unreserved = dataclasses.replace(position, keeps_reserve=False)
+        return unreserved.explore() or unreserved.refine()
 
     def with_option(self, base: Combination, option: Option) -> Combination:
         """The base with an option, in place of what moves the same setting."""
@@ -95,6 +103,7 @@ class SearchPosition:
     search: TuningSearch
     measured: Measurements
     remaining_s: float | None = None
+    keeps_reserve: bool = True  # for confirming
     costs: LaunchCosts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,8 +145,15 @@ class SearchPosition:
         return self.measured.difference(levers, base, among=self.deciding)
 
     def _is_clear(self, levers: Combination, base: Combination) -> bool:
+        gain = self._posterior(levers, base)
+        return gain.mean > _LEAST and gain.mean > _CLEAR * gain.deviation
+
+    def _posterior(self, levers: Combination, base: Combination) -> Gain:
+        """What levers give on top of a base: as expected of them, and as measured."""
         difference = self._difference(levers, base)
-        return difference is not None and difference.value > _LEAST and difference.low(_CLEAR) > 0.0
+        assert difference is not None
+        expected = self.search.model.gain(levers, base, self._host_share(base))
+        return expected.given(difference.value, difference.contrast.deviation)
 
     # Time
 
@@ -146,12 +162,16 @@ class SearchPosition:
 
     def _confirming_s(self, levers: Combination) -> float:
         """What confirming a combination against the baseline takes at least."""
-        if not levers:
+        if not levers or not self.keeps_reserve:
             return 0.0
         pair_s = self.costs.of(BASELINE) + self._again_s(levers)
-        return pair_s * self._least_rounds()
+        return pair_s * self._least_rounds(levers)
 
-    def _least_rounds(self) -> int:
+    def _least_rounds(self, levers: Combination) -> int:
+        """Pairs that confirm a combination: one where the gain is obvious or time is short."""
+        known = levers if self.measured.count(levers) else self.base
+        if self.measured.mean(known) - self.measured.mean(BASELINE) > _OBVIOUS:
+            return 1
         if self.remaining_s is None:
             return _LEAST_LAUNCHES
         spent_s = sum(launch.duration_s for launch in self.measured.launches)
@@ -168,32 +188,72 @@ class SearchPosition:
 
     def explore(self) -> Step | None:
         best = self.best if self.search.combine else BASELINE
-        ranked: list[tuple[float, Combination]] = []
-        for option in self.search.options:
-            levers = self.search.with_option(best, option)
-            if not self._may_explore(option, levers, best):
+        ranked = sorted(
+            (-self._worth(levers, best) / self.costs.of(levers, best), sorted(levers), levers)
+            for levers in self._neighbours(best)
+        )
+        for rank, _, levers in ranked:
+            if rank == 0.0:
                 continue
-            gain = self._expected(option, levers, best)
-            worth = gain.improvement(_LEAST)
-            if worth > _WORTH or (option.asked and not self._was_tried(option)):
-                cost_s = self.costs.of(levers, best)
-                ranked.append((-max(worth, 1e-9) / cost_s, levers))
-        for _, levers in sorted(ranked, key=lambda pair: (pair[0], sorted(pair[1]))):
-            cost_s = self.costs.of(levers, best)
-            if self._fits(cost_s, self._confirming_s(levers)):
+            reserve_s = max(self._confirming_s(levers), self._confirming_s(best))
+            if self._fits(self.costs.of(levers, best), reserve_s):
                 limit_s = None if self.remaining_s is None else self.remaining_s - self._confirming_s(best)
                 return Step(levers=levers, stage=EXPLORE, base=best, at_most_s=limit_s)
         return None
 
-    def _may_explore(self, option: Option, levers: Combination, best: Combination) -> bool:
-        if option.name in best or levers in self.measured.failed or self._failed(option):
+    def _neighbours(self, best: Combination) -> set[Combination]:
+        """Combinations with one option more; and what is compiled also with another one that is compiled in.
+
+        Compiling takes long, and again for every other precision: the two are better chosen together.
+        """
+        usable = [option for option in self.search.options if not self._failed(option)]
+        single = {
+            self.search.with_option(best, option): option for option in usable if option.name not in best
+        }
+        neighbours = set(single)
+        for levers in single if self.search.combine else ():
+            program = self.search.program(levers)
+            if program is not None and program != self.search.program(best):
+                pairs = {self.search.with_option(levers, option) for option in usable}
+                neighbours |= {pair for pair in pairs if self._are_better_together(pair, levers)}
+        return {
+            levers
+            for levers in neighbours
+            if levers != best
+            and not self.deciding.count(levers)
+            and levers not in self.measured.failed
+            and self.search.can_run(levers)
+        }
+
+    def _are_better_together(self, pair: Combination, levers: Combination) -> bool:
+        """Whether a lever more changes what is compiled, and is sure to be worth it by its card."""
+        if self.search.program(pair) == self.search.program(levers):
             return False
-        return not self.deciding.count(levers) and self.search.can_run(levers)
+        host = self._host_share(self.base)
+        return self.search.model.gain(pair, levers, host).mean > _TOGETHER
+
+    def _worth(self, levers: Combination, best: Combination) -> float:
+        """The expected improvement; 0 where it is not worth a launch."""
+        worth = self._expected(levers, best).improvement(_LEAST)
+        if worth > _WORTH:
+            return worth
+        asked = [option for option in self.search.options if option.asked and option.name in levers - best]
+        return 1e-9 if len(levers - best) == 1 and any(not self._was_tried(o) for o in asked) else 0.0
+
+    def _host_share(self, base: Combination) -> float | None:
+        """The host's share of the base's step, by launches on top of it whose limit was the host."""
+        shares = [
+            share
+            for levers in self.built_on(base)
+            if (difference := self._difference(levers, base)) is not None
+            and (share := self.search.model.host_share(levers, base, math.exp(-difference.value))) is not None
+        ]
+        return min(1.0, statistics.median(shares)) if shares else None
 
     def _failed(self, option: Option) -> bool:
         """Whether the option made a launch fail, or its loss differ, where the others had not."""
         return any(
-            option.name in launch.levers and option.name not in launch.base
+            launch.levers - launch.base == {option.name}
             for launch in self.measured.launches
             if launch.levers in self.measured.failed and launch.stage.kind == "explore"
         )
@@ -201,27 +261,33 @@ class SearchPosition:
     def _was_tried(self, option: Option) -> bool:
         return any(option.name in launch.levers for launch in self.measured.launches)
 
-    def _expected(self, option: Option, levers: Combination, base: Combination) -> Gain:
-        """What an option promises: by its card and the facts, and by what it gave on another base."""
-        gain = self.search.model.gain(levers, base)
-        earlier = self._tested_on(option)
+    def _expected(self, levers: Combination, base: Combination) -> Gain:
+        """What levers promise: by their cards and the facts, and by what they gave on another base."""
+        gain = self.search.model.gain(levers, base, self._host_share(base))
+        added = levers - base
+        if len(added) > 1:  # what is chosen together is chosen by its mean, not for being uncertain
+            slow = [lever for lever in added if self.search.program(frozenset({lever})) is not None]
+            alone = self.search.model.gain(base | set(slow), base, self._host_share(base))
+            return Gain(gain.mean, min(gain.deviation, alone.deviation))
+        earlier = self._tested_on(next(iter(added))) if base < levers else None
         if earlier is None:
             return gain
         measured = self._difference(*earlier)
         assert measured is not None
-        then = self.search.model.gain(*earlier).mean
+        then = self.search.model.gain(*earlier, self._host_share(earlier[1])).mean
         ratio = min(3.0, max(0.5, gain.mean / then)) if then * gain.mean > 0.0 else 1.0
         mean = measured.value * ratio
         return Gain(mean, math.hypot(0.3 * mean, measured.contrast.deviation) + gain.deviation * 0.25)
 
-    def _tested_on(self, option: Option) -> tuple[Combination, Combination] | None:
-        """The last combination in which an option was new, and its base."""
+    def _tested_on(self, lever: str) -> tuple[Combination, Combination] | None:
+        """The last combination in which a lever alone was new, and its base."""
         tested = [
             (launch.levers, launch.base)
             for launch in self.measured.launches
             if launch.stage.kind == "explore"
             and launch.log_rate is not None
-            and option.name in launch.levers - launch.base
+            and launch.levers - launch.base == {lever}
+            and launch.base < launch.levers
             and self.deciding.count(launch.base)
         ]
         return tested[-1] if tested else None
@@ -242,9 +308,8 @@ class SearchPosition:
         return None
 
     def _optimistic(self, levers: Combination, base: Combination) -> float:
-        difference = self._difference(levers, base)
-        assert difference is not None
-        return difference.high(0.1)
+        gain = self._posterior(levers, base)
+        return gain.mean + _OPTIMISM * gain.deviation
 
     def _may_matter(self, levers: Combination, base: Combination) -> bool:
         return self._optimistic(levers, base) > math.log1p(self.search.threshold)
@@ -340,7 +405,9 @@ class Confirmation:
 
     def _needs_more(self, winner: Combination) -> bool:
         difference = self.total(winner)
-        if difference is None or difference.launches < _LEAST_LAUNCHES:
+        if difference is None:
+            return True
+        if difference.launches < _LEAST_LAUNCHES and difference.low(CLAIM) < _OBVIOUS:
             return True
         return not self.is_claimed(winner)
 

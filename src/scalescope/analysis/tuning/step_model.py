@@ -13,9 +13,8 @@ from scalescope.catalog.setting import Part
 
 _DEVICE_PARTS: tuple[Part, ...] = ("products", "kernels", "optimizer")
 _RELATIVE_DOUBT = 0.5  # of an expected gain
-_LEAST_DOUBT = 0.02  # what a lever may give that is expected to give nothing
+_LEAST_DOUBT = 0.1  # of the share that a lever changes, where it is expected to change nothing
 _REPLACING_DOUBT = 0.1  # of the gain of a value that another one replaces
-_MOST_OF_A_STEP = 0.2  # a share that may change the whole by more than the least doubt
 
 _NEARLY = 0.8  # of the longer one: either of host and device may be the limit
 _NO_PARTS: dict[Part, float] = {
@@ -36,6 +35,13 @@ class Gain:
 
     mean: float
     deviation: float
+
+    def given(self, value: float, error: float) -> "Gain":
+        """What is expected after a measurement of it, with its standard error."""
+        if self.deviation == 0.0 or error == 0.0:
+            return Gain(value if error == 0.0 else self.mean, 0.0)
+        weight = self.deviation**2 / (self.deviation**2 + error**2)
+        return Gain(self.mean + weight * (value - self.mean), error * math.sqrt(weight))
 
     def improvement(self, least: float = 0.0) -> float:
         """The expected value of what exceeds `least`, and of nothing where it does not."""
@@ -80,17 +86,34 @@ class StepModel:
     parts_of: Callable[[frozenset[str]], Parts | None]
     effects: Mapping[str, LeverEffect] = field(default_factory=dict)
 
-    def gain(self, levers: frozenset[str], base: frozenset[str] = frozenset()) -> Gain:
-        """What levers are expected to give in place of others."""
+    def gain(
+        self, levers: frozenset[str], base: frozenset[str] = frozenset(), host: float | None = None
+    ) -> Gain:
+        """What levers are expected to give in place of others.
+
+        `host` is the host's share of the base's step, where other launches showed it.
+        """
         before = self._parts(base)
+        if host is not None:
+            before["host"] = max(host, before["host"])
         after = self._changed(before, levers, base)
         mean = math.log(_step(before) / _step(after))
         attacked = _share(before, self._touched(levers - base, levers))
-        doubt = max(_RELATIVE_DOUBT * abs(mean), _LEAST_DOUBT * min(1.0, attacked / _MOST_OF_A_STEP))
+        doubt = max(_RELATIVE_DOUBT * abs(mean), _LEAST_DOUBT * attacked)
         if base - levers:  # another value of a setting: both are uncertain
             kept = self._changed(before, base & levers, base)
             doubt += _REPLACING_DOUBT * abs(math.log(_step(kept) / _step(before)))
         return Gain(mean, doubt)
+
+    def host_share(self, levers: frozenset[str], base: frozenset[str], ratio: float) -> float | None:
+        """The host's share of the base's step, by a launch with more levers whose limit was the host.
+
+        `ratio` is the step of that launch ÷ the step of the base; None where the host was not its limit.
+        """
+        parts = self.parts_of(levers)
+        if parts is None or parts["host"] < _compute(parts) or parts["host"] <= _device(parts):
+            return None
+        return parts["host"] * ratio * self._factors(base)["host"] / self._factors(levers)["host"]
 
     def _parts(self, levers: frozenset[str]) -> dict[Part, float]:
         shown = self.parts_of(levers)
@@ -121,7 +144,7 @@ class StepModel:
 def _share(parts: Parts, touched: set[Part]) -> float:
     """The share of a step that changes with some parts of it."""
     step, compute = _step(parts), _compute(parts)
-    device = sum(parts[part] for part in _DEVICE_PARTS)
+    device = _device(parts)
     share = parts["communication"] if "communication" in touched else 0.0
     if "load" in touched:
         share += max(0.0, parts["load"] - compute)
@@ -138,8 +161,12 @@ def _step(parts: Parts) -> float:
     return max(1e-9, compute + waiting + parts["communication"])
 
 
-def _compute(times: Mapping[Part, float]) -> float:
-    return max(sum(times[part] for part in _DEVICE_PARTS), times["host"])
+def _device(parts: Parts) -> float:
+    return sum(parts[part] for part in _DEVICE_PARTS)
+
+
+def _compute(parts: Parts) -> float:
+    return max(_device(parts), parts["host"])
 
 
 # What a step is assumed to be where nothing says otherwise, as shares of the device's work.
