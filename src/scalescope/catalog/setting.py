@@ -75,7 +75,8 @@ class Lever:
     multiples: tuple[int, ...] = ()  # of the value it has
     needs: tuple[Need, ...] = ()
     changes: Change = "nothing"
-    starts_slowly: bool = False  # it compiles, for instance: looked at last
+    starts_slowly: bool = False  # it compiles, for instance
+    is_compiled_in: bool = False  # what was compiled for another value is of no use for this one
     needs_new_ranks: bool = False  # what runs already cannot be moved: threads keep the cores they began on
     expects: tuple[Expected, ...] = ()
     # Values that `all` leaves out, and why; naming the lever tries them.

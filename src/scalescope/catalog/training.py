@@ -52,6 +52,7 @@ class Training:
         "How the work is distributed over ranks; auto is single on one rank and ddp on more.",
         lever=Lever(
             tries=strategies_worth_trying,
+            is_compiled_in=True,
             needs=("ranks",),
             expects=(
                 Expected(

@@ -22,10 +22,11 @@ WINDOW = ("window_began_monotonic_s", "window_ended_monotonic_s")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The part of a search that a launch belongs to: levers alone, one added or removed, the end."""
+    """The part of a search that a launch belongs to, and what it was compared with."""
 
     kind: StageKind
     attempt: int = 0  # which of that kind
+    base: str | None = None  # the trial that a lever was added to, or that is confirmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

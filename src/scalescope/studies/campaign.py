@@ -50,7 +50,7 @@ def run_campaign(
         if not launches:
             break
         tried |= {launch.key for launch in launches}  # one that fails is not tried for ever
-        end = campaign.run(dataclasses.replace(plan, chosen=launches, only=None, notes=()))
+        end = campaign.run(dataclasses.replace(plan, chosen=launches, only=None, notes=()), fits=True)
     return campaign.notes, end or RunEnd(why="finished", missing=0)
 
 
@@ -116,8 +116,18 @@ class _Campaign:
         budget = self.plan.experiment.measuring.budget
         return None if budget is None else self.started + budget
 
-    def run(self, plan: Plan) -> RunEnd | None:
-        """Run what is not done yet; returns why that ended early, None where it did not."""
+    def _deadline_of(self, launch: Launch) -> float | None:
+        """When a launch is ended: as the budget is, or by its own limit before that."""
+        if launch.at_most_s is None:
+            return self.deadline
+        limit = time.monotonic() + launch.at_most_s
+        return limit if self.deadline is None else min(limit, self.deadline)
+
+    def run(self, plan: Plan, *, fits: bool = False) -> RunEnd | None:
+        """Run what is not done yet; returns why that ended early, None where it did not.
+
+        `fits` is that whoever chose the launches knows that the budget has room for them.
+        """
         before = self._stored()
         finished = {result.key for result in before.of_status(*KEPT)}
         ordered = self._ordered(plan, before)
@@ -140,7 +150,7 @@ class _Campaign:
                 given_up[trial.label] += 1
                 continue
             missing = [launch for _, launch in ordered[index:] if launch.key not in finished]
-            end = self._over_budget(durations, missing)
+            end = None if fits else self._over_budget(durations, missing)
             if end is not None:
                 self.notes.append(budget_note(end, len(ordered), self.folder.path))
                 break
@@ -149,7 +159,7 @@ class _Campaign:
             failed_jobs.add(result)
             failures[trial.trial_id] += TRIES_BEFORE_GIVING_UP if bad_input else failure_weight(result)
             refusals.add(result, bad_input)
-            if result.stopped_by == "budget":
+            if result.stopped_by == "budget" and not self._was_cut_short(launch):
                 end = self._ended_by_budget(durations, missing)
                 self.notes.append(budget_note(end, len(ordered), self.folder.path))
                 break
@@ -189,6 +199,10 @@ class _Campaign:
             in_a_row = in_a_row + 1 if result.is_disturbed else 0
             if result.is_disturbed:
                 waiting.append((order, launch))
+
+    def _was_cut_short(self, launch: Launch) -> bool:
+        """Whether a launch was ended by its own limit, and the budget goes on."""
+        return launch.at_most_s is not None and (self.remaining_s() or 0.0) > 0.0
 
     def _stored(self) -> Run:
         return load_run(self.folder.path)
@@ -255,8 +269,9 @@ class _Campaign:
 
         limits = self.plan.experiment.measuring
         try:
+            deadline = self._deadline_of(launch)
             outcome = self.launcher.launch(
-                trial, number, self.folder, limits, self.watcher, deadline=self.deadline
+                trial, number, self.folder, limits, self.watcher, deadline=deadline
             )
         except Interrupted as interruption:
             name = signal.Signals(interruption.signum).name

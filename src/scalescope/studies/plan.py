@@ -19,6 +19,7 @@ class Launch:
     number: int = 0
     stage: Stage | None = None  # of a search
     stage_round: int | None = None
+    at_most_s: float | None = None  # it is ended then, so that others can still be made
 
     @property
     def key(self) -> tuple[str, int]:

@@ -34,6 +34,7 @@ class Kernels:
             tries=("flash", "efficient", "cudnn", "math"),
             needs=("cuda", "attention"),
             changes="rounding",
+            is_compiled_in=True,
             expects=(
                 Expected(value="math", factors={"kernels": 1.2}, source=_H200),
                 Expected(factors={"kernels": 1.0}, source="auto takes the fastest of them by itself"),

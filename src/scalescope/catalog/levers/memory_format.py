@@ -19,6 +19,7 @@ class MemoryFormat:
             tries=("channels_last",),
             needs=("convolutions",),
             changes="rounding",
+            is_compiled_in=True,
             expects=(
                 Expected(
                     device="cuda",

@@ -25,6 +25,7 @@ class Precision:
         lever=Lever(
             tries=("tf32", "bf16", "fp16"),
             changes="rounding",
+            is_compiled_in=True,
             expects=(
                 Expected(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
                 Expected(

@@ -29,6 +29,7 @@ class Ddp(StrategyTraits):
         high=1e6,
         lever=Lever(
             tries=(None, 1.0, 5.0, 25.0, 100.0),
+            is_compiled_in=True,
             needs=("ranks",),
             changes="rounding",
             expects=(Expected(factors={"communication": 0.98}, source=_LINKS),),

@@ -28,7 +28,7 @@ class Candidate:
     value: Value
     trial: Trial
     changes: Change
-    starts_slowly: bool = False
+    asked: bool = False  # by its name: tried whatever it promises
 
     @property
     def text(self) -> str:
@@ -82,6 +82,7 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
         for value in values:
             try:
                 candidate = _candidate(experiment, machine, baseline, setting, value)
+                candidate = dataclasses.replace(candidate, asked=left_out is None or not _is_all(asked))
             except ScalescopeError as error:
                 inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=str(error)))
                 continue
@@ -96,6 +97,10 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
         candidates=tuple(candidates.values()),
         inapplicable=tuple(lever for lever in inapplicable if lever.text not in tried),
     )
+
+
+def _is_all(asked: Sequence[str]) -> bool:
+    return ALL in asked
 
 
 def _refuse_too_large(trial: Trial, experiment: Experiment, machine: Machine) -> None:
@@ -209,8 +214,7 @@ def _candidate(
     changes = _changes(setting, baseline)
     if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
         changes = "the job"
-    slow = setting.lever is not None and setting.lever.starts_slowly and value != setting.neutral
-    return Candidate(name=setting.name, value=value, trial=trial, changes=changes, starts_slowly=slow)
+    return Candidate(name=setting.name, value=value, trial=trial, changes=changes)
 
 
 def _changes(setting: Setting, baseline: Trial) -> Change:

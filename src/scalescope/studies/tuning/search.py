@@ -1,258 +1,238 @@
-"""The search of `tune`: reads the results so far as far as they go, and says what to launch next."""
+"""The search of `tune` over real launches: which to make next, and what those that were made say."""
 
 import dataclasses
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Iterable
 
-from scalescope.analysis.configurations import configurations
-from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.ledger import SCALING, LaunchesNeeded, SearchLedger
-from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all, fastest
-from scalescope.analysis.tuning.search import (
-    BEFORE_COMBINING,
-    LEVERS_ALONE,
-    Attempt,
-    Combining,
-    confirmed,
-    explore,
-    scaling_of,
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.statistics import Estimate, ratio_of_contrast
+from scalescope.analysis.tuning.lever_comparison import loss_of
+from scalescope.analysis.tuning.measurements import (
+    BASELINE,
+    Combination,
+    Measurement,
+    Measurements,
+    usual_deviation,
 )
-from scalescope.analysis.verdicts import LEAST_EFFECT
-from scalescope.errors import ScalescopeError
-from scalescope.experiment.expand import expand
+from scalescope.analysis.tuning.search import Step, TuningSearch
+from scalescope.analysis.tuning.step_model import Parts, StepModel
+from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import Command
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import Tuning, next_after_tuning
+from scalescope.report.tuning.sections import next_after_tuning
+from scalescope.report.tuning.tuning import Tuning
 from scalescope.results.files import to_text
+from scalescope.results.result import Result, Stage, undisturbed
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.plan import Launch
-from scalescope.studies.tuning.levers import (
-    Candidate,
-    Levers,
-    other_jobs,
-    settings_of_trial,
-    shown,
-    with_values,
-)
+from scalescope.studies.tuning.combinations import Combinations
+from scalescope.studies.tuning.facts import parts_of_trial
+from scalescope.studies.tuning.levers import Levers, other_jobs
+from scalescope.studies.tuning.reading import read_tuning, stage_of
 
+_FACTS = Stage("facts")
+_SCALING = Stage("scaling")
 _SCALING_LAUNCHES = 3
+_BASELINE_TRIES = 2
+_SHARE_FOR_FACTS = 0.1  # of the budget, for a launch that only orders the levers
 
 
 class Search:
-    """Reads the results so far as far as they go; what is missing is what to launch next."""
+    """Reads the results so far, and says what to launch next."""
 
     def __init__(
         self, experiment: Experiment, machine: Machine, levers: Levers, *, threshold: float, combine: bool
     ) -> None:
         self._experiment = experiment
-        self._machine = machine
-        self._threshold = threshold
-        self._combine = combine
         self.levers = levers
-        self._by_text = {candidate.text: candidate for candidate in self.levers.candidates}
-        self._slow = {
-            name: setting.neutral
-            for name, setting in settings_of_trial(self.levers.baseline).items()
-            if setting.lever is not None and setting.lever.starts_slowly
-        }
-        self._earlier: int | None = None
+        self.combinations = Combinations(experiment, machine, levers)
+        self.threshold = threshold
+        self._combine = combine
+        self._parts: dict[tuple[str, int], Parts | None] = {}
 
-    def interim(self, run: Run) -> str | None:
-        """What is fastest so far, among what trains the same job."""
-        other_jobs = {c.trial.trial_id for c in self.levers.candidates if c.changes == "the job"}
-        compared = [
-            result for result in run.results if result.stage != SCALING and result.trial_id not in other_jobs
-        ]
-        best = fastest(configurations(compared), self.levers.baseline)
-        return None if best is None else f"the fastest is {self._name_of(best[0])} with {best[1]:.2f}×"
+    def next_launches(self, run: Run, remaining_s: float | None) -> tuple[Launch, ...]:
+        """The next launch; none when the search is over."""
+        if self._baseline_is_lost(run):
+            return ()
+        jobs = self._jobs_to_launch(run)
+        kept_s = len(jobs) * self._usual_s(run)
+        left_s = None if remaining_s is None else remaining_s - kept_s
+        facts = self._facts_launch(run, left_s)
+        if facts is not None:
+            return (facts,)
+        step = self.search(run).next_step(self.measured(run), left_s) if self.combinations.options else None
+        if step is not None:
+            return (self._launch(run, step),)
+        if not self.measured(run).count(BASELINE):
+            return (Launch(self.levers.baseline, *self._number(run, self.levers.baseline), Stage("baseline")),)
+        return tuple(self._scaling_launches(run, jobs, remaining_s))
 
-    def _name_of(self, trial: Trial) -> str:
-        moved = [
-            shown(name, value)
-            for name, value in trial.settings.items()
-            if value != self.levers.baseline.settings.get(name)
-        ]
-        return " + ".join(moved)
+    def _launch(self, run: Run, step: Step) -> Launch:
+        trial = self.combinations.trial_with(step.levers)
+        base = self.combinations.trial_with(step.base)
+        assert trial is not None and base is not None
+        stage = dataclasses.replace(step.stage, base=base.trial_id)
+        return Launch(trial, *self._number(run, trial), stage, at_most_s=step.at_most_s)
 
-    def next_launches(self, run: Run) -> tuple[Launch, ...]:
-        """The launches without which the search cannot go on; none when it is done."""
-        if self._earlier is None:
-            self._earlier = len(run.results)
-        try:
-            self._follow(run, _Progress())
-        except LaunchesNeeded as needed:
-            return tuple(Launch(*launch) for launch in needed.launches)
-        return ()
+    @staticmethod
+    def _number(run: Run, trial: Trial) -> tuple[int]:
+        """The number of a trial's next launch."""
+        return (max((r.launch + 1 for r in run.results if r.trial_id == trial.trial_id), default=0),)
 
-    def read(self, run: Run) -> Tuning:
-        """All that can be said from the results there are, also where the budget ended the search."""
-        progress = _Progress()
-        finished = True
-        try:
-            self._follow(run, progress)
-        except LaunchesNeeded:
-            finished = False
-            progress.singles = progress.singles or self._so_far(run)
-        return Tuning(
-            levers=tuple(
-                (candidate.text, candidate.trial.trial_id, candidate.changes)
-                for candidate in self.levers.candidates
+    def _baseline_is_lost(self, run: Run) -> bool:
+        """Whether the baseline fails: one failure by chance is none."""
+        bad = [r.status for r in self._of_baseline(run) if r.status not in ("ok", "interrupted")]
+        worked = any(r.status == "ok" for r in self._of_baseline(run))
+        return not worked and (len(bad) >= _BASELINE_TRIES or bool({"oom", "invalid"} & set(bad)))
+
+    def _of_baseline(self, run: Run) -> list[Result]:
+        return [result for result in run.results if result.trial_id == self.levers.baseline.trial_id]
+
+    def _usual_s(self, run: Run) -> float:
+        durations = [result.duration_s for result in self._of_baseline(run) if result.status == "ok"]
+        return durations[-1] if durations else 0.0
+
+    # Facts
+
+    def _facts_launch(self, run: Run, left_s: float | None) -> Launch | None:
+        """One launch without communication, where that orders the levers and takes little of the budget."""
+        baseline = self.levers.baseline
+        silent = without_communication(baseline)
+        usual_s = self._usual_s(run)
+        if silent is None or not usual_s or any(r.trial_id == silent.trial_id for r in run.results):
+            return None
+        effects = self.combinations.effects()
+        concerned = any("communication" in effect.factors for effect in effects.values())
+        if not concerned or (left_s is not None and usual_s > _SHARE_FOR_FACTS * left_s):
+            return None
+        return Launch(silent, 0, _FACTS)
+
+    def _parts_of(self, run: Run, levers: Combination) -> Parts | None:
+        trial = self.combinations.trial_with(levers)
+        if trial is None:
+            return None
+        key = trial.trial_id, len(run.results)
+        if key not in self._parts:
+            self._parts[key] = parts_of_trial(run.results, trial, self.levers.baseline)
+        return self._parts[key]
+
+    def search(self, run: Run) -> TuningSearch:
+        return TuningSearch(
+            options=self.combinations.options,
+            model=StepModel(
+                parts_of=lambda levers: self._parts_of(run, levers), effects=self.combinations.effects()
             ),
-            inapplicable=tuple((lever.text, lever.reason) for lever in self.levers.inapplicable),
-            baseline=self.levers.baseline,
-            singles=progress.singles,
-            dropped=progress.dropped,
-            failed=progress.failed,
-            scaling=progress.scaling,
-            first=progress.first,
-            attempts=progress.attempts,
-            winner=progress.winner,
-            final=progress.final,
-            threshold=self._threshold,
-            finished=finished,
+            can_run=self.combinations.can_run,
+            program=self.combinations.program,
+            threshold=self.threshold,
+            most_launches=self._experiment.measuring.repeats,
+            combine=self._combine,
         )
 
-    def _so_far(self, run: Run) -> tuple[LeverComparison, ...]:
-        """What the launches there are say, where the budget ended before every lever had its turn."""
-        by_id = {configuration.trial.trial_id: configuration for configuration in configurations(run.results)}
-        baseline = by_id.get(self.levers.baseline.trial_id)
-        if baseline is None:
-            return ()
-        there = [
-            candidate.trial.trial_id
-            for candidate in self.levers.candidates
-            if candidate.trial.trial_id in by_id
-        ]
-        return compare_all(baseline, [by_id[trial_id] for trial_id in there], self._threshold)
+    # Results
+
+    def measured(self, run: Run) -> Measurements:
+        """The launches of combinations, in their order."""
+        counted = {id(result) for result in undisturbed(r for r in run.results if r.status == "ok")}
+        by_trial = {c.trial.trial_id: c for c in configurations(run.results)}
+        baseline = by_trial.get(self.levers.baseline.trial_id)
+        launches = []
+        for result in run.results:
+            levers = self.combinations.of_trial(result.trial)
+            if levers is None or result.stopped_by == "signal":
+                continue
+            measured = by_trial.get(result.trial_id) if result.status == "ok" else None
+            differs = (
+                measured is not None and baseline is not None and bool(levers) and loss_of(baseline, measured)[1]
+            )
+            launches.append(
+                Measurement(
+                    levers=levers,
+                    log_rate=None if measured is None else _log_rate(result),
+                    duration_s=result.duration_s,
+                    stage=stage_of(result),
+                    base=self._base_of(result, run, levers),
+                    refused=differs,
+                    counts=measured is None or id(result) in counted,
+                )
+            )
+        return Measurements(launches, usual_deviation(self.levers.baseline.device))
+
+    def _base_of(self, result: Result, run: Run, levers: Combination) -> Combination:
+        """What a launch was compared with; searches of the first version did not say it."""
+        base = None if result.stage is None else result.stage.base
+        if base is None:
+            return levers if stage_of(result).kind == "confirm" else BASELINE
+        trial = next((other.trial for other in run.results if other.trial_id == base), None)
+        if trial is None:
+            return BASELINE
+        return self.combinations.of_trial(trial) or BASELINE
+
+    # Other jobs
+
+    def _jobs_to_launch(self, run: Run) -> list[Trial]:
+        """What is only there to compare other jobs: the next round of it that is not complete."""
+        trials = self.other_trials(run)
+        made = Counter(r.trial_id for r in run.results if r.stage is not None and r.stage.kind == "scaling")
+        rounds = min(self._experiment.measuring.repeats, _SCALING_LAUNCHES)
+        fewest = min((made[trial.trial_id] for trial in trials), default=rounds)
+        return [trial for trial in trials if made[trial.trial_id] == fewest] if fewest < rounds else []
+
+    def other_trials(self, run: Run) -> list[Trial]:
+        """The jobs that train something else, the baseline, and each on one rank where there are more."""
+        failed = {result.trial_id for result in run.results if result.status not in ("ok", "interrupted")}
+        pairs = other_jobs(self.levers, failed).values()
+        trials = {trial.trial_id: trial for pair in pairs for trial in pair}
+        return [trial for trial in trials.values() if trial.trial_id not in failed]
+
+    def _scaling_launches(
+        self, run: Run, jobs: Iterable[Trial], remaining_s: float | None
+    ) -> Iterable[Launch]:
+        for trial in jobs:
+            if remaining_s is None or self._usual_s(run) <= remaining_s:
+                yield Launch(trial, *self._number(run, trial), _SCALING)
+                return
+
+    # What is shown
+
+    def read(self, run: Run) -> Tuning:
+        return read_tuning(self, run)
 
     def next_step(self, run: Run) -> Command | None:
         return next_after_tuning(self.read(run), run.path, run.record)
+
+    def interim(self, run: Run) -> str | None:
+        """What is fastest so far."""
+        measured = self.measured(run)
+        if not measured.count(BASELINE):
+            return None
+        fastest = max((c for c in measured.combinations if c not in measured.failed), key=measured.mean)
+        gain = math.exp(measured.mean(fastest) - measured.mean(BASELINE))
+        name = " + ".join(sorted(fastest))
+        return f"the fastest is {name} with {gain:.2f}×" if fastest and gain > 1.01 else None
 
     def files(self, run: Run) -> dict[str, str]:
         tuning = self.read(run)
         files = {TUNING: to_text(tuning_json(tuning))}
         if tuning.recommended:
-            files[TUNED] = to_yaml(dataclasses.replace(self._with(tuning.winner), verb="train"))
+            chosen = self.combinations.experiment_with(frozenset(tuning.winner))
+            files[TUNED] = to_yaml(dataclasses.replace(chosen, verb="train"))
         return files
 
-    def _follow(self, run: Run, progress: "_Progress") -> None:
-        repeats = self._experiment.measuring.repeats
-        baseline, seed = self.levers.baseline, self._experiment.measuring.order_seed
-        ledger = SearchLedger(
-            results=run.results,
-            seed=seed,
-            baseline=baseline.trial_id,
-            budget_s=self._experiment.measuring.budget,
-            earlier=self._earlier or 0,
-            is_slow=self._is_slow,
-        )
-        progress.failed = ledger.failed
-        trials = [candidate.trial for candidate in self.levers.candidates]
-        shares = BEFORE_COMBINING if self._combine else LEVERS_ALONE
-        progress.singles, progress.dropped = explore(
-            ledger, baseline, trials, repeats, self._threshold, shares
-        )
-        if not progress.singles:
-            return
-        ranked = self._ranked(progress)
-        if ranked:
-            self._choose(ledger, ranked, progress)
-        pairs = other_jobs(self.levers, progress.failed)
-        progress.scaling = scaling_of(ledger, pairs, min(repeats, _SCALING_LAUNCHES))
 
-    def _choose(self, ledger: SearchLedger, ranked: list[Candidate], progress: "_Progress") -> None:
-        """The best lever, or what helps together with it, confirmed."""
-        repeats = self._experiment.measuring.repeats
-        progress.first = ranked[0].text
-        progress.winner = frozenset((progress.first,))
-        if self._combine:
-            combining = Combining(ledger=ledger, build=self._trial_with, confirmations=repeats)
-            others = [candidate.text for candidate in ranked[1:]]
-            progress.winner, progress.attempts = combining.search(ranked[0].text, others)
-        winner = self._trial_with(progress.winner)
-        assert winner is not None  # it was measured
-        progress.final = confirmed(ledger, self.levers.baseline, winner, repeats, self._threshold)
-
-    def _ranked(self, progress: "_Progress") -> list[Candidate]:
-        """The best value of every lever: the fastest first; what starts slowly before what did nothing alone.
-
-        Another job is no better version of this one, so levers that change it take no part. A lever that is
-        slower alone may help others: channels_last does nothing good without matrix units that want it.
-        """
-        effects = {single.candidate.trial.trial_id: single for single in progress.singles}
-
-        def rank_of(candidate: Candidate) -> tuple[bool, float]:
-            judged = effects.get(candidate.trial.trial_id)
-            known = judged is not None and judged.verdict == "faster"
-            return not known, 0.0 if judged is None else -judged.speedup.value
-
-        candidates = [
-            candidate
-            for candidate in self.levers.candidates
-            if candidate.trial.trial_id not in progress.failed
-        ]
-        fit = [
-            candidate for candidate in candidates if _is_fit(candidate, effects.get(candidate.trial.trial_id))
-        ]
-        best: dict[str, Candidate] = {}
-        for candidate in sorted(fit, key=rank_of):
-            best.setdefault(candidate.name, candidate)
-        ranked = list(best.values())
-        first = effects.get(ranked[0].trial.trial_id) if ranked else None
-        if first is None or not self._may_win(first):
-            return []
-
-        def turn(candidate: Candidate) -> int:
-            judged = effects.get(candidate.trial.trial_id)
-            promising = judged is not None and judged.speedup.value > 1.0 + self._threshold
-            return 0 if promising and not candidate.starts_slowly else 1 if candidate.starts_slowly else 2
-
-        return [ranked[0], *sorted(ranked[1:], key=turn)]
-
-    def _may_win(self, comparison: LeverComparison) -> bool:
-        """What is known to be faster, or looks so where the budget allowed too few launches to know."""
-        if self._combine or len(comparison.candidate.launches) < self._experiment.measuring.repeats:
-            return comparison.verdict != "slower" and comparison.speedup.value > 1.0 + LEAST_EFFECT
-        return comparison.verdict == "faster"
-
-    def _is_slow(self, trial: Trial) -> bool:
-        return any(trial.settings[name] != usual for name, usual in self._slow.items())
-
-    def _with(self, texts: frozenset[str]) -> Experiment:
-        chosen = [self._by_text[text] for text in sorted(texts)]
-        return with_values(self._experiment, {candidate.name: candidate.value for candidate in chosen})
-
-    def _trial_with(self, texts: frozenset[str]) -> Trial | None:
-        """The trial with all these levers; None where it cannot be run, or two move the same setting."""
-        if len({self._by_text[text].name for text in texts}) < len(texts):
-            return None
-        try:
-            (trial,) = expand(self._with(texts), self._machine).trials
-        except ScalescopeError:
-            return None
-        return trial
+def _log_rate(result: Result) -> float:
+    (configuration,) = configurations([result])
+    return configuration.log_rates[0]
 
 
-def _is_fit(candidate: Candidate, judged: LeverComparison | None) -> bool:
-    """Whether a candidate may become part of what is recommended."""
-    if candidate.changes == "the job":
-        return False
-    return candidate.starts_slowly if judged is None else not judged.loss_differs
+def estimate_of(configuration: Configuration | None) -> Estimate | None:
+    return None if configuration is None else configuration.samples_per_s
 
 
-@dataclass(slots=True)
-class _Progress:
-    """How far a reading of the results came."""
-
-    singles: tuple[LeverComparison, ...] = ()
-    dropped: frozenset[str] = frozenset()
-    failed: dict[str, str] = dataclasses.field(default_factory=dict)
-    scaling: dict[str, Estimate] = dataclasses.field(default_factory=dict)
-    first: str | None = None
-    attempts: tuple[Attempt, ...] = ()
-    winner: frozenset[str] = frozenset()
-    final: LeverComparison | None = None
+__all__ = ["Search", "ratio_of_contrast"]

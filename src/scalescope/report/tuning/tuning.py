@@ -1,0 +1,92 @@
+"""Tuning: what a search tried and found, as data that sentences, tables and JSON are made of."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning.conclusion import Support
+from scalescope.analysis.verdicts import Remedy, Verdict
+from scalescope.catalog.setting import Change
+from scalescope.experiment.trial import Trial
+
+NOW = ""  # the baseline's name among jobs
+LeverStatus = Literal[
+    "recommended",  # part of what is recommended
+    "kept",  # part of the best, which is not recommended
+    "dropped",  # helped when it was added, and gave nothing in the end
+    "no gain",
+    "slower",
+    "undecided",
+    "failed",
+    "loss differs",
+    "not measured",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedCombination:
+    """Settings that were measured together, against the current ones."""
+
+    levers: tuple[str, ...]  # empty: the current settings
+    configuration: Configuration
+    speedup: Estimate
+    verdict: Verdict | None  # None: a single launch, or the current settings themselves
+    loss_change: float | None = None
+    loss_differs: bool = False
+    is_confirmed: bool = False  # the speedup is that of new launches, made in turns with the current settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedLever:
+    """A lever, and what it gave where it was added."""
+
+    name: str
+    trial_id: str  # of the lever alone
+    changes: Change
+    status: LeverStatus
+    added_to: tuple[str, ...] = ()
+    speedup: Estimate | None = None  # over what it was added to
+    support: Support | None = None  # of a recommended lever
+    launches: int = 0  # of the combination in which it was new
+    reason: str | None = None  # why it failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherJob:
+    """A job that trains something else, such as a larger batch: compared by sample and by how it scales."""
+
+    name: str  # NOW: the job as it is
+    configuration: Configuration
+    speedup: Estimate  # of a sample, over the job as it is
+    scaling: Estimate | None = None  # all ranks over one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The results of a tuning run."""
+
+    baseline: Trial
+    combinations: tuple[TriedCombination, ...] = ()  # every launch that finished is in one of them
+    levers: tuple[TriedLever, ...] = ()
+    other_jobs: tuple[OtherJob, ...] = ()
+    inapplicable: tuple[tuple[str, str], ...] = ()  # (lever, why)
+    winner: tuple[str, ...] = ()  # the best levers; empty: the current settings
+    recommended: bool = False
+    is_confirmed: bool = False
+    gain: Estimate | None = None  # of the winner
+    at_most: float | None = None  # nothing that was tried is faster than that, as a share
+    baseline_failure: str | None = None
+    remedy: Remedy | None = None
+    finished: bool = True
+    one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
+    scaling: dict[str, Estimate] = field(default_factory=dict)  # over one rank, by job
+
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """Recommended levers that were not measured again at the end, one by one."""
+        return tuple(
+            lever.name
+            for lever in self.levers
+            if lever.status == "recommended" and lever.support != "confirmed"
+        )

@@ -1,0 +1,64 @@
+"""What the launches of a search show of a step: the shares by which levers are ordered."""
+
+import statistics
+from collections.abc import Iterable
+
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.training.activity import activities_of
+from scalescope.analysis.tuning.step_model import Parts, parts_of_step
+from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import Result
+
+_BARE_SHARE = 0.75  # of a bare matrix product's speed that the products of a model usually reach
+_LEAST_PRODUCTS, _MOST_PRODUCTS = 0.2, 0.95
+
+
+def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> Parts | None:
+    """The parts of a trial's step as shares of it; None where no launch of it is finished."""
+    results = list(results)
+    measured = {configuration.trial.trial_id: configuration for configuration in configurations(results)}
+    configuration = measured.get(trial.trial_id)
+    if configuration is None:
+        return None
+    step_s = configuration.step_time_s.value
+    host_s = _host_s(results, trial)
+    input_share = min(1.0, host_s.get("input", 0.0) / step_s)
+    busy = configuration.telemetry.gpu_utilization if trial.on_gpu else None
+    if busy is not None:
+        input_share = min(input_share, max(0.0, 1.0 - busy))  # what a busy GPU waits for is not input
+    return parts_of_step(
+        input_share=input_share,
+        communication_share=_communication_share(measured, trial, baseline),
+        busy_share=busy,
+        products_share=_products_share(configuration),
+        optimizer_share=None if trial.on_gpu or not host_s else host_s.get("optimizer", 0.0) / step_s,
+    )
+
+
+def _host_s(results: Iterable[Result], trial: Trial) -> dict[str, float]:
+    """The host's time by part of a step: the mean over the ranks of the first launch."""
+    ranks = next(iter(activities_of(results, trial)), ())
+    known = [activity.host_s for activity in ranks if activity.host_s]
+    names = {name for host_s in known for name in host_s}
+    return {name: statistics.fmean(host_s.get(name, 0.0) for host_s in known) for name in names}
+
+
+def _communication_share(measured: dict[str, Configuration], trial: Trial, baseline: Trial) -> float:
+    """The share of a step that is exposed communication: by the same without it, or as in the baseline.
+
+    The time of communication in the baseline is what other combinations have too, as far as is known.
+    """
+    silent = without_communication(baseline)
+    if silent is None or baseline.trial_id not in measured or silent.trial_id not in measured:
+        return 0.0
+    exposed_s = measured[baseline.trial_id].step_time_s.value - measured[silent.trial_id].step_time_s.value
+    step_s = measured[trial.trial_id].step_time_s.value
+    return min(0.95, max(0.0, exposed_s) / step_s)
+
+
+def _products_share(configuration: Configuration) -> float | None:
+    """Matrix products as a share of the device's work, from the speed against a bare product."""
+    if configuration.mfu is None:
+        return None
+    return min(_MOST_PRODUCTS, max(_LEAST_PRODUCTS, configuration.mfu / _BARE_SHARE))
