@@ -19,6 +19,7 @@ class Launch:
     number: int = 0
     stage: Stage | None = None  # of a search
     stage_round: int | None = None
+    label: str | None = None  # what it is for, in words: "trying precision bf16"
 
     @property
     def key(self) -> tuple[str, int]:

@@ -30,6 +30,7 @@ from scalescope.results.files import to_text
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.plan import Launch
+from scalescope.studies.study import Interim
 from scalescope.studies.tuning.levers import (
     Candidate,
     Levers,
@@ -61,14 +62,16 @@ class Search:
         }
         self._earlier: int | None = None
 
-    def interim(self, run: Run) -> str | None:
+    def interim(self, run: Run) -> Interim | None:
         """What is fastest so far, among what trains the same job."""
         other_jobs = {c.trial.trial_id for c in self.levers.candidates if c.changes == "the job"}
         compared = [
             result for result in run.results if result.stage != SCALING and result.trial_id not in other_jobs
         ]
         best = fastest(configurations(compared), self.levers.baseline)
-        return None if best is None else f"the fastest is {self._name_of(best[0])} with {best[1]:.2f}×"
+        if best is None:
+            return None
+        return Interim(f"the fastest is {self._name_of(best[0])} with {best[1]:.2f}×")
 
     def _name_of(self, trial: Trial) -> str:
         moved = [
