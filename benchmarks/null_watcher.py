@@ -5,4 +5,4 @@ class NullWatcher:
     """Accepts every call of a watcher and does nothing."""
 
     def __getattr__(self, name: str) -> object:
-        return lambda *arguments: None
+        return lambda *arguments, **named: None

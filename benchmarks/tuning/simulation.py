@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.tuning.simulated_jobs import JOBS
 from scalescope.analysis.tuning.conclusion import Conclusion, conclude
-from scalescope.analysis.tuning.measurements import Combination, Measurement, Measurements, usual_deviation
-from scalescope.analysis.tuning.search import Option, Step, TuningSearch
+from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches, usual_deviation
+from scalescope.analysis.tuning.search import Option, NextLaunch, TuningSearch
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
 from scalescope.catalog.cards import all_settings
 
@@ -173,7 +173,7 @@ class Outcome:
     """What a search came to on a job."""
 
     conclusion: Conclusion
-    launches: tuple[Measurement, ...]
+    launches: tuple[TunedLaunch, ...]
     unused_s: float
     affordable: bool  # whether an untried lever would still have fitted
 
@@ -183,19 +183,19 @@ def simulate(job: SimulatedJob, budget_s: float, seed: int) -> Outcome:
     draw = random.Random(f"{seed}/{job.data['id']}/{budget_s:g}")
     search = search_of(job)
     window_s = min(3.0, max(0.3, budget_s / 180.0))
-    launches: list[Measurement] = []
+    launches: list[TunedLaunch] = []
     programs: set[Combination] = set()
     usual = usual_deviation(job.data["device"])
     now_s = 2.0  # starting scalescope itself
     while True:
-        step = search.next_step(Measurements(launches, usual), budget_s - now_s)
+        step = search.next_step(TunedLaunches(launches, usual), budget_s - now_s)
         if step is None:
             break
         launch, now_s = _launched(job, step, now_s, budget_s, window_s, programs, draw)
         launches.append(launch)
         if now_s >= budget_s:
             break
-    measured = Measurements(launches, usual)
+    measured = TunedLaunches(launches, usual)
     return Outcome(
         conclusion=conclude(search, measured),
         launches=tuple(launches),
@@ -206,13 +206,13 @@ def simulate(job: SimulatedJob, budget_s: float, seed: int) -> Outcome:
 
 def _launched(
     job: SimulatedJob,
-    step: Step,
+    step: NextLaunch,
     now_s: float,
     budget_s: float,
     window_s: float,
     programs: set[Combination],
     draw: random.Random,
-) -> tuple[Measurement, float]:
+) -> tuple[TunedLaunch, float]:
     duration_s = job.duration_s(step.levers, window_s, programs)
     limit_s = budget_s - now_s
     if step.at_most_s is not None:
@@ -221,13 +221,13 @@ def _launched(
     if duration_s <= limit_s and not job.fails(step.levers):
         rate = job.log_rate(step.levers, now_s, draw)
     duration_s = min(duration_s, limit_s)
-    launch = Measurement(
+    launch = TunedLaunch(
         levers=step.levers, log_rate=rate, duration_s=duration_s, stage=step.stage, base=step.base
     )
     return launch, now_s + duration_s
 
 
-def _affordable(job: SimulatedJob, search: TuningSearch, measured: Measurements, left_s: float) -> bool:
+def _affordable(job: SimulatedJob, search: TuningSearch, measured: TunedLaunches, left_s: float) -> bool:
     """Whether a lever that was never launched, and promises something, would fit into what is left."""
     from scalescope.analysis.tuning.search import SearchPosition
 

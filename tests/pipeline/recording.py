@@ -12,6 +12,8 @@ from scalescope.report.section import Section
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
 from scalescope.studies.request import Request
+from scalescope.studies.study import Interim
+from scalescope.studies.watcher import Budget
 
 SMALL = {"steps_per_epoch": 8, "warmup_steps": 3}
 
@@ -23,12 +25,13 @@ class RecordingWatcher:
     notes: list[str] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     begun: list[tuple[int, int]] = field(default_factory=list)  # launches planned, and done before
-    budgets_s: list[float | None] = field(default_factory=list)
+    budgets: list[Budget | None] = field(default_factory=list)
     launched: list[tuple[Trial, int]] = field(default_factory=list)
+    labels: list[str | None] = field(default_factory=list)  # of the same launches
     results: list[Result] = field(default_factory=list)
     placements: list[list[str]] = field(default_factory=list)
     fractions: list[float] = field(default_factory=list)
-    verdicts: list[str] = field(default_factory=list)
+    verdicts: list[Interim] = field(default_factory=list)
 
     def noted(self, line: str) -> None:
         self.notes.append(line)
@@ -37,20 +40,21 @@ class RecordingWatcher:
         self.sections.extend(sections)
 
     def began(
-        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget_s: float | None
+        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget: Budget | None
     ) -> None:
         done = {result.key for result in finished}
         self.begun.append((len(launches), sum((trial.trial_id, n) in done for trial, n in launches)))
-        self.budgets_s.append(budget_s)
+        self.budgets.append(budget)
 
-    def launching(self, trial: Trial, launch: int) -> None:
+    def launching(self, trial: Trial, launch: int, *, label: str | None = None) -> None:
         self.launched.append((trial, launch))
+        self.labels.append(label)
 
     def ended(self, result: Result) -> None:
         self.results.append(result)
 
-    def verdict(self, text: str) -> None:
-        self.verdicts.append(text)
+    def verdict(self, interim: Interim) -> None:
+        self.verdicts.append(interim)
 
     def placed(self, ranks: Sequence[RankPlacement]) -> None:
         self.placements.append([rank.line for rank in ranks])

@@ -215,8 +215,8 @@ def test_a_window_that_was_given_is_kept() -> None:
 def test_the_first_verdict_comes_before_explaining_trials() -> None:
     watcher = RecordingWatcher()
     standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
-    assert watcher.verdicts[0].endswith("(1 launch each).")
-    assert watcher.verdicts[-1].endswith("(5 launches each).")
+    assert watcher.verdicts[0].text.endswith("(1 launch each).")
+    assert watcher.verdicts[-1].text.endswith("(5 launches each).")
     rows = [(trial.world_size, trial.settings["strategy"]) for trial, _ in watcher.launched[:2]]
     assert sorted(rows) == [(1, "single"), (2, "ddp")]
 

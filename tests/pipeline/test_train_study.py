@@ -93,7 +93,7 @@ def test_each_launch_is_on_disk_before_the_next_begins() -> None:
     stored: list[int] = []
 
     class Watcher(RecordingWatcher):
-        def launching(self, trial: object, launch: int) -> None:
+        def launching(self, trial: object, launch: int, *, label: str | None = None) -> None:
             stored.append(len(load_run("run").results))
 
     train(ask("train", repeats=4), FakeLauncher(MODEL), Watcher())
@@ -104,7 +104,7 @@ def test_the_watcher_is_called_for_every_event() -> None:
     watcher = RecordingWatcher()
     train(ask("train", world_size=2, repeats=2), FakeLauncher(MODEL), watcher)
     assert watcher.begun == [(2, 0)]
-    assert watcher.budgets_s == [None]
+    assert watcher.budgets == [None]
     assert [launch for _, launch in watcher.launched] == [0, 1]
     assert [[line.split()[1] for line in lines] for lines in watcher.placements] == [["0]", "1]"]] * 2
     assert watcher.fractions == [1.0, 1.0]

@@ -216,12 +216,12 @@ def test_a_combination_is_found_confirmed_and_told_within_its_budget(
 def test_what_is_fastest_so_far_is_told_when_it_changes() -> None:
     watcher = RecordingWatcher()
     tuned(HELPING, combine=True, watcher=watcher)
-    names = dict.fromkeys(text.rpartition(" ")[0] for text in watcher.verdicts)
+    names = dict.fromkeys(interim.text.rpartition(" ")[0] for interim in watcher.verdicts)
     assert list(names)[-2:] == [
         "the fastest is precision bf16 with",
         "the fastest is jit True + precision bf16 with",
     ]
-    assert watcher.verdicts[-1].endswith("×")
+    assert watcher.verdicts[-1].text.endswith("×")
 
 
 @pytest.mark.parametrize("budget_s", [45])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from scalescope.catalog import cards
-from scalescope.catalog.setting import Expected, Lever, PerDevice, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
 from scalescope.errors import BadInput
 
 # How many values each optimizer keeps for a parameter, besides the parameter itself.
@@ -55,7 +55,7 @@ class Training:
             is_compiled_in=True,
             needs=("ranks",),
             expects=(
-                Expected(
+                ExpectedEffect(
                     factors={"communication": 1.3, "kernels": 1.1},
                     source="others than ddp save memory and exchange parameters besides",
                 ),
@@ -96,8 +96,10 @@ class Training:
             tries=(True,),
             changes="rounding",
             expects=(
-                Expected(device="cuda", factors={"optimizer": 0.4, "host": 0.95}, source=_H200),
-                Expected(device="cpu", factors={"optimizer": 0.8}, source="one pass over the parameters"),
+                ExpectedEffect(device="cuda", factors={"optimizer": 0.4, "host": 0.95}, source=_H200),
+                ExpectedEffect(
+                    device="cpu", factors={"optimizer": 0.8}, source="one pass over the parameters"
+                ),
             ),
         ),
     )

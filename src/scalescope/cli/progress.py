@@ -1,4 +1,4 @@
-"""Progress at a terminal; elsewhere only notes and the first answer."""
+"""Progress at a terminal; elsewhere only notes, and what a search finds."""
 
 import contextlib
 import sys
@@ -16,6 +16,8 @@ from scalescope.report.trials import is_answer
 from scalescope.results.printable import printable
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
+from scalescope.studies.study import Interim
+from scalescope.studies.watcher import Budget
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +38,7 @@ class TerminalWatcher:
         self._verbose = verbose
         self._placed: set[tuple[str, ...]] = set()
         self._progress = CampaignProgress(clock)
+        self._best: str | None = None  # by name: the best of a search
         self._live = self._display()
 
     def __enter__(self) -> "TerminalWatcher":
@@ -60,14 +63,12 @@ class TerminalWatcher:
             show(sections, page, verbose=self._verbose)
 
     def began(
-        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget_s: float | None
+        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget: Budget | None
     ) -> None:
-        if self._live is not None:
-            self._progress.begin(launches, finished, budget_s)
+        self._progress.begin(launches, finished, budget)
 
-    def launching(self, trial: Trial, launch: int) -> None:
-        if self._live is not None:
-            self._progress.launching(trial)
+    def launching(self, trial: Trial, launch: int, *, label: str | None = None) -> None:
+        self._progress.launching(trial, label)
 
     def placed(self, ranks: Sequence[RankPlacement]) -> None:
         """Print where the ranks are, once for each placement."""
@@ -82,17 +83,24 @@ class TerminalWatcher:
         self._progress.fraction = fraction
 
     def ended(self, result: Result) -> None:
-        if self._live is not None:
-            self._progress.ended(result)
+        self._progress.ended(result)
         if result.status != "ok" and not is_answer(result):
             log = f" (log: {result.log})" if result.log else ""
             self._print(f"{result.status}: {result.reason}{log}")
         for note in result.notes:
             self._print(f"note: {note}")
 
-    def verdict(self, text: str) -> None:
-        """Show the answer so far under the live table; elsewhere it is printed once, at the end."""
-        self._progress.verdict = text
+    def verdict(self, interim: Interim) -> None:
+        """Show the answer so far in the live table; elsewhere each new best of a search is a line."""
+        self._progress.interim = interim
+        best = interim.best
+        if best is None or best.name == self._best:
+            return
+        self._best = best.name
+        if self._live is None or not sys.stdout.isatty():
+            from scalescope.cli.progress_leaderboard import best_line
+
+            self._print(best_line(best, self._progress.budget()))
 
     def _display(self) -> "Live | None":
         """The live table, where standard error is a terminal that can show one."""

@@ -1,4 +1,4 @@
-"""How far a campaign is, as data: one row per trial, and the time left."""
+"""How far a campaign is, as data: one row per trial, the answer so far, and the time left."""
 
 import dataclasses
 from collections import Counter
@@ -13,6 +13,8 @@ from scalescope.report.trials import is_answer
 from scalescope.report.varied import disambiguate
 from scalescope.results.result import Result, Status
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
+from scalescope.studies.study import Interim
+from scalescope.studies.watcher import Budget
 
 Key = tuple[str, int]  # trial id and number of the launch
 RowState = Literal["waiting", "running"] | Status
@@ -63,22 +65,26 @@ class CampaignProgress:
         self._ended: dict[str, dict[int, _EndedLaunch]] = {}
         self._durations = LaunchDurations()
         self._is_adaptive = False
+        self._is_labelled = False  # launches come with what they are for
         self._deadline: float | None = None
+        self._budget_s: float | None = None
         self._launched = self._started
         self._current_s: float | None = None  # what the running launch takes, where that was learnt
         self._rest_s: float | None = None  # what the launches after it take
         self.running: str | None = None  # the id of the trial that is being launched
+        self.activity: str | None = None  # the latest launch in words, until the next one begins
         self.fraction = 0.0  # of the running launch
         self.rows: tuple[TrialRow, ...] = ()
-        self.verdict: str | None = None
+        self.interim: Interim | None = None
 
     def begin(
-        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget_s: float | None
+        self, launches: Sequence[tuple[Trial, int]], finished: Sequence[Result], budget: Budget | None
     ) -> None:
         """Add launches to the plan, and what is known of them from before."""
         added = [launch for trial, launch in launches if launch not in self._planned.get(trial.trial_id, ())]
         self._is_adaptive |= not launches or bool(self._planned and added)
-        self._deadline = None if budget_s is None else self._clock() + budget_s
+        self._deadline = None if budget is None else self._clock() + budget.left_s
+        self._budget_s = None if budget is None else budget.total_s
         for result in finished:
             if result.launch not in self._ended.get(result.trial_id, {}):
                 self._remember(result)
@@ -92,8 +98,10 @@ class CampaignProgress:
         )
         self._count_time()
 
-    def launching(self, trial: Trial) -> None:
+    def launching(self, trial: Trial, label: str | None = None) -> None:
         self._launched, self.fraction = self._clock(), 0.0
+        self._is_labelled |= label is not None
+        self.activity = label or f"measuring {self._label_of(trial)}"
         before, self.running = self.running, trial.trial_id
         self._refresh(before, trial.trial_id)
 
@@ -107,9 +115,22 @@ class CampaignProgress:
         return self._clock() - self._started
 
     @property
-    def launches(self) -> tuple[int, int]:
-        """How many launches are done, and how many are planned."""
-        return sum(row.done for row in self.rows), sum(row.planned for row in self.rows)
+    def is_search(self) -> bool:
+        """Whether what was tried is to be shown, rather than what is planned."""
+        has_rows = self.interim is not None and bool(self.interim.rows)
+        return has_rows or (self._is_adaptive and self._is_labelled)
+
+    @property
+    def launches(self) -> tuple[int, int | None]:
+        """How many launches are done, and how many are planned; None where that is decided on the way."""
+        done, planned = sum(row.done for row in self.rows), sum(row.planned for row in self.rows)
+        return done, None if self._is_adaptive else planned
+
+    def budget(self) -> Budget | None:
+        """The budget and what is left of it now; None without one."""
+        if self._budget_s is None or self._deadline is None:
+            return None
+        return Budget(total_s=self._budget_s, left_s=max(0.0, self._deadline - self._clock()))
 
     def time_left(self) -> TimeLeft | None:
         """From what launches took so far, within the budget; None while nothing is known."""
@@ -121,6 +142,10 @@ class CampaignProgress:
         if budget_s is not None and (self._is_adaptive or budget_s < estimate_s):
             return TimeLeft(seconds=budget_s, bound="at most")
         return TimeLeft(seconds=estimate_s, bound="at least" if self._is_adaptive else "about")
+
+    def _label_of(self, trial: Trial) -> str:
+        labels = (row.label for row in self.rows if row.trial.trial_id == trial.trial_id)
+        return next(labels, trial.label)
 
     def _left_of_launch_s(self, taken_s: float) -> float:
         """By what such launches take; by its steps where it takes longer than they did."""

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from scalescope.cli.progress_leaderboard import search_lines
 from scalescope.cli.progress_state import CampaignProgress, TimeLeft, TrialRow
-from scalescope.report.numbers import MISSING
+from scalescope.report.numbers import MISSING, counted
 from scalescope.report.training.launch_figures import main_figure, sample_rate
 from scalescope.results.printable import printable
 
@@ -25,15 +26,15 @@ Cells = tuple[str, ...]  # one text per heading
 
 def draw(progress: CampaignProgress, width: int, height: int) -> Text:
     """The whole display for a terminal of that size, one line less high than it."""
-    lines = _table(progress, width, height) if progress.rows else []
-    lines.append(Text(_time_line(progress)[:width], style="bold"))
-    if progress.verdict is not None:
-        lines += [Text(line) for line in _verdict_lines(progress.verdict, width)]
+    interim = progress.interim
+    if progress.is_search:
+        lines = search_lines(progress, width, height)
+    else:
+        lines = _table(progress, width, height) if progress.rows else []
+        lines.append(Text(_time_line(progress)[:width], style="bold"))
+    if interim is not None and not interim.rows:
+        lines += [Text(line) for line in _verdict_lines(interim.text, width)]
     return Text("\n").join(lines)
-
-
-def verdict_text(verdict: str) -> str:
-    return f"So far: {verdict}"
 
 
 def _table(progress: CampaignProgress, width: int, height: int) -> list[Text]:
@@ -105,10 +106,9 @@ def _time_line(progress: CampaignProgress) -> str:
     if not progress.rows:
         return f"Preparing, {elapsed}"
     done, planned = progress.launches
+    launches = f"{counted(done, 'launch')} done" if planned is None else f"{done} of {planned} launches"
     left = progress.time_left()
-    return ", ".join(
-        (f"{done} of {planned} launches", elapsed, *(() if left is None else (_left_text(left),)))
-    )
+    return ", ".join((launches, elapsed, *(() if left is None else (_left_text(left),))))
 
 
 def _left_text(left: TimeLeft) -> str:
@@ -124,5 +124,5 @@ def _clock(seconds: float) -> str:
 
 
 def _verdict_lines(verdict: str, width: int) -> list[str]:
-    text = printable(verdict_text(verdict))
+    text = f"So far: {printable(verdict)}"
     return textwrap.wrap(text, width, max_lines=_MOST_VERDICT_LINES, placeholder=" …")

@@ -12,7 +12,9 @@ SCHEMA_VERSION = "2.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
 StoppedBy = Literal["signal", "budget"]
 # Searches of the first version had the stages alone, add and remove.
-StageKind = Literal["baseline", "explore", "refine", "confirm", "scaling", "alone", "add", "remove"]
+StageKind = Literal[
+    "baseline", "facts", "explore", "refine", "confirm", "scaling", "loss", "alone", "add", "remove"
+]
 _STRICT = {"allow_inf_nan": False}
 
 

@@ -20,7 +20,7 @@ from scalescope.results.run_record import RunEnd, resume_command
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import NextLaunches
-from scalescope.studies.watcher import CampaignWatcher
+from scalescope.studies.watcher import Budget, CampaignWatcher
 
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
 KEPT = ("ok", "oom", "invalid")
@@ -50,7 +50,7 @@ def run_campaign(
         if not launches:
             break
         tried |= {launch.key for launch in launches}  # one that fails is not tried for ever
-        end = campaign.run(dataclasses.replace(plan, chosen=launches, only=None, notes=()), fits=True)
+        end = campaign.run(dataclasses.replace(plan, chosen=launches, only=None, notes=()))
     return campaign.notes, end or RunEnd(why="finished", missing=0)
 
 
@@ -61,12 +61,15 @@ def missing_launches(planned: Sequence[Launch], run: Run) -> int:
     return sum(launch.key not in answered and launch.trial.trial_id not in given_up for launch in planned)
 
 
-def budget_note(end: RunEnd, planned: int, path: Path) -> str:
-    """That a budget ended a run, what is missing, and the command that measures it."""
+def budget_note(end: RunEnd, planned: int | None, path: Path) -> str:
+    """That a budget ended a run, what is missing, and the command that measures it.
+
+    `planned` is None where the study decides on the way how many launches there are.
+    """
     assert end.budget_s is not None
     command = resume_command(path, _enough_s(end))
-    left = f"{end.missing} of {planned} launches to go"
-    return f"The budget of {end.budget_s:g} s ended the run with {left}; {command} continues it."
+    left = "before it was done" if planned is None else f"with {end.missing} of {planned} launches to go"
+    return f"The budget of {end.budget_s:g} s ended the run {left}; {command} continues it."
 
 
 def nothing_finished_note(end: RunEnd, path: Path) -> str:
@@ -95,6 +98,7 @@ class _Campaign:
     watcher: CampaignWatcher
     study: NextLaunches | None
     notes: list[str] = field(default_factory=list)
+    _disturbed_in_a_row: int = 0  # repeats
 
     def __post_init__(self) -> None:
         now = time.monotonic()
@@ -110,6 +114,13 @@ class _Campaign:
         budget = self.plan.experiment.measuring.budget
         return None if budget is None else max(0.0, budget - (time.monotonic() - self.started))
 
+    def budget(self) -> Budget | None:
+        """The budget and what is left of it; None without one."""
+        total_s, left_s = self.plan.experiment.measuring.budget, self.remaining_s()
+        if total_s is None or left_s is None:
+            return None
+        return Budget(total_s=total_s, left_s=left_s)
+
     @property
     def deadline(self) -> float | None:
         """When the budget is spent, on the monotonic clock; None without one."""
@@ -123,11 +134,8 @@ class _Campaign:
         limit = time.monotonic() + launch.at_most_s
         return limit if self.deadline is None else min(limit, self.deadline)
 
-    def run(self, plan: Plan, *, fits: bool = False) -> RunEnd | None:
-        """Run what is not done yet; returns why that ended early, None where it did not.
-
-        `fits` is that whoever chose the launches knows that the budget has room for them.
-        """
+    def run(self, plan: Plan) -> RunEnd | None:
+        """Run what is not done yet; returns why that ended early, None where it did not."""
         before = self._stored()
         finished = {result.key for result in before.of_status(*KEPT)}
         ordered = self._ordered(plan, before)
@@ -139,7 +147,9 @@ class _Campaign:
         failed_jobs = FailedJobs(before.of_status(*KEPT))
         refusals = _Refusals(self.watcher, some_worked=bool(before.of_status("ok")))
         planned = [(launch.trial, launch.number) for _, launch in ordered]
-        self.watcher.began(planned, before.of_status(*KEPT), self.remaining_s())
+        self.watcher.began(planned, before.of_status(*KEPT), self.budget())
+        is_further = plan is not self.plan  # a part that the study decided on
+        total = None if is_further else len(ordered)
         end = None
         for index, (order, launch) in enumerate(ordered):
             trial = launch.trial
@@ -150,9 +160,9 @@ class _Campaign:
                 given_up[trial.label] += 1
                 continue
             missing = [launch for _, launch in ordered[index:] if launch.key not in finished]
-            end = None if fits else self._over_budget(durations, missing)
+            end = self._over_budget(durations, missing)
             if end is not None:
-                self.notes.append(budget_note(end, len(ordered), self.folder.path))
+                self.notes.append(budget_note(end, total, self.folder.path))
                 break
             result, bad_input = self._launch(launch, order)
             durations.add(result)
@@ -161,12 +171,10 @@ class _Campaign:
             refusals.add(result, bad_input)
             if result.stopped_by == "budget" and not self._was_cut_short(launch):
                 end = self._ended_by_budget(durations, missing)
-                self.notes.append(budget_note(end, len(ordered), self.folder.path))
+                self.notes.append(budget_note(end, total, self.folder.path))
                 break
-            if self.study is not None and plan.ends_part(ordered, index):
-                answer = self.study.interim(self._stored())
-                if answer is not None:
-                    self.watcher.verdict(answer)
+            if is_further or plan.ends_part(ordered, index):
+                self._show_interim()
         refusals.decide()
         if end is None and plan.experiment.measuring.repeat_disturbed:
             self._repeat_disturbed(ordered, durations)
@@ -181,9 +189,8 @@ class _Campaign:
         allowed, waiting = _allowed_repeats(ordered, self._stored())
         if waiting:
             repeats = [(launch.trial, launch.number) for _, launch in waiting]
-            self.watcher.began(repeats, (), self.remaining_s())
-        in_a_row = 0
-        while waiting and in_a_row < DISTURBED_IN_A_ROW:
+            self.watcher.began(repeats, (), self.budget())
+        while waiting and self._disturbed_in_a_row < DISTURBED_IN_A_ROW:
             order, launch = waiting.popleft()
             trial_id = launch.trial.trial_id
             if allowed[trial_id] <= 0:
@@ -194,15 +201,21 @@ class _Campaign:
             result, _ = self._launch(launch, order)
             durations.add(result)
             self.watcher.ended(result)
+            self._show_interim()
             if result.stopped_by == "budget":  # the disturbed launch counts, and nothing is missing
                 break
-            in_a_row = in_a_row + 1 if result.is_disturbed else 0
+            self._disturbed_in_a_row = self._disturbed_in_a_row + 1 if result.is_disturbed else 0
             if result.is_disturbed:
                 waiting.append((order, launch))
 
     def _was_cut_short(self, launch: Launch) -> bool:
         """Whether a launch was ended by its own limit, and the budget goes on."""
         return launch.at_most_s is not None and (self.remaining_s() or 0.0) > 0.0
+
+    def _show_interim(self) -> None:
+        interim = None if self.study is None else self.study.interim(self._stored())
+        if interim is not None:
+            self.watcher.verdict(interim)
 
     def _stored(self) -> Run:
         return load_run(self.folder.path)
@@ -217,7 +230,8 @@ class _Campaign:
 
     def _over_budget(self, durations: LaunchDurations, missing: Sequence[Launch]) -> RunEnd | None:
         """That the budget has no room for the first of the missing launches; None where it has."""
-        expected_s = durations.expected(missing[0].trial)
+        # A launch with a limit was chosen by a study that knows what the budget has room for.
+        expected_s = 0.0 if missing[0].at_most_s is not None else durations.expected(missing[0].trial)
         if self.deadline is None or time.monotonic() + expected_s <= self.deadline:
             return None
         return self._ended_by_budget(durations, missing)
@@ -239,7 +253,7 @@ class _Campaign:
     def _launch(self, launch: Launch, order: int) -> tuple[Result, bool]:
         """Launch and store; the second value is whether the request itself turned out to be wrong."""
         trial, number = launch.trial, launch.number
-        self.watcher.launching(trial, number)
+        self.watcher.launching(trial, number, label=launch.label)
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         started = time.monotonic()
 

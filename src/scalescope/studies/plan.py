@@ -20,6 +20,7 @@ class Launch:
     stage: Stage | None = None  # of a search
     stage_round: int | None = None
     at_most_s: float | None = None  # it is ended then, so that others can still be made
+    label: str | None = None  # what it is for, in words: "trying precision bf16"
 
     @property
     def key(self) -> tuple[str, int]:

@@ -50,6 +50,33 @@ class Report:
         return None if self.run is None else self.run.path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterimRow:
+    """One configuration that a search has tried so far."""
+
+    name: str
+    speedup: float | None  # over what the search began with; None where it is not known
+    launches: int
+    is_best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interim:
+    """The answer of a study so far, in a few words; of a search also what it has tried."""
+
+    text: str
+    rows: tuple[InterimRow, ...] = ()
+
+    @property
+    def best(self) -> InterimRow | None:
+        return next((row for row in self.rows if row.is_best), None)
+
+    @property
+    def ranking(self) -> tuple[InterimRow, ...]:
+        """The rows, the best first, then the others by their speedup; unknown speedups come last."""
+        return tuple(sorted(self.rows, key=lambda row: (not row.is_best, -(row.speedup or 0.0))))
+
+
 class NextLaunches(Protocol):
     """What decides by the results so far what to launch next."""
 
@@ -57,8 +84,8 @@ class NextLaunches(Protocol):
         """What to launch next; empty when it is done."""
         return ()
 
-    def interim(self, run: "Run") -> str | None:
-        """The answer so far, in a few words; None while there is none."""
+    def interim(self, run: "Run") -> Interim | None:
+        """The answer so far; None while there is none."""
         return None
 
 

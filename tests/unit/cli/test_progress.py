@@ -8,6 +8,8 @@ import pytest
 
 from scalescope.cli.progress import TerminalWatcher
 from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.studies.study import Interim, InterimRow
+from scalescope.studies.watcher import Budget
 
 from .made_progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
 
@@ -35,14 +37,14 @@ def attach(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Terminal]:
 def measured(watcher: TerminalWatcher) -> None:
     with watcher:
         watcher.noted("a note")
-        watcher.began(launches_of(ONE_RANK, TWO_RANKS, repeats=1), (), 10.0)
+        watcher.began(launches_of(ONE_RANK, TWO_RANKS, repeats=1), (), Budget(total_s=10.0, left_s=10.0))
         watcher.launching(ONE_RANK, 0)
         watcher.advanced(0.5)
         watcher.ended(ended(ONE_RANK))
-        watcher.verdict("one rank is fast")
+        watcher.verdict(Interim("one rank is fast"))
         watcher.launching(TWO_RANKS, 0)
         watcher.ended(ended(TWO_RANKS, status="failed", reason="made up", log="x.log", notes=["look"]))
-        watcher.verdict("two ranks failed")
+        watcher.verdict(Interim("two ranks failed"))
 
 
 def test_without_a_terminal_there_are_only_notes(
@@ -113,3 +115,50 @@ def test_placements_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
         for _ in range(2):
             watcher.placed([RankPlacement(rank=0, host="host", device_name="cpu", line="[Rank 0] here")])
     assert capsys.readouterr().out == "[Rank 0] here\n"
+
+
+def searched(watcher: TerminalWatcher, clock: Clock) -> None:
+    """A search with one launch per part; the best changes twice, and once only gets faster."""
+    budget_s, bests = 180.0, [("batch 10", 1.0), ("batch 20", 1.31), ("batch 20", 1.4), ("batch 30", 7.9)]
+    with watcher:
+        watcher.began((), (), Budget(total_s=budget_s, left_s=budget_s))
+        for number, (name, speedup) in enumerate(bests):
+            left_s = budget_s - 25.0 * number
+            watcher.began([(ONE_RANK, number)], (), Budget(total_s=budget_s, left_s=left_s))
+            watcher.launching(ONE_RANK, number, label=f"trying {name}")
+            clock.now += 25.0
+            watcher.ended(ended(ONE_RANK, number))
+            row = InterimRow(name=name, speedup=speedup, launches=1, is_best=speedup > 1.0)
+            watcher.verdict(Interim(f"the fastest is {name}", (row,)))
+
+
+def test_without_a_terminal_a_search_prints_each_new_best(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    searched(TerminalWatcher(every_placement=False, verbose=False, clock=clock), clock)
+    assert capsys.readouterr() == (
+        "best so far: batch 20, 1.31×, 2m 10s left\nbest so far: batch 30, 7.90×, 1m 20s left\n",
+        "",
+    )
+
+
+def test_a_pipe_gets_each_new_best_also_where_the_leaderboard_is_on_a_terminal(
+    attach: Callable[[], Terminal], capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal, clock = attach(), Clock()
+    searched(TerminalWatcher(every_placement=False, verbose=False, clock=clock), clock)
+    assert capsys.readouterr().out.count("best so far:") == 2
+    assert "trying batch 30" in terminal.getvalue()
+    assert "the fastest is" not in terminal.getvalue()
+
+
+def test_a_terminal_shows_the_leaderboard_and_no_lines(
+    attach: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal, out, clock = attach(), Terminal(), Clock()
+    monkeypatch.setattr(sys, "stdout", out)
+    searched(TerminalWatcher(every_placement=False, verbose=False, clock=clock), clock)
+    assert out.getvalue() == ""
+    shown = terminal.getvalue()
+    assert "7.90×" in shown
+    assert "best so far:" not in shown
+    assert shown.count("\x1b[?25l") == 1  # further parts do not start it again

@@ -6,6 +6,8 @@ import pytest
 
 from scalescope.cli.progress_state import CampaignProgress, TimeLeft
 from scalescope.experiment.trial import Trial
+from scalescope.studies.study import Interim, InterimRow
+from scalescope.studies.watcher import Budget
 
 from .made_progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of
 
@@ -142,7 +144,7 @@ def test_a_trial_that_is_given_up_takes_no_more_time(
 def test_a_budget_bounds_the_time_left(
     progress: CampaignProgress, clock: Clock, launch: Callable[..., None]
 ) -> None:
-    progress.begin(launches_of(ONE_RANK), (), 5.0)
+    progress.begin(launches_of(ONE_RANK), (), Budget(total_s=8.0, left_s=5.0))
     assert progress.time_left() == TimeLeft(seconds=5.0, bound="at most")
     launch(ONE_RANK, seconds=2.0)
     assert progress.time_left() == TimeLeft(seconds=3.0, bound="at most")
@@ -159,5 +161,61 @@ def test_a_study_that_decides_on_the_way_has_a_bound_only(
     progress.begin([(ONE_RANK, 0), (TWO_RANKS, 0)], (), None)
     launch(ONE_RANK, seconds=2.0)
     assert progress.time_left() == TimeLeft(seconds=2.0, bound="at least")
-    progress.begin([(ONE_RANK, 1)], (), 9.0)
+    progress.begin([(ONE_RANK, 1)], (), Budget(total_s=9.0, left_s=9.0))
     assert progress.time_left() == TimeLeft(seconds=9.0, bound="at most")
+
+
+def test_the_clock_and_the_budget_go_on_over_further_parts(
+    progress: CampaignProgress, clock: Clock, launch: Callable[..., None]
+) -> None:
+    progress.begin((), (), Budget(total_s=180.0, left_s=175.0))
+    for number in range(3):
+        progress.begin([(ONE_RANK, number)], (), Budget(total_s=180.0, left_s=175.0 - 2.0 * number))
+        launch(ONE_RANK, number, seconds=2.0)
+    assert progress.launches == (3, None)
+    assert progress.elapsed_s == 6.0
+    assert progress.budget() == Budget(total_s=180.0, left_s=169.0)
+    clock.now += 200.0
+    assert progress.budget() == Budget(total_s=180.0, left_s=0.0)
+
+
+def test_a_launch_is_called_what_its_study_calls_it_or_else_by_its_trial(progress: CampaignProgress) -> None:
+    progress.begin(launches_of(ONE_RANK, TWO_RANKS), (), None)
+    assert progress.activity is None
+    progress.launching(ONE_RANK, "trying one rank")
+    assert progress.activity == "trying one rank"
+    progress.ended(ended(ONE_RANK))
+    assert progress.activity == "trying one rank"  # until the next one begins
+    progress.launching(TWO_RANKS)
+    assert progress.activity == "measuring ddp, 2 ranks, batch 10"
+
+
+def test_a_plan_is_no_search_and_stays_none_with_a_text(progress: CampaignProgress) -> None:
+    progress.begin(launches_of(ONE_RANK), (), None)
+    progress.launching(ONE_RANK, "with a label")
+    progress.interim = Interim("a text")
+    assert not progress.is_search
+
+
+def test_a_search_has_rows_or_labels_of_launches_decided_on_the_way(clock: Clock) -> None:
+    by_rows, by_label = CampaignProgress(clock), CampaignProgress(clock)
+    by_rows.begin(launches_of(ONE_RANK), (), None)
+    by_rows.interim = Interim("a text", (InterimRow(name="a", speedup=None, launches=1),))
+    by_label.begin((), (), None)
+    by_label.begin([(ONE_RANK, 0)], (), None)
+    assert not by_label.is_search
+    by_label.launching(ONE_RANK, "trying it")
+    by_label.launching(ONE_RANK)
+    assert by_rows.is_search and by_label.is_search
+
+
+def test_the_best_comes_first_then_the_fastest_and_the_unknown_last() -> None:
+    speedups = {"slow": 0.8, "unknown": None, "not confirmed": 2.0, "confirmed": 1.5}
+    rows = [
+        InterimRow(name=name, speedup=speedup, launches=1, is_best=name == "confirmed")
+        for name, speedup in speedups.items()
+    ]
+    interim = Interim("", tuple(rows))
+    assert [row.name for row in interim.ranking] == ["confirmed", "not confirmed", "slow", "unknown"]
+    assert interim.best is rows[3]
+    assert Interim("", tuple(rows[:3])).best is None

@@ -7,6 +7,8 @@ from rich.console import Console
 
 from scalescope.cli.progress_state import CampaignProgress
 from scalescope.cli.progress_table import draw
+from scalescope.studies.study import Interim
+from scalescope.studies.watcher import Budget
 
 from .made_progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of
 
@@ -34,7 +36,7 @@ def drawn(progress: CampaignProgress, width: int = 80, height: int = 24) -> list
 
 
 def test_the_table_has_a_row_per_trial_and_the_time_below(progress: CampaignProgress) -> None:
-    progress.verdict = "2 ranks deliver 1.8×"
+    progress.interim = Interim("2 ranks deliver 1.8×")
     assert drawn(progress) == [
         "trial                                     done  latest  samples/s  state",
         "ddp, 1 rank, batch 10                      1/3  100 ms        100  waiting",
@@ -56,7 +58,7 @@ def test_a_narrow_terminal_has_no_samples_and_labels_on_several_lines(progress: 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 72, 80, 120, 200])
 def test_no_line_is_wider_than_the_terminal(progress: CampaignProgress, width: int) -> None:
-    progress.verdict = "as far as it is known " * 20
+    progress.interim = Interim("as far as it is known " * 20)
     lines = draw(progress, width, 24).plain.splitlines()
     assert all(len(line) <= max(width, 30) for line in lines)
     assert drawn(progress, max(width, 30))[-1].endswith("…")
@@ -68,7 +70,7 @@ def test_rows_that_do_not_fit_are_counted(clock: Clock, height: int, rows: int) 
     trials = [ONE_RANK.replace(batch_size=batch) for batch in range(10, 50)]
     progress.begin(launches_of(*trials), (), None)
     progress.launching(trials[-1])
-    progress.verdict = "a verdict of two lines " * 5
+    progress.interim = Interim("a verdict of two lines " * 5)
     lines = drawn(progress, height=height)
     assert len(lines) < height
     assert f"… and {40 - rows} more" in lines
@@ -103,11 +105,20 @@ def test_a_failure_is_marked(progress: CampaignProgress) -> None:
 def test_the_line_of_time(clock: Clock, budget_s: float | None, seconds: float, text: str) -> None:
     progress = CampaignProgress(clock)
     if budget_s is not None:
-        progress.begin(launches_of(ONE_RANK), (), budget_s)
+        progress.begin(launches_of(ONE_RANK), (), Budget(total_s=60.0, left_s=budget_s))
     clock.now += seconds
     assert drawn(progress)[-1] == text
 
 
+def test_a_study_that_decides_on_the_way_has_no_total(clock: Clock) -> None:
+    progress = CampaignProgress(clock)
+    progress.begin((), (), None)
+    progress.begin([(ONE_RANK, 0)], (), None)
+    progress.launching(ONE_RANK)
+    progress.ended(ended(ONE_RANK))
+    assert drawn(progress)[-1].startswith("1 launch done, elapsed 0:00")
+
+
 def test_names_cannot_drive_the_terminal(progress: CampaignProgress) -> None:
-    progress.verdict = "\x1b[31mred"
+    progress.interim = Interim("\x1b[31mred")
     assert drawn(progress)[-1] == "So far: \\x1b[31mred"

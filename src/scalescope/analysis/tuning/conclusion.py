@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from scalescope.analysis.tuning.measurements import BASELINE, Combination, Difference, Measurements
+from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.tuning.search import (
     CLAIM,
     Confirmation,
@@ -21,14 +21,14 @@ class Conclusion:
 
     winner: Combination  # empty: the settings as they are
     recommended: bool
-    gain: Difference | None  # of the winner, in the launches that confirm it; else in all
+    gain: SpeedDifference | None  # of the winner, in the launches that confirm it; else in all
     is_confirmed: bool  # in new launches
     support: dict[str, Support]  # of each lever of the winner
     dropped: Combination  # levers that helped when added, and gave nothing in the end
     at_most: float | None  # nothing that was tried is faster than the baseline by more than this share
 
 
-def conclude(search: TuningSearch, measured: Measurements) -> Conclusion:
+def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     """What the launches so far allow to say."""
     position = SearchPosition(search=search, measured=measured)
     if not measured.count(BASELINE):

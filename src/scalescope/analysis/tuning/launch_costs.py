@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scalescope.analysis.tuning.measurements import BASELINE, Combination, Measurement, Measurements
+from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, TunedLaunch, TunedLaunches
 
 Program = Callable[
     [Combination], Combination | None
@@ -23,7 +23,7 @@ _UNKNOWN_S = 10.0  # a launch, before any was made
 class LaunchCosts:
     """Durations of launches by what they had in common with the next one."""
 
-    measured: Measurements
+    measured: TunedLaunches
     program: Program = lambda levers: None
 
     def of(self, levers: Combination, base: Combination = BASELINE) -> float:
@@ -39,7 +39,7 @@ class LaunchCosts:
             return plain_s
         return plain_s + (self._again_s() if self._is_compiled(levers) else self._first_s())
 
-    def _finished(self) -> list[Measurement]:
+    def _finished(self) -> list[TunedLaunch]:
         return [launch for launch in self.measured.launches if launch.log_rate is not None]
 
     def _plain_s(self, base: Combination) -> float:

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scalescope.analysis.tuning.launch_costs import LaunchCosts, Program
-from scalescope.analysis.tuning.measurements import (
+from scalescope.analysis.tuning.tuned_launches import (
     BASELINE,
     Combination,
-    Difference,
-    Measurement,
-    Measurements,
+    SpeedDifference,
+    TunedLaunch,
+    TunedLaunches,
 )
 from scalescope.analysis.tuning.step_model import Gain, StepModel
 from scalescope.analysis.verdicts import LEAST_EFFECT
@@ -58,7 +58,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class NextLaunch:
     """The next launch: of what, for what, and how long it may take."""
 
     levers: Combination
@@ -79,10 +79,10 @@ class TuningSearch:
     most_launches: int = 5  # of a combination, for one purpose
     combine: bool = True
 
-    def next_step(self, measured: Measurements, remaining_s: float | None) -> Step | None:
+    def next_step(self, measured: TunedLaunches, remaining_s: float | None) -> NextLaunch | None:
         """The next launch; None where the search is over, or no useful launch fits into the time."""
         if not measured.count(BASELINE):
-            return Step(levers=BASELINE, stage=BASELINE_STAGE)
+            return NextLaunch(levers=BASELINE, stage=BASELINE_STAGE, at_most_s=remaining_s)
         position = SearchPosition(search=self, measured=measured, remaining_s=remaining_s)
         step = position.explore() or position.refine() or position.confirm()
         if step is not None:
@@ -101,7 +101,7 @@ class SearchPosition:
     """A search after some launches."""
 
     search: TuningSearch
-    measured: Measurements
+    measured: TunedLaunches
     remaining_s: float | None = None
     keeps_reserve: bool = True  # for confirming
     costs: LaunchCosts = field(init=False)
@@ -113,7 +113,7 @@ class SearchPosition:
     # The best so far
 
     @property
-    def deciding(self) -> Measurements:
+    def deciding(self) -> TunedLaunches:
         return self.measured.of_stages(_DECIDING)
 
     @property
@@ -141,7 +141,7 @@ class SearchPosition:
         )
         return [levers for levers in built if levers not in self.measured.failed]
 
-    def _difference(self, levers: Combination, base: Combination) -> Difference | None:
+    def _difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
         return self.measured.difference(levers, base, among=self.deciding)
 
     def _is_clear(self, levers: Combination, base: Combination) -> bool:
@@ -186,7 +186,7 @@ class SearchPosition:
 
     # Exploring
 
-    def explore(self) -> Step | None:
+    def explore(self) -> NextLaunch | None:
         best = self.best if self.search.combine else BASELINE
         ranked = sorted(
             (-self._worth(levers, best) / self.costs.of(levers, best), sorted(levers), levers)
@@ -198,7 +198,7 @@ class SearchPosition:
             reserve_s = max(self._confirming_s(levers), self._confirming_s(best))
             if self._fits(self.costs.of(levers, best), reserve_s):
                 limit_s = None if self.remaining_s is None else self.remaining_s - self._confirming_s(best)
-                return Step(levers=levers, stage=EXPLORE, base=best, at_most_s=limit_s)
+                return NextLaunch(levers=levers, stage=EXPLORE, base=best, at_most_s=limit_s)
         return None
 
     def _neighbours(self, best: Combination) -> set[Combination]:
@@ -294,7 +294,7 @@ class SearchPosition:
 
     # Refining
 
-    def refine(self) -> Step | None:
+    def refine(self) -> NextLaunch | None:
         """One more launch of the lever that may matter most, or of what it is compared with."""
         base = self.best
         undecided = [levers for levers in self.built_on(base) if self._may_matter(levers, base)]
@@ -304,7 +304,7 @@ class SearchPosition:
             if self.deciding.count(following) >= self.search.most_launches:
                 continue
             if self._fits(self.costs.of(following, base), self._confirming_s(levers)):
-                return Step(levers=following, stage=REFINE, base=base)
+                return NextLaunch(levers=following, stage=REFINE, base=base, at_most_s=self.remaining_s)
         return None
 
     def _optimistic(self, levers: Combination, base: Combination) -> float:
@@ -316,12 +316,14 @@ class SearchPosition:
 
     # Confirming
 
-    def confirm(self) -> Step | None:
+    def confirm(self) -> NextLaunch | None:
         """One more launch of what the claim rests on; None where it is settled."""
         confirmed = self.confirmed
         for levers in confirmed.missing():
             if self._fits(self.costs.of(levers, self.best), 0.0):
-                return Step(levers=levers, stage=CONFIRM, base=confirmed.winner)
+                return NextLaunch(
+                    levers=levers, stage=CONFIRM, base=confirmed.winner, at_most_s=self.remaining_s
+                )
         return None
 
     @property
@@ -337,7 +339,7 @@ class Confirmation:
     chosen: Combination
 
     @property
-    def launches(self) -> Measurements:
+    def launches(self) -> TunedLaunches:
         return self.position.measured.of_stages(("confirm",))
 
     @property
@@ -351,7 +353,7 @@ class Confirmation:
             winner -= {min(useless, key=lambda lever: self._gain(lever, winner))}
         return winner
 
-    def difference(self, levers: Combination, base: Combination) -> Difference | None:
+    def difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
         return self.position.measured.difference(levers, base, among=self.launches)
 
     def _gain(self, lever: str, winner: Combination) -> float:
@@ -375,7 +377,7 @@ class Confirmation:
         alpha = 0.05 / max(1, len(winner))
         return difference.value > _LEAST and difference.low(alpha) > 0.0
 
-    def total(self, winner: Combination) -> Difference | None:
+    def total(self, winner: Combination) -> SpeedDifference | None:
         """The winner against the settings as they are."""
         return self.difference(winner, BASELINE)
 
@@ -433,7 +435,7 @@ class Confirmation:
     def _is_obvious(self, lever: str) -> bool:
         return self.evidence(lever) > _OBVIOUS
 
-    def _additions(self, lever: str) -> list[Measurement]:
+    def _additions(self, lever: str) -> list[TunedLaunch]:
         return [
             launch
             for launch in self.position.measured.launches

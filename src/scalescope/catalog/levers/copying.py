@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import BadInput, CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
@@ -21,7 +21,7 @@ class Copying:
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
-            expects=(Expected(factors={"load": 0.65}, source=_H200),),
+            expects=(ExpectedEffect(factors={"load": 0.65}, source=_H200),),
         ),
     )
     non_blocking: bool = setting(
@@ -32,7 +32,7 @@ class Copying:
             tries=(True,),
             needs=("cuda", "loader"),
             expects=(
-                Expected(
+                ExpectedEffect(
                     factors={"load": 1.0},
                     company=("pin_memory", (True,)),
                     together={"load": 0.95},
@@ -49,7 +49,7 @@ class Copying:
             tries=(True,),
             needs=("cuda", "loader"),
             expects=(
-                Expected(
+                ExpectedEffect(
                     factors={"load": 1.0},
                     company=("pin_memory", (True,)),
                     together={"load": 0.95},

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import BadInput
 
 _SHARED = "processes share the work, on cores of their own"
@@ -26,10 +26,10 @@ class Input:
             tries=(0, 1, 2, 4),
             needs=("loader",),
             expects=(
-                Expected(value=0, factors={"load": 1.1}, source=_SHARED),
-                Expected(value=1, factors={"load": 0.9}, source=_SHARED),
-                Expected(value=2, factors={"load": 0.5}, source=_SHARED),
-                Expected(value=4, factors={"load": 0.27}, source=_SHARED),
+                ExpectedEffect(value=0, factors={"load": 1.1}, source=_SHARED),
+                ExpectedEffect(value=1, factors={"load": 0.9}, source=_SHARED),
+                ExpectedEffect(value=2, factors={"load": 0.5}, source=_SHARED),
+                ExpectedEffect(value=4, factors={"load": 0.27}, source=_SHARED),
             ),
         ),
     )
@@ -40,7 +40,9 @@ class Input:
         lever=Lever(
             tries=(True,),
             needs=("workers",),
-            expects=(Expected(factors={"load": 1.0}, source="only the beginning of an epoch is shorter"),),
+            expects=(
+                ExpectedEffect(factors={"load": 1.0}, source="only the beginning of an epoch is shorter"),
+            ),
         ),
     )
     prefetch_factor: int | None = setting(
@@ -52,7 +54,7 @@ class Input:
         lever=Lever(
             tries=(4, 8),
             needs=("workers",),
-            expects=(Expected(factors={"load": 0.98}, source="evens out batches of different length"),),
+            expects=(ExpectedEffect(factors={"load": 0.98}, source="evens out batches of different length"),),
         ),
     )
 

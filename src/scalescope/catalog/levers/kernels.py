@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
@@ -22,7 +22,7 @@ class Kernels:
             tries=(True,),
             needs=("cuda", "convolutions"),
             changes="rounding",
-            expects=(Expected(factors={"products": 0.95}, source=_H200),),
+            expects=(ExpectedEffect(factors={"products": 0.95}, source=_H200),),
         ),
     )
     attention: str = setting(
@@ -36,8 +36,8 @@ class Kernels:
             changes="rounding",
             is_compiled_in=True,
             expects=(
-                Expected(value="math", factors={"kernels": 1.2}, source=_H200),
-                Expected(factors={"kernels": 1.0}, source="auto takes the fastest of them by itself"),
+                ExpectedEffect(value="math", factors={"kernels": 1.2}, source=_H200),
+                ExpectedEffect(factors={"kernels": 1.0}, source="auto takes the fastest of them by itself"),
             ),
         ),
     )

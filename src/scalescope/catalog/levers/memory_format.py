@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +21,16 @@ class MemoryFormat:
             changes="rounding",
             is_compiled_in=True,
             expects=(
-                Expected(
+                ExpectedEffect(
                     device="cuda",
                     factors={"products": 0.95},
                     company=("precision", ("bf16", "fp16")),
                     together={"products": 0.5},
                     source="docs/measurements/2026-11-15-h200-levers.md",
                 ),
-                Expected(device="cpu", factors={"products": 0.9}, source="oneDNN's kernels are for NHWC"),
+                ExpectedEffect(
+                    device="cpu", factors={"products": 0.9}, source="oneDNN's kernels are for NHWC"
+                ),
             ),
         ),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
@@ -27,20 +27,20 @@ class Precision:
             changes="rounding",
             is_compiled_in=True,
             expects=(
-                Expected(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
-                Expected(
+                ExpectedEffect(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
+                ExpectedEffect(
                     value="bf16",
                     device="cuda",
                     factors={"products": 0.12, "kernels": 0.7, "host": 1.2},
                     source=_H200,
                 ),
-                Expected(
+                ExpectedEffect(
                     value="fp16",
                     device="cuda",
                     factors={"products": 0.12, "kernels": 0.75, "host": 1.35},
                     source=_H200,
                 ),
-                Expected(
+                ExpectedEffect(
                     value="bf16",
                     device="cpu",
                     factors={"products": 0.7},

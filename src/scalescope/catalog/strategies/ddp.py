@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 
 _LINKS = "docs/levers/communication.md"
@@ -32,7 +32,7 @@ class Ddp(StrategyTraits):
             is_compiled_in=True,
             needs=("ranks",),
             changes="rounding",
-            expects=(Expected(factors={"communication": 0.98}, source=_LINKS),),
+            expects=(ExpectedEffect(factors={"communication": 0.98}, source=_LINKS),),
         ),
     )
     broadcast_buffers: bool = setting(
@@ -43,8 +43,12 @@ class Ddp(StrategyTraits):
             needs=("ranks",),
             changes="rounding",
             expects=(
-                Expected(value=True, factors={"communication": 1.05}, source="one exchange more per step"),
-                Expected(value=False, factors={"communication": 0.95}, source="one exchange less per step"),
+                ExpectedEffect(
+                    value=True, factors={"communication": 1.05}, source="one exchange more per step"
+                ),
+                ExpectedEffect(
+                    value=False, factors={"communication": 0.95}, source="one exchange less per step"
+                ),
             ),
         ),
     )
@@ -55,8 +59,8 @@ class Ddp(StrategyTraits):
             tries=(False, True),
             needs=("ranks",),
             expects=(
-                Expected(value=False, factors={"kernels": 1.02}, source=_WORK),
-                Expected(value=True, factors={"kernels": 0.98}, source=_WORK),
+                ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
+                ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
         ),
     )
@@ -67,8 +71,8 @@ class Ddp(StrategyTraits):
             tries=(False, True),
             needs=("ranks",),
             expects=(
-                Expected(value=False, factors={"kernels": 1.02}, source=_WORK),
-                Expected(value=True, factors={"kernels": 0.98}, source=_WORK),
+                ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
+                ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
         ),
     )
@@ -79,7 +83,9 @@ class Ddp(StrategyTraits):
         lever=Lever(
             tries=(True,),
             needs=("ranks",),
-            expects=(Expected(factors={"kernels": 1.05}, source="walks through the graph in every step"),),
+            expects=(
+                ExpectedEffect(factors={"kernels": 1.05}, source="walks through the graph in every step"),
+            ),
         ),
     )
     comm_hook: str = setting(
@@ -91,7 +97,7 @@ class Ddp(StrategyTraits):
             tries=("fp16", "bf16"),
             needs=("ranks",),
             changes="rounding",
-            expects=(Expected(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
+            expects=(ExpectedEffect(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
         ),
     )
 

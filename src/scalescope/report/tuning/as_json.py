@@ -2,66 +2,74 @@
 
 from typing import Any
 
-from scalescope.analysis.tuning.lever_comparison import LeverComparison
-from scalescope.report.tuning.sections import Tuning, verdict
+from scalescope.analysis.statistics import Estimate
+from scalescope.report.tuning.sections import verdict
+from scalescope.report.tuning.tuning import OtherJob, TriedCombination, TriedLever, Tuning
 
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
     """The same as plain data."""
-    judged = {single.candidate.trial.trial_id: single for single in tuning.singles}
     return {
         "verdict": verdict(tuning),
         "baseline": tuning.baseline.trial_id,
         "finished": tuning.finished,
-        "threshold": tuning.threshold,
-        "tried": [
-            {
-                "lever": text,
-                "trial_id": trial,
-                "changes": changes,
-                "dropped": trial in tuning.dropped,
-                "failed": tuning.failed.get(trial),
-                **_judgement(judged.get(trial)),
-            }
-            for text, trial, changes in tuning.levers
-        ],
+        "combinations": [_combination(combination) for combination in tuning.combinations],
+        "levers": [_lever(lever) for lever in tuning.levers],
         "inapplicable": [{"lever": text, "reason": reason} for text, reason in tuning.inapplicable],
-        "combined": [
-            {
-                "lever": attempt.text,
-                "adds": attempt.adds,
-                "speedup": attempt.speedup,
-                "kept": attempt.kept,
-                "launches": attempt.launches,
-            }
-            for attempt in tuning.attempts
-        ],
-        "scaling": {
-            name or "now": {
-                "speedup": speedup.value,
-                "ci95": [speedup.low, speedup.high] if speedup.has_interval else None,
-            }
-            for name, speedup in tuning.scaling.items()
-        },
-        "winner": sorted(tuning.winner),
+        "other_jobs": [_other_job(job) for job in tuning.other_jobs],
+        "winner": list(tuning.winner),
         "recommended": tuning.recommended,
-        "confirmed": None if tuning.final is None else _judgement(tuning.final),
+        "at_most": tuning.at_most,
+        "confirmed": {"speedup": tuning.gain.value, "ci95_speedup": _interval(tuning.gain)}
+        if tuning.gain is not None and tuning.is_confirmed
+        else None,
     }
 
 
-def _judgement(comparison: LeverComparison | None) -> dict[str, Any]:
-    if comparison is None:
-        return {"verdict": None}
-    speedup = comparison.speedup
+def _combination(combination: TriedCombination) -> dict[str, Any]:
+    configuration = combination.configuration
     return {
-        "verdict": comparison.verdict if len(comparison.candidate.launches) > 1 else None,
-        "speedup": speedup.value,
-        "ci95_speedup": [speedup.low, speedup.high] if speedup.has_interval else None,
-        "p_value": comparison.p_value,
-        "smallest_effect_seen": comparison.smallest_detectable,
-        "loss_change": comparison.loss_change,
-        "loss_differs": comparison.loss_differs,
-        "launches": len(comparison.candidate.launches),
-        "peak_memory_bytes": comparison.candidate.peak_memory_bytes,
-        "gpu_utilization": comparison.candidate.telemetry.gpu_utilization,
+        "levers": list(combination.levers),
+        "trial_id": configuration.trial.trial_id,
+        "speedup": combination.speedup.value,
+        "ci95_speedup": _interval(combination.speedup),
+        "verdict": combination.verdict,
+        "launches": len(configuration.launches),
+        "left_out": configuration.left_out,
+        "step_time_s": configuration.step_time_s.value,
+        "loss_change": combination.loss_change,
+        "loss_differs": combination.loss_differs,
+        "confirmed": combination.is_confirmed,
+        "peak_memory_bytes": configuration.peak_memory_bytes,
+        "gpu_utilization": configuration.telemetry.gpu_utilization,
     }
+
+
+def _lever(lever: TriedLever) -> dict[str, Any]:
+    return {
+        "lever": lever.name,
+        "trial_id": lever.trial_id,
+        "changes": lever.changes,
+        "status": lever.status,
+        "added_to": list(lever.added_to),
+        "speedup": None if lever.speedup is None else lever.speedup.value,
+        "ci95_speedup": None if lever.speedup is None else _interval(lever.speedup),
+        "support": lever.support,
+        "launches": lever.launches,
+        "reason": lever.reason,
+    }
+
+
+def _other_job(job: OtherJob) -> dict[str, Any]:
+    return {
+        "job": job.name or "now",
+        "speedup": job.speedup.value,
+        "ci95_speedup": _interval(job.speedup),
+        "scaling": None if job.scaling is None else job.scaling.value,
+        "ci95_scaling": None if job.scaling is None else _interval(job.scaling),
+        "launches": len(job.configuration.launches),
+    }
+
+
+def _interval(estimate: Estimate) -> list[float | None] | None:
+    return [estimate.low, estimate.high] if estimate.has_interval else None

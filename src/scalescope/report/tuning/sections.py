@@ -1,20 +1,14 @@
-"""The result of `tune`: the sentence, what was tried, what adds up, and the line that runs it."""
+"""The result of `tune`: the sentence, what was measured, what each lever gave, and the line that runs it."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.lever_comparison import LeverComparison
-from scalescope.analysis.tuning.search import Attempt
 from scalescope.analysis.verdicts import LEAST_EFFECT
-from scalescope.catalog.cards import all_settings
-from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import (
     MISSING,
     counted,
     data_size,
-    detectable,
-    detection_limit,
+    duration,
     is_useful,
     percent,
     shortened,
@@ -22,120 +16,76 @@ from scalescope.report.numbers import (
 )
 from scalescope.report.section import Command, Section, Table
 from scalescope.report.tuning.plan import left_out_section
+from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
 from scalescope.results.run_commands import command_on
 from scalescope.results.run_folder import TUNED
 from scalescope.results.run_record import RunRecord
 
-NOW = ""  # the baseline's name among jobs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
-    """The results of a tuning run."""
-
-    levers: tuple[tuple[str, str, str], ...]  # (setting and value, trial id, what it changes)
-    inapplicable: tuple[tuple[str, str], ...]
-    baseline: Trial
-    singles: tuple[LeverComparison, ...]
-    dropped: frozenset[str]
-    failed: dict[str, str]
-    scaling: dict[str, Estimate]  # over one rank, by lever and value: of other jobs, and of NOW
-    first: str | None  # the lever that others were added to
-    attempts: tuple[Attempt, ...]
-    winner: frozenset[str]
-    final: LeverComparison | None
-    threshold: float
-    finished: bool
-    one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
-
-    @property
-    def recommended(self) -> bool:
-        """Whether new launches confirmed the winner and its loss; nothing else is worth running."""
-        return self.final is not None and self.final.verdict == "faster" and not self.final.loss_differs
-
-
-_MORE_LAUNCHES = 10
+CURRENT = "current settings"
 _SPEED = "speedup"
-_SCALING = "speedup over 1 rank"
-_DETECTABLE = "detectable change"
-_ORDER = {"faster": 0, "no difference": 1, "inconclusive": 2, "slower": 3, "failed": 4, MISSING: 5}
+_MORE_LAUNCHES = 10
+_DETECTED = 0.1  # a bound above this share says little: more time would narrow it
 
 
 def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
-    """Verdict first, then the table of everything tried, then the combinations and what does not apply."""
-    sections = [Section(lines=(verdict(tuning), *_of_other_jobs(tuning))), _tried(tuning)]
-    if tuning.attempts:
-        sections.append(_combined(tuning))
-    return (*sections, *left_out_section(tuning.inapplicable))
+    """Verdict first, then everything measured, then each lever, other jobs, and what does not apply."""
+    sections = [Section(lines=(verdict(tuning), *_remarks(tuning)))]
+    if tuning.combinations:
+        sections.append(_measured(tuning))
+    if any(lever.status != "not measured" for lever in tuning.levers):
+        sections.append(_levers(tuning))
+    if tuning.other_jobs:
+        sections.append(_other_jobs(tuning))
+    return (*sections, *left_out_section((*_not_measured(tuning), *tuning.inapplicable)))
 
 
 def verdict(tuning: Tuning) -> str:
-    """One sentence: what to change and what it gives, or that no lever was found to be faster."""
-    ended = "" if tuning.finished else " The search ended early; continue with --resume."
-    if tuning.final is not None and tuning.recommended:
-        return f"{_names(tuning.winner)} is faster: {_times(tuning.final)} the current speed.{ended}"
-    if tuning.final is not None and tuning.final.verdict == "faster":
-        change = signed_percent(tuning.final.loss_change or 0.0, 0)
-        return (
-            f"{_names(tuning.winner)} is faster ({_times(tuning.final)}), but its loss differs ({change}): "
-            f"not recommended.{ended}"
-        )
-    if tuning.final is not None:
-        return (
-            f"{_names(tuning.winner)} was fastest in the search, but new launches did not confirm it "
-            f"({_times(tuning.final)}).{ended}"
-        )
-    if tuning.winner:
-        state = "new launches of it failed" if tuning.finished else "this is not confirmed yet"
-        return f"{_names(tuning.winner)} was fastest in the search, but {state}.{ended}"
-    if tuning.baseline.trial_id in tuning.failed:
-        return f"The baseline could not be measured: {tuning.failed[tuning.baseline.trial_id]}"
-    if not tuning.singles:
-        return f"Nothing could be compared{'' if tuning.finished else ' yet'}.{ended}"
+    """One sentence: what to change and what it gives, or that nothing that was tried is faster."""
+    if tuning.baseline_failure is not None:
+        return f"The current settings could not be measured: {tuning.baseline_failure}"
+    if not tuning.combinations:
+        return "Nothing was measured yet."
     if tuning.one_launch_each:
-        return f"{_of_single_launches(tuning)}{ended}"
-    faster = [
-        single
-        for single in tuning.singles
-        if single.verdict == "faster" and _changes_job(single, tuning.baseline)
-    ]
-    if faster:
-        named = ", ".join(f"{_moved(single, tuning.baseline)} {_times(single)}" for single in faster)
-        return f"Faster, but another job than before (it changes what is trained): {named}.{ended}"
-    once = sum(len(single.candidate.launches) < 2 for single in tuning.singles)
-    unsure = sum(single.verdict == "inconclusive" for single in tuning.singles) - once
-    doubt = f" {counted(unsure, 'lever')} {_are(unsure)} inconclusive: too noisy." if unsure else ""
-    if once:
-        doubt += f" {counted(once, 'lever')} had one launch and no verdict; a larger --budget allows more."
-    return f"No lever was found to be faster.{doubt}{ended}"
+        return _of_single_launches(tuning)
+    if tuning.recommended and tuning.gain is not None:
+        return f"{_names(tuning.winner)} is faster: {_estimate(tuning.gain)} the current speed."
+    if len(tuning.combinations) == 1:
+        if not tuning.levers and tuning.other_jobs:
+            return "No lever that trains the same job was asked for; other jobs are listed apart."
+        return "Only the current settings could be measured; a larger --budget allows to try levers."
+    return f"Nothing that was tried beats the current settings by more than {_bound(tuning)}."
 
 
-def _moved(single: LeverComparison, baseline: Trial) -> str:
-    """The settings in which a candidate differs from the baseline."""
-    settings = single.candidate.trial.settings
-    return " + ".join(f"{name} {settings[name]}" for name in _moved_names(single, baseline))
+def _bound(tuning: Tuning) -> str:
+    """What the fastest may gain at most; at least one percent, below which nothing is claimed."""
+    return percent(max(LEAST_EFFECT, tuning.at_most or 0.0), 0 if (tuning.at_most or 0.0) > 0.1 else 1)
 
 
-def _moved_names(single: LeverComparison, baseline: Trial) -> list[str]:
-    settings, before = single.candidate.trial.settings, baseline.settings
-    return [name for name, value in settings.items() if before.get(name) != value]
+def _remarks(tuning: Tuning) -> list[str]:
+    lines = []
+    if tuning.recommended and tuning.unconfirmed and len(tuning.winner) > 1:
+        names = ", ".join(tuning.unconfirmed)
+        lines.append(f"Measured when added, not separately confirmed at the end: {names}.")
+    if tuning.recommended and not tuning.is_confirmed:
+        lines.append("There was no time for new launches to confirm it; a larger --budget does.")
+    if not tuning.recommended and tuning.winner and tuning.gain is not None:
+        lines.append(
+            f"{_names(tuning.winner)} was fastest ({_estimate(tuning.gain)}), which the launches do not "
+            "prove."
+        )
+    if not tuning.finished and not tuning.one_launch_each:
+        lines.append("The budget ended the search; --resume with a larger --budget continues it.")
+    return lines
 
 
-def _changes_job(single: LeverComparison, baseline: Trial) -> bool:
-    """Whether a candidate trains something else than the baseline."""
-    known = all_settings(baseline.benchmark)
-    levers = [known[name][0].lever for name in _moved_names(single, baseline) if name in known]
-    return any(lever is not None and lever.changes == "the job" for lever in levers)
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
+def _names(levers: tuple[str, ...]) -> str:
+    return " + ".join(levers) if levers else CURRENT
 
 
 def _of_single_launches(tuning: Tuning) -> str:
     """What was fastest, that one launch is not a verdict, and how to get one."""
     best = fastest_so_far(tuning)
-    fastest = "No lever was faster" if best is None else f"{best[0]} was fastest ({best[1]:.2f}×)"
+    fastest = "No lever was faster" if best is None else f"{_names(best.levers)} was fastest ({best.speedup.value:.2f}×)"
     return (
         f"{fastest}, but this is not a verdict: under torchrun or srun there is a single launch of each. "
         "For a verdict run scalescope tune on one machine without torchrun or srun, or scalescope train "
@@ -143,35 +93,146 @@ def _of_single_launches(tuning: Tuning) -> str:
     )
 
 
-def fastest_so_far(tuning: Tuning) -> tuple[str, float] | None:
-    """The lever with the highest speed that does the same job; None where none is above the baseline's."""
-    same_job = {trial: text for text, trial, changes in tuning.levers if changes != "the job"}
-    speeds = {
-        same_job[single.candidate.trial.trial_id]: single.speedup.value
-        for single in tuning.singles
-        if single.candidate.trial.trial_id in same_job and not single.loss_differs
+def fastest_so_far(tuning: Tuning) -> TriedCombination | None:
+    """The fastest combination whose loss is the same; None where none is above the current speed."""
+    tried = [combination for combination in tuning.combinations if combination.levers]
+    usable = [combination for combination in tried if not combination.loss_differs]
+    best = max(usable, key=lambda combination: combination.speedup.value, default=None)
+    return best if best is not None and best.speedup.value > 1.0 + LEAST_EFFECT else None
+
+
+def _measured(tuning: Tuning) -> Section:
+    rows = [_combination(tuning, combination) for combination in tuning.combinations]
+    columns = (
+        "settings",
+        _SPEED,
+        "step time",
+        "launches",
+        "verdict",
+        "memory",
+        "GPU busy",
+        "loss change",
+        "remark",
+    )
+    title = f"Measured, against {tuning.baseline.label} · 1.00× is the current speed"
+    if not tuning.one_launch_each:
+        title += ", 95 % intervals in brackets"
+    return Section(
+        title=title,
+        table=Table(
+            columns=columns,
+            rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
+            left=frozenset(("settings", "verdict", "remark")),
+            optional=("memory", "GPU busy", "loss change"),
+        ),
+    )
+
+
+def _combination(tuning: Tuning, combination: TriedCombination) -> dict[str, str]:
+    configuration = combination.configuration
+    memory, busy = configuration.peak_memory_bytes, configuration.telemetry.gpu_utilization
+    return {
+        "settings": _names(combination.levers),
+        _SPEED: _estimate(combination.speedup),
+        "step time": duration(configuration.step_time_s.value),
+        "launches": f"{len(configuration.launches) + configuration.left_out}",
+        "verdict": combination.verdict or MISSING,
+        "memory": MISSING if memory is None else data_size(memory),
+        "GPU busy": MISSING if busy is None else percent(busy),
+        "loss change": (
+            MISSING if combination.loss_change is None else signed_percent(combination.loss_change)
+        ),
+        "remark": _remark(tuning, combination),
     }
-    best = max(speeds.items(), key=lambda pair: pair[1], default=None)
-    return best if best is not None and best[1] > 1.0 + LEAST_EFFECT else None
+
+
+def _remark(tuning: Tuning, combination: TriedCombination) -> str:
+    if tuning.recommended and combination.levers == tuning.winner:
+        return "recommended"
+    if combination.loss_differs:
+        return "the loss differs"
+    single = len(combination.configuration.launches) == 1 and not tuning.one_launch_each
+    return "one launch: no verdict" if single and combination.levers else ""
+
+
+_RESULTS = {
+    "recommended": "recommended",
+    "kept": "not proven",
+    "dropped": "dropped: no gain in the end",
+    "no gain": "no gain",
+    "slower": "slower",
+    "undecided": "undecided",
+    "failed": "failed",
+    "loss differs": "left out: the loss differs",
+    "not measured": "not measured",
+}
+
+
+def _levers(tuning: Tuning) -> Section:
+    tried = [lever for lever in tuning.levers if lever.status != "not measured"]
+    columns = ("lever", "added to", _SPEED, "launches", "result")
+    return Section(
+        title="Levers in the order in which they were tried, each on top of the best so far",
+        table=Table(
+            columns=columns,
+            rows=tuple(_lever(lever) for lever in tried),
+            left=frozenset(("lever", "added to", "result")),
+        ),
+    )
+
+
+def _lever(lever: TriedLever) -> tuple[str, ...]:
+    result = _RESULTS[lever.status]
+    if lever.reason is not None:
+        result = f"{result}: {shortened(lever.reason)}"
+    elif lever.status == "recommended" and lever.support != "confirmed":
+        result = "recommended: measured when added"
+    speed = MISSING if lever.speedup is None else _estimate(lever.speedup)
+    return lever.name, _names(lever.added_to), speed, f"{lever.launches}", result
+
+
+def _not_measured(tuning: Tuning) -> list[tuple[str, str]]:
+    """Levers that were not launched, and why: nothing is expected of them, or there was no time."""
+    reason = "promises nothing by the facts of this job" if tuning.finished else "no time was left"
+    return [(lever.name, reason) for lever in tuning.levers if lever.status == "not measured"]
+
+
+def _other_jobs(tuning: Tuning) -> Section:
+    """Larger batches and the like: another job, compared by sample and by how it scales."""
+    scaling = any(job.scaling is not None for job in tuning.other_jobs)
+    columns = ("job", "speed per sample", *(("speedup over 1 rank",) if scaling else ()), "launches")
+    return Section(
+        title="Other jobs: they change what is trained, so they are not a faster version of this one",
+        table=Table(
+            columns=columns,
+            rows=tuple(_other_job(job, scaling=scaling) for job in tuning.other_jobs),
+            left=frozenset(("job",)),
+        ),
+        lines=tuple(_of_other_jobs(tuning)),
+    )
+
+
+def _other_job(job: OtherJob, *, scaling: bool) -> tuple[str, ...]:
+    over_one = MISSING if job.scaling is None else _estimate(job.scaling)
+    name = "now" if job.name == NOW else job.name
+    cells = (name, _estimate(job.speedup), *((over_one,) if scaling else ()))
+    return (*cells, f"{len(job.configuration.launches)}")
 
 
 def _of_other_jobs(tuning: Tuning) -> list[str]:
-    """How the job scales, and which other one scales best; nothing where none was asked for."""
-    others = {name: speedup for name, speedup in tuning.scaling.items() if name != NOW}
-    if NOW not in tuning.scaling or not others:
+    """How the job scales, and which other one scales best."""
+    scaling = {job.name: job.scaling for job in tuning.other_jobs if job.scaling is not None}
+    now = scaling.pop(NOW, None)
+    if now is None or not scaling:
         return []
-    ranks = tuning.baseline.world_size
-    now = tuning.scaling[NOW]
     negative = " (slower than one rank)" if now.high is not None and now.high < 1.0 else ""
-    best = max(others, key=lambda name: others[name].value)
     once = " (one launch of each)" if tuning.one_launch_each else ""
+    ranks = tuning.baseline.world_size
     lines = [f"{ranks} ranks now deliver {_estimate(now)} the speed of one rank{negative}{once}."]
-    least, most = others[best].low, now.high
+    best = max(scaling, key=lambda name: scaling[name].value)
+    least, most = scaling[best].low, now.high
     if least is not None and most is not None and least > most:
-        lines.append(
-            f"Of the changed jobs, {best} scales best: {_estimate(others[best])} the speed of one rank. "
-            "It changes the work itself; it does not make this job faster."
-        )
+        lines.append(f"Of the changed jobs, {best} scales best: {_estimate(scaling[best])}.")
     return lines
 
 
@@ -180,124 +241,19 @@ def next_after_tuning(tuning: Tuning, path: Path, record: RunRecord) -> Command 
     if tuning.recommended:
         argv = command_on(path, "train", file=TUNED)
         return Command(label="train with the levers that help", argv=argv)
-    remedies = [
-        single.remedy
-        for single in tuning.singles
-        if single.remedy is not None and len(single.candidate.launches) > 1
-    ]
-    if remedies:
-        window = tuning.baseline.window_s
-        repeats = max((_MORE_LAUNCHES, *(remedy.launches or 0 for remedy in remedies)))
-        changes = {"repeats": repeats, **({} if window is None else {"window": 2.0 * window})}
-        argv = command_on(path, "tune", changes, record.flags)
-        return Command(label="more and longer launches detect smaller differences", argv=argv)
-    return None
-
-
-def _tried(tuning: Tuning) -> Section:
-    judged = {single.candidate.trial.trial_id: single for single in tuning.singles}
-    rows = [
-        {"lever": text, **_cells(tuning, text, trial, changes, judged.get(trial))}
-        for text, trial, changes in tuning.levers
-    ]
-    speeds = {text: -judged[trial].speedup.value for text, trial, _ in tuning.levers if trial in judged}
-    rows.sort(
-        key=lambda row: (row["lever"] not in speeds, _ORDER[row["verdict"]], speeds.get(row["lever"], 0.0))
-    )
-    scaling = (_SCALING,) if tuning.scaling else ()
-    limit = () if tuning.one_launch_each else (_DETECTABLE,)
-    columns = (
-        "lever",
-        "verdict",
-        _SPEED,
-        *scaling,
-        *limit,
-        "memory",
-        "GPU busy",
-        "loss change",
-        "remark",
-    )
-    shown = "one launch each, so no intervals" if tuning.one_launch_each else "95 % intervals in brackets"
-    return Section(
-        title=f"Compared with {tuning.baseline.label} · 1.00× is the current speed, {shown}",
-        table=Table(
-            columns=columns,
-            rows=tuple(tuple(row.get(name, MISSING) for name in columns) for row in rows),
-            left=frozenset(("lever", "verdict", "remark")),
-            optional=("memory", "GPU busy", "loss change", *limit),
-            expert=frozenset(limit),
-        ),
-        details=detection_limit(single.smallest_detectable for single in tuning.singles),
-    )
-
-
-def _cells(
-    tuning: Tuning, text: str, trial_id: str, changes: str, comparison: LeverComparison | None
-) -> dict[str, str]:
-    """What is known of a lever, by column."""
-    if comparison is None:
-        tried = any(attempt.text == text and attempt.launches for attempt in tuning.attempts)
-        left = "slow to start: only tried in combinations" if tried else "not measured: out of time"
-        reason = shortened(tuning.failed.get(trial_id, left if tuning.attempts else "not measured"))
-        return {"verdict": "failed" if trial_id in tuning.failed else MISSING, "remark": reason}
-    memory, busy = comparison.candidate.peak_memory_bytes, comparison.candidate.telemetry.gpu_utilization
-    return {
-        "verdict": comparison.verdict if len(comparison.candidate.launches) > 1 else MISSING,
-        _SPEED: _times(comparison),
-        _SCALING: _estimate(tuning.scaling[text]) if text in tuning.scaling else MISSING,
-        _DETECTABLE: detectable(comparison.smallest_detectable),
-        "memory": MISSING if memory is None else data_size(memory),
-        "GPU busy": MISSING if busy is None else percent(busy),
-        "loss change": MISSING if comparison.loss_change is None else signed_percent(comparison.loss_change),
-        "remark": "; ".join(_remarks(tuning, trial_id, changes, comparison)),
-    }
-
-
-def _remarks(tuning: Tuning, trial_id: str, changes: str, comparison: LeverComparison) -> list[str]:
-    launches = len(comparison.candidate.launches)
-    remarks = [] if launches > 1 else ["one launch: no verdict"]
-    if changes == "the job":
-        remarks.append("changes the job: compared per sample")
-    elif comparison.loss_differs:
-        remarks.append("the loss differs")
-    if trial_id in tuning.dropped:
-        remarks.append(f"dropped after {counted(launches, 'launch')}")
-    return remarks
-
-
-def _combined(tuning: Tuning) -> Section:
-    rows = [_first_step(tuning), *map(_step, tuning.attempts)]
-    columns = ("combination", "vs previous step", "launch pairs", "decision")
-    table = Table(columns=columns, rows=tuple(rows), left=frozenset(("combination", "decision")))
-    return Section(title="Combinations: levers added one by one, then each removed again", table=table)
-
-
-def _first_step(tuning: Tuning) -> tuple[str, ...]:
-    """The lever that the others were added to."""
-    trial = next(trial for text, trial, _ in tuning.levers if text == tuning.first)
-    best = next(single for single in tuning.singles if single.candidate.trial.trial_id == trial)
-    launches = len(best.candidate.launches)
-    return f"with {tuning.first}", f"{best.speedup.value:.2f}×", f"{launches}", "fastest single lever"
-
-
-def _step(attempt: Attempt) -> tuple[str, ...]:
-    name = f"{'with' if attempt.adds else 'without'} {attempt.text}"
-    if attempt.speedup is None:
-        return name, MISSING, "0", "out of time: left out" if attempt.adds else "out of time: kept"
-    ratio = attempt.speedup if attempt.adds else 1.0 / attempt.speedup
-    why = ": the loss differs" if attempt.loss_differs and not attempt.kept else ""
-    return name, f"{ratio:.2f}×", f"{attempt.launches}", "kept" if attempt.kept else f"left out{why}"
-
-
-def _names(winner: frozenset[str]) -> str:
-    return " + ".join(sorted(winner))
-
-
-def _times(comparison: LeverComparison) -> str:
-    return _estimate(comparison.speedup)
+    if tuning.one_launch_each or tuning.baseline_failure is not None or not tuning.levers:
+        return None
+    if tuning.finished and (tuning.at_most or 0.0) <= _DETECTED:
+        return None
+    window = tuning.baseline.window_s
+    changes = {"repeats": _MORE_LAUNCHES, **({} if window is None else {"window": 2.0 * window})}
+    argv = command_on(path, "tune", changes, record.flags)
+    return Command(label="more and longer launches detect smaller differences", argv=argv)
 
 
 def _estimate(speedup: Estimate) -> str:
     if speedup.low is None or speedup.high is None or not is_useful(speedup):
         return f"{speedup.value:.2f}×"
     return f"{speedup.value:.2f}× [{speedup.low:.2f}, {speedup.high:.2f}]"
+
+

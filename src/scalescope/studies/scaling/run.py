@@ -23,7 +23,7 @@ from scalescope.studies.scaling.scale import (
     plan_scaling,
     recordings_of_one_rank,
 )
-from scalescope.studies.study import Host, Report, Study
+from scalescope.studies.study import Host, Interim, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.report.section import Command
@@ -84,10 +84,11 @@ class RunStudy(Study):
             raise CannotRun(f"--benchmark {names}: collectives need at least 2 ranks; this run has 1")
         return plan
 
-    def interim(self, run: "Run") -> str | None:
+    def interim(self, run: "Run") -> Interim | None:
         from scalescope.report.scaling.sections import scaling_so_far
 
-        return scaling_so_far(run) if "scaling" in self.parts else None
+        text = scaling_so_far(run) if "scaling" in self.parts else None
+        return None if text is None else Interim(text)
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
         return recordings_of_one_rank(run) if self.waterfall and "scaling" in self.parts else ()

@@ -27,7 +27,7 @@ from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.scaling.network import network_of
-from scalescope.studies.study import Host, Report, Study
+from scalescope.studies.study import Host, Interim, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
@@ -65,10 +65,11 @@ class ScaleStudy(Study):
         experiment = request.experiment(self.defaults)
         return plan_scaling(request, experiment, host, waterfall=self.waterfall)
 
-    def interim(self, run: "Run") -> str | None:
+    def interim(self, run: "Run") -> Interim | None:
         from scalescope.report.scaling.sections import scaling_so_far
 
-        return scaling_so_far(run)
+        text = scaling_so_far(run)
+        return None if text is None else Interim(text)
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
         return recordings_of_one_rank(run) if self.waterfall else ()

@@ -38,7 +38,7 @@ def follow(
                 watcher.began(
                     [(launch.trial, launch.number) for launch in launches],
                     load_run(path).of_status(*KEPT),
-                    budget_s=None,
+                    budget=None,
                 )
         if state is not None and state.is_over:
             return state

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping
 
-from scalescope.analysis.tuning.measurements import BASELINE, Combination
+from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
 from scalescope.analysis.tuning.search import Option
 from scalescope.analysis.tuning.step_model import LeverEffect
 from scalescope.errors import ScalescopeError

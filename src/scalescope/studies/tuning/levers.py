@@ -14,7 +14,7 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
-from scalescope.report.tuning.sections import NOW
+from scalescope.report.tuning.tuning import NOW
 from scalescope.studies.refusal import refuse_too_large
 
 ALL = "all"
@@ -245,10 +245,12 @@ def why_not(setting: Setting, trial: Trial) -> str | None:
 
 
 def other_jobs(levers: Levers, failed: Collection[str] = ()) -> dict[str, tuple[Trial, Trial]]:
-    """The baseline and every other job on all ranks and on one: how they scale is what compares them."""
+    """The baseline and every other job, each on all ranks and on one: how they scale compares them."""
     jobs = [candidate for candidate in levers.candidates if candidate.changes == "the job"]
     wanted = {job.text: job.trial for job in jobs if job.trial.trial_id not in failed}
-    if levers.baseline.world_size == 1 or not wanted:
+    if not wanted:
         return {}
     wanted[NOW] = levers.baseline
+    if levers.baseline.world_size == 1:
+        return {name: (trial, trial) for name, trial in wanted.items()}
     return {name: (trial, single_rank_baseline(trial)) for name, trial in wanted.items()}

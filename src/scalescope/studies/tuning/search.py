@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast
 from scalescope.analysis.tuning.lever_comparison import loss_of
-from scalescope.analysis.tuning.measurements import (
+from scalescope.analysis.tuning.tuned_launches import (
     BASELINE,
     Combination,
-    Measurement,
-    Measurements,
+    TunedLaunch,
+    TunedLaunches,
     usual_deviation,
 )
-from scalescope.analysis.tuning.search import Step, TuningSearch
+from scalescope.analysis.tuning.search import NextLaunch, TuningSearch
 from scalescope.analysis.tuning.step_model import Parts, StepModel
 from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.experiment import Experiment
@@ -73,7 +73,7 @@ class Search:
             return (Launch(self.levers.baseline, *self._number(run, self.levers.baseline), Stage("baseline")),)
         return tuple(self._scaling_launches(run, jobs, remaining_s))
 
-    def _launch(self, run: Run, step: Step) -> Launch:
+    def _launch(self, run: Run, step: NextLaunch) -> Launch:
         trial = self.combinations.trial_with(step.levers)
         base = self.combinations.trial_with(step.base)
         assert trial is not None and base is not None
@@ -137,7 +137,7 @@ class Search:
 
     # Results
 
-    def measured(self, run: Run) -> Measurements:
+    def measured(self, run: Run) -> TunedLaunches:
         """The launches of combinations, in their order."""
         counted = {id(result) for result in undisturbed(r for r in run.results if r.status == "ok")}
         by_trial = {c.trial.trial_id: c for c in configurations(run.results)}
@@ -152,7 +152,7 @@ class Search:
                 measured is not None and baseline is not None and bool(levers) and loss_of(baseline, measured)[1]
             )
             launches.append(
-                Measurement(
+                TunedLaunch(
                     levers=levers,
                     log_rate=None if measured is None else _log_rate(result),
                     duration_s=result.duration_s,
@@ -162,7 +162,7 @@ class Search:
                     counts=measured is None or id(result) in counted,
                 )
             )
-        return Measurements(launches, usual_deviation(self.levers.baseline.device))
+        return TunedLaunches(launches, usual_deviation(self.levers.baseline.device))
 
     def _base_of(self, result: Result, run: Run, levers: Combination) -> Combination:
         """What a launch was compared with; searches of the first version did not say it."""

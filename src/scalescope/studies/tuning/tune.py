@@ -14,7 +14,7 @@ from scalescope.report.section import Command, Section
 from scalescope.results.result import Result
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
-from scalescope.studies.study import Host, Report, Study
+from scalescope.studies.study import Host, Interim, Report, Study
 from scalescope.studies.tuning.levers import Levers, find_levers
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Procedure(Protocol):
 
     def next_step(self, run: "Run") -> Command | None: ...
 
-    def interim(self, run: "Run") -> str | None: ...
+    def interim(self, run: "Run") -> Interim | None: ...
 
 
 @dataclass(kw_only=True)
@@ -103,7 +103,7 @@ class TuneStudy(Study):
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
         return self._planned(run).next_launches(run)
 
-    def interim(self, run: "Run") -> str | None:
+    def interim(self, run: "Run") -> Interim | None:
         return self._planned(run).interim(run)
 
     def is_expected_failure(self, result: Result) -> bool:

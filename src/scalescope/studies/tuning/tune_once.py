@@ -21,7 +21,7 @@ from scalescope.results.run import Run
 from scalescope.results.run_commands import command_on, flags_of
 from scalescope.results.run_folder import TUNING
 from scalescope.studies.plan import Launch, Plan
-from scalescope.studies.study import Host
+from scalescope.studies.study import Host, Interim
 from scalescope.studies.tuning.levers import Candidate, Inapplicable, Levers, other_jobs, settings_of_trial
 
 _NOTE = "Under torchrun or srun every lever is launched once, so there is no interval and no verdict."
@@ -72,7 +72,7 @@ class SingleLaunches:
         """Nothing follows on the single launches."""
         return ()
 
-    def interim(self, run: Run) -> str | None:
+    def interim(self, run: Run) -> Interim | None:
         """One launch each is no answer before all of them."""
         return None
 

@@ -1,4 +1,4 @@
-"""Measurements: what the launches of a search gave, and how sure differences between them are.
+"""TunedLaunches: what the launches of a search gave, and how sure differences between them are.
 
 Few launches of each combination are made, so their spread is pooled: all combinations with more than one
 launch say together how much launches differ, and a usual spread counts as a few launches more. Early on that
@@ -20,7 +20,7 @@ _USUAL_FREEDOM = 2.0  # as if so many launches more had shown it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class TunedLaunch:
     """A launch that ended: which levers it had, how fast it was, how long it took."""
 
     levers: Combination
@@ -28,11 +28,12 @@ class Measurement:
     duration_s: float
     stage: Stage
     base: Combination = BASELINE  # what a lever was added to
-    refused: bool = False  # it will fail again, or its loss differs
+    refused: bool = False  # its loss differs
+    counts: bool = True  # False: other load disturbed it, and there are launches without
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SpeedDifference:
     """How much faster one combination is than another: the logarithm, and its standard error."""
 
     contrast: Contrast
@@ -52,16 +53,16 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Measurements:
+class TunedLaunches:
     """The launches of a search so far, in their order."""
 
-    launches: Sequence[Measurement]
+    launches: Sequence[TunedLaunch]
     usual_deviation: float = _USUAL_DEVIATIONS["cpu"]
     _rates: dict[Combination, list[float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for launch in self.launches:
-            if launch.log_rate is not None:
+            if launch.log_rate is not None and launch.counts:
                 self._rates.setdefault(launch.levers, []).append(launch.log_rate)
 
     @property
@@ -82,10 +83,10 @@ class Measurements:
     def mean(self, levers: Combination) -> float:
         return statistics.fmean(self._rates[levers])
 
-    def of_stages(self, kinds: Iterable[str], attempt: int | None = None) -> "Measurements":
+    def of_stages(self, kinds: Iterable[str], attempt: int | None = None) -> "TunedLaunches":
         """The launches of some stages alone."""
         wanted = set(kinds)
-        return Measurements(
+        return TunedLaunches(
             [
                 launch
                 for launch in self.launches
@@ -104,8 +105,8 @@ class Measurements:
         return squares / freedom, freedom
 
     def difference(
-        self, levers: Combination, base: Combination, among: "Measurements | None" = None
-    ) -> Difference | None:
+        self, levers: Combination, base: Combination, among: "TunedLaunches | None" = None
+    ) -> SpeedDifference | None:
         """How much faster one is than the other; None where either was not measured.
 
         `among` are the launches to compare, where not all count; all of them tell the spread.
@@ -120,7 +121,7 @@ class Measurements:
             variance=variance * (1.0 / more + 1.0 / less),
             freedom=freedom,
         )
-        return Difference(contrast, min(more, less))
+        return SpeedDifference(contrast, min(more, less))
 
 
 def usual_deviation(device: str) -> float:

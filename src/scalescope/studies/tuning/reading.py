@@ -1,0 +1,233 @@
+"""Reads what a search found from its launches, whether it is finished or not."""
+
+import math
+from typing import TYPE_CHECKING
+
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
+from scalescope.analysis.tuning.conclusion import Conclusion, conclude
+from scalescope.analysis.tuning.lever_comparison import loss_of
+from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
+from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, NO_DIFFERENCE, SLOWER, Verdict
+from scalescope.report.tuning.tuning import (
+    NOW,
+    LeverStatus,
+    OtherJob,
+    TriedCombination,
+    TriedLever,
+    Tuning,
+)
+from scalescope.results.result import Result, Stage
+from scalescope.results.run import Run
+from scalescope.studies.tuning.levers import Candidate, other_jobs
+
+if TYPE_CHECKING:
+    from scalescope.studies.tuning.search import Search
+
+_INTERVAL = 0.975
+# Stages of searches of the first version, in today's words.
+_OLD_STAGES = {"alone": Stage("explore"), "add": Stage("refine"), "remove": Stage("refine")}
+_OF_SEARCH = ("baseline", "explore", "refine", "confirm")
+
+
+def stage_of(result: Result) -> Stage:
+    """What a launch was made for; one without a stage was a plain repeat."""
+    stage = result.stage or Stage("alone")
+    return _OLD_STAGES.get(stage.kind, stage)
+
+
+def read_tuning(search: "Search", run: Run) -> Tuning:
+    """All that the launches so far allow to say."""
+    measured = search.measured(run)
+    tuning_search = search.search(run)
+    conclusion = conclude(tuning_search, measured)
+    reader = _Reader(search, run, measured, conclusion)
+    return Tuning(
+        baseline=search.levers.baseline,
+        combinations=reader.combinations(),
+        levers=reader.levers(),
+        other_jobs=reader.other_jobs(),
+        inapplicable=tuple((lever.text, lever.reason) for lever in search.levers.inapplicable),
+        winner=tuple(sorted(conclusion.winner)),
+        recommended=conclusion.recommended,
+        is_confirmed=conclusion.is_confirmed,
+        gain=None if conclusion.gain is None else _ratio(conclusion.gain),
+        at_most=conclusion.at_most,
+        baseline_failure=reader.baseline_failure(),
+        finished=not search.next_launches(run, None),
+    )
+
+
+def _ratio(difference: SpeedDifference) -> Estimate:
+    return ratio_of_contrast(difference.contrast, _INTERVAL)
+
+
+class _Reader:
+    """One run of a search, and what it comes to."""
+
+    def __init__(self, search: "Search", run: Run, measured: TunedLaunches, conclusion: Conclusion) -> None:
+        self._search = search
+        self._run = run
+        self._measured = measured
+        self._conclusion = conclusion
+        self._confirmed = measured.of_stages(("confirm",))
+        self._by_trial = {c.trial.trial_id: c for c in configurations(run.results)}
+        self._baseline = self._by_trial.get(search.levers.baseline.trial_id)
+
+    def baseline_failure(self) -> str | None:
+        if self._measured.count(BASELINE):
+            return None
+        return self._failures().get(self._search.levers.baseline.trial_id)
+
+    def _failures(self) -> dict[str, str]:
+        """Why launches failed, by trial: the last reason of each that never worked."""
+        return {
+            result.trial_id: _failure_text(result)
+            for result in self._run.results
+            if result.status != "ok" and result.stopped_by != "signal" and result.trial_id not in self._by_trial
+        }
+
+    # Combinations
+
+    def combinations(self) -> tuple[TriedCombination, ...]:
+        """Every combination that was measured, the fastest first."""
+        tried = [self._tried(levers) for levers in self._measured.combinations]
+        return tuple(sorted(tried, key=lambda combination: -combination.speedup.value))
+
+    def _tried(self, levers: Combination) -> TriedCombination:
+        configuration = self._configuration(levers)
+        loss_change, differs = (None, False)
+        if levers and self._baseline is not None:
+            loss_change, differs = loss_of(self._baseline, configuration)
+        difference = self._difference(levers)
+        return TriedCombination(
+            levers=tuple(sorted(levers)),
+            configuration=configuration,
+            speedup=Estimate(1.0) if not levers or difference is None else _ratio(difference),
+            verdict=None if not levers else self._verdict(levers, difference),
+            loss_change=loss_change,
+            loss_differs=differs,
+            is_confirmed=bool(levers) and self._confirmed.count(levers) > 0,
+        )
+
+    def _configuration(self, levers: Combination) -> Configuration:
+        trial = self._search.combinations.trial_with(levers)
+        assert trial is not None
+        return self._by_trial[trial.trial_id]
+
+    def _difference(self, levers: Combination) -> SpeedDifference | None:
+        """Against the current settings: in the launches that confirm, where there are any of both."""
+        confirmed = self._measured.difference(levers, BASELINE, among=self._confirmed)
+        return confirmed or self._measured.difference(levers, BASELINE)
+
+    def _verdict(self, levers: Combination, difference: SpeedDifference | None) -> Verdict | None:
+        """Whether a combination is faster, corrected for the number of them; None of a single launch."""
+        if difference is None or self._measured.count(levers) < 2:
+            return None
+        if levers == self._conclusion.winner and self._conclusion.recommended:
+            return FASTER
+        alpha = 0.025 / max(1, len(self._measured.combinations) - 1)
+        if difference.low(alpha) > 0.0:
+            return FASTER
+        if difference.high(alpha) < 0.0:
+            return SLOWER
+        near = math.log1p(self._search.threshold)
+        within = -near <= difference.low(2 * alpha) and difference.high(2 * alpha) <= near
+        return NO_DIFFERENCE if within else INCONCLUSIVE
+
+    # Levers
+
+    def levers(self) -> tuple[TriedLever, ...]:
+        """Every lever that trains the same job, in the order in which it was tried."""
+        candidates = self._search.combinations.candidates
+        order = {text: index for index, text in enumerate(self._order())}
+        tried = [self._lever(text, candidate) for text, candidate in candidates.items()]
+        return tuple(sorted(tried, key=lambda lever: order.get(lever.name, len(order))))
+
+    def _order(self) -> list[str]:
+        added = [sorted(launch.levers - launch.base) for launch in self._measured.launches]
+        return list(dict.fromkeys(text for names in added for text in names))
+
+    def _lever(self, text: str, candidate: Candidate) -> TriedLever:
+        added = self._added(text)
+        plain = TriedLever(
+            name=text, trial_id=candidate.trial.trial_id, changes=candidate.changes, status="not measured"
+        )
+        if added is None:
+            return plain
+        levers, base = added
+        difference = self._measured.difference(levers, base)
+        return TriedLever(
+            name=text,
+            trial_id=candidate.trial.trial_id,
+            changes=candidate.changes,
+            status=self._status(text, levers, difference),
+            added_to=tuple(sorted(base)),
+            speedup=None if difference is None else _ratio(difference),
+            support=self._conclusion.support.get(text),
+            launches=self._measured.count(levers),
+            reason=self._reason(levers),
+        )
+
+    def _added(self, text: str) -> tuple[Combination, Combination] | None:
+        """The last combination in which a lever was new, alone where there is one, and what it was added to."""
+        launches = [
+            (launch.levers, launch.base)
+            for launch in self._measured.launches
+            if launch.stage.kind == "explore" and text in launch.levers - launch.base
+        ]
+        alone = [(levers, base) for levers, base in launches if levers - base == {text}]
+        return next(iter([*reversed(alone), *reversed(launches)]), None)
+
+    def _status(self, text: str, levers: Combination, difference: SpeedDifference | None) -> LeverStatus:
+        if text in self._conclusion.winner:
+            return "recommended" if self._conclusion.recommended else "kept"
+        if text in self._conclusion.dropped:
+            return "dropped"
+        if any(launch.refused for launch in self._measured.launches if launch.levers == levers):
+            return "loss differs"
+        if difference is None:
+            return "failed"
+        if difference.high(0.05) < 0.0:
+            return "slower"
+        return "no gain" if difference.high(0.05) < math.log1p(self._search.threshold) else "undecided"
+
+    def _reason(self, levers: Combination) -> str | None:
+        trial = self._search.combinations.trial_with(levers)
+        return None if trial is None else self._failures().get(trial.trial_id)
+
+    # Other jobs
+
+    def other_jobs(self) -> tuple[OtherJob, ...]:
+        """Jobs that train something else, by what a sample takes and how they scale."""
+        jobs = other_jobs(self._search.levers, ())
+        scaling = [
+            result for result in self._run.results if result.stage is not None and result.stage.kind == "scaling"
+        ]
+        by_trial = {c.trial.trial_id: c for c in configurations(scaling)}
+        now = by_trial.get(self._search.levers.baseline.trial_id)
+        tried = []
+        for name, (trial, single) in jobs.items():
+            configuration = by_trial.get(trial.trial_id)
+            if configuration is None or now is None:
+                continue
+            alone = by_trial.get(single.trial_id) if single.trial_id != trial.trial_id else None
+            tried.append(
+                OtherJob(
+                    name=name,
+                    configuration=configuration,
+                    speedup=Estimate(1.0)
+                    if name == NOW
+                    else ratio_of_logs(configuration.log_rates, now.log_rates),
+                    scaling=None
+                    if alone is None
+                    else ratio_of_logs(configuration.log_rates, alone.log_rates),
+                )
+            )
+        return tuple(tried)
+
+
+def _failure_text(result: Result) -> str:
+    if result.stopped_by == "budget":
+        return f"ended after {result.duration_s:.0f} s, when the time for it was over"
+    return f"{result.status}: {result.reason}"
