@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.tuning.search import (
     CLAIM,
     Confirmation,
     SearchPosition,
     TuningSearch,
 )
+from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 
 Support = Literal["confirmed", "when added", "untested"]
 
@@ -25,6 +25,7 @@ class Conclusion:
     is_confirmed: bool  # in new launches
     support: dict[str, Support]  # of each lever of the winner
     dropped: Combination  # levers that helped when added, and gave nothing in the end
+    unpromising: frozenset[str]  # levers of which nothing is expected here
     at_most: float | None  # nothing that was tried is faster than the baseline by more than this share
 
 
@@ -39,6 +40,7 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
             is_confirmed=False,
             support={},
             dropped=BASELINE,
+            unpromising=frozenset(),
             at_most=None,
         )
     confirmation = _latest_confirmation(position)
@@ -59,6 +61,7 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
         is_confirmed=confirmed,
         support={lever: _support(confirmation, lever, winner) for lever in sorted(winner)},
         dropped=position.best - winner,
+        unpromising=position.unpromising(),
         at_most=None if recommended else _at_most(position),
     )
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scalescope.analysis.tuning.launch_costs import LaunchCosts, Program
+from scalescope.analysis.tuning.step_model import Gain, StepModel
 from scalescope.analysis.tuning.tuned_launches import (
     BASELINE,
     Combination,
@@ -26,7 +27,6 @@ from scalescope.analysis.tuning.tuned_launches import (
     TunedLaunch,
     TunedLaunches,
 )
-from scalescope.analysis.tuning.step_model import Gain, StepModel
 from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.results.result import Stage
 
@@ -200,6 +200,16 @@ class SearchPosition:
                 limit_s = None if self.remaining_s is None else self.remaining_s - self._confirming_s(best)
                 return NextLaunch(levers=levers, stage=EXPLORE, base=best, at_most_s=limit_s)
         return None
+
+    def unpromising(self) -> frozenset[str]:
+        """Levers of which nothing is expected on top of the best, however much time there is."""
+        best = self.best if self.search.combine else BASELINE
+        return frozenset(
+            option.name
+            for option in self.search.options
+            if option.name not in best
+            and self._expected(self.search.with_option(best, option), best).improvement(_LEAST) <= _WORTH
+        )
 
     def _neighbours(self, best: Combination) -> set[Combination]:
         """Combinations with one option more; and what is compiled also with another one that is compiled in.

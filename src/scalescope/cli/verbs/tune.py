@@ -28,15 +28,21 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
     help="The smallest difference that matters; the number of launches may not suffice to detect smaller "
     "ones. [default: 3%]",
 )
-@own_flag("--combine", is_flag=True, help="Also search for levers that help in combination.")
+@own_flag(
+    "--combine/--no-combine",
+    default=True,
+    help="Search for levers that help together; --no-combine compares each alone. [default: --combine]",
+    brief="Levers together, or each alone. [--combine]",
+)
 def command(**arguments: Any) -> None:
-    """Try performance levers on one configuration and report which help.
+    """Find the settings that make one configuration faster, within a budget.
 
-    Every verdict rests on interleaved launches and is corrected for the number of comparisons. Under
-    torchrun or srun everything is launched once, so there are no verdicts. Examples:
+    The current settings are measured first; then the most promising levers one by one, on top of the best so
+    far. The winner is confirmed in new launches, against the current settings and without each of its levers.
+    Under torchrun or srun everything is launched once, so there are no verdicts. Examples:
 
+      scalescope tune --workload my.py:build --budget 3m
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m
-      scalescope tune --workload my.py:build --combine
     """
     levers = levers_from(arguments["levers"] or ("all",))
     match = _PERCENT.fullmatch(arguments["threshold"].strip())

@@ -1,4 +1,4 @@
-"""Levers: the effect of each setting on the speed, as a forest plot."""
+"""Levers: the speed with each combination of settings, as a forest plot."""
 
 from typing import Any
 
@@ -41,10 +41,21 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 def _tuning(analyzed: AnalyzedRun) -> dict[str, Any] | None:
     tuning = read_json(analyzed.run.path / TUNING)
-    return tuning if isinstance(tuning, dict) and isinstance(tuning.get("tried"), list) else None
+    if not isinstance(tuning, dict):
+        return None
+    measured = tuning.get("combinations", tuning.get("tried"))  # the first version had levers one by one
+    return tuning if isinstance(measured, list) else None
 
 
-def _figure(analyzed: AnalyzedRun, tuning: dict[str, Any], number: int) -> Figure | None:
+def _drawn(tuning: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was measured, each with the name it is drawn by; the current settings are the line at 1."""
+    if "combinations" in tuning:
+        named = [
+            {**combination, "lever": " + ".join(map(str, combination.get("levers", ())))}
+            for combination in tuning["combinations"]
+            if isinstance(combination, dict)
+        ]
+        return [entry for entry in named if entry["lever"] and isinstance(entry.get("speedup"), float)]
     tried = [
         lever
         for lever in tuning["tried"]
@@ -53,6 +64,11 @@ def _figure(analyzed: AnalyzedRun, tuning: dict[str, Any], number: int) -> Figur
     confirmed = tuning.get("confirmed")
     if isinstance(confirmed, dict) and isinstance(confirmed.get("speedup"), float):
         tried.append({**confirmed, "lever": "confirmed: " + " + ".join(map(str, tuning.get("winner", ())))})
+    return tried
+
+
+def _figure(analyzed: AnalyzedRun, tuning: dict[str, Any], number: int) -> Figure | None:
+    tried = _drawn(tuning)
     if not tried:
         return None
     ordered = sorted(tried, key=lambda lever: -float(lever["speedup"]))
@@ -61,7 +77,7 @@ def _figure(analyzed: AnalyzedRun, tuning: dict[str, Any], number: int) -> Figur
     speeds = [float(lever["speedup"]) for lever in ordered]
     panel = Panel(
         kind="forest",
-        x_label="speed relative to the baseline (×)",
+        x_label="speed relative to the current settings (×)",
         y_label="",
         series=tuple(drawn for drawn in series if drawn.x),
         names=names,
@@ -70,7 +86,7 @@ def _figure(analyzed: AnalyzedRun, tuning: dict[str, Any], number: int) -> Figur
     shown = "95 % intervals" if any(lever.get("ci95_speedup") for lever in ordered) else "single launches"
     return Figure(
         name="levers" if number == 0 else f"levers_{number + 1}",
-        title=f"Speed with each lever relative to the baseline ({shown})",
+        title=f"Speed with other settings, relative to the current ones ({shown})",
         alt=f"Points with intervals; {names[0]} is the fastest, at {speeds[0]:.2f} times the baseline.",
         panels=(panel,),
         command=analyzed.command,

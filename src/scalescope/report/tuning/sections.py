@@ -1,16 +1,17 @@
 """The result of `tune`: the sentence, what was measured, what each lever gave, and the line that runs it."""
 
+import math
 from pathlib import Path
 
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.report.numbers import (
     MISSING,
-    counted,
     data_size,
-    duration,
+    in_ms,
     is_useful,
     percent,
+    short_percent,
     shortened,
     signed_percent,
 )
@@ -19,12 +20,11 @@ from scalescope.report.tuning.plan import left_out_section
 from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
 from scalescope.results.run_commands import command_on
 from scalescope.results.run_folder import TUNED
-from scalescope.results.run_record import RunRecord
+from scalescope.results.run_record import resume_argv
 
 CURRENT = "current settings"
 _SPEED = "speedup"
-_MORE_LAUNCHES = 10
-_DETECTED = 0.1  # a bound above this share says little: more time would narrow it
+_MORE_TIME_S = 600.0
 
 
 def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
@@ -32,7 +32,7 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     sections = [Section(lines=(verdict(tuning), *_remarks(tuning)))]
     if tuning.combinations:
         sections.append(_measured(tuning))
-    if any(lever.status != "not measured" for lever in tuning.levers):
+    if tuning.tried:
         sections.append(_levers(tuning))
     if tuning.other_jobs:
         sections.append(_other_jobs(tuning))
@@ -57,8 +57,9 @@ def verdict(tuning: Tuning) -> str:
 
 
 def _bound(tuning: Tuning) -> str:
-    """What the fastest may gain at most; at least one percent, below which nothing is claimed."""
-    return percent(max(LEAST_EFFECT, tuning.at_most or 0.0), 0 if (tuning.at_most or 0.0) > 0.1 else 1)
+    """What the fastest may gain at most, rounded up; at least one percent, below which nothing is claimed."""
+    bound = math.ceil(1000.0 * max(LEAST_EFFECT, tuning.at_most or 0.0)) / 1000.0
+    return short_percent(bound)
 
 
 def _remarks(tuning: Tuning) -> list[str]:
@@ -85,7 +86,11 @@ def _names(levers: tuple[str, ...]) -> str:
 def _of_single_launches(tuning: Tuning) -> str:
     """What was fastest, that one launch is not a verdict, and how to get one."""
     best = fastest_so_far(tuning)
-    fastest = "No lever was faster" if best is None else f"{_names(best.levers)} was fastest ({best.speedup.value:.2f}×)"
+    fastest = (
+        "No lever was faster"
+        if best is None
+        else f"{_names(best.levers)} was fastest ({best.speedup.value:.2f}×)"
+    )
     return (
         f"{fastest}, but this is not a verdict: under torchrun or srun there is a single launch of each. "
         "For a verdict run scalescope tune on one machine without torchrun or srun, or scalescope train "
@@ -134,7 +139,7 @@ def _combination(tuning: Tuning, combination: TriedCombination) -> dict[str, str
     return {
         "settings": _names(combination.levers),
         _SPEED: _estimate(combination.speedup),
-        "step time": duration(configuration.step_time_s.value),
+        "step time": in_ms(configuration.step_time_s.value),
         "launches": f"{len(configuration.launches) + configuration.left_out}",
         "verdict": combination.verdict or MISSING,
         "memory": MISSING if memory is None else data_size(memory),
@@ -164,18 +169,16 @@ _RESULTS = {
     "undecided": "undecided",
     "failed": "failed",
     "loss differs": "left out: the loss differs",
-    "not measured": "not measured",
 }
 
 
 def _levers(tuning: Tuning) -> Section:
-    tried = [lever for lever in tuning.levers if lever.status != "not measured"]
     columns = ("lever", "added to", _SPEED, "launches", "result")
     return Section(
         title="Levers in the order in which they were tried, each on top of the best so far",
         table=Table(
             columns=columns,
-            rows=tuple(_lever(lever) for lever in tried),
+            rows=tuple(_lever(lever) for lever in tuning.tried),
             left=frozenset(("lever", "added to", "result")),
         ),
     )
@@ -192,9 +195,12 @@ def _lever(lever: TriedLever) -> tuple[str, ...]:
 
 
 def _not_measured(tuning: Tuning) -> list[tuple[str, str]]:
-    """Levers that were not launched, and why: nothing is expected of them, or there was no time."""
-    reason = "promises nothing by the facts of this job" if tuning.finished else "no time was left"
-    return [(lever.name, reason) for lever in tuning.levers if lever.status == "not measured"]
+    """Levers that were not launched, and why."""
+    reasons = {
+        "unpromising": "what it changes takes too little of this job's step",
+        "not measured": "no time was left",
+    }
+    return [(lever.name, reasons[lever.status]) for lever in tuning.levers if lever.status in reasons]
 
 
 def _other_jobs(tuning: Tuning) -> Section:
@@ -236,24 +242,17 @@ def _of_other_jobs(tuning: Tuning) -> list[str]:
     return lines
 
 
-def next_after_tuning(tuning: Tuning, path: Path, record: RunRecord) -> Command | None:
-    """The one command that runs what was found, for the run at `path`."""
+def next_after_tuning(tuning: Tuning, path: Path) -> Command | None:
+    """The one command that runs what was found, for the run at `path`, or goes on searching."""
     if tuning.recommended:
         argv = command_on(path, "train", file=TUNED)
         return Command(label="train with the levers that help", argv=argv)
-    if tuning.one_launch_each or tuning.baseline_failure is not None or not tuning.levers:
+    if tuning.finished or tuning.one_launch_each or tuning.baseline_failure is not None:
         return None
-    if tuning.finished and (tuning.at_most or 0.0) <= _DETECTED:
-        return None
-    window = tuning.baseline.window_s
-    changes = {"repeats": _MORE_LAUNCHES, **({} if window is None else {"window": 2.0 * window})}
-    argv = command_on(path, "tune", changes, record.flags)
-    return Command(label="more and longer launches detect smaller differences", argv=argv)
+    return Command(label="continue with more time", argv=resume_argv(path, _MORE_TIME_S))
 
 
 def _estimate(speedup: Estimate) -> str:
     if speedup.low is None or speedup.high is None or not is_useful(speedup):
         return f"{speedup.value:.2f}×"
     return f"{speedup.value:.2f}× [{speedup.low:.2f}, {speedup.high:.2f}]"
-
-

@@ -1,12 +1,12 @@
 """Tuning: what a search tried and found, as data that sentences, tables and JSON are made of."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.conclusion import Support
-from scalescope.analysis.verdicts import Remedy, Verdict
+from scalescope.analysis.verdicts import Verdict
 from scalescope.catalog.setting import Change
 from scalescope.experiment.trial import Trial
 
@@ -21,6 +21,7 @@ LeverStatus = Literal[
     "failed",
     "loss differs",
     "not measured",
+    "unpromising",  # not launched: nothing is expected of it, by the facts of the job
 ]
 
 
@@ -77,10 +78,13 @@ class Tuning:
     gain: Estimate | None = None  # of the winner
     at_most: float | None = None  # nothing that was tried is faster than that, as a share
     baseline_failure: str | None = None
-    remedy: Remedy | None = None
     finished: bool = True
     one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
-    scaling: dict[str, Estimate] = field(default_factory=dict)  # over one rank, by job
+
+    @property
+    def tried(self) -> tuple[TriedLever, ...]:
+        """The levers that were launched."""
+        return tuple(lever for lever in self.levers if lever.status not in ("not measured", "unpromising"))
 
     @property
     def unconfirmed(self) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 import functools
 from collections.abc import Mapping
 
-from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
 from scalescope.analysis.tuning.search import Option
 from scalescope.analysis.tuning.step_model import LeverEffect
+from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment

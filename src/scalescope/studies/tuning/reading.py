@@ -84,7 +84,9 @@ class _Reader:
         return {
             result.trial_id: _failure_text(result)
             for result in self._run.results
-            if result.status != "ok" and result.stopped_by != "signal" and result.trial_id not in self._by_trial
+            if result.status != "ok"
+            and result.stopped_by != "signal"
+            and result.trial_id not in self._by_trial
         }
 
     # Combinations
@@ -150,11 +152,14 @@ class _Reader:
 
     def _lever(self, text: str, candidate: Candidate) -> TriedLever:
         added = self._added(text)
-        plain = TriedLever(
-            name=text, trial_id=candidate.trial.trial_id, changes=candidate.changes, status="not measured"
-        )
         if added is None:
-            return plain
+            promising = text not in self._conclusion.unpromising
+            return TriedLever(
+                name=text,
+                trial_id=candidate.trial.trial_id,
+                changes=candidate.changes,
+                status="not measured" if promising else "unpromising",
+            )
         levers, base = added
         difference = self._measured.difference(levers, base)
         return TriedLever(
@@ -170,7 +175,7 @@ class _Reader:
         )
 
     def _added(self, text: str) -> tuple[Combination, Combination] | None:
-        """The last combination in which a lever was new, alone where there is one, and what it was added to."""
+        """The last combination in which a lever was new, alone if possible, and what it was added to."""
         launches = [
             (launch.levers, launch.base)
             for launch in self._measured.launches
@@ -202,7 +207,9 @@ class _Reader:
         """Jobs that train something else, by what a sample takes and how they scale."""
         jobs = other_jobs(self._search.levers, ())
         scaling = [
-            result for result in self._run.results if result.stage is not None and result.stage.kind == "scaling"
+            result
+            for result in self._run.results
+            if result.stage is not None and result.stage.kind == "scaling"
         ]
         by_trial = {c.trial.trial_id: c for c in configurations(scaling)}
         now = by_trial.get(self._search.levers.baseline.trial_id)

@@ -5,9 +5,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.statistics import Estimate, ratio_of_contrast
+from scalescope.analysis.configurations import configurations
 from scalescope.analysis.tuning.lever_comparison import loss_of
+from scalescope.analysis.tuning.search import NextLaunch, TuningSearch
+from scalescope.analysis.tuning.step_model import Parts, StepModel
 from scalescope.analysis.tuning.tuned_launches import (
     BASELINE,
     Combination,
@@ -15,8 +16,7 @@ from scalescope.analysis.tuning.tuned_launches import (
     TunedLaunches,
     usual_deviation,
 )
-from scalescope.analysis.tuning.search import NextLaunch, TuningSearch
-from scalescope.analysis.tuning.step_model import Parts, StepModel
+from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
@@ -24,13 +24,14 @@ from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import Command
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import next_after_tuning
+from scalescope.report.tuning.sections import CURRENT, next_after_tuning
 from scalescope.report.tuning.tuning import Tuning
 from scalescope.results.files import to_text
 from scalescope.results.result import Result, Stage, undisturbed
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.plan import Launch
+from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.tuning.combinations import Combinations
 from scalescope.studies.tuning.facts import parts_of_trial
 from scalescope.studies.tuning.levers import Levers, other_jobs
@@ -39,6 +40,12 @@ from scalescope.studies.tuning.reading import read_tuning, stage_of
 _FACTS = Stage("facts")
 _SCALING = Stage("scaling")
 _SCALING_LAUNCHES = 3
+_PURPOSES = {
+    "baseline": "measuring",
+    "explore": "trying",
+    "refine": "repeating",
+    "confirm": "confirming",
+}
 _BASELINE_TRIES = 2
 _SHARE_FOR_FACTS = 0.1  # of the budget, for a launch that only orders the levers
 
@@ -70,7 +77,8 @@ class Search:
         if step is not None:
             return (self._launch(run, step),)
         if not self.measured(run).count(BASELINE):
-            return (Launch(self.levers.baseline, *self._number(run, self.levers.baseline), Stage("baseline")),)
+            baseline = self.levers.baseline
+            return (Launch(baseline, self._number(run, baseline), Stage("baseline"), at_most_s=remaining_s),)
         return tuple(self._scaling_launches(run, jobs, remaining_s))
 
     def _launch(self, run: Run, step: NextLaunch) -> Launch:
@@ -78,12 +86,18 @@ class Search:
         base = self.combinations.trial_with(step.base)
         assert trial is not None and base is not None
         stage = dataclasses.replace(step.stage, base=base.trial_id)
-        return Launch(trial, *self._number(run, trial), stage, at_most_s=step.at_most_s)
+        return Launch(
+            trial,
+            self._number(run, trial),
+            stage,
+            at_most_s=step.at_most_s,
+            label=f"{_PURPOSES[step.stage.kind]} {_name_of(step.levers)}",
+        )
 
     @staticmethod
-    def _number(run: Run, trial: Trial) -> tuple[int]:
+    def _number(run: Run, trial: Trial) -> int:
         """The number of a trial's next launch."""
-        return (max((r.launch + 1 for r in run.results if r.trial_id == trial.trial_id), default=0),)
+        return max((r.launch + 1 for r in run.results if r.trial_id == trial.trial_id), default=0)
 
     def _baseline_is_lost(self, run: Run) -> bool:
         """Whether the baseline fails: one failure by chance is none."""
@@ -111,7 +125,7 @@ class Search:
         concerned = any("communication" in effect.factors for effect in effects.values())
         if not concerned or (left_s is not None and usual_s > _SHARE_FOR_FACTS * left_s):
             return None
-        return Launch(silent, 0, _FACTS)
+        return Launch(silent, 0, _FACTS, at_most_s=left_s, label="measuring without communication")
 
     def _parts_of(self, run: Run, levers: Combination) -> Parts | None:
         trial = self.combinations.trial_with(levers)
@@ -149,7 +163,10 @@ class Search:
                 continue
             measured = by_trial.get(result.trial_id) if result.status == "ok" else None
             differs = (
-                measured is not None and baseline is not None and bool(levers) and loss_of(baseline, measured)[1]
+                measured is not None
+                and baseline is not None
+                and bool(levers)
+                and loss_of(baseline, measured)[1]
             )
             launches.append(
                 TunedLaunch(
@@ -162,7 +179,9 @@ class Search:
                     counts=measured is None or id(result) in counted,
                 )
             )
-        return TunedLaunches(launches, usual_deviation(self.levers.baseline.device))
+        disturbed = sum(result.is_disturbed for result in run.results)
+        loaded = 2 * disturbed > len(launches)
+        return TunedLaunches(launches, usual_deviation(self.levers.baseline.device, loaded=loaded))
 
     def _base_of(self, result: Result, run: Run, levers: Combination) -> Combination:
         """What a launch was compared with; searches of the first version did not say it."""
@@ -196,7 +215,8 @@ class Search:
     ) -> Iterable[Launch]:
         for trial in jobs:
             if remaining_s is None or self._usual_s(run) <= remaining_s:
-                yield Launch(trial, *self._number(run, trial), _SCALING)
+                label = f"comparing {trial.label}"
+                yield Launch(trial, self._number(run, trial), _SCALING, at_most_s=remaining_s, label=label)
                 return
 
     # What is shown
@@ -205,17 +225,30 @@ class Search:
         return read_tuning(self, run)
 
     def next_step(self, run: Run) -> Command | None:
-        return next_after_tuning(self.read(run), run.path, run.record)
+        return next_after_tuning(self.read(run), run.path)
 
-    def interim(self, run: Run) -> str | None:
-        """What is fastest so far."""
+    def interim(self, run: Run) -> Interim | None:
+        """What is fastest so far, and everything that was measured."""
         measured = self.measured(run)
         if not measured.count(BASELINE):
             return None
-        fastest = max((c for c in measured.combinations if c not in measured.failed), key=measured.mean)
-        gain = math.exp(measured.mean(fastest) - measured.mean(BASELINE))
-        name = " + ".join(sorted(fastest))
-        return f"the fastest is {name} with {gain:.2f}×" if fastest and gain > 1.01 else None
+        usable = [levers for levers in measured.combinations if levers not in measured.failed]
+        best = max(usable, key=measured.mean)
+        gains = {levers: math.exp(measured.mean(levers) - measured.mean(BASELINE)) for levers in usable}
+        ahead = bool(best) and gains[best] > 1.0 + LEAST_EFFECT
+        rows = tuple(
+            InterimRow(
+                name=_name_of(levers),
+                speedup=gains[levers],
+                launches=measured.count(levers),
+                is_best=ahead and levers == best,
+            )
+            for levers in usable
+        )
+        text = (
+            f"the fastest is {_name_of(best)} with {gains[best]:.2f}×" if ahead else "nothing is faster yet"
+        )
+        return Interim(text, rows)
 
     def files(self, run: Run) -> dict[str, str]:
         tuning = self.read(run)
@@ -226,13 +259,10 @@ class Search:
         return files
 
 
+def _name_of(levers: Combination) -> str:
+    return " + ".join(sorted(levers)) or CURRENT
+
+
 def _log_rate(result: Result) -> float:
     (configuration,) = configurations([result])
     return configuration.log_rates[0]
-
-
-def estimate_of(configuration: Configuration | None) -> Estimate | None:
-    return None if configuration is None else configuration.samples_per_s
-
-
-__all__ = ["Search", "ratio_of_contrast"]

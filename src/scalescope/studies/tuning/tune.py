@@ -1,4 +1,4 @@
-"""`tune`: which setting helps: one by one, then together, each claim measured."""
+"""`tune`: which settings help together, each claim measured, within a budget."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,12 @@ from scalescope.studies.study import Host, Interim, Report, Study
 from scalescope.studies.tuning.levers import Levers, find_levers
 
 if TYPE_CHECKING:
-    from scalescope.report.tuning.sections import Tuning
+    from scalescope.report.tuning.tuning import Tuning
     from scalescope.results.run import Run
     from scalescope.studies.request import Request
+
+_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.3, 3.0
+_LAUNCHES_OF_A_BUDGET = 180.0  # a window is so much of a budget
 
 
 class Procedure(Protocol):
@@ -29,7 +32,7 @@ class Procedure(Protocol):
     @property
     def levers(self) -> Levers: ...
 
-    def next_launches(self, run: "Run") -> Sequence[Launch]: ...
+    def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]: ...
 
     def read(self, run: "Run") -> "Tuning": ...
 
@@ -45,16 +48,17 @@ class TuneStudy(Study):
     """Tries levers around one configuration, within the budget."""
 
     verb: ClassVar[str] = "tune"
-    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 600.0, "window": 3.0}
+    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 180.0}
+    planned_defaults: ClassVar[Mapping[str, str]] = {"window": "as the budget allows"}
 
     levers: tuple[str, ...] = ("all",)
     threshold: float = 0.03
-    combine: bool = False
+    combine: bool = True
     _procedure: Procedure | None = field(default=None, init=False, repr=False)  # once it is planned
 
     def flags(self) -> tuple[str, ...]:
         percent = f"{self.threshold * 100.0:g}%"
-        combining = ("--combine",) if self.combine else ()
+        combining = () if self.combine else ("--no-combine",)
         return ("--levers", ",".join(self.levers), "--threshold", percent, *combining)
 
     @classmethod
@@ -63,17 +67,13 @@ class TuneStudy(Study):
         return cls(
             levers=levers_from([str(given.get("levers", "all"))]),
             threshold=float(str(given.get("threshold", "3%")).removesuffix("%")) / 100.0,
-            combine="combine" in given,
+            combine="no-combine" not in given,
         )
 
     def plan(self, request: "Request", host: Host) -> Plan:
         from scalescope.studies.tuning.search import Search
         from scalescope.studies.tuning.tune_once import SingleLaunches, for_running_ranks
 
-        if self.combine and not host.repeatable:
-            raise BadInput(
-                "--combine cannot be used under torchrun or srun, where launches cannot be repeated"
-            )
         experiment, machine = self._experiment(request, host), host.machine
         levers = find_levers(experiment, machine, self.levers)
         levers = levers if host.repeatable else for_running_ranks(levers, host)
@@ -101,7 +101,7 @@ class TuneStudy(Study):
         return plan
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
-        return self._planned(run).next_launches(run)
+        return self._planned(run).next_launches(run, remaining_s)
 
     def interim(self, run: "Run") -> Interim | None:
         return self._planned(run).interim(run)
@@ -134,15 +134,20 @@ class TuneStudy(Study):
         return self._procedure
 
     def _experiment(self, request: "Request", host: Host) -> Experiment:
-        """The request with what the host decides: how many ranks there are, and whether launches repeat."""
-        from scalescope.analysis.tuning.ledger import MOST_ROUNDS
-
-        experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
-        if experiment.measuring.repeats > MOST_ROUNDS:
-            raise BadInput(f"--repeats: tune makes at most {MOST_ROUNDS} launches of one kind")
+        """The request with what the host and the budget decide: ranks, repeats and the window."""
+        budget_s = request.experiment(self.defaults).measuring.budget
+        defaults = {**self.defaults, "window": window_for(budget_s)}
+        experiment = request.experiment(defaults).with_default(world_size=(host.ranks or 1,))
         if host.repeatable:
             return experiment
         return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
+
+
+def window_for(budget_s: float | None) -> float:
+    """How long a launch measures: shorter in a small budget, so that it buys more launches."""
+    if budget_s is None:
+        return _LONGEST_WINDOW_S
+    return min(_LONGEST_WINDOW_S, max(_SHORTEST_WINDOW_S, budget_s / _LAUNCHES_OF_A_BUDGET))
 
 
 def _preview(levers: Levers, experiment: Experiment, machine: Machine) -> tuple[Section, ...]:

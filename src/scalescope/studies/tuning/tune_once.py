@@ -5,17 +5,19 @@ The processes stay the same: further launches of them would be no repeats, and n
 
 import dataclasses
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scalescope.analysis.configurations import configurations
-from scalescope.analysis.statistics import ratio_of_logs
-from scalescope.analysis.tuning.lever_comparison import compare_all
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.statistics import Estimate, ratio_of_logs
+from scalescope.analysis.tuning.lever_comparison import loss_of
 from scalescope.catalog.setting import Setting
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.trial import Value
 from scalescope.report.section import Command
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import Tuning, fastest_so_far
+from scalescope.report.tuning.sections import fastest_so_far
+from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
 from scalescope.results.run_commands import command_on, flags_of
@@ -68,7 +70,7 @@ class SingleLaunches:
         trials = tuple(launch.trial for launch in self.launches)
         return dataclasses.replace(plan, trials=trials, chosen=self.launches, notes=(*plan.notes, _NOTE))
 
-    def next_launches(self, run: Run) -> tuple[Launch, ...]:
+    def next_launches(self, run: Run, remaining_s: float | None) -> tuple[Launch, ...]:
         """Nothing follows on the single launches."""
         return ()
 
@@ -81,14 +83,15 @@ class SingleLaunches:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """Everything once, in a random order; what starts slowly, and what is only there for scaling, last.
+        """Everything once, in a random order; what compiles, and what is only there for scaling, last.
 
         The baseline comes second: the first launch pays for what processes do once, and a budget that ends
         before the baseline would leave nothing to compare.
         """
+        settings = settings_of_trial(self.levers.baseline)
         order = list(self.levers.candidates)
         random.Random(f"{self.seed}/0").shuffle(order)
-        order.sort(key=lambda candidate: candidate.starts_slowly)
+        order.sort(key=lambda candidate: _starts_slowly(settings[candidate.name], candidate))
         trials = [candidate.trial for candidate in order]
         trials.insert(1, self.levers.baseline)
         alone = [trial for _, trial in other_jobs(self.levers).values()]
@@ -105,30 +108,38 @@ class SingleLaunches:
             if result.status not in ("ok", "interrupted") and result.trial_id not in by_id
         }
         baseline = by_id.get(self.levers.baseline.trial_id)
-        ids = [candidate.trial.trial_id for candidate in self.levers.candidates]
-        judged = [by_id[trial_id] for trial_id in ids if trial_id in by_id]
+        same_job = [candidate for candidate in self.levers.candidates if candidate.changes != "the job"]
+        tried = [_current(baseline)] if baseline is not None else []
+        if baseline is not None:
+            measured = [candidate for candidate in same_job if candidate.trial.trial_id in by_id]
+            tried += [_tried(candidate, by_id[candidate.trial.trial_id], baseline) for candidate in measured]
         return Tuning(
-            levers=tuple(
-                (candidate.text, candidate.trial.trial_id, candidate.changes)
-                for candidate in self.levers.candidates
-            ),
-            inapplicable=tuple((lever.text, lever.reason) for lever in self.levers.inapplicable),
             baseline=self.levers.baseline,
-            singles=() if baseline is None else compare_all(baseline, judged, self.threshold),
-            dropped=frozenset(),
-            failed=failed,
-            scaling={
-                name: ratio_of_logs(by_id[every.trial_id].log_rates, by_id[alone.trial_id].log_rates)
-                for name, (every, alone) in other_jobs(self.levers).items()
-                if {every.trial_id, alone.trial_id} <= set(by_id)
-            },
-            first=None,
-            attempts=(),
-            winner=frozenset(),
-            final=None,
-            threshold=self.threshold,
+            combinations=tuple(sorted(tried, key=lambda combination: -combination.speedup.value)),
+            levers=tuple(_lever(candidate, by_id, failed) for candidate in same_job),
+            other_jobs=() if baseline is None else self._other_jobs(by_id, baseline),
+            inapplicable=tuple((lever.text, lever.reason) for lever in self.levers.inapplicable),
+            baseline_failure=failed.get(self.levers.baseline.trial_id),
             finished=all(launch.trial.trial_id in {*by_id, *failed} for launch in self.launches),
             one_launch_each=True,
+        )
+
+    def _other_jobs(
+        self, by_id: Mapping[str, Configuration], baseline: Configuration
+    ) -> tuple[OtherJob, ...]:
+        return tuple(
+            OtherJob(
+                name=name,
+                configuration=by_id[every.trial_id],
+                speedup=Estimate(1.0)
+                if name == NOW
+                else ratio_of_logs(by_id[every.trial_id].log_rates, baseline.log_rates),
+                scaling=ratio_of_logs(by_id[every.trial_id].log_rates, by_id[alone.trial_id].log_rates)
+                if alone.trial_id in by_id and alone.trial_id != every.trial_id
+                else None,
+            )
+            for name, (every, alone) in other_jobs(self.levers).items()
+            if every.trial_id in by_id
         )
 
     def next_step(self, run: Run) -> Command | None:
@@ -136,7 +147,8 @@ class SingleLaunches:
         best = fastest_so_far(self.read(run))
         if best is None:
             return None
-        candidate = next(candidate for candidate in self.levers.candidates if candidate.text == best[0])
+        (name,) = best.levers
+        candidate = next(candidate for candidate in self.levers.candidates if candidate.text == name)
         setting = settings_of_trial(self.levers.baseline)[candidate.name]
         if self.host.nodes == 1:
             lever = f"{candidate.name}={_typed(setting, candidate.value)}"
@@ -161,6 +173,39 @@ class SingleLaunches:
             return Command(label=f"as jobs, once as it is and once with {flag}", argv=argv)
         argv = command_on(run.path, "train", {candidate.name: (now, candidate.value), **job})
         return Command(label="as jobs, with and without it", argv=argv)
+
+
+def _starts_slowly(setting: Setting, candidate: Candidate) -> bool:
+    return setting.lever is not None and setting.lever.starts_slowly and candidate.value != setting.neutral
+
+
+def _current(baseline: Configuration) -> TriedCombination:
+    return TriedCombination(levers=(), configuration=baseline, speedup=Estimate(1.0), verdict=None)
+
+
+def _tried(candidate: Candidate, configuration: Configuration, baseline: Configuration) -> TriedCombination:
+    loss_change, differs = loss_of(baseline, configuration)
+    return TriedCombination(
+        levers=(candidate.text,),
+        configuration=configuration,
+        speedup=ratio_of_logs(configuration.log_rates, baseline.log_rates),
+        verdict=None,
+        loss_change=loss_change,
+        loss_differs=differs,
+    )
+
+
+def _lever(candidate: Candidate, by_id: Mapping[str, Configuration], failed: Mapping[str, str]) -> TriedLever:
+    """A lever that had its one launch is in the table of what was measured; here stands what failed."""
+    trial_id = candidate.trial.trial_id
+    return TriedLever(
+        name=candidate.text,
+        trial_id=trial_id,
+        changes=candidate.changes,
+        status="failed" if trial_id in failed else "undecided" if trial_id in by_id else "not measured",
+        launches=1 if trial_id in by_id else 0,
+        reason=failed.get(trial_id),
+    )
 
 
 def _typed(setting: Setting, value: Value) -> str:
