@@ -38,7 +38,7 @@ class Unset:
 UNSET = Unset()
 
 
-Need = Literal["cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers"]
+Need = Literal["cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers", "torchao"]
 Change = Literal["nothing", "rounding", "the job"]
 # Of a step: matrix products, other kernels, the update of parameters, the host's work beside the device's,
 # loading of batches, and the communication that nothing hides.

@@ -1,6 +1,7 @@
 """Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
 
 import dataclasses
+import importlib.util
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -240,6 +241,7 @@ def why_not(setting: Setting, trial: Trial) -> str | None:
             "synthetic batches are on the device already; add --num-workers 0 for a loader",
         ),
         "workers": (bool(trial.num_workers), "the loader has no processes; add --num-workers 2"),
+        "torchao": (importlib.util.find_spec("torchao") is not None, "requires torchao: not installed"),
     }
     return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)
 

@@ -1,0 +1,40 @@
+"""Card of the `float8` lever."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
+from scalescope.errors import CannotRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float8:
+    """Matrix products of linear layers in 8 bits."""
+
+    float8: bool = setting(
+        False,
+        "Compute the matrix products of linear layers in 8 bits by torchao, which must be installed; GPUs "
+        "since Hopper have units for it. Best with --precision bf16 and --compile default.",
+        neutral=False,
+        lever=Lever(
+            tries=(True,),
+            needs=("cuda", "torchao"),
+            changes="rounding",
+            is_compiled_in=True,
+            expects=(
+                ExpectedEffect(
+                    factors={"products": 1.0, "kernels": 1.3},
+                    company=("precision", ("bf16",)),
+                    together={"products": 0.65},
+                    source="twice the rate of bf16 on Hopper by its data sheet; scaling costs other kernels",
+                ),
+            ),
+        ),
+    )
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """The units for it are a GPU's."""
+        if values["float8"] and values["device"] == "cpu":
+            raise CannotRun("float8 requires a CUDA GPU")
