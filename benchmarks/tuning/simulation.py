@@ -221,7 +221,12 @@ def _launched(
         rate = job.log_rate(step.levers, now_s, draw)
     duration_s = min(duration_s, limit_s)
     launch = TunedLaunch(
-        levers=step.levers, log_rate=rate, duration_s=duration_s, stage=step.stage, base=step.base
+        levers=step.levers,
+        log_rate=rate,
+        duration_s=duration_s,
+        stage=step.stage,
+        base=step.base,
+        cut_short=rate is None and duration_s == limit_s,
     )
     return launch, now_s + duration_s
 

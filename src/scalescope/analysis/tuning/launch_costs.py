@@ -17,6 +17,7 @@ _FIRST_S = 40.0  # compiling takes, as long as nothing was compiled
 _AGAIN = 0.3  # of that, where it was compiled before
 _MARGIN = 1.1
 _UNKNOWN_S = 10.0  # a launch, before any was made
+_CUT = 2.0  # times as long as it was given, where a launch was cut short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,14 @@ class LaunchCosts:
 
     def of(self, levers: Combination, base: Combination = BASELINE) -> float:
         """What the next launch of a combination takes; `base` is what it is built on."""
-        return _MARGIN * self._expected(levers, base)
+        return _MARGIN * max(self._expected(levers, base), self._cut_s(levers))
+
+    def _cut_s(self, levers: Combination) -> float:
+        """What a lever needs at least that had too little time, wherever it was tried."""
+        finished = {launch.levers for launch in self._finished()}
+        cut = [launch for launch in self.measured.launches if launch.cut_short]
+        alike = [launch for launch in cut if launch.levers not in finished and _needs_as_much(levers, launch)]
+        return _CUT * max((launch.duration_s for launch in alike), default=0.0)
 
     def _expected(self, levers: Combination, base: Combination) -> float:
         same = [launch for launch in self._finished() if launch.levers == levers]
@@ -78,3 +86,9 @@ class LaunchCosts:
     def _again_s(self) -> float:
         _, again = self._compiled()
         return statistics.median(again) if again else _AGAIN * self._first_s()
+
+
+def _needs_as_much(levers: Combination, cut: TunedLaunch) -> bool:
+    """Whether a combination has what was new in a launch that had too little time."""
+    new = cut.levers - cut.base
+    return levers == cut.levers or bool(new and new <= levers)

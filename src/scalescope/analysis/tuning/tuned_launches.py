@@ -25,11 +25,12 @@ class TunedLaunch:
     """A launch that ended: which levers it had, how fast it was, how long it took."""
 
     levers: Combination
-    log_rate: float | None  # of samples per second; None where it failed
+    log_rate: float | None  # of samples per second; None where it failed or was cut short
     duration_s: float
     stage: Stage
     base: Combination = BASELINE  # what a lever was added to
     refused: bool = False  # its loss differs
+    cut_short: bool = False  # ended because its time was over: with more time it may work
     counts: bool = True  # False: other load disturbed it, and there are launches without
 
 
@@ -74,7 +75,9 @@ class TunedLaunches:
     @property
     def failed(self) -> frozenset[Combination]:
         """What cannot be recommended: it failed, or trains to another loss."""
-        unmeasured = {launch.levers for launch in self.launches if launch.log_rate is None}
+        unmeasured = {
+            launch.levers for launch in self.launches if launch.log_rate is None and not launch.cut_short
+        }
         refused = {launch.levers for launch in self.launches if launch.refused}
         return frozenset((unmeasured - {BASELINE}) | refused)
 

@@ -176,6 +176,7 @@ class Search:
                     stage=stage_of(result),
                     base=self._base_of(result, run, levers),
                     refused=differs,
+                    cut_short=result.stopped_by == "budget",
                     counts=measured is None or id(result) in counted,
                 )
             )
