@@ -210,7 +210,8 @@ class _Campaign:
 
     def _was_cut_short(self, launch: Launch) -> bool:
         """Whether a launch was ended by its own limit, and the budget goes on."""
-        return launch.at_most_s is not None and (self.remaining_s() or 0.0) > 0.0
+        remaining_s = self.remaining_s()
+        return launch.at_most_s is not None and (remaining_s is None or remaining_s > 0.0)
 
     def _show_interim(self) -> None:
         interim = None if self.study is None else self.study.interim(self._stored())

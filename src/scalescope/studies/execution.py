@@ -285,10 +285,13 @@ def check_continues(study: Study, plan: Plan, path: Path) -> None:
 
 
 def _check_same_study(study: Study, stored: RunRecord, path: Path) -> None:
-    deciding = [deciding_flags(flags, study.flags_may_differ) for flags in (stored.flags, study.flags())]
-    if stored.verb != study.verb or deciding[0] != deciding[1]:
+    if stored.verb != study.verb or _deciding(type(study).from_flags(stored.flags)) != _deciding(study):
         begun = shlex.join(("scalescope", stored.verb, *stored.flags))
         raise BadInput(f"--resume: {path} was started with a different command: {begun}")
+
+
+def _deciding(study: Study) -> dict[str, str | bool]:
+    return deciding_flags(study.flags(), study.flags_may_differ)
 
 
 def check_same_request(stored: Path, wanted: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:

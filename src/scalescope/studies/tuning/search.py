@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.tuning.lever_comparison import loss_of
-from scalescope.analysis.tuning.search import NextLaunch, TuningSearch
+from scalescope.analysis.tuning.search import EXPLORE, NextLaunch, TuningSearch
 from scalescope.analysis.tuning.step_model import Parts, StepModel
 from scalescope.analysis.tuning.tuned_launches import (
     BASELINE,
@@ -70,10 +70,10 @@ class Search:
         jobs = self._jobs_to_launch(run)
         kept_s = len(jobs) * self._usual_s(run)
         left_s = None if remaining_s is None else remaining_s - kept_s
-        facts = self._facts_launch(run, left_s)
+        step = self.search(run).next_step(self.measured(run), left_s) if self.combinations.options else None
+        facts = None if step is None or step.stage != EXPLORE else self._facts_launch(run, left_s)
         if facts is not None:
             return (facts,)
-        step = self.search(run).next_step(self.measured(run), left_s) if self.combinations.options else None
         if step is not None:
             return (self._launch(run, step),)
         if not self.measured(run).count(BASELINE):
@@ -199,7 +199,11 @@ class Search:
     def _jobs_to_launch(self, run: Run) -> list[Trial]:
         """What is only there to compare other jobs: the next round of it that is not complete."""
         trials = self.other_trials(run)
-        made = Counter(r.trial_id for r in run.results if r.stage is not None and r.stage.kind == "scaling")
+        made = Counter(
+            result.trial_id
+            for result in run.results
+            if result.stage is not None and result.stage.kind == "scaling" and result.stopped_by != "signal"
+        )
         rounds = min(self._experiment.measuring.repeats, _SCALING_LAUNCHES)
         fewest = min((made[trial.trial_id] for trial in trials), default=rounds)
         return [trial for trial in trials if made[trial.trial_id] == fewest] if fewest < rounds else []

@@ -58,8 +58,8 @@ class TuneStudy(Study):
 
     def flags(self) -> tuple[str, ...]:
         percent = f"{self.threshold * 100.0:g}%"
-        combining = () if self.combine else ("--no-combine",)
-        return ("--levers", ",".join(self.levers), "--threshold", percent, *combining)
+        combining = "--combine" if self.combine else "--no-combine"
+        return ("--levers", ",".join(self.levers), "--threshold", percent, combining)
 
     @classmethod
     def from_flags(cls, flags: Sequence[str]) -> Self:
@@ -67,7 +67,7 @@ class TuneStudy(Study):
         return cls(
             levers=levers_from([str(given.get("levers", "all"))]),
             threshold=float(str(given.get("threshold", "3%")).removesuffix("%")) / 100.0,
-            combine="no-combine" not in given,
+            combine="combine" in given,  # runs of the first version combined only where that was asked for
         )
 
     def plan(self, request: "Request", host: Host) -> Plan:
