@@ -417,9 +417,10 @@ class Confirmation:
         for lever in sorted(winner, key=lambda lever: self.evidence(lever)):
             without = winner - {lever}
             if without and self.position.search.can_run(without) and self._lever_needs_more(lever, winner):
-                wanted += [winner, without]
+                wanted += [without] if self._can_wait(lever, winner) else [winner, without]
+        late = [winner - {lever} for lever in winner if self._can_wait(lever, winner)]
         counts = {levers: self.launches.count(levers) for levers in wanted}
-        ordered = sorted(dict.fromkeys(wanted), key=lambda levers: counts[levers])
+        ordered = sorted(dict.fromkeys(wanted), key=lambda levers: (levers in late, counts[levers]))
         return [levers for levers in ordered if counts[levers] < most]
 
     def _needs_more(self, winner: Combination) -> bool:
@@ -431,9 +432,12 @@ class Confirmation:
         return not self.is_claimed(winner)
 
     def _lever_needs_more(self, lever: str, winner: Combination) -> bool:
-        if self.helps(lever, winner) or self.is_useless(lever, winner):
-            return False
-        return not (self._is_obvious(lever) and self._is_costly(winner - {lever}))
+        return not (self.helps(lever, winner) or self.is_useless(lever, winner))
+
+    def _can_wait(self, lever: str, winner: Combination) -> bool:
+        """Whether a lever is measured again only with time that nothing else needs."""
+        without = winner - {lever}
+        return bool(without) and self._is_obvious(lever) and self._is_costly(without)
 
     def _is_costly(self, levers: Combination) -> bool:
         """Whether a launch takes more than a tenth of what is left."""
