@@ -35,7 +35,9 @@ def no_outcome(trial: Trial, launch: int) -> Outcome | None:
 
 def has(trial: Trial, *pairs: tuple[str, object]) -> bool:
     """Whether a trial has these settings, and communicates."""
-    return not trial.without_communication and all(trial.settings[name] == value for name, value in pairs)
+    return not trial.settings["without_communication"] and all(
+        trial.settings[name] == value for name, value in pairs
+    )
 
 
 def is_baseline(trial: Trial) -> bool:

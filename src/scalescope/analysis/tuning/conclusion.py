@@ -12,6 +12,9 @@ from scalescope.analysis.tuning.search import (
 )
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 
+_ERROR = 0.05  # of the bound on everything that was tried
+_END_OF_INTERVAL = 0.025  # of an interval of 95 %: the bound is not below one of those that tables show
+
 Support = Literal["confirmed", "when added", "untested"]
 
 
@@ -103,9 +106,12 @@ def _at_most(position: SearchPosition) -> float | None:
     measured = position.measured
     tried = [levers for levers in measured.combinations if levers and levers not in measured.failed]
     differences = [
-        difference for levers in tried if (difference := measured.difference(levers, BASELINE)) is not None
+        difference
+        for levers in tried
+        for among in (measured, position.confirmed.launches)  # a table shows either of them
+        if (difference := measured.difference(levers, BASELINE, among)) is not None
     ]
     if not differences:
         return None
-    alpha = 0.05 / len(differences)
+    alpha = min(_END_OF_INTERVAL, _ERROR / len(tried))
     return max(0.0, math.expm1(max(difference.high(alpha) for difference in differences)))

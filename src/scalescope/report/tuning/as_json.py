@@ -14,6 +14,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "baseline": tuning.baseline.trial_id,
         "finished": tuning.finished,
         "combinations": [_combination(combination) for combination in tuning.combinations],
+        "without_communication": _without_communication(tuning),
         "levers": [_lever(lever) for lever in tuning.levers],
         "inapplicable": [{"lever": text, "reason": reason} for text, reason in tuning.inapplicable],
         "other_jobs": [_other_job(job) for job in tuning.other_jobs],
@@ -40,8 +41,20 @@ def _combination(combination: TriedCombination) -> dict[str, Any]:
         "loss_change": combination.loss_change,
         "loss_differs": combination.loss_differs,
         "confirmed": combination.is_confirmed,
+        "failure": combination.failure,
         "peak_memory_bytes": configuration.peak_memory_bytes,
         "gpu_utilization": configuration.telemetry.gpu_utilization,
+    }
+
+
+def _without_communication(tuning: Tuning) -> dict[str, Any] | None:
+    configuration = tuning.without_communication
+    if configuration is None:
+        return None
+    return {
+        "trial_id": configuration.trial.trial_id,
+        "step_time_s": configuration.step_time_s.value,
+        "launches": len(configuration.launches),
     }
 
 

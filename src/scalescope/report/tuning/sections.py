@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.report.numbers import (
@@ -32,7 +33,7 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
     sections = [Section(lines=(verdict(tuning), *_remarks(tuning)))]
     if tuning.combinations:
         sections.append(_measured(tuning))
-    if tuning.tried:
+    if _shown_levers(tuning):
         sections.append(_levers(tuning))
     if tuning.other_jobs:
         sections.append(_other_jobs(tuning))
@@ -52,8 +53,20 @@ def verdict(tuning: Tuning) -> str:
     if len(tuning.combinations) == 1:
         if not tuning.levers and tuning.other_jobs:
             return "No lever that trains the same job was asked for; other jobs are listed apart."
-        return "Only the current settings could be measured; a larger --budget allows to try levers."
-    return f"Nothing that was tried beats the current settings by more than {_bound(tuning)}."
+        return _of_baseline_alone(tuning)
+    excluded = [combination for combination in tuning.combinations if not combination.is_usable]
+    if len(tuning.combinations) - len(excluded) == 1:
+        return "Nothing that was tried can be recommended."
+    tried = "that can be recommended" if excluded else "that was tried"
+    return f"Nothing {tried} beats the current settings by more than {_bound(tuning)}."
+
+
+def _of_baseline_alone(tuning: Tuning) -> str:
+    if any(lever.status == "failed" for lever in tuning.levers):
+        return "Only the current settings could be measured; every lever that was tried failed."
+    if tuning.levers and all(lever.status == "unpromising" for lever in tuning.levers):
+        return "No lever was tried: what they change takes too little of this job's step."
+    return "Only the current settings could be measured; a larger --budget allows to try levers."
 
 
 def _bound(tuning: Tuning) -> str:
@@ -74,9 +87,26 @@ def _remarks(tuning: Tuning) -> list[str]:
             f"{_names(tuning.winner)} was fastest ({_estimate(tuning.gain)}), which the launches do not "
             "prove."
         )
-    if not tuning.finished and not tuning.one_launch_each:
-        lines.append("The budget ended the search; --resume with a larger --budget continues it.")
+    lines += [_exclusion(combination) for combination in tuning.combinations if _is_missed(tuning, combination)]
+    if not tuning.finished and not tuning.one_launch_each and tuning.baseline_failure is None:
+        lines.append("The search is not over; --resume, with a larger --budget, continues it.")
     return lines
+
+
+def _is_missed(tuning: Tuning, combination: TriedCombination) -> bool:
+    """Whether something is faster than what is recommended, and cannot be used."""
+    best = tuning.gain.value if tuning.recommended and tuning.gain is not None else 1.0
+    return not combination.is_usable and combination.speedup.value > best * (1.0 + LEAST_EFFECT)
+
+
+def _exclusion(combination: TriedCombination) -> str:
+    why = f"a launch of it failed ({combination.failure})"
+    if combination.loss_differs:
+        why = "its loss differs"
+        if combination.loss_change is not None:
+            why += f" ({signed_percent(combination.loss_change)})"
+    names, speed = _names(combination.levers), _estimate(combination.speedup)
+    return f"{names} was faster ({speed}), but {why}: not recommended."
 
 
 def _names(levers: tuple[str, ...]) -> str:
@@ -101,13 +131,15 @@ def _of_single_launches(tuning: Tuning) -> str:
 def fastest_so_far(tuning: Tuning) -> TriedCombination | None:
     """The fastest combination whose loss is the same; None where none is above the current speed."""
     tried = [combination for combination in tuning.combinations if combination.levers]
-    usable = [combination for combination in tried if not combination.loss_differs]
+    usable = [combination for combination in tried if combination.is_usable]
     best = max(usable, key=lambda combination: combination.speedup.value, default=None)
     return best if best is not None and best.speedup.value > 1.0 + LEAST_EFFECT else None
 
 
 def _measured(tuning: Tuning) -> Section:
     rows = [_combination(tuning, combination) for combination in tuning.combinations]
+    if tuning.without_communication is not None:
+        rows.append(_silent(tuning.without_communication))
     columns = (
         "settings",
         _SPEED,
@@ -151,11 +183,22 @@ def _combination(tuning: Tuning, combination: TriedCombination) -> dict[str, str
     }
 
 
+def _silent(configuration: Configuration) -> dict[str, str]:
+    return {
+        "settings": f"{CURRENT}, without communication",
+        "step time": in_ms(configuration.step_time_s.value),
+        "launches": f"{len(configuration.launches) + configuration.left_out}",
+        "remark": "shows what communication takes",
+    }
+
+
 def _remark(tuning: Tuning, combination: TriedCombination) -> str:
     if tuning.recommended and combination.levers == tuning.winner:
         return "recommended"
     if combination.loss_differs:
         return "the loss differs"
+    if combination.failure is not None:
+        return f"a launch failed: {shortened(combination.failure)}"
     single = len(combination.configuration.launches) == 1 and not tuning.one_launch_each
     return "one launch: no verdict" if single and combination.levers else ""
 
@@ -172,13 +215,20 @@ _RESULTS = {
 }
 
 
+def _shown_levers(tuning: Tuning) -> list[TriedLever]:
+    """The levers that were launched; of single launches those that failed, the others are rows above."""
+    tried = tuning.tried
+    return [lever for lever in tried if lever.status == "failed" or not tuning.one_launch_each]
+
+
 def _levers(tuning: Tuning) -> Section:
     columns = ("lever", "added to", _SPEED, "launches", "result")
+    title = "Levers in the order in which they were tried, each on top of the best so far"
     return Section(
-        title="Levers in the order in which they were tried, each on top of the best so far",
+        title="Levers that failed" if tuning.one_launch_each else title,
         table=Table(
             columns=columns,
-            rows=tuple(_lever(lever) for lever in tuning.tried),
+            rows=tuple(_lever(lever) for lever in _shown_levers(tuning)),
             left=frozenset(("lever", "added to", "result")),
         ),
     )
@@ -198,7 +248,7 @@ def _not_measured(tuning: Tuning) -> list[tuple[str, str]]:
     """Levers that were not launched, and why."""
     reasons = {
         "unpromising": "what it changes takes too little of this job's step",
-        "not measured": "no time was left",
+        "not measured": "cannot be added to the fastest settings" if tuning.finished else "no time was left",
     }
     return [(lever.name, reasons[lever.status]) for lever in tuning.levers if lever.status in reasons]
 

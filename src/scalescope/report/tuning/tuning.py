@@ -36,6 +36,12 @@ class TriedCombination:
     loss_change: float | None = None
     loss_differs: bool = False
     is_confirmed: bool = False  # the speedup is that of new launches, made in turns with the current settings
+    failure: str | None = None  # of a launch, where others worked
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may be recommended where it is faster."""
+        return not self.loss_differs and self.failure is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ class Tuning:
     combinations: tuple[TriedCombination, ...] = ()  # every launch that finished is in one of them
     levers: tuple[TriedLever, ...] = ()
     other_jobs: tuple[OtherJob, ...] = ()
+    without_communication: Configuration | None = None  # the current settings, measured to order the levers
     inapplicable: tuple[tuple[str, str], ...] = ()  # (lever, why)
     winner: tuple[str, ...] = ()  # the best levers; empty: the current settings
     recommended: bool = False

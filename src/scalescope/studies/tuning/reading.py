@@ -8,7 +8,8 @@ from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of
 from scalescope.analysis.tuning.conclusion import Conclusion, conclude
 from scalescope.analysis.tuning.lever_comparison import loss_of
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
-from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, NO_DIFFERENCE, SLOWER, Verdict
+from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, LEAST_EFFECT, NO_DIFFERENCE, SLOWER, Verdict
+from scalescope.experiment.ablations import without_communication
 from scalescope.report.tuning.tuning import (
     NOW,
     LeverStatus,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _INTERVAL = 0.975
 # Stages of searches of the first version, in today's words.
 _OLD_STAGES = {"alone": Stage("explore"), "add": Stage("refine"), "remove": Stage("refine")}
-_OF_SEARCH = ("baseline", "explore", "refine", "confirm")
+_NO_FAILURES = ("ok", "interrupted")
 
 
 def stage_of(result: Result) -> Stage:
@@ -47,6 +48,7 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
         combinations=reader.combinations(),
         levers=reader.levers(),
         other_jobs=reader.other_jobs(),
+        without_communication=reader.without_communication(),
         inapplicable=tuple((lever.text, lever.reason) for lever in search.levers.inapplicable),
         winner=tuple(sorted(conclusion.winner)),
         recommended=conclusion.recommended,
@@ -110,7 +112,24 @@ class _Reader:
             loss_change=loss_change,
             loss_differs=differs,
             is_confirmed=bool(levers) and self._confirmed.count(levers) > 0,
+            failure=self._later_failure(levers),
         )
+
+    def _later_failure(self, levers: Combination) -> str | None:
+        """Why a launch of something that worked before failed."""
+        if not levers or levers not in self._measured.failed:
+            return None
+        trial = self._search.combinations.trial_with(levers)
+        failed = [
+            result
+            for result in self._run.results
+            if trial is not None and result.trial_id == trial.trial_id and result.status not in _NO_FAILURES
+        ]
+        return _failure_text(failed[-1]) if failed else None
+
+    def without_communication(self) -> Configuration | None:
+        silent = without_communication(self._search.levers.baseline)
+        return None if silent is None else self._by_trial.get(silent.trial_id)
 
     def _configuration(self, levers: Combination) -> Configuration:
         trial = self._search.combinations.trial_with(levers)
@@ -129,9 +148,12 @@ class _Reader:
         if levers == self._conclusion.winner and self._conclusion.recommended:
             return FASTER
         alpha = 0.025 / max(1, len(self._measured.combinations) - 1)
-        if difference.low(alpha) > 0.0:
-            return FASTER
-        if difference.high(alpha) < 0.0:
+        matters = abs(difference.value) > math.log1p(LEAST_EFFECT)
+        if matters and difference.low(alpha) > 0.0:
+            # Where nothing is recommended, nothing that could be is called faster.
+            claimed = self._conclusion.recommended or levers in self._measured.failed
+            return FASTER if claimed else INCONCLUSIVE
+        if matters and difference.high(alpha) < 0.0:
             return SLOWER
         near = math.log1p(self._search.threshold)
         within = -near <= difference.low(2 * alpha) and difference.high(2 * alpha) <= near
@@ -192,7 +214,7 @@ class _Reader:
         if any(launch.refused for launch in self._measured.launches if launch.levers == levers):
             return "loss differs"
         if difference is None:
-            return "failed"
+            return "failed" if levers in self._measured.failed else "undecided"
         if difference.high(0.05) < 0.0:
             return "slower"
         return "no gain" if difference.high(0.05) < math.log1p(self._search.threshold) else "undecided"

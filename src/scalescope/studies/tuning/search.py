@@ -96,8 +96,10 @@ class Search:
 
     @staticmethod
     def _number(run: Run, trial: Trial) -> int:
-        """The number of a trial's next launch."""
-        return max((r.launch + 1 for r in run.results if r.trial_id == trial.trial_id), default=0)
+        """The number of a trial's next launch: of one that a signal ended, or a new one."""
+        made = [result for result in run.results if result.trial_id == trial.trial_id]
+        interrupted = [result.launch for result in made if result.stopped_by == "signal"]
+        return min(interrupted, default=max((result.launch + 1 for result in made), default=0))
 
     def _baseline_is_lost(self, run: Run) -> bool:
         """Whether the baseline fails: one failure by chance is none."""
@@ -119,13 +121,16 @@ class Search:
         baseline = self.levers.baseline
         silent = without_communication(baseline)
         usual_s = self._usual_s(run)
-        if silent is None or not usual_s or any(r.trial_id == silent.trial_id for r in run.results):
+        if silent is None or not usual_s:
+            return None
+        made = [result for result in run.results if result.trial_id == silent.trial_id]
+        if any(result.stopped_by != "signal" for result in made):
             return None
         effects = self.combinations.effects()
         concerned = any("communication" in effect.factors for effect in effects.values())
         if not concerned or (left_s is not None and usual_s > _SHARE_FOR_FACTS * left_s):
             return None
-        return Launch(silent, 0, _FACTS, at_most_s=left_s, label="measuring without communication")
+        return Launch(silent, self._number(run, silent), _FACTS, at_most_s=left_s, label="measuring without communication")
 
     def _parts_of(self, run: Run, levers: Combination) -> Parts | None:
         trial = self.combinations.trial_with(levers)
