@@ -21,17 +21,21 @@ from scalescope.studies.study import Report
 from tests.verbs import tune
 
 from .recording import RecordingWatcher, ask, summary_of
-from .test_tune_study import (
+from .tuning import (
     BF16,
     FUSED,
     HELPING,
+    JIT,
     LEVERS,
-    Clock,
     Factors,
     Outcomes,
+    has,
+    is_baseline,
+    no_outcome,
     sentence,
-    spoilt,
+    table,
     tuning_of,
+    with_loss,
 )
 
 TRIED = ["precision bf16", "jit True", "comm_hook fp16", "comm_hook bf16", "fused_optimizer True"]
@@ -45,7 +49,7 @@ class Attached(FakeLauncher):
     repeatable = False
 
     def __init__(
-        self, factors: Factors, outcomes: Outcomes = lambda trial, launch: None, nodes: int = 1
+        self, factors: Factors, outcomes: Outcomes = no_outcome, nodes: int = 1
     ) -> None:
         super().__init__(CostModel(launch_noise=0.004, factors=factors), outcomes=outcomes)
         self._nodes = {f"node{number}": TWO_CORES for number in range(nodes)}
@@ -70,18 +74,20 @@ def tuned(
     *levers: str,
     attached: Attached | None = None,
     watcher: RecordingWatcher | None = None,
-    outcomes: Outcomes = lambda trial, launch: None,
+    outcomes: Outcomes = no_outcome,
     **asked: Any,
 ) -> Report:
-    options = {"levers": levers or LEVERS}
+    options = {"levers": levers or LEVERS, "combine": asked.pop("combine", True)}
     made = attached or Attached(factors, outcomes)
     return tune(ask("tune", **asked), made, watcher or RecordingWatcher(), most_ranks=2, **options)
 
 
 def rows(report: Report) -> dict[str, dict[str, str]]:
-    table = report.sections[1].table
-    assert table is not None
-    return {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    return {row["settings"]: row for row in table(report, "Measured")}
+
+
+def levers_of(report: Report) -> dict[str, dict[str, Any]]:
+    return {lever["lever"]: lever for lever in tuning_of(report)["levers"]}
 
 
 def test_everything_is_launched_once_and_nothing_is_claimed() -> None:
@@ -91,14 +97,14 @@ def test_everything_is_launched_once_and_nothing_is_claimed() -> None:
     assert {(trial.world_size, launch) for trial, launch in watcher.launched} == {(2, 0)}
     assert len({trial.trial_id for trial, _ in watcher.launched}) == len(watcher.launched) == 1 + len(TRIED)
     tuning = tuning_of(report)
-    assert [lever["lever"] for lever in tuning["tried"]] == TRIED
-    for lever in tuning["tried"]:
-        assert (lever["verdict"], lever["ci95_speedup"], lever["p_value"]) == (None, None, None)
-        assert (lever["launches"], lever["dropped"], lever["smallest_effect_seen"]) == (1, False, None)
+    assert list(levers_of(report)) == TRIED
+    assert {(lever["status"], lever["launches"]) for lever in tuning["levers"]} == {("undecided", 1)}
+    for row in tuning["combinations"]:
+        assert (row["verdict"], row["ci95_speedup"], row["launches"]) == (None, None, 1)
     assert (tuning["winner"], tuning["recommended"], tuning["confirmed"]) == ([], False, None)
-    assert (tuning["finished"], tuning["combined"]) == (True, [])
-    speeds = {lever["lever"]: lever["speedup"] for lever in tuning["tried"]}
-    assert speeds["precision bf16"] == pytest.approx(1 / 0.7, rel=0.03)
+    assert tuning["finished"] is True
+    speeds = {tuple(row["levers"]): row["speedup"] for row in tuning["combinations"]}
+    assert speeds["precision bf16",] == pytest.approx(1 / 0.7, rel=0.03)
     assert not Path("run/tuned.yaml").exists()
     training = summary_of(report.path)["results"]["training"]
     assert {(row["launches"], row["ci95_samples_per_s"]) for row in training} == {(1, None)}
@@ -122,19 +128,19 @@ def test_the_sentence_says_so_and_how_to_know() -> None:
     shown = " ".join(
         [*sentence(report).split(), *(cell for row in rows(report).values() for cell in row.values())]
     )
-    assert not {"faster", "slower", "confirmed", "inconclusive"} & set(shown.split())
+    assert not {"faster", "slower", "confirmed", "inconclusive", "recommended"} & set(shown.split())
 
 
-def test_the_table_has_ratios_and_the_words_for_one_launch() -> None:
+def test_the_table_has_ratios_without_intervals() -> None:
     report = tuned(HELPING)
-    assert (report.sections[1].title or "").endswith("one launch each, so no intervals")
+    assert "intervals" not in (report.sections[1].title or "")
     shown_rows = rows(report)
     assert next(iter(shown_rows)) == "precision bf16"
     assert list(shown_rows)[-1] == "fused_optimizer True"
+    assert shown_rows["current settings"]["speedup"] == "1.00×"
     for row in shown_rows.values():
-        assert (row["verdict"], row["remark"]) == ("—", "one launch: no verdict")
+        assert (row["verdict"], row["remark"]) == ("—", "")
         assert row["speedup"].endswith("×")
-        assert "detectable change" not in row
 
 
 def test_nothing_that_looks_faster_is_said_as_such() -> None:
@@ -146,7 +152,7 @@ def test_nothing_that_looks_faster_is_said_as_such() -> None:
 def test_what_running_ranks_cannot_change_is_listed_and_not_tried() -> None:
     asked = ("precision", "pin_cores", "threads_per_rank", "env=NCCL_ALGO=Tree", "link=1gbit", "world_size=4")
     report = tuned(HELPING, *asked)
-    assert [lever["lever"] for lever in tuning_of(report)["tried"]] == ["precision bf16"]
+    assert list(levers_of(report)) == ["precision bf16"]
     reasons = {lever["lever"]: lever["reason"] for lever in tuning_of(report)["inapplicable"]}
     assert reasons["pin_cores no"] == reasons["threads_per_rank 2"] == CORES
     assert reasons["env NCCL_ALGO=Tree"] == "--env cannot change ranks that run already"
@@ -162,13 +168,10 @@ def test_a_baseline_that_running_ranks_cannot_be_is_refused() -> None:
         tuned({}, "pin_cores")
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_combinations_need_launches_of_their_own(dry_run: bool) -> None:
-    attached = Attached({})
-    options = {"levers": LEVERS, "combine": True}
-    with pytest.raises(BadInput, match=r"^--combine cannot be used under torchrun or srun"):
-        tune(ask("tune", dry_run=dry_run), attached, RecordingWatcher(), **options)
-    assert attached.launched == []
+def test_levers_are_not_combined() -> None:
+    attached = Attached(HELPING)
+    report = tuned(HELPING, attached=attached, combine=True)
+    assert all(len(row["levers"]) < 2 for row in tuning_of(report)["combinations"])
 
 
 def test_a_dry_run_says_that_it_would_be_one_launch() -> None:
@@ -201,57 +204,58 @@ def _launched(path: str) -> list[dict[str, Any]]:
 def test_a_budget_that_ends_early_is_said_and_resumed_without_repeats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=clock.monotonic))
-    report = tuned(HELPING, outcomes=clock.launch, budget="35s")
+    now = [1000.0]
+
+    def take_ten_seconds(trial: Trial, launch: int) -> None:
+        now[0] += 10.0
+
+    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    report = tuned(HELPING, outcomes=take_ten_seconds, budget="35s")
     assert len(load_run("run").results) == 3
-    assert sentence(report).endswith("The search ended early; continue with --resume.")
-    assert [row["remark"] for row in rows(report).values()][-3:] == ["not measured"] * 3
-    rest = tuned(HELPING, outcomes=clock.launch, budget="1h", resume=True)
+    assert tuning_of(report)["finished"] is False
+    assert report.sections[0].lines[-1].startswith("The search is not over; --resume")
+    missing = [name for name, lever in levers_of(report).items() if lever["status"] == "not measured"]
+    assert len(missing) == 3
+    assert all(any(name in line for line in report.sections[-1].lines) for name in missing)
+    rest = tuned(HELPING, outcomes=take_ten_seconds, budget="1h", resume=True)
     assert tuning_of(rest)["finished"] is True
-    assert {(lever["launches"], lever["verdict"]) for lever in tuning_of(rest)["tried"]} == {(1, None)}
+    assert {(row["launches"], row["verdict"]) for row in tuning_of(rest)["combinations"]} == {(1, None)}
     assert len(_launched("run")) == 1 + len(TRIED)
 
 
-def test_a_lever_that_fails_or_spoils_the_loss_says_so_and_is_not_named() -> None:
+def test_a_lever_that_fails_or_changes_the_loss_says_so_and_is_not_named() -> None:
     def outcome(trial: Trial, launch: int) -> Outcome | None:
-        if trial.settings["jit"]:
+        if has(trial, JIT):
             return Outcome(status="failed", reason="it broke")
-        return spoilt(5.0, BF16)(trial, launch)
+        return with_loss(5.0, BF16)(trial, launch)
 
     report = tuned(HELPING, outcomes=outcome)
     assert report.exit_code == 0
-    shown_rows = rows(report)
-    assert (shown_rows["jit True"]["verdict"], shown_rows["jit True"]["remark"]) == (
-        "failed",
-        "failed: it broke",
-    )
-    assert shown_rows["precision bf16"]["remark"] == "one launch: no verdict; the loss differs"
+    (row,) = table(report, "Levers that failed")
+    assert (row["lever"], row["result"]) == ("jit True", "failed: it broke")
+    assert rows(report)["precision bf16"]["remark"] == "the loss differs"
     assert sentence(report).startswith("comm_hook fp16 was fastest (1.1")
 
 
-def test_a_baseline_that_fails_is_no_answer() -> None:
+def test_a_baseline_that_fails_is_an_error() -> None:
     def fail(trial: Trial, launch: int) -> Outcome | None:
-        plain = trial.settings["precision"] == "fp32"
-        return Outcome(status="failed", reason="it broke") if plain else None
+        return Outcome(status="failed", reason="it broke") if is_baseline(trial) else None
 
     report = tuned(HELPING, "precision", outcomes=fail)
     assert report.exit_code == 4
-    assert sentence(report) == "The baseline could not be measured: failed: it broke"
+    assert sentence(report) == "The current settings could not be measured: failed: it broke"
 
 
-def test_other_jobs_are_held_against_one_rank_in_one_launch_of_each() -> None:
+def test_other_jobs_are_compared_with_one_rank_in_one_launch_of_each() -> None:
     report = tuned({}, "batch_size=512")
     ids = [launch["trial_id"] for launch in _launched("run")]
     assert len(ids) == len(set(ids)) == 4  # both jobs on two ranks and on one
-    assert set(tuning_of(report)["scaling"]) == {"now", "batch_size 512"}
-    assert all(estimate["ci95"] is None for estimate in tuning_of(report)["scaling"].values())
-    assert (
-        report.sections[0].lines[1] == "2 ranks now deliver 2.00× the speed of one rank (one launch of each)."
-    )
+    jobs = {job["job"]: job for job in tuning_of(report)["other_jobs"]}
+    assert set(jobs) == {"now", "batch_size 512"}
+    assert all((job["ci95_speedup"], job["ci95_scaling"]) == (None, None) for job in jobs.values())
+    (section,) = [section for section in report.sections if (section.title or "").startswith("Other jobs")]
+    assert section.lines == ("2 ranks now deliver 2.00× the speed of one rank (one launch of each).",)
     assert sentence(report).startswith("No lever was faster")
-    (row,) = rows(report).values()
-    assert row["remark"] == "one launch: no verdict; changes the job: compared per sample"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ BASELINE_STAGE, EXPLORE, REFINE, CONFIRM = (
 _DECIDING = ("baseline", "explore", "refine")  # stages by which the best is chosen
 _LEAST = math.log1p(LEAST_EFFECT)
 _CLEAR = 1.5  # standard deviations above nothing make a lever part of the best; confirming looks again
+_SURPRISE = 3.0  # standard deviations from what is expected: a measurement counts more than that
 _OPTIMISM = 1.3  # standard deviations above the mean: what a lever may give
 _WORTH = 0.002  # the least expected improvement worth a launch
 _OBVIOUS = math.log(1.25)  # a gain that need not be measured again lever by lever
@@ -158,7 +159,10 @@ class SearchPosition:
         difference = self._difference(levers, base)
         assert difference is not None
         expected = self.search.model.gain(levers, base, self._host_share(base))
-        return expected.given(difference.value, difference.contrast.deviation)
+        error, surprise = difference.contrast.deviation, abs(difference.value - expected.mean)
+        if surprise > _SURPRISE * math.hypot(expected.deviation, error):  # the facts or the card are wrong
+            expected = Gain(expected.mean, surprise)
+        return expected.given(difference.value, error)
 
     # Time
 

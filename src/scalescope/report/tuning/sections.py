@@ -88,7 +88,7 @@ def _remarks(tuning: Tuning) -> list[str]:
             "prove."
         )
     lines += [_exclusion(combination) for combination in tuning.combinations if _is_missed(tuning, combination)]
-    if not tuning.finished and not tuning.one_launch_each and tuning.baseline_failure is None:
+    if not tuning.finished and tuning.baseline_failure is None:
         lines.append("The search is not over; --resume, with a larger --budget, continues it.")
     return lines
 
@@ -237,7 +237,8 @@ def _levers(tuning: Tuning) -> Section:
 def _lever(lever: TriedLever) -> tuple[str, ...]:
     result = _RESULTS[lever.status]
     if lever.reason is not None:
-        result = f"{result}: {shortened(lever.reason)}"
+        reason = shortened(lever.reason)
+        result = reason if lever.status == "failed" else f"{result}: {reason}"
     elif lever.status == "recommended" and lever.support != "confirmed":
         result = "recommended: measured when added"
     speed = MISSING if lever.speedup is None else _estimate(lever.speedup)
