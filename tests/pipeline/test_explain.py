@@ -60,8 +60,11 @@ def test_comm_tells_what_gradients_would_take(made: Path) -> None:
 def test_tune_shows_what_won_and_what_did_not(made: Path) -> None:
     sections = explain(made / "tune")
     table = next(section.table for section in sections if section.table)
-    levers = {row[0]: row[1] for row in table.rows}
-    assert levers["precision bf16"] == "faster" and levers["fused_optimizer True"] == "slower"
+    remarks = {row[0]: row[table.columns.index("remark")] for row in table.rows}
+    assert remarks["precision bf16"] == "recommended"
+    levers = next(section.table for section in sections if (section.title or "").startswith("Levers"))
+    assert levers is not None
+    assert {row[0]: row[-1] for row in levers.rows}["fused_optimizer True"] == "slower"
 
 
 def test_a_failed_run_shows_why_and_what_to_do(tmp_path: Path) -> None:

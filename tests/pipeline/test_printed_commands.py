@@ -27,7 +27,6 @@ SLOW_NETWORK = CostModel(exposed_comm_s={2: 0.4}, bytes_per_s=1e7)
 SLOW_INPUT = CostModel(fixed_s=0.001, per_sample_s=0.0001, input_s={1: 0.02, 2: 0.02})
 GOOD = CostModel()
 HELPING = CostModel(launch_noise=0.004, factors={(("jit", True),): 0.7})
-NOISY = CostModel(launch_noise=0.2)
 ONCE = ("--steps-per-epoch", "13", "--warmup-steps", "3", "--output-dir", "my out")
 SHORT = (*ONCE, "--repeats", "3")
 RUNS: dict[str, tuple[CostModel, Argv]] = {
@@ -40,7 +39,6 @@ RUNS: dict[str, tuple[CostModel, Argv]] = {
     "run": (SLOW_NETWORK, ("--world-size", "1,2", "--batch-size", "50", *SHORT)),
     "run, memory": (GOOD, ("--benchmark", "memory", "--repeats", "1", "--output-dir", "my out")),
     "tune, helps": (HELPING, ("--world-size", "2", "--levers", "jit,comm_hook", *SHORT)),
-    "tune, unclear": (NOISY, ("--world-size", "2", "--levers", "static_graph=true", *SHORT)),
     "memory": (GOOD, ("--batch-size", "2,4", "--output-dir", "my out")),
     "memory, limit": (GOOD, ("--batch-size", "2,4", "--memory-limit", "1GiB", "--output-dir", "my out")),
     "train": (GOOD, ("--batch-size", "50", "--precision", "bf16", "--env", "A=b c", *SHORT)),

@@ -49,9 +49,7 @@ def check_answer(report: Report) -> None:
 
 
 @pytest.mark.parametrize("budget_s", BUDGETS_S)
-def test_every_budget_ends_with_an_answer_and_is_kept(
-    budget_s: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_budget_ends_with_an_answer_and_is_kept(budget_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = timed(monkeypatch, HELPING)
     report = tuned(HELPING, launcher=launcher, budget=f"{budget_s}s")
     check_answer(report)

@@ -48,9 +48,7 @@ class Attached(FakeLauncher):
 
     repeatable = False
 
-    def __init__(
-        self, factors: Factors, outcomes: Outcomes = no_outcome, nodes: int = 1
-    ) -> None:
+    def __init__(self, factors: Factors, outcomes: Outcomes = no_outcome, nodes: int = 1) -> None:
         super().__init__(CostModel(launch_noise=0.004, factors=factors), outcomes=outcomes)
         self._nodes = {f"node{number}": TWO_CORES for number in range(nodes)}
 

@@ -154,13 +154,20 @@ def test_every_default_in_words_is_held_by_a_test() -> None:
         for option in COMMANDS[verb,].params
         if isinstance(option, SettingOption) and isinstance(option.stated, InWords)
     }
-    assert told == {*IN_WORDS, ("run", "window")}
+    assert told == {*IN_WORDS, ("run", "window"), ("tune", "window")}
 
 
 @pytest.mark.parametrize(("machine", "most"), [(TWO_CORES, 1.5), (with_gpus(4), 3.0)])
 def test_the_window_of_run_is_at_most_what_help_says(machine: Machine, most: float) -> None:
     (window,) = plan_of("run", machine).experiment.asked("window")
     assert 0.0 < window <= most
+
+
+def test_the_window_of_tune_is_a_small_part_of_its_budget() -> None:
+    experiment = plan_of("tune", TWO_CORES).experiment
+    (window,) = experiment.asked("window")
+    assert experiment.measuring.budget is not None
+    assert 0.0 < window < 0.02 * experiment.measuring.budget
 
 
 def test_a_new_common_setting_needs_no_other_file() -> None:

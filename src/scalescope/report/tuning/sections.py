@@ -87,7 +87,9 @@ def _remarks(tuning: Tuning) -> list[str]:
             f"{_names(tuning.winner)} was fastest ({_estimate(tuning.gain)}), which the launches do not "
             "prove."
         )
-    lines += [_exclusion(combination) for combination in tuning.combinations if _is_missed(tuning, combination)]
+    lines += [
+        _exclusion(combination) for combination in tuning.combinations if _is_missed(tuning, combination)
+    ]
     if not tuning.finished and tuning.baseline_failure is None:
         lines.append("The search is not over; --resume, with a larger --budget, continues it.")
     return lines

@@ -130,7 +130,13 @@ class Search:
         concerned = any("communication" in effect.factors for effect in effects.values())
         if not concerned or (left_s is not None and usual_s > _SHARE_FOR_FACTS * left_s):
             return None
-        return Launch(silent, self._number(run, silent), _FACTS, at_most_s=left_s, label="measuring without communication")
+        return Launch(
+            silent,
+            self._number(run, silent),
+            _FACTS,
+            at_most_s=left_s,
+            label="measuring without communication",
+        )
 
     def _parts_of(self, run: Run, levers: Combination) -> Parts | None:
         trial = self.combinations.trial_with(levers)

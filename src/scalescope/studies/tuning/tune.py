@@ -49,7 +49,7 @@ class TuneStudy(Study):
 
     verb: ClassVar[str] = "tune"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 180.0}
-    planned_defaults: ClassVar[Mapping[str, str]] = {"window": "as the budget allows"}
+    planned_defaults: ClassVar[Mapping[str, str]] = {"window": "by budget"}
 
     levers: tuple[str, ...] = ("all",)
     threshold: float = 0.03
