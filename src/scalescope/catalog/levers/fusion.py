@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scalescope.catalog.setting import ExpectedEffect, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
@@ -18,7 +18,8 @@ class Fusion:
         choices=("none", "default", "reduce-overhead", "max-autotune"),
         neutral="none",
         lever=Lever(
-            tries=("default", "reduce-overhead", "max-autotune"),
+            # Without CUDA graphs, reduce-overhead is default.
+            tries=("default", PerDevice(cpu="default", cuda="reduce-overhead"), "max-autotune"),
             changes="rounding",
             starts_slowly=True,
             expects=(

@@ -112,9 +112,11 @@ def _refuse_too_large(trial: Trial, experiment: Experiment, machine: Machine) ->
 def _why_not_worth_trying(
     candidate: Candidate, baseline: Trial, machine: Machine, *, typed: bool
 ) -> str | None:
-    """Why a candidate that could run is left out: it is nothing new, or slow for a reason that is known."""
+    """Why a candidate that could run is left out: nothing new, another job, or slow for a known reason."""
     if candidate.trial.trial_id == baseline.trial_id:
         return "is what the baseline does"
+    if candidate.changes == "the job" and not candidate.asked:
+        return f"changes the job; --levers {candidate.name}={candidate.value} compares it apart"
     already = emulated_in(baseline, machine)
     emulated = [support for support in emulated_in(candidate.trial, machine) if support not in already]
     if typed or not emulated:
