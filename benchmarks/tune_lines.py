@@ -199,12 +199,21 @@ def summary(speeds: dict[tuple[str, str], list[float]]) -> list[str]:
     }
     ratios = [lines - levers for lines, levers in zip(gains["script"], gains["train"], strict=True)]
     ratio = mean_of_logs(ratios)
-    close = abs(ratio.value - 1.0) <= _CLOSE
     return [
         f"gain of the printed lines in a plain script: {_shown(mean_of_logs(gains['script']))}",
         f"gain of the levers in scalescope train:      {_shown(mean_of_logs(gains['train']))}",
-        f"ratio: {_shown(ratio)}, {'within' if close else 'NOT within'} {_CLOSE:.0%}",
+        f"ratio: {_shown(ratio)}, {_verdict(ratio)}",
     ]
+
+
+def _verdict(ratio: Estimate) -> str:
+    """Whether the gains are the same, by the whole interval of their ratio."""
+    low, high = (ratio.value if end is None else end for end in (ratio.low, ratio.high))
+    if 1.0 - _CLOSE <= low and high <= 1.0 + _CLOSE:
+        return f"within {_CLOSE:.0%}" if ratio.has_interval else f"within {_CLOSE:.0%} in one round"
+    if high < 1.0 - _CLOSE or low > 1.0 + _CLOSE:
+        return f"not within {_CLOSE:.0%}"
+    return f"not known to be within {_CLOSE:.0%}; more --rounds or a longer --window decide"
 
 
 def _shown(estimate: Estimate) -> str:

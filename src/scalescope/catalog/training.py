@@ -28,7 +28,9 @@ def strategies_worth_trying() -> tuple[str, ...]:
 
 
 def _wrapping(strategy: str, context: ScriptContext) -> Code:
-    """What the strategy's own card says."""
+    """What the strategy's own card says; auto is one of the others in every trial."""
+    if strategy == "auto":
+        return Code()
     wrapping: Code = cards.card("strategies", strategy).code(context)
     return wrapping
 

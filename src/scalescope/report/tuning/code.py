@@ -35,6 +35,7 @@ _HEADINGS: Mapping[ScriptPart, str] = {
     "loader": "Arguments of the DataLoader",
     "before_loop": "Before the loop, when model, optimizer and loader are made",
 }
+_ABOVE_LOOP = "# In the loop, besides what you have there; compute_loss(batch) is your forward pass and loss"
 _FORWARD = "loss = compute_loss(batch)"
 
 
@@ -157,9 +158,7 @@ def snippet(codes: Iterable[LeverCode], context: ScriptContext) -> str:
         loader = "".join(f"{line.text}(" for line in groups.get("loop", ())) + "loader"
         closing = ")" * len(groups.get("loop", ()))
         loop = f"for batch in {loader}{closing}:\n{textwrap.indent(loop_body(groups, copy), '    ')}"
-        blocks.append(
-            f"# In the loop; compute_loss(batch) is a function with your forward pass and your loss\n{loop}"
-        )
+        blocks.append(f"{_ABOVE_LOOP}\n{loop}")
     return "\n\n".join(blocks)
 
 
