@@ -209,7 +209,7 @@ def summary(speeds: dict[tuple[str, str], list[float]]) -> list[str]:
 def _verdict(ratio: Estimate) -> str:
     """Whether the gains are the same, by the whole interval of their ratio."""
     low, high = (ratio.value if end is None else end for end in (ratio.low, ratio.high))
-    if 1.0 - _CLOSE <= low and high <= 1.0 + _CLOSE:
+    if low >= 1.0 - _CLOSE and high <= 1.0 + _CLOSE:
         return f"within {_CLOSE:.0%}" if ratio.has_interval else f"within {_CLOSE:.0%} in one round"
     if high < 1.0 - _CLOSE or low > 1.0 + _CLOSE:
         return f"not within {_CLOSE:.0%}"
