@@ -6,7 +6,7 @@ from typing import Any
 
 from scalescope.catalog.code_lines import Code, ScriptContext, code, statement, variable
 from scalescope.catalog.link import rates_of
-from scalescope.catalog.setting import Expected, Lever, PerDevice, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
 from scalescope.errors import BadInput, CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
@@ -66,7 +66,7 @@ class Placement:
             needs=("cpu",),
             changes="rounding",
             needs_new_ranks=True,
-            expects=(Expected(factors={"products": 0.98}, source="ranks already share the cores"),),
+            expects=(ExpectedEffect(factors={"products": 0.98}, source="ranks already share the cores"),),
             code=_threads,
         ),
     )
@@ -80,8 +80,8 @@ class Placement:
             tries=(PerDevice(cpu="no", cuda="yes"),),
             needs_new_ranks=True,
             expects=(
-                Expected(value="yes", factors={"host": 0.99}, source=_H200),
-                Expected(value="no", factors={"products": 1.02}, source="threads move between cores"),
+                ExpectedEffect(value="yes", factors={"host": 0.99}, source=_H200),
+                ExpectedEffect(value="no", factors={"products": 1.02}, source="threads move between cores"),
             ),
             code=_cores,
         ),
@@ -127,7 +127,7 @@ class Placement:
             tries=("NCCL_ALGO=Ring", "NCCL_ALGO=Tree", "NCCL_PROTO=Simple", "NCCL_PROTO=LL128"),
             needs=("nccl", "ranks"),
             changes="rounding",
-            expects=(Expected(factors={"communication": 1.0}, source="NCCL chooses by itself"),),
+            expects=(ExpectedEffect(factors={"communication": 1.0}, source="NCCL chooses by itself"),),
             code=_environment,
         ),
     )

@@ -47,7 +47,7 @@ Part = Literal["products", "kernels", "optimizer", "host", "load", "communicatio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedEffect:
     """What a value of a lever usually does to parts of a step: their time after ÷ their time before.
 
     `tune` tries first what promises most by it; what it claims is measured. `source` says where the figures
@@ -78,7 +78,7 @@ class Lever:
     changes: Change = "nothing"
     starts_slowly: bool = False  # it compiles, for instance: looked at last
     needs_new_ranks: bool = False  # what runs already cannot be moved: threads keep the cores they began on
-    expects: tuple[Expected, ...] = ()
+    expects: tuple[ExpectedEffect, ...] = ()
     # Values that `all` leaves out, and why; naming the lever tries them.
     on_request: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
     # What a value is in a script of one's own, relative to PyTorch's defaults.
@@ -97,7 +97,7 @@ class Lever:
             return Code(instead="it changes the job: make the same change in your model or your data")
         return None
 
-    def expected(self, value: Scalar, device: str) -> Expected | None:
+    def expected(self, value: Scalar, device: str) -> ExpectedEffect | None:
         """What a value usually does on a device; None where nobody knows."""
         here = [entry for entry in self.expects if entry.device in (None, device)]
         named = [entry for entry in here if entry.value is not UNSET and entry.value == value]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from scalescope.catalog import cards
 from scalescope.catalog.code_lines import Code, ScriptContext, argument, code
-from scalescope.catalog.setting import Expected, Lever, PerDevice, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
 from scalescope.errors import BadInput
 
 # How many values each optimizer keeps for a parameter, besides the parameter itself.
@@ -77,7 +77,7 @@ class Training:
             tries=strategies_worth_trying,
             needs=("ranks",),
             expects=(
-                Expected(
+                ExpectedEffect(
                     factors={"communication": 1.3, "kernels": 1.1},
                     source="others than ddp save memory and exchange parameters besides",
                 ),
@@ -119,8 +119,10 @@ class Training:
             tries=(True,),
             changes="rounding",
             expects=(
-                Expected(device="cuda", factors={"optimizer": 0.4, "host": 0.95}, source=_H200),
-                Expected(device="cpu", factors={"optimizer": 0.8}, source="one pass over the parameters"),
+                ExpectedEffect(device="cuda", factors={"optimizer": 0.4, "host": 0.95}, source=_H200),
+                ExpectedEffect(
+                    device="cpu", factors={"optimizer": 0.8}, source="one pass over the parameters"
+                ),
             ),
             code=_fused,
         ),

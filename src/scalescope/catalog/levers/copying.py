@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.code_lines import MAP_TENSORS, Code, ScriptContext, argument, code, statement
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import BadInput, CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
@@ -61,7 +61,7 @@ class Copying:
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
-            expects=(Expected(factors={"load": 0.65}, source=_H200),),
+            expects=(ExpectedEffect(factors={"load": 0.65}, source=_H200),),
             code=_pinned,
         ),
     )
@@ -73,7 +73,7 @@ class Copying:
             tries=(True,),
             needs=("cuda", "loader"),
             expects=(
-                Expected(
+                ExpectedEffect(
                     factors={"load": 1.0},
                     company=("pin_memory", (True,)),
                     together={"load": 0.95},
@@ -91,7 +91,7 @@ class Copying:
             tries=(True,),
             needs=("cuda", "loader"),
             expects=(
-                Expected(
+                ExpectedEffect(
                     factors={"load": 1.0},
                     company=("pin_memory", (True,)),
                     together={"load": 0.95},

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
@@ -40,14 +40,16 @@ class Fusion:
             changes="rounding",
             starts_slowly=True,
             expects=(
-                Expected(value="default", device="cuda", factors={"kernels": 0.6, "host": 0.8}, source=_H200),
-                Expected(
+                ExpectedEffect(
+                    value="default", device="cuda", factors={"kernels": 0.6, "host": 0.8}, source=_H200
+                ),
+                ExpectedEffect(
                     value="reduce-overhead",
                     device="cuda",
                     factors={"kernels": 0.62, "host": 0.2},
                     source=_H200,
                 ),
-                Expected(device="cpu", factors={"kernels": 0.85}, source="fewer passes over memory"),
+                ExpectedEffect(device="cpu", factors={"kernels": 0.85}, source="fewer passes over memory"),
             ),
             on_request={"max-autotune": "compiling may take many minutes"},
             code=_compiled,

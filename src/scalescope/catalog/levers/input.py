@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.code_lines import Code, ScriptContext, argument, code
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import BadInput
 
 _SHARED = "processes share the work, on cores of their own"
@@ -39,10 +39,10 @@ class Input:
             tries=(0, 1, 2, 4),
             needs=("loader",),
             expects=(
-                Expected(value=0, factors={"load": 1.1}, source=_SHARED),
-                Expected(value=1, factors={"load": 0.9}, source=_SHARED),
-                Expected(value=2, factors={"load": 0.5}, source=_SHARED),
-                Expected(value=4, factors={"load": 0.27}, source=_SHARED),
+                ExpectedEffect(value=0, factors={"load": 1.1}, source=_SHARED),
+                ExpectedEffect(value=1, factors={"load": 0.9}, source=_SHARED),
+                ExpectedEffect(value=2, factors={"load": 0.5}, source=_SHARED),
+                ExpectedEffect(value=4, factors={"load": 0.27}, source=_SHARED),
             ),
             code=_workers,
         ),
@@ -54,7 +54,9 @@ class Input:
         lever=Lever(
             tries=(True,),
             needs=("workers",),
-            expects=(Expected(factors={"load": 1.0}, source="only the beginning of an epoch is shorter"),),
+            expects=(
+                ExpectedEffect(factors={"load": 1.0}, source="only the beginning of an epoch is shorter"),
+            ),
             code=_persistent,
         ),
     )
@@ -67,7 +69,7 @@ class Input:
         lever=Lever(
             tries=(4, 8),
             needs=("workers",),
-            expects=(Expected(factors={"load": 0.98}, source="evens out batches of different length"),),
+            expects=(ExpectedEffect(factors={"load": 0.98}, source="evens out batches of different length"),),
             code=_prefetched,
         ),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
@@ -42,7 +42,7 @@ class Kernels:
             tries=(True,),
             needs=("cuda", "convolutions"),
             changes="rounding",
-            expects=(Expected(factors={"products": 0.95}, source=_H200),),
+            expects=(ExpectedEffect(factors={"products": 0.95}, source=_H200),),
             code=_timed,
         ),
     )
@@ -56,8 +56,8 @@ class Kernels:
             needs=("cuda", "attention"),
             changes="rounding",
             expects=(
-                Expected(value="math", factors={"kernels": 1.2}, source=_H200),
-                Expected(factors={"kernels": 1.0}, source="auto takes the fastest of them by itself"),
+                ExpectedEffect(value="math", factors={"kernels": 1.2}, source=_H200),
+                ExpectedEffect(factors={"kernels": 1.0}, source="auto takes the fastest of them by itself"),
             ),
             code=_attention,
         ),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from scalescope.catalog.code_lines import MAP_TENSORS, Code, ScriptContext, code, statement
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 
 _TO_CHANNELS_LAST = """\
 def to_channels_last(tensor):
@@ -38,14 +38,16 @@ class MemoryFormat:
             needs=("convolutions",),
             changes="rounding",
             expects=(
-                Expected(
+                ExpectedEffect(
                     device="cuda",
                     factors={"products": 0.95},
                     company=("precision", ("bf16", "fp16")),
                     together={"products": 0.5},
                     source="docs/measurements/2026-11-15-h200-levers.md",
                 ),
-                Expected(device="cpu", factors={"products": 0.9}, source="oneDNN's kernels are for NHWC"),
+                ExpectedEffect(
+                    device="cpu", factors={"products": 0.9}, source="oneDNN's kernels are for NHWC"
+                ),
             ),
             code=_in_script,
         ),

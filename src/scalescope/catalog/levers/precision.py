@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
@@ -46,20 +46,20 @@ class Precision:
             tries=("tf32", "bf16", "fp16"),
             changes="rounding",
             expects=(
-                Expected(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
-                Expected(
+                ExpectedEffect(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
+                ExpectedEffect(
                     value="bf16",
                     device="cuda",
                     factors={"products": 0.12, "kernels": 0.7, "host": 1.2},
                     source=_H200,
                 ),
-                Expected(
+                ExpectedEffect(
                     value="fp16",
                     device="cuda",
                     factors={"products": 0.12, "kernels": 0.75, "host": 1.35},
                     source=_H200,
                 ),
-                Expected(
+                ExpectedEffect(
                     value="bf16",
                     device="cpu",
                     factors={"products": 0.7},

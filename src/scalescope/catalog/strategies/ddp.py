@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from scalescope.catalog.code_lines import Code, CodeLine, ScriptContext, argument, code, statement
-from scalescope.catalog.setting import Expected, Lever, setting
+from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 
 _LINKS = "docs/levers/communication.md"
@@ -77,7 +77,7 @@ class Ddp(StrategyTraits):
             tries=(None, 1.0, 5.0, 25.0, 100.0),
             needs=("ranks",),
             changes="rounding",
-            expects=(Expected(factors={"communication": 0.98}, source=_LINKS),),
+            expects=(ExpectedEffect(factors={"communication": 0.98}, source=_LINKS),),
             code=_argument("bucket_cap_mb"),
         ),
     )
@@ -89,8 +89,12 @@ class Ddp(StrategyTraits):
             needs=("ranks",),
             changes="rounding",
             expects=(
-                Expected(value=True, factors={"communication": 1.05}, source="one exchange more per step"),
-                Expected(value=False, factors={"communication": 0.95}, source="one exchange less per step"),
+                ExpectedEffect(
+                    value=True, factors={"communication": 1.05}, source="one exchange more per step"
+                ),
+                ExpectedEffect(
+                    value=False, factors={"communication": 0.95}, source="one exchange less per step"
+                ),
             ),
             code=_argument("broadcast_buffers"),
         ),
@@ -102,8 +106,8 @@ class Ddp(StrategyTraits):
             tries=(False, True),
             needs=("ranks",),
             expects=(
-                Expected(value=False, factors={"kernels": 1.02}, source=_WORK),
-                Expected(value=True, factors={"kernels": 0.98}, source=_WORK),
+                ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
+                ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
             code=_argument("static_graph"),
         ),
@@ -115,8 +119,8 @@ class Ddp(StrategyTraits):
             tries=(False, True),
             needs=("ranks",),
             expects=(
-                Expected(value=False, factors={"kernels": 1.02}, source=_WORK),
-                Expected(value=True, factors={"kernels": 0.98}, source=_WORK),
+                ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
+                ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
             code=_bucket_views,
         ),
@@ -128,7 +132,9 @@ class Ddp(StrategyTraits):
         lever=Lever(
             tries=(True,),
             needs=("ranks",),
-            expects=(Expected(factors={"kernels": 1.05}, source="walks through the graph in every step"),),
+            expects=(
+                ExpectedEffect(factors={"kernels": 1.05}, source="walks through the graph in every step"),
+            ),
             code=_argument("find_unused_parameters"),
         ),
     )
@@ -141,7 +147,7 @@ class Ddp(StrategyTraits):
             tries=("fp16", "bf16"),
             needs=("ranks",),
             changes="rounding",
-            expects=(Expected(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
+            expects=(ExpectedEffect(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
             code=_comm_hook,
         ),
     )
