@@ -3,7 +3,8 @@
     python benchmarks/tune_by_hand.py [--jobs transformer,resnet50,mlp256,mlp4096,own] [--budget 3m]
 
 For each job: the expert's loop (benchmarks/tuning/hand_loops.py), then `tune` with that budget and nothing
-else. Prints the best of both, their ratio, and every launch over time. Results are kept in `--out`, and what is there is not measured again.
+else. Prints the best of both, their ratio, and every launch over time. Results are kept in `--out`, and what
+is there is not measured again.
 """
 
 import argparse
