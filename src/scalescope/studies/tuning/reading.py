@@ -49,6 +49,7 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
         other_jobs=reader.other_jobs(),
         inapplicable=tuple((lever.text, lever.reason) for lever in search.levers.inapplicable),
         winner=tuple(sorted(conclusion.winner)),
+        winner_trial=search.combinations.trial_with(conclusion.winner),
         recommended=conclusion.recommended,
         is_confirmed=conclusion.is_confirmed,
         gain=None if conclusion.gain is None else _ratio(conclusion.gain),
