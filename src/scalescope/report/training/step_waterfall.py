@@ -138,8 +138,12 @@ def ideal_line(waterfall: StepWaterfall, configuration: Configuration | None = N
     precision = waterfall.trial.precision
     return (
         f"Ideal: {in_ms(waterfall.ideal_s)} (the model's operations at the speed of a bare matrix product in "
-        f"{precision}), {percent(waterfall.ideal_s / waterfall.step_s)} of the step."
+        f"{precision}), {_share(waterfall.ideal_s / waterfall.step_s)} of the step."
     )
+
+
+def _share(share: float) -> str:
+    return percent(share) if share >= 0.005 else "less than 1 %"
 
 
 def _why_no_ideal(waterfall: StepWaterfall, configuration: Configuration | None) -> str:

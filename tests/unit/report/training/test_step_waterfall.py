@@ -44,6 +44,8 @@ def test_a_step_of_compute_alone_has_no_loss_to_name() -> None:
 def test_the_ideal_is_a_share_of_the_step_or_says_why_it_is_unknown() -> None:
     (known,) = step_section(make_facts(WAITING_MS, ideal_ms=1.15))
     assert known.lines[0].startswith("Ideal: 1.15 ms") and "10 % of the step" in known.lines[0]
+    (tiny,) = step_section(make_facts(WAITING_MS, ideal_ms=0.005))
+    assert tiny.lines[0].endswith("less than 1 % of the step.")
     (unknown,) = step_section(make_facts(WAITING_MS))
     assert unknown.lines[0] == (
         "Ideal: unknown, because the speed of a matrix product in fp32 was not measured."
