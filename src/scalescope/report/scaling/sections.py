@@ -300,15 +300,15 @@ def _reach_text(rows: tuple[ScalingRow, ...]) -> str:
     good, excellent = (smallest_batch_reaching(rows, share) for share in (0.8, 0.9))
     if good.batch is None and excellent.batch is None:
         return "80 % and 90 % efficiency were not reached"
-    if good == excellent:
-        return f"80 % and 90 % efficiency from {_batch_text(good)} on"
-    ninety = "not reached" if excellent.batch is None else f"from {_batch_text(excellent)} on"
-    eighty = "not reached" if good.batch is None else f"from {_batch_text(good)} on"
+    if (good.batch, good.certain) == (excellent.batch, excellent.certain):
+        return f"80 % and 90 % efficiency {_from_batch(good)}"
+    ninety = "not reached" if excellent.batch is None else _from_batch(excellent)
+    eighty = "not reached" if good.batch is None else _from_batch(good)
     return f"80 % efficiency {eighty}, 90 % {ninety}"
 
 
-def _batch_text(reach: Reach) -> str:
-    return f"batch {reach.batch:,}{'' if reach.certain else ' (not certain)'}"
+def _from_batch(reach: Reach) -> str:
+    return f"from batch {reach.batch:,} on{'' if reach.certain else ' (not certain)'}"
 
 
 def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:
