@@ -41,7 +41,7 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
     measured = search.measured(run)
     tuning_search = search.search(run)
     conclusion = conclude(tuning_search, measured)
-    reader = _Reader(search, run, measured, conclusion)
+    reader = _TuningReader(search, run, measured, conclusion)
     return Tuning(
         baseline=search.levers.baseline,
         combinations=reader.combinations(),
@@ -63,7 +63,7 @@ def _ratio(difference: SpeedDifference) -> Estimate:
     return ratio_of_contrast(difference.contrast, _INTERVAL)
 
 
-class _Reader:
+class _TuningReader:
     """One run of a search, and what it comes to."""
 
     def __init__(self, search: "Search", run: Run, measured: TunedLaunches, conclusion: Conclusion) -> None:
