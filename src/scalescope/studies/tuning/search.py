@@ -47,7 +47,7 @@ _PURPOSES = {
     "confirm": "confirming",
 }
 _BASELINE_TRIES = 2
-_SHARE_FOR_FACTS = 0.1  # of the budget, for a launch that only orders the levers
+_SHARE_FOR_FACTS = 0.15  # of the budget, for a launch that only orders the levers
 
 
 class Search:
