@@ -65,5 +65,4 @@ def _products_share(configuration: Configuration) -> float | None:
     """Matrix products as a share of the device's work, from the speed against a bare product."""
     if configuration.mfu is None:
         return None
-    return min(_MOST_PRODUCTS, max(_USUAL_COMMUNICATION = 0.3  # of a step of several ranks
-_LEAST_PRODUCTS, configuration.mfu / _BARE_SHARE))
+    return min(_MOST_PRODUCTS, max(_LEAST_PRODUCTS, configuration.mfu / _BARE_SHARE))
