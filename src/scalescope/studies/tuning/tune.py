@@ -48,7 +48,8 @@ class TuneStudy(Study):
     """Tries levers around one configuration, within the budget."""
 
     verb: ClassVar[str] = "tune"
-    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 180.0}
+    # As few warm-up steps as are allowed: a short budget buys more launches then.
+    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 180.0, "warmup_steps": 3}
     planned_defaults: ClassVar[Mapping[str, str]] = {"window": "as the budget allows"}
 
     levers: tuple[str, ...] = ("all",)
