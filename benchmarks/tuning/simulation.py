@@ -18,7 +18,7 @@ from tuning.simulated_jobs import JOBS
 
 _DEVICE_PARTS = ("products", "kernels", "optimizer")
 _RECOMPILES = ("compile", "precision", "memory_format", "attention", "strategy")
-_WARMUP_STEPS, _LEAST_STEPS = 5, 5
+_WARMUP_STEPS, _LEAST_STEPS = 3, 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Placement:
         none_word="auto",
         lever=Lever(
             multiples=(2,),
-            needs=("cpu",),
+            needs=("cpu", "cores"),
             changes="rounding",
             needs_new_ranks=True,
             expects=(ExpectedEffect(factors={"products": 0.98}, source="ranks already share the cores"),),

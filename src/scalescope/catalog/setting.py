@@ -39,7 +39,9 @@ class Unset:
 UNSET = Unset()
 
 
-Need = Literal["cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers", "torchao"]
+Need = Literal[
+    "cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers", "cores", "torchao"
+]
 Change = Literal["nothing", "rounding", "the job"]
 # Of a step: matrix products, other kernels, the update of parameters, the host's work beside the device's,
 # loading of batches, and the communication that nothing hides.
