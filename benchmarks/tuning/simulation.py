@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.tuning.simulated_jobs import JOBS
 from scalescope.analysis.tuning.conclusion import Conclusion, conclude
 from scalescope.analysis.tuning.search import NextLaunch, Option, SearchPosition, TuningSearch
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
 from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches, usual_deviation
 from scalescope.catalog.cards import all_settings
+from tuning.simulated_jobs import JOBS
 
 _DEVICE_PARTS = ("products", "kernels", "optimizer")
 _RECOMPILES = ("compile", "precision", "memory_format", "attention", "strategy")
-_WARMUP_STEPS, _LEAST_STEPS = 5, 5
+_WARMUP_STEPS, _LEAST_STEPS = 3, 5
 
 
 @dataclass(frozen=True, slots=True)

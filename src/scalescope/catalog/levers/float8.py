@@ -4,8 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import CannotRun
+
+_FITS = """\
+def fits_float8(module, name):
+    if not isinstance(module, torch.nn.Linear):
+        return False
+    return module.in_features % 16 == 0 and module.out_features % 16 == 0"""
+
+
+def _in_script(float8: bool, context: ScriptContext) -> Code:
+    if not float8:
+        return Code()
+    return code(
+        statement("imports", "from torchao.float8 import convert_to_float8_training"),
+        statement("definitions", _FITS),
+        statement("model", "convert_to_float8_training(model, module_filter_fn=fits_float8)"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +39,7 @@ class Float8:
             needs=("cuda", "torchao"),
             changes="rounding",
             is_compiled_in=True,
+            code=_in_script,
             expects=(
                 ExpectedEffect(
                     factors={"products": 1.0, "kernels": 1.3},

@@ -86,6 +86,7 @@ class Tuning:
     at_most: float | None = None  # nothing that was tried is faster than that, as a share
     baseline_failure: str | None = None
     finished: bool = True
+    winner_trial: Trial | None = None  # the winner as one trial
     one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
 
     @property

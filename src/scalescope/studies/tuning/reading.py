@@ -42,7 +42,7 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
     measured = search.measured(run)
     tuning_search = search.search(run)
     conclusion = conclude(tuning_search, measured)
-    reader = _Reader(search, run, measured, conclusion)
+    reader = _TuningReader(search, run, measured, conclusion)
     return Tuning(
         baseline=search.levers.baseline,
         combinations=reader.combinations(),
@@ -51,6 +51,7 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
         without_communication=reader.without_communication(),
         inapplicable=tuple((lever.text, lever.reason) for lever in search.levers.inapplicable),
         winner=tuple(sorted(conclusion.winner)),
+        winner_trial=search.combinations.trial_with(conclusion.winner),
         recommended=conclusion.recommended,
         is_confirmed=conclusion.is_confirmed,
         gain=None if conclusion.gain is None else _ratio(conclusion.gain),
@@ -64,7 +65,7 @@ def _ratio(difference: SpeedDifference) -> Estimate:
     return ratio_of_contrast(difference.contrast, _INTERVAL)
 
 
-class _Reader:
+class _TuningReader:
     """One run of a search, and what it comes to."""
 
     def __init__(self, search: "Search", run: Run, measured: TunedLaunches, conclusion: Conclusion) -> None:

@@ -47,7 +47,7 @@ _PURPOSES = {
     "confirm": "confirming",
 }
 _BASELINE_TRIES = 2
-_SHARE_FOR_FACTS = 0.1  # of the budget, for a launch that only orders the levers
+_SHARE_FOR_FACTS = 0.15  # of the budget, for a launch that only orders the levers
 
 
 class Search:
@@ -80,6 +80,12 @@ class Search:
             baseline = self.levers.baseline
             return (Launch(baseline, self._number(run, baseline), Stage("baseline"), at_most_s=remaining_s),)
         return tuple(self._scaling_launches(run, jobs, remaining_s))
+
+    def expected_order(self) -> list[str]:
+        """The levers by what they promise before anything is known of the job, the most first."""
+        model = StepModel(parts_of=lambda levers: None, effects=self.combinations.effects())
+        gains = {text: model.gain(frozenset({text})) for text in self.combinations.candidates}
+        return sorted(gains, key=lambda text: -gains[text].improvement())
 
     def _launch(self, run: Run, step: NextLaunch) -> Launch:
         trial = self.combinations.trial_with(step.levers)
