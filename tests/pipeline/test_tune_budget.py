@@ -44,7 +44,7 @@ def check_answer(report: Report) -> None:
         assert row["speedup"] > 1.0
         assert row["ci95_speedup"][0] > 1.0
     else:
-        assert sentence(report).startswith("Nothing that was tried beats the current settings by more than")
+        assert sentence(report).startswith(("Nothing that was tried beats", "Nothing was shown to be faster"))
         assert all(row["verdict"] != "faster" for row in tuning["combinations"])
 
 
@@ -58,7 +58,7 @@ def test_every_budget_ends_with_an_answer_and_is_kept(budget_s: int, monkeypatch
     if budget_s > 30:
         assert tuning_of(report)["recommended"]
         assert "precision bf16" in tuning_of(report)["winner"]
-    if budget_s >= 60:
+    if budget_s >= 120:
         assert tuning_of(report)["winner"] == ["jit True", "precision bf16"]
 
 

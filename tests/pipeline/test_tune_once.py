@@ -148,7 +148,7 @@ def test_nothing_that_looks_faster_is_said_as_such() -> None:
 
 
 def test_what_running_ranks_cannot_change_is_listed_and_not_tried() -> None:
-    asked = ("precision", "pin_cores", "threads_per_rank", "env=NCCL_ALGO=Tree", "link=1gbit", "world_size=4")
+    asked = ("precision", "pin_cores", "threads_per_rank=2", "env=NCCL_ALGO=Tree", "link=1gbit", "world_size=4")
     report = tuned(HELPING, *asked)
     assert list(levers_of(report)) == ["precision bf16"]
     reasons = {lever["lever"]: lever["reason"] for lever in tuning_of(report)["inapplicable"]}
@@ -179,7 +179,7 @@ def test_a_dry_run_says_that_it_would_be_one_launch() -> None:
     assert list(Path().iterdir()) == []
     planned, left_out = report.sections
     assert planned.table is not None and planned.table.rows == (("precision bf16", "rounding"),)
-    assert planned.lines[0].startswith("One launch each, so no verdict, about")
+    assert planned.lines[0].startswith("One launch each, so no verdict; a launch takes about")
     assert f"pin_cores no: {CORES}" in left_out.lines
 
 

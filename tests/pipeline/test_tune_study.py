@@ -262,7 +262,7 @@ def test_the_file_of_results_is_complete() -> None:
     tuning = tuning_of(tuned(HELPING, "precision", "jit", "memory_format"))
     assert set(tuning) == {
         *("verdict", "baseline", "finished", "combinations", "without_communication", "levers"),
-        *("inapplicable", "other_jobs", "winner", "recommended", "at_most", "confirmed"),
+        *("inapplicable", "other_jobs", "winner", "recommended", "code", "at_most", "confirmed"),
     }
     assert {lever["lever"] for lever in tuning["inapplicable"]} == {
         *("precision tf32", "precision fp16", "memory_format")
@@ -289,7 +289,7 @@ def test_a_dry_run_shows_the_levers_and_launches_nothing() -> None:
         ("comm_hook fp16", "rounding"),
         ("comm_hook bf16", "rounding"),
     )
-    assert section.lines[0].startswith("Up to 5 launches each, about")
+    assert section.lines[0].startswith("The current settings first, then launches on top of the best so far")
     assert left_out.title == "Not tried"
     assert any(line.startswith("precision tf32: ") for line in left_out.lines)
 
