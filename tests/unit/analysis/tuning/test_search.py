@@ -1,397 +1,361 @@
-"""The search of `tune`: what it asks for next, and what it makes of the answers."""
+"""The search of `tune`: which launch comes next, and what is the best so far."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scalescope.analysis.tuning.ledger import ALONE, CONFIRM, LaunchesNeeded, NeededLaunch, SearchLedger
-from scalescope.analysis.tuning.search import (
-    BEFORE_COMBINING,
-    SCREENING,
-    Attempt,
-    Combining,
-    confirmed,
-    explore,
-    singles,
+from scalescope.analysis.tuning.conclusion import conclude
+from scalescope.analysis.tuning.search import NextLaunch, Option, SearchPosition, TuningSearch
+from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
+from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, TunedLaunch, TunedLaunches
+
+from .launches import combination, launch, launches
+
+EFFECTS = {
+    "a": LeverEffect(factors={"products": 0.5}),
+    "a2": LeverEffect(factors={"products": 0.48}),
+    "b": LeverEffect(factors={"kernels": 0.5}),
+    "c": LeverEffect(factors={"optimizer": 0.5}),
+    "slow": LeverEffect(factors={"kernels": 0.6}),
+    "useless": LeverEffect(factors={"load": 0.5}),
+}
+SETTINGS = {"a2": "a"}
+
+
+def search(*names: str, **options: Any) -> TuningSearch:
+    """A search over levers by name; `slow` compiles."""
+    return TuningSearch(
+        options=[Option(name=name, setting=SETTINGS.get(name, name)) for name in names],
+        model=StepModel(parts_of={BASELINE: parts_of_step()}.get, effects=EFFECTS),
+        program=lambda levers: levers & {"slow", "a"} if "slow" in levers else None,
+        **options,
+    )
+
+
+def explored(names: str, log_rate: float | None, base: str = "", **options: Any) -> TunedLaunch:
+    return launch(names, log_rate, base=base, **options)
+
+
+def following(tuning: TuningSearch, *made: TunedLaunch, remaining_s: float | None = None) -> NextLaunch:
+    step = tuning.next_step(launches(*made), remaining_s)
+    assert step is not None
+    return step
+
+
+NOW = launch("", 0.0)
+
+
+def test_the_baseline_comes_first_whatever_time_there_is() -> None:
+    for remaining_s in (None, 1000.0, 0.5):
+        step = following(search("a"), remaining_s=remaining_s)
+        assert (step.levers, step.stage.kind, step.at_most_s) == (BASELINE, "baseline", remaining_s)
+
+
+def test_the_most_promising_lever_is_tried_first_on_the_best_so_far() -> None:
+    levers = search("c", "b", "a")
+    first = following(levers, NOW)
+    assert (first.levers, first.stage.kind, first.base) == (combination("a"), "explore", BASELINE)
+    second = following(levers, NOW, explored("a", 0.36))
+    assert (second.levers, second.base) == (combination("a+b"), combination("a"))
+
+
+def test_what_is_slower_is_not_built_on() -> None:
+    step = following(search("a", "b"), NOW, explored("a", -0.2))
+    assert (step.levers, step.base) == (combination("b"), BASELINE)
+
+
+def test_another_value_of_a_setting_takes_its_place() -> None:
+    levers = search("a", "a2")
+    assert levers.with_option(combination("a"), levers.options[1]) == combination("a2")
+    step = following(levers, NOW, explored("a", 0.36))
+    assert step.levers == combination("a2")
+
+
+def test_what_cannot_help_is_never_launched() -> None:
+    """Nobody waits for input: the search ends with the baseline."""
+    assert search("useless").next_step(launches(NOW), None) is None
+    asked = dataclasses.replace(
+        search("useless"), options=[Option(name="useless", setting="u", asked=True)]
+    )
+    assert following(asked, NOW).levers == combination("useless")  # unless it was asked for
+    position = SearchPosition(search=search("a", "useless"), measured=launches(NOW))
+    assert position.unpromising() == {"useless"}
+
+
+def test_an_asked_lever_is_tried_once() -> None:
+    asked = dataclasses.replace(
+        search("useless"), options=[Option(name="useless", setting="u", asked=True)]
+    )
+    assert asked.next_step(launches(NOW, explored("useless", 0.0)), None) is None
+
+
+def test_a_failed_lever_is_not_tried_on_another_base() -> None:
+    step = following(search("a", "b"), NOW, explored("a", None), explored("b", 0.2))
+    assert "a" not in step.levers
+
+
+def test_a_lever_that_changes_the_loss_is_not_tried_again() -> None:
+    step = following(search("a", "b"), NOW, explored("a", 0.5, refused=True))
+    assert step.levers == combination("b")
+    position = SearchPosition(
+        search=search("a", "b"), measured=launches(NOW, explored("a", 0.5, refused=True))
+    )
+    assert position.best == BASELINE
+
+
+def test_what_cannot_be_run_is_passed_over() -> None:
+    step = following(search("a", "b", can_run=lambda levers: "a" not in levers), NOW)
+    assert step.levers == combination("b")
+
+
+def test_a_lever_that_had_too_little_time_is_tried_again_with_more() -> None:
+    made = (NOW, explored("a", None, cut_short=True, duration_s=30.0))
+    tuning = search("a")
+    assert tuning.next_step(launches(*made), 40.0) is None
+    assert following(tuning, *made, remaining_s=200.0).levers == combination("a")
+
+
+def test_what_is_unclear_gets_more_launches_in_turns_with_the_best() -> None:
+    """0.03 is between nothing and the threshold, by far not sure at a spread of 0.05."""
+    made = launches(NOW, explored("c", 0.035), deviation=0.05)
+    tuning = dataclasses.replace(
+        search("c"),
+        model=StepModel(parts_of={BASELINE: parts_of_step()}.get, effects={}),
+    )
+    step = tuning.next_step(made, None)
+    assert step is not None
+    assert (step.stage.kind, step.levers) == ("refine", BASELINE)
+    more = launches(*made.launches, launch("", 0.0, kind="refine"), deviation=0.05)
+    again = tuning.next_step(more, None)
+    assert again is not None
+    assert (again.stage.kind, again.levers) == ("refine", combination("c"))
+
+
+def test_the_winner_is_confirmed_in_new_launches_against_the_baseline_and_without_each_lever() -> None:
+    made = [NOW, explored("a", 0.36), explored("a+b", 0.6, base="a")]
+    tuning = search("a", "b")
+    confirmed: list[Combination] = []
+    speeds = {"": 0.0, "a": 0.36, "b": 0.24, "a+b": 0.6}
+    rates = {combination(names): speed for names, speed in speeds.items()}
+    while (step := tuning.next_step(launches(*made), None)) is not None:
+        assert step.stage.kind == "confirm"
+        assert step.base == combination("a+b")
+        confirmed.append(step.levers)
+        made.append(
+            TunedLaunch(
+                levers=step.levers,
+                log_rate=rates[step.levers],
+                duration_s=10.0,
+                stage=step.stage,
+                base=step.base,
+            )
+        )
+    assert set(confirmed) == set(rates)
+    assert confirmed[:2] == [combination("a+b"), BASELINE]
+
+
+def test_a_lever_that_gives_nothing_when_confirmed_is_dropped() -> None:
+    made = [NOW, explored("a", 0.36), explored("a+b", 0.5, base="a")]
+    for _ in range(2):
+        made += [
+            launch(names, rate, kind="confirm", base="a+b")
+            for names, rate in (("a+b", 0.36), ("", 0.0), ("a", 0.36), ("b", 0.0))
+        ]
+    position = SearchPosition(search=search("a", "b"), measured=launches(*made))
+    assert position.best == combination("a+b")
+    assert position.confirmed.winner == combination("a")
+
+
+def test_a_measurement_that_contradicts_the_card_counts() -> None:
+    """Nothing is expected of `useless`; several standard errors of gain make it part of the best."""
+    position = SearchPosition(
+        search=search("a", "useless"), measured=launches(NOW, explored("useless", 0.2))
+    )
+    assert position.best == combination("useless")
+
+
+def test_time_for_confirming_is_kept_back() -> None:
+    tuning = search("a")
+    assert tuning.next_step(launches(NOW), 35.0) is not None
+    step = following(tuning, NOW, explored("a", 0.36), remaining_s=25.0)
+    assert step.stage.kind == "confirm"
+    slow = search("a", "slow")
+    limited = following(slow, NOW, explored("a", 0.36), remaining_s=300.0)
+    assert limited.levers == combination("a+slow")
+    assert limited.at_most_s is not None and limited.at_most_s < 300.0 - 20.0
+
+
+def test_what_does_not_fit_is_passed_over_for_what_does() -> None:
+    """Compiling is expected to take 40 s."""
+    step = following(search("slow", "c"), NOW, remaining_s=40.0)
+    assert step.levers == combination("c")
+
+
+def test_levers_that_are_not_combined_are_each_added_to_the_baseline() -> None:
+    tuning = search("a", "b", "c", combine=False)
+    made = [NOW]
+    for names, rate in (("a", 0.36), ("b", 0.2), ("c", 0.03)):
+        made.append(explored(names, rate))
+    step = following(tuning, *made)
+    assert len(step.levers) < 2
+    assert SearchPosition(search=tuning, measured=launches(*made)).best == combination("a")
+
+
+def test_what_is_compiled_is_tried_together_with_a_precision_that_is_sure_to_help() -> None:
+    neighbours = SearchPosition(search=search("slow", "a"), measured=launches(NOW))._neighbours(BASELINE)
+    assert neighbours == {combination("slow"), combination("a"), combination("a+slow")}
+
+
+def test_an_obvious_gain_is_measured_again_where_time_is_left() -> None:
+    """A launch takes more than a tenth of the time, and nothing else is to do."""
+    made = [NOW, explored("a", 0.36), explored("a+b", 0.6, base="a")]
+    made += [launch("a+b", 0.6, kind="confirm", base="a+b"), launch("", 0.0, kind="confirm", base="a+b")]
+    made += [launch("a", 0.36, kind="confirm", base="a+b")]
+    step = following(search("a", "b"), *made, remaining_s=50.0)
+    assert (step.levers, step.stage.kind) == (combination("b"), "confirm")
+
+
+# Any job
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job whose truth is drawn: what each lever multiplies the step by, and which fail."""
+
+    factors: Mapping[str, float]
+    fails: frozenset[str]
+    refused: frozenset[str]
+    launch_s: float
+    compiling_s: float
+    noise: float
+    seed: int
+
+    def launched(self, step: NextLaunch, limit_s: float, draw: random.Random) -> TunedLaunch:
+        duration_s = self.launch_s + (self.compiling_s if "slow" in step.levers else 0.0)
+        cut, failed = duration_s > limit_s, bool(step.levers & self.fails)
+        rate = 0.0
+        for lever in sorted(step.levers):
+            rate -= self.factors[lever]
+        return TunedLaunch(
+            levers=step.levers,
+            log_rate=None if cut or failed else rate + draw.gauss(0.0, self.noise),
+            duration_s=min(duration_s, limit_s),
+            stage=step.stage,
+            base=step.base,
+            refused=bool(step.levers & self.refused) and not (cut or failed),
+            cut_short=cut,
+        )
+
+
+NAMES = ("a", "a2", "b", "c", "slow", "useless")
+JOBS = st.builds(
+    Job,
+    factors=st.fixed_dictionaries({name: st.floats(-0.8, 0.5) for name in NAMES}),
+    fails=st.frozensets(st.sampled_from(NAMES), max_size=3),
+    refused=st.frozensets(st.sampled_from(NAMES), max_size=2),
+    launch_s=st.floats(0.5, 20.0),
+    compiling_s=st.floats(1.0, 100.0),
+    noise=st.floats(0.001, 0.1),
+    seed=st.integers(0, 1000),
 )
-from scalescope.experiment.trial import Trial
-from scalescope.results.result import Result, Stage
 
-from ..made_results import make_result, make_trial
 
-TRIALS = [make_trial(seed=number) for number in range(6)]
-BASELINE, *CANDIDATES = TRIALS
-Key = tuple[str, int]
-StepTime = Callable[[Trial, int], float]
-
-
-def result(
-    trial: Trial, number: int, step_s: float, stage: Stage = ALONE, launch: int | None = None
-) -> Result:
-    """A launch of that round of a stage."""
-    # A little noise of its own for every launch, so that no variance is zero.
-    steps = [[step_s * (1.0 + 0.001 * (number % 3))] * 10]
-    made = make_result(trial, steps, launch=number if launch is None else launch)
-    return dataclasses.replace(made, stage=stage, round=number)
-
-
-def answer(needed: NeededLaunch, step_s: float) -> Result:
-    return result(needed.trial, needed.round, step_s, needed.stage, needed.number)
-
-
-def failure(trial: Trial, number: int, status: str = "failed", stage: Stage = ALONE) -> Result:
-    failed = result(trial, number, 1.0, stage)
-    return dataclasses.replace(failed, status=status, reason="lost", ranks=[])
-
-
-def ledger(results: Sequence[Result], seed: int = 0) -> SearchLedger:
-    return SearchLedger(results=results, seed=seed, baseline=BASELINE.trial_id)
-
-
-def keys(launches: Iterable[NeededLaunch]) -> list[Key]:
-    """(trial id, round) of every launch."""
-    return [(needed.trial.trial_id, needed.round) for needed in launches]
-
-
-def asked(results: Sequence[Result], trials: Sequence[Trial], count: int, stage: Stage = ALONE) -> list[Key]:
-    with pytest.raises(LaunchesNeeded) as caught:
-        ledger(results).measured(trials, count, stage)
-    return keys(caught.value.launches)
-
-
-def search(read: Callable[[SearchLedger], object], step_s: StepTime) -> tuple[object, list[Result]]:
-    """Launch what is asked for until nothing is; returns the answer and all results."""
-    results: list[Result] = []
-    while True:
-        try:
-            return read(ledger(results)), results
-        except LaunchesNeeded as needed:
-            assert needed.launches
-            results += [answer(launch, step_s(launch.trial, launch.round)) for launch in needed.launches]
-
-
-def test_launches_are_asked_for_in_rounds_each_in_an_order_of_its_own() -> None:
-    keys_asked = asked([], TRIALS, 8)
-    rounds = [keys_asked[start : start + 6] for start in range(0, 48, 6)]
-    for number, members in enumerate(rounds):
-        assert {launch for _, launch in members} == {number}
-        assert {trial for trial, _ in members} == {trial.trial_id for trial in TRIALS}
-    assert len({tuple(trial for trial, _ in members) for members in rounds}) > 4
-    assert keys_asked == asked([], TRIALS, 8)
-
-
-def test_another_seed_is_another_order() -> None:
-    with pytest.raises(LaunchesNeeded) as caught:
-        ledger([], seed=1).measured(TRIALS, 8, ALONE)
-    assert keys(caught.value.launches) != asked([], TRIALS, 8)
-    assert sorted(keys(caught.value.launches)) == sorted(asked([], TRIALS, 8))
-
-
-def test_only_what_is_missing_is_asked_for() -> None:
-    there = [result(BASELINE, 0, 0.01), result(BASELINE, 2, 0.01), result(CANDIDATES[0], 1, 0.01)]
-    keys_asked = asked(there, TRIALS[:2], 3)
-    first, second = BASELINE.trial_id, CANDIDATES[0].trial_id
-    assert sorted(keys_asked) == sorted([(first, 1), (second, 0), (second, 2)])
-    assert [launch for _, launch in keys_asked] == [0, 1, 2]
-
-
-def test_each_stage_measures_anew() -> None:
-    there = [result(BASELINE, n, 0.01) for n in range(3)]
-    second = Stage("add", 1)
-    with pytest.raises(LaunchesNeeded) as caught:
-        ledger(there).measured([BASELINE], 3, second)
-    needed = caught.value.launches
-    assert [(launch.stage, launch.round) for launch in needed] == [(second, n) for n in range(3)]
-    assert [launch.number for launch in needed] == [3, 4, 5]  # no two launches of a trial share a number
-    there += [answer(launch, 0.02) for launch in needed]
-    (configuration,) = ledger(there).measured([BASELINE], 3, second).values()
-    assert [round(step, 3) for step in configuration.mean_steps_s] == [0.02] * 3
-
-
-def test_a_launch_that_is_repeated_keeps_its_number() -> None:
-    there = [result(BASELINE, 0, 0.01), failure(BASELINE, 1, "interrupted"), result(BASELINE, 2, 0.01)]
-    with pytest.raises(LaunchesNeeded) as caught:
-        ledger(there).measured([BASELINE], 3, ALONE)
-    assert [(launch.number, launch.round) for launch in caught.value.launches] == [(1, 1)]
-
-
-def test_later_launches_of_a_stage_do_not_change_an_earlier_decision() -> None:
-    """The candidate was dropped after two launches; a slow third of the baseline must not bring it back."""
-    times = {BASELINE.trial_id: [0.010, 0.010, 0.020, 0.010, 0.010], CANDIDATES[0].trial_id: [0.013, 0.013]}
-    search_answer, results = search(
-        lambda measured: singles(measured, BASELINE, CANDIDATES[:1], 5, 0.03),
-        lambda trial, n: times[trial.trial_id][n],
-    )
-    assert isinstance(search_answer, tuple)
-    assert search_answer[1] == {CANDIDATES[0].trial_id}
-    assert len(results) == 7
-
-
-def test_what_is_clearly_worse_is_dropped_after_few_launches() -> None:
-    slow, slower, fast = (trial.trial_id for trial in CANDIDATES[:3])
-    factors = {slow: 1.1, slower: 1.5, fast: 0.7}
-    search_answer, results = search(
-        lambda measured: singles(measured, BASELINE, CANDIDATES[:3], 5, 0.03),
-        lambda trial, n: 0.01 * factors.get(trial.trial_id, 1.0),
-    )
-    assert isinstance(search_answer, tuple)
-    comparisons, dropped = search_answer
-    assert dropped == {slower}
-    verdicts = {comparison.candidate.trial.trial_id: comparison.verdict for comparison in comparisons}
-    assert verdicts == {slow: "slower", slower: "slower", fast: "faster"}
-    counts = {trial: sum(launch.trial_id == trial for launch in results) for trial in factors}
-    assert counts == {slow: 5, slower: SCREENING, fast: 5}
-
-
-def test_fewer_launches_than_screening_takes_are_enough() -> None:
-    _, results = search(
-        lambda measured: singles(measured, BASELINE, CANDIDATES, 1, 0.03), lambda trial, n: 0.01
-    )
-    assert len(results) == len(TRIALS)
-
-
-@pytest.mark.parametrize("status", ["failed", "hang", "oom", "invalid"])
-def test_a_failed_candidate_is_left_out_and_blocks_nothing(status: str) -> None:
-    there = [failure(CANDIDATES[0], 0, status)]
-    there += [result(trial, n, 0.01) for trial in (BASELINE, CANDIDATES[1]) for n in range(5)]
-    measured = ledger(there)
-    comparisons, dropped = singles(measured, BASELINE, CANDIDATES[:2], 5, 0.03)
-    assert [comparison.candidate.trial.trial_id for comparison in comparisons] == [CANDIDATES[1].trial_id]
-    assert not dropped
-    assert measured.failed == {CANDIDATES[0].trial_id: f"{status}: lost"}
-
-
-def test_a_baseline_that_never_works_ends_the_search() -> None:
-    there = [failure(BASELINE, n) for n in range(2)]
-    there += [result(CANDIDATES[0], n, 0.01) for n in range(2)]
-    measured = ledger(there)
-    assert singles(measured, BASELINE, CANDIDATES[:1], 5, 0.03) == ((), frozenset())
-    assert measured.failed == {BASELINE.trial_id: "failed: lost"}
-    assert confirmed(measured, BASELINE, BASELINE, 5, 0.03) is None
-
-
-def test_a_launch_that_the_baseline_loses_does_not_lose_the_search() -> None:
-    there = [failure(BASELINE, 3), *(result(BASELINE, n, 0.01) for n in (0, 1, 2, 4))]
-    there += [result(CANDIDATES[0], n, 0.005) for n in range(5)]
-    measured = ledger(there)
-    ((comparison,), _) = singles(measured, BASELINE, CANDIDATES[:1], 5, 0.03)
-    assert comparison.verdict == "faster"
-    assert measured.failed == {}
-
-
-def test_an_interrupted_launch_is_made_again() -> None:
-    there = [failure(BASELINE, 0, "interrupted"), result(BASELINE, 1, 0.01)]
-    assert asked(there, [BASELINE], 2) == [(BASELINE.trial_id, 0)]
-    assert ledger(there).failed == {}
-
-
-def levers(**factors: float) -> tuple[dict[frozenset[str], Trial], StepTime]:
-    """A trial for every set of levers; a factor of `ab` holds where both a and b are on."""
-    names = sorted({letter for key in factors for letter in key})
-    sets = [
-        frozenset(name for bit, name in enumerate(names) if number >> bit & 1)
-        for number in range(1 << len(names))
-    ]
-    built = {names_on: make_trial(seed=number) for number, names_on in enumerate(sets)}
-    back = {trial.trial_id: names_on for names_on, trial in built.items()}
-
-    def step_s(trial: Trial, launch: int) -> float:
-        time_s = 0.01
-        for key, factor in factors.items():
-            time_s *= factor if set(key) <= back[trial.trial_id] else 1.0
-        return time_s
-
-    return built, step_s
-
-
-def combining(search_ledger: SearchLedger, build: Callable[[frozenset[str]], Trial | None]) -> Combining:
-    return Combining(ledger=search_ledger, build=build, confirmations=5)
-
-
-def combined(
-    best: str, others: Sequence[str], without: Iterable[frozenset[str]] = (), **factors: float
-) -> tuple[frozenset[str], tuple[Attempt, ...]]:
-    built, step_s = levers(**factors)
-    refused = set(without)
-    search_answer, _ = search(
-        lambda measured: combining(measured, lambda on: None if on in refused else built[on]).search(
-            best, others
-        ),
-        step_s,
-    )
-    assert isinstance(search_answer, tuple)
-    kept, attempts = search_answer
-    return kept, attempts
-
-
-def test_what_helps_together_is_kept_and_what_hurts_is_left_out() -> None:
-    kept, attempts = combined("a", ["b", "c"], a=0.7, b=0.8, c=0.9, ac=1.4)
-    assert kept == {"a", "b"}
-    assert [(attempt.text, attempt.adds, attempt.kept) for attempt in attempts] == [
-        ("b", True, True),
-        ("c", True, False),
-        ("a", False, True),
-    ]
-    assert [round(attempt.speedup or 0.0, 2) for attempt in attempts] == [1.25, 0.79, 1.43]
-
-
-def test_what_no_longer_earns_its_place_is_taken_out() -> None:
-    """a was best alone, but b and c together do what it did."""
-    kept, attempts = combined("a", ["b", "c"], a=0.7, b=0.8, c=0.5, abc=1 / 0.7)
-    assert kept == {"b", "c"}
-    assert [(attempt.text, attempt.kept) for attempt in attempts if not attempt.adds] == [
-        ("a", False),
-        ("b", True),
-        ("c", True),
-    ]
-
-
-def test_the_last_lever_is_never_taken_out() -> None:
-    kept, attempts = combined("a", ["b"], a=0.995, b=0.98, ab=1.0)
-    assert kept == {"b"}
-    assert [(attempt.text, attempt.adds, attempt.kept) for attempt in attempts] == [
-        ("b", True, True),
-        ("a", False, False),
-    ]
-
-
-def test_a_gain_of_less_than_one_percent_is_not_kept() -> None:
-    assert combined("a", ["b"], a=0.7, b=0.995)[0] == {"a"}
-
-
-def test_a_combination_that_cannot_be_built_is_passed_over() -> None:
-    kept, attempts = combined("a", ["b", "c"], [frozenset("ab")], a=0.7, b=0.8, c=0.9)
-    assert kept == {"a", "c"}
-    assert "b" not in {attempt.text for attempt in attempts}
-
-
-def test_a_combination_that_fails_is_passed_over() -> None:
-    built, _ = levers(a=0.7, b=0.8)
-    both, alone = built[frozenset("ab")], built[frozenset("a")]
-    first = Stage("add", 0)
-    there = [failure(both, 0, stage=first), *(result(alone, n, 0.007, first) for n in range(3))]
-    outcome = combining(ledger(there), lambda on: built[on]).search("a", ["b"])
-    assert outcome == (frozenset("a"), ())
-
-
-def test_an_obvious_difference_takes_one_pair_of_launches_and_a_small_one_more() -> None:
-    _, attempts = combined("a", ["b", "c"], a=0.7, b=0.5, c=0.97)
-    assert [(attempt.text, attempt.launches) for attempt in attempts if attempt.adds] == [("b", 1), ("c", 2)]
-
-
-def test_pairs_that_disagree_are_followed_by_a_third_and_then_their_mean_counts() -> None:
-    built, _ = levers(a=0.7, b=0.9)
-    both = built[frozenset("ab")]
-    times = {0: 0.0070, 1: 0.0060, 2: 0.0069}  # against 0.0070: no gain, a large one, nearly none
-
-    def step_s(trial: Trial, launch: int) -> float:
-        return times[launch] if trial is both else 0.0070
-
-    search_answer, _ = search(
-        lambda measured: combining(measured, lambda on: built[on]).search("a", ["b"]), step_s
-    )
-    assert isinstance(search_answer, tuple)
-    kept, attempts = search_answer
-    assert attempts[0].launches == 3
-    assert kept == {"a"}  # 5 % on average, but with an error as large
-
-
-def spending(results: Sequence[Result], budget_s: float, slow: Sequence[Trial] = ()) -> SearchLedger:
-    """A ledger where every launch took ten seconds."""
-    ids = {trial.trial_id for trial in slow}
-    timed = [dataclasses.replace(launch, duration_s=10.0) for launch in results]
-    return SearchLedger(
-        results=timed,
-        seed=0,
-        baseline=BASELINE.trial_id,
-        budget_s=budget_s,
-        is_slow=lambda trial: trial.trial_id in ids,
-    )
-
-
-def launches_made(read: Callable[[Sequence[Result]], object]) -> list[Key]:
-    results: list[Result] = []
-    while True:
-        try:
-            read(results)
-        except LaunchesNeeded as needed:
-            results += [answer(launch, 0.01) for launch in needed.launches]
-        else:
-            return [launch.key for launch in results]
-
-
-@pytest.mark.parametrize(("budget_s", "rounds"), [(120.0, 1), (270.0, 2), (700.0, 5), (1e6, 5)])
-def test_looking_at_levers_alone_leaves_most_of_a_budget_to_combining(budget_s: float, rounds: int) -> None:
-    made = launches_made(
-        lambda results: explore(
-            spending(results, budget_s), BASELINE, CANDIDATES[:3], 5, 0.03, BEFORE_COMBINING
+def searched(
+    tuning: TuningSearch, job: Job, budget_s: float, check: Callable[[list[TunedLaunch], NextLaunch], None]
+) -> tuple[TunedLaunches, float]:
+    """All launches of a search within a budget, and the time they took."""
+    draw = random.Random(job.seed)
+    made: list[TunedLaunch] = []
+    spent_s = 0.0
+    while spent_s < budget_s and len(made) < 200:
+        step = tuning.next_step(TunedLaunches(made), budget_s - spent_s)
+        if step is None:
+            break
+        check(made, step)
+        assert step.at_most_s is not None
+        made.append(job.launched(step, step.at_most_s, draw))
+        spent_s += made[-1].duration_s
+    assert len(made) < 200
+    return TunedLaunches(made), spent_s
+
+
+def check_next(made: list[TunedLaunch], step: NextLaunch) -> None:
+    """What holds for every launch of every search."""
+    assert step.at_most_s is not None and step.at_most_s > 0.0
+    if not made:
+        assert step.levers == BASELINE
+    failed = {done.levers for done in made if done.log_rate is None and not done.cut_short}
+    alone = {
+        lever
+        for done in made
+        if done.stage.kind == "explore" and done.levers in failed and len(done.levers - done.base) == 1
+        for lever in done.levers - done.base
+    }
+    if step.stage.kind == "explore":
+        assert step.levers not in failed - {BASELINE}
+        assert not (step.levers - step.base) & alone
+        assert step.levers not in {done.levers for done in made if done.log_rate is not None} - {BASELINE}
+
+
+@settings(max_examples=60, deadline=None)
+@given(job=JOBS, budget_s=st.floats(5.0, 300.0), combine=st.booleans())
+def test_any_search_keeps_its_rules(job: Job, budget_s: float, combine: bool) -> None:
+    tuning = search(*NAMES, combine=combine)
+    measured, spent_s = searched(tuning, job, budget_s, check_next)
+    assert spent_s <= budget_s * (1.0 + 1e-9)
+    conclusion = conclude(tuning, measured)
+    if conclusion.winner:
+        assert measured.count(conclusion.winner) > 0
+        assert conclusion.winner not in measured.failed
+        assert not conclusion.winner & job.refused
+    if conclusion.recommended:
+        assert conclusion.winner
+        assert conclusion.gain is not None and conclusion.gain.value > 0.0
+        assert set(conclusion.support) == conclusion.winner
+    elif len(measured.combinations) > 1:
+        usable = [levers for levers in measured.combinations if levers not in measured.failed]
+        assert (conclusion.at_most is not None) == (len(usable) > 1)
+    if combine is False:
+        assert len(conclusion.winner) < 2
+
+
+@settings(max_examples=15, deadline=None)
+@given(job=JOBS, cut=st.integers(0, 12))
+def test_a_search_remembers_nothing_but_its_launches(job: Job, cut: int) -> None:
+    """Interrupted after any launch and begun anew, it goes on as it would have."""
+    first, _ = searched(search(*NAMES), job, 120.0, check_next)
+    made = list(first.launches[:cut])
+    left_s = 120.0 - sum(done.duration_s for done in made)
+    if cut < len(first.launches):
+        step = search(*NAMES).next_step(TunedLaunches(made), left_s)
+        assert step is not None
+        assert (step.levers, step.stage, step.base) == (
+            first.launches[cut].levers,
+            first.launches[cut].stage,
+            first.launches[cut].base,
         )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_truly_helps_is_found(seed: int) -> None:
+    factors = {"a": -0.5, "a2": -0.45, "b": -0.2, "c": 0.0, "slow": 0.3, "useless": 0.0}
+    job = Job(
+        factors=factors,
+        fails=frozenset(),
+        refused=frozenset(),
+        launch_s=5.0,
+        compiling_s=30.0,
+        noise=0.01,
+        seed=seed,
     )
-    assert len(made) == 4 * rounds
-
-
-@pytest.mark.parametrize(("budget_s", "is_tried"), [(300.0, False), (500.0, True)])
-def test_what_starts_slowly_is_looked_at_alone_only_where_there_is_time(
-    budget_s: float, is_tried: bool
-) -> None:
-    slow = CANDIDATES[0]
-    made = launches_made(
-        lambda results: explore(
-            spending(results, budget_s, [slow]), BASELINE, CANDIDATES[:3], 5, 0.03, BEFORE_COMBINING
-        )
-    )
-    assert (slow.trial_id in {trial for trial, _ in made}) == is_tried
-
-
-def test_combining_stops_where_confirming_would_not_fit_any_more() -> None:
-    built, _ = levers(a=0.7, b=0.5, c=0.5)
-    built[frozenset()] = BASELINE
-
-    def read(results: Sequence[Result]) -> tuple[frozenset[str], tuple[Attempt, ...]]:
-        # One pair and ten launches to confirm: 120 of 135 seconds.
-        return combining(spending(results, 135.0), lambda on: built[on]).search("a", ["b", "c"])
-
-    there = [result(BASELINE, 0, 0.01), result(built[frozenset("a")], 0, 0.007)]
-    there = [dataclasses.replace(launch, duration_s=0.0) for launch in there]
-    with pytest.raises(LaunchesNeeded):
-        read([])
-    _, attempts = read(there + [result(built[frozenset(on)], 0, 0.01, Stage("add", 0)) for on in ("ab", "a")])
-    assert [(attempt.text, attempt.speedup is None, attempt.kept) for attempt in attempts] == [
-        ("b", False, False),
-        ("c", True, False),
-    ]
-
-
-def test_the_time_of_an_interrupted_run_is_not_charged_to_the_one_that_resumes_it() -> None:
-    there = [dataclasses.replace(result(BASELINE, 0, 0.01), duration_s=500.0)]
-    resumed = SearchLedger(results=there, seed=0, budget_s=100.0, earlier=1)
-    assert resumed.spent_s == 0.0
-    assert SearchLedger(results=there, seed=0, budget_s=100.0).spent_s == 500.0
-
-
-def test_a_slow_start_is_expected_to_be_faster_the_second_time() -> None:
-    slow = CANDIDATES[0]
-    once = spending([result(slow, 0, 0.01)], 100.0, [slow])
-    twice = spending([result(slow, n, 0.01) for n in range(2)], 100.0, [slow])
-    assert once.expected_s(slow) < twice.expected_s(slow) == 10.0
-
-
-def test_the_winner_is_confirmed_by_launches_that_did_not_choose_it() -> None:
-    comparison, results = search(
-        lambda measured: confirmed(measured, BASELINE, CANDIDATES[0], 5, 0.03),
-        lambda trial, n: 0.01 if trial is BASELINE else 0.008,
-    )
-    assert {(launch.stage, launch.round) for launch in results} == {(CONFIRM, n) for n in range(5)}
-    assert getattr(comparison, "verdict", None) == "faster"
-
-
-def test_reading_again_gives_the_same_answer_and_asks_for_nothing() -> None:
-    def read(search_ledger: SearchLedger) -> object:
-        comparisons, dropped = singles(search_ledger, BASELINE, CANDIDATES, 5, 0.03)
-        judged = [(comparison.candidate.trial.trial_id, comparison.verdict) for comparison in comparisons]
-        return judged, dropped, [round(comparison.speedup.value, 12) for comparison in comparisons]
-
-    search_answer, results = search(read, lambda trial, n: 0.01 * (1.0 + TRIALS.index(trial) / 20))
-    assert read(ledger(results)) == search_answer
-    assert read(ledger(results[::-1])) == search_answer  # the order of the lines says nothing
+    tuning = search(*NAMES)
+    # `factors` are of the logarithm of the step: below zero is faster.
+    measured, _ = searched(tuning, job, 300.0, check_next)
+    conclusion = conclude(tuning, measured)
+    assert conclusion.winner == combination("a+b")
+    assert conclusion.recommended and conclusion.is_confirmed
