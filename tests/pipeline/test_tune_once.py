@@ -148,7 +148,14 @@ def test_nothing_that_looks_faster_is_said_as_such() -> None:
 
 
 def test_what_running_ranks_cannot_change_is_listed_and_not_tried() -> None:
-    asked = ("precision", "pin_cores", "threads_per_rank=2", "env=NCCL_ALGO=Tree", "link=1gbit", "world_size=4")
+    asked = (
+        "precision",
+        "pin_cores",
+        "threads_per_rank=2",
+        "env=NCCL_ALGO=Tree",
+        "link=1gbit",
+        "world_size=4",
+    )
     report = tuned(HELPING, *asked)
     assert list(levers_of(report)) == ["precision bf16"]
     reasons = {lever["lever"]: lever["reason"] for lever in tuning_of(report)["inapplicable"]}

@@ -87,9 +87,7 @@ def test_levers_that_are_recommended_help() -> None:
 
 def test_a_larger_budget_finds_more() -> None:
     found = {
-        budget_s: statistics.fmean(
-            job.gain(recommended(outcome)) for job, outcome in outcomes(budget_s)
-        )
+        budget_s: statistics.fmean(job.gain(recommended(outcome)) for job, outcome in outcomes(budget_s))
         for budget_s in BUDGETS_S
     }
     assert found[30.0] < found[60.0] < found[180.0]

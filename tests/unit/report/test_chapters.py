@@ -202,7 +202,37 @@ def test_levers_have_their_intervals(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"tried": 3}', '{"tried": []}'])
+def test_combinations_of_levers_have_their_intervals(tmp_path: Path) -> None:
+    tuning = {
+        "verdict": "a + b is faster",
+        "combinations": [
+            {"levers": [], "verdict": None, "speedup": 1.0},
+            {"levers": ["a", "b"], "verdict": "faster", "speedup": 1.4, "ci95_speedup": [1.3, 1.5]},
+            {"levers": ["c"], "verdict": "faster", "speedup": 1.2, "loss_differs": True},
+            {"levers": ["d"], "verdict": None, "speedup": 0.9},
+        ],
+    }
+    (tmp_path / "tuning.json").write_text(json.dumps(tuning))
+    run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
+    chapter = levers.chapter(report_input(run))
+    assert chapter is not None and chapter.sections[0].lines == ("a + b is faster",)
+    (panel,) = figure(chapter, "levers").panels
+    assert panel.names == ("a + b", "c (the loss differs)", "d")
+    assert [(drawn.label, drawn.x) for drawn in panel.series] == [
+        ("faster", (1.4, 1.2)),
+        ("no verdict: single launch", (0.9,)),
+    ]
+    assert panel.series[0].interval(0) == (1.3, 1.5)
+
+
+BROKEN = (
+    *("", "[]", "{", '{"tried": 3}', '{"tried": []}', '{"combinations": 3}', '{"combinations": [3]}'),
+    '{"combinations": [{"levers": null, "speedup": 1.5}]}',
+    '{"combinations": [{"levers": ["a"], "speedup": null}], "inapplicable": 3}',
+)
+
+
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_broken_account_of_tuning_draws_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "tuning.json").write_text(text)
     run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)

@@ -32,7 +32,8 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     left_out = tuple(
         f"Not tried: {lever.get('lever')}: {lever.get('reason')}"
         for _, tuning in tunings
-        for lever in tuning.get("inapplicable", ())
+        if isinstance(tuning.get("inapplicable"), list)
+        for lever in tuning["inapplicable"]
         if isinstance(lever, dict)
     )
     sections = (Section(lines=lines, details=left_out),)
@@ -51,9 +52,9 @@ def _drawn(tuning: dict[str, Any]) -> list[dict[str, Any]]:
     """What was measured, each with the name it is drawn by; the current settings are the line at 1."""
     if "combinations" in tuning:
         named = [
-            {**combination, "lever": " + ".join(map(str, combination.get("levers", ())))}
+            {**combination, "lever": _name_of(combination)}
             for combination in tuning["combinations"]
-            if isinstance(combination, dict)
+            if isinstance(combination, dict) and isinstance(combination.get("levers"), list)
         ]
         return [entry for entry in named if entry["lever"] and isinstance(entry.get("speedup"), float)]
     tried = [
@@ -65,6 +66,11 @@ def _drawn(tuning: dict[str, Any]) -> list[dict[str, Any]]:
     if isinstance(confirmed, dict) and isinstance(confirmed.get("speedup"), float):
         tried.append({**confirmed, "lever": "confirmed: " + " + ".join(map(str, tuning.get("winner", ())))})
     return tried
+
+
+def _name_of(combination: dict[str, Any]) -> str:
+    name = " + ".join(map(str, combination["levers"]))
+    return f"{name} (the loss differs)" if combination.get("loss_differs") is True else name
 
 
 def _figure(analyzed: AnalyzedRun, tuning: dict[str, Any], number: int) -> Figure | None:

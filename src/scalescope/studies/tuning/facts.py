@@ -28,13 +28,22 @@ def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> 
     busy = configuration.telemetry.gpu_utilization if trial.on_gpu else None
     if busy is not None:
         input_share = min(input_share, max(0.0, 1.0 - busy))  # what a busy GPU waits for is not input
+    communication_share = _communication_share(measured, trial, baseline)
+    computing_s = step_s * max(0.0, 1.0 - input_share - communication_share)
     return parts_of_step(
         input_share=input_share,
-        communication_share=_communication_share(measured, trial, baseline),
+        communication_share=communication_share,
         busy_share=busy,
         products_share=_products_share(configuration),
-        optimizer_share=None if trial.on_gpu or not host_s else host_s.get("optimizer", 0.0) / step_s,
+        optimizer_share=None if trial.on_gpu else _optimizer_share(host_s, computing_s),
     )
+
+
+def _optimizer_share(host_s: dict[str, float], computing_s: float) -> float | None:
+    """The optimizer as a share of computing, on the CPU; None where it is not known."""
+    if "optimizer" not in host_s or not computing_s:
+        return None
+    return min(1.0, host_s["optimizer"] / computing_s)
 
 
 def _host_s(results: Iterable[Result], trial: Trial) -> dict[str, float]:

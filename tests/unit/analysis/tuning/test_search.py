@@ -79,18 +79,14 @@ def test_another_value_of_a_setting_takes_its_place() -> None:
 def test_what_cannot_help_is_never_launched() -> None:
     """Nobody waits for input: the search ends with the baseline."""
     assert search("useless").next_step(launches(NOW), None) is None
-    asked = dataclasses.replace(
-        search("useless"), options=[Option(name="useless", setting="u", asked=True)]
-    )
+    asked = dataclasses.replace(search("useless"), options=[Option(name="useless", setting="u", asked=True)])
     assert following(asked, NOW).levers == combination("useless")  # unless it was asked for
     position = SearchPosition(search=search("a", "useless"), measured=launches(NOW))
     assert position.unpromising() == {"useless"}
 
 
 def test_an_asked_lever_is_tried_once() -> None:
-    asked = dataclasses.replace(
-        search("useless"), options=[Option(name="useless", setting="u", asked=True)]
-    )
+    asked = dataclasses.replace(search("useless"), options=[Option(name="useless", setting="u", asked=True)])
     assert asked.next_step(launches(NOW, explored("useless", 0.0)), None) is None
 
 
@@ -173,9 +169,7 @@ def test_a_lever_that_gives_nothing_when_confirmed_is_dropped() -> None:
 
 def test_a_measurement_that_contradicts_the_card_counts() -> None:
     """Nothing is expected of `useless`; several standard errors of gain make it part of the best."""
-    position = SearchPosition(
-        search=search("a", "useless"), measured=launches(NOW, explored("useless", 0.2))
-    )
+    position = SearchPosition(search=search("a", "useless"), measured=launches(NOW, explored("useless", 0.2)))
     assert position.best == combination("useless")
 
 

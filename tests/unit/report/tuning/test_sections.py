@@ -8,229 +8,296 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all
-from scalescope.analysis.tuning.search import Attempt
+from scalescope.report.section import Section
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import NOW, Tuning, next_after_tuning, tuning_sections, verdict
-from scalescope.results.run_record import RunRecord
+from scalescope.report.tuning.sections import next_after_tuning, tuning_sections, verdict
+from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
 from tests.unit.analysis.made_results import make_configuration, make_trial
 
 BASELINE = make_trial(seed=0)
-CALM = (0.0100, 0.0101, 0.0099, 0.0100, 0.0100)
-TEXTS = ("fast 1", "same 2", "noisy 3", "slow 4", "broken 5", "unmade 6")
-TRIALS = {text: make_trial(seed=int(text[-1])) for text in TEXTS}
 RUN = Path("/run")
 
 
-def times(factor: float) -> tuple[float, ...]:
-    return tuple(factor * value for value in CALM)
+def speed(value: float) -> Estimate:
+    return Estimate(value, value - 0.1, value + 0.1)
 
 
-def comparisons() -> tuple[LeverComparison, ...]:
-    made = {"fast 1": times(0.5), "same 2": CALM, "noisy 3": (0.008, 0.012, 0.01, 0.009, 0.013)}
-    configurations = [make_configuration(TRIALS[text], *steps) for text, steps in made.items()]
-    slow = make_configuration(TRIALS["slow 4"], 0.02, 0.02)
-    return compare_all(make_configuration(BASELINE, *CALM), [*configurations, slow], 0.03)
+def combination(*levers: str, speedup: float = 1.0, launches: int = 2, **options: Any) -> TriedCombination:
+    trial = make_trial(seed=1 + len(levers) + sum(map(ord, "".join(levers))))
+    return TriedCombination(
+        levers=levers,
+        configuration=make_configuration(trial if levers else BASELINE, *[0.01 / speedup] * launches),
+        speedup=speed(speedup) if levers else Estimate(1.0),
+        **{"verdict": None, **options},
+    )
 
 
-SINGLES = comparisons()
-FAST, SAME, NOISY, SLOW = SINGLES
+CURRENT = combination()
+FAST = combination("a 1", "b 2", speedup=2.0, verdict="faster", is_confirmed=True)
+SINGLE = combination("a 1", speedup=1.5, launches=1)
+
+
+def lever(name: str, status: Any, **options: Any) -> TriedLever:
+    return TriedLever(name=name, trial_id="0" * 12, changes="rounding", status=status, **options)
+
+
+LEVERS = (
+    lever("a 1", "recommended", speedup=speed(1.5), launches=1, support="when added"),
+    lever("b 2", "recommended", added_to=("a 1",), speedup=speed(1.3), launches=2, support="confirmed"),
+    lever("c 3", "slower", added_to=("a 1", "b 2"), speedup=speed(0.8), launches=1),
+    lever("d 4", "failed", added_to=("a 1", "b 2"), reason="oom: too large"),
+    lever("e 5", "not measured"),
+    lever("f 6", "unpromising"),
+)
 
 
 def tuning(**changes: Any) -> Tuning:
     whole = Tuning(
-        levers=tuple((text, trial.trial_id, "nothing") for text, trial in TRIALS.items()),
-        inapplicable=(("pin_memory", "needs a CUDA GPU"),),
         baseline=BASELINE,
-        singles=SINGLES,
-        dropped=frozenset((SLOW.candidate.trial.trial_id,)),
-        failed={TRIALS["broken 5"].trial_id: "oom: too large"},
-        scaling={},
-        first="fast 1",
-        attempts=(),
-        winner=frozenset(("fast 1",)),
-        final=FAST,
-        threshold=0.03,
-        finished=True,
+        combinations=(FAST, SINGLE, CURRENT),
+        levers=LEVERS,
+        inapplicable=(("pin_memory", "requires a CUDA GPU"),),
+        winner=("a 1", "b 2"),
+        recommended=True,
+        is_confirmed=True,
+        gain=speed(2.0),
     )
     return dataclasses.replace(whole, **changes)
 
 
-NOTHING: dict[str, Any] = {"winner": frozenset(), "final": None}
-EARLY = " The search ended early; continue with --resume."
-ODD = dataclasses.replace(FAST, loss_differs=True, loss_change=4.0)
-ONCE = dataclasses.replace(
-    NOISY, candidate=dataclasses.replace(NOISY.candidate, launches=NOISY.candidate.launches[:1])
-)
+NOTHING: dict[str, Any] = {"winner": (), "recommended": False, "is_confirmed": False, "gain": None}
+NONE_FASTER: dict[str, Any] = {**NOTHING, "combinations": (combination("a 1", speedup=0.98), CURRENT)}
+ODD = combination("a 1", speedup=1.5, loss_differs=True, loss_change=4.0)
+FAILING = combination("a 1", speedup=1.5, failure="failed: lost")
+NOT_OVER = "The search is not over; --resume, with a larger --budget, continues it."
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "lines"),
     [
-        ({}, "fast 1 is faster: 2.00× [1.98, 2.02] the current speed."),
-        ({"winner": frozenset(("b", "a"))}, "a + b is faster: 2.00× [1.98, 2.02] the current speed."),
         (
-            {"final": SAME},
-            "fast 1 was fastest in the search, but new launches did not confirm it (1.00× [0.99, 1.01]).",
-        ),
-        ({"final": None}, "fast 1 was fastest in the search, but new launches of it failed."),
-        (
-            {"final": ODD},
-            "fast 1 is faster (2.00× [1.98, 2.02]), but its loss differs (+400 %): not recommended.",
+            {},
+            [
+                "a 1 + b 2 is faster: 2.00× [1.90, 2.10] the current speed.",
+                "Measured when added, not separately confirmed at the end: a 1.",
+            ],
         ),
         (
-            {**NOTHING, "singles": (ONCE, NOISY)},
-            "No lever was found to be faster. 1 lever is inconclusive: too noisy. "
-            "1 lever had one launch and no verdict; a larger --budget allows more.",
+            {"is_confirmed": False, "levers": ()},
+            [
+                "a 1 + b 2 is faster: 2.00× [1.90, 2.10] the current speed.",
+                "There was no time for new launches to confirm it; a larger --budget does.",
+            ],
         ),
         (
-            {"final": None, "finished": False},
-            f"fast 1 was fastest in the search, but this is not confirmed yet.{EARLY}",
+            {**NONE_FASTER, "at_most": 0.0311},
+            ["Nothing that was tried beats the current settings by more than 3.2 %."],
         ),
-        (NOTHING, "No lever was found to be faster. 1 lever is inconclusive: too noisy."),
+        (  # below one percent nothing is claimed
+            {**NONE_FASTER, "at_most": 0.002},
+            ["Nothing that was tried beats the current settings by more than 1 %."],
+        ),
         (
-            {**NOTHING, "singles": (NOISY, NOISY)},
-            "No lever was found to be faster. 2 levers are inconclusive: too noisy.",
+            {**NONE_FASTER, "at_most": 0.6},
+            [
+                "Nothing was shown to be faster than the current settings; launches differ too much to "
+                "exclude gains of up to 60 %."
+            ],
         ),
-        ({**NOTHING, "singles": (SAME,)}, "No lever was found to be faster."),
-        ({**NOTHING, "singles": ()}, "Nothing could be compared."),
-        ({**NOTHING, "singles": (), "finished": False}, f"Nothing could be compared yet.{EARLY}"),
         (
-            {**NOTHING, "singles": (), "failed": {BASELINE.trial_id: "failed: lost"}},
-            "The baseline could not be measured: failed: lost",
+            {"recommended": False, "at_most": 0.2, "gain": speed(1.12), "winner": ("a 1",)},
+            [
+                "Nothing that was tried beats the current settings by more than 20 %.",
+                "a 1 was fastest (1.12× [1.02, 1.22]), which the launches do not prove.",
+            ],
         ),
+        (
+            {**NOTHING, "combinations": (ODD, CURRENT)},
+            [
+                "Nothing that was tried can be recommended.",
+                "a 1 was faster (1.50× [1.40, 1.60]), but its loss differs (+400.0 %): not recommended.",
+            ],
+        ),
+        (
+            {**NOTHING, "combinations": (FAILING, combination("b 2"), CURRENT), "at_most": 0.05},
+            [
+                "Nothing that can be recommended beats the current settings by more than 5 %.",
+                "a 1 was faster (1.50× [1.40, 1.60]), but a launch of it failed (failed: lost): "
+                "not recommended.",
+            ],
+        ),
+        (
+            {**NOTHING, "combinations": (CURRENT,), "finished": False, "levers": (LEVERS[4],)},
+            [
+                "Only the current settings could be measured; a larger --budget allows to try levers.",
+                NOT_OVER,
+            ],
+        ),
+        (
+            {**NOTHING, "combinations": (CURRENT,), "levers": (LEVERS[3],)},
+            ["Only the current settings could be measured; every lever that was tried failed."],
+        ),
+        (
+            {**NOTHING, "combinations": (CURRENT,), "levers": (LEVERS[5],)},
+            ["No lever was tried: what they change takes too little of this job's step."],
+        ),
+        (
+            {**NOTHING, "combinations": (), "baseline_failure": "failed: lost", "finished": False},
+            ["The current settings could not be measured: failed: lost"],
+        ),
+        ({**NOTHING, "combinations": (), "finished": False}, ["Nothing was measured yet.", NOT_OVER]),
     ],
 )
-def test_the_sentence(changes: dict[str, Any], sentence: str) -> None:
-    assert verdict(tuning(**changes)) == sentence
-    assert tuning_sections(tuning(**changes))[0].lines == (sentence,)
+def test_the_sentence_and_its_remarks(changes: dict[str, Any], lines: list[str]) -> None:
+    assert verdict(tuning(**changes)) == lines[0]
+    assert list(tuning_sections(tuning(**changes))[0].lines) == lines
 
 
-LONGER = "scalescope tune /run/experiment.yaml --repeats 10 --levers all"
+def test_what_is_slower_and_cannot_be_used_is_not_worth_a_line() -> None:
+    slow = combination("c 3", speedup=0.7, loss_differs=True)
+    lines = tuning_sections(tuning(combinations=(FAST, CURRENT, slow), levers=()))[0].lines
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
         ({}, "scalescope train /run/tuned.yaml"),
-        ({"final": SAME}, LONGER),
-        ({"final": None, "finished": False}, LONGER),
-        ({**NOTHING, "singles": (SAME, SLOW)}, None),
+        ({**NONE_FASTER, "at_most": 0.1}, None),
+        ({**NONE_FASTER, "finished": False}, "scalescope resume /run --budget 10m"),
+        ({**NONE_FASTER, "finished": False, "one_launch_each": True}, None),
+        ({**NOTHING, "combinations": (), "baseline_failure": "failed: lost", "finished": False}, None),
     ],
 )
-def test_only_what_was_confirmed_is_run_next(changes: dict[str, Any], line: str | None) -> None:
-    record = RunRecord(verb="tune", flags=("--levers", "all"))
-    following = next_after_tuning(tuning(**changes), RUN, record)
+def test_the_next_step_runs_what_was_found_or_goes_on(changes: dict[str, Any], line: str | None) -> None:
+    following = next_after_tuning(tuning(**changes), RUN)
     assert (None if following is None else following.command) == line
 
 
-def test_the_table_has_a_row_for_everything_the_best_first() -> None:
-    table = tuning_sections(tuning())[1].table
-    assert table is not None
-    assert table.columns == (
-        "lever",
-        "verdict",
-        "speedup",
-        "detectable change",
-        "memory",
-        "GPU busy",
-        "loss change",
-        "remark",
+def rows_of(section: Section) -> list[dict[str, str]]:
+    assert section.table is not None
+    return [dict(zip(section.table.columns, row, strict=True)) for row in section.table.rows]
+
+
+def test_every_combination_is_a_row() -> None:
+    rows = rows_of(tuning_sections(tuning())[1])
+    assert [row["settings"] for row in rows] == ["a 1 + b 2", "a 1", "current settings"]
+    fast, single, current = rows
+    assert (fast["speedup"], fast["verdict"], fast["remark"]) == (
+        "2.00× [1.90, 2.10]",
+        "faster",
+        "recommended",
     )
-    assert [row[:2] for row in table.rows] == [
-        ("fast 1", "faster"),
-        ("same 2", "no difference"),
-        ("noisy 3", "inconclusive"),
-        ("slow 4", "slower"),
-        ("broken 5", "failed"),
-        ("unmade 6", "—"),
+    assert (fast["step time"], fast["launches"]) == ("5.00 ms", "2")
+    assert (single["verdict"], single["remark"]) == ("—", "one launch: no verdict")
+    assert (current["speedup"], current["remark"]) == ("1.00×", "")
+
+
+def test_remarks_name_what_forbids_a_combination() -> None:
+    rows = rows_of(tuning_sections(tuning(**{**NOTHING, "combinations": (ODD, FAILING, CURRENT)}))[1])
+    assert [row["remark"] for row in rows] == ["the loss differs", "a launch failed: failed: lost", ""]
+    assert rows[0]["loss change"] == "+400.0 %"
+
+
+def test_the_launch_without_communication_is_a_row_too() -> None:
+    silent = make_configuration(make_trial(seed=99), 0.008)
+    *_, last = rows_of(tuning_sections(tuning(without_communication=silent))[1])
+    assert (last["settings"], last["step time"]) == ("current settings, without communication", "8.00 ms")
+    assert (last["speedup"], last["launches"]) == ("—", "1")
+
+
+def test_levers_have_what_they_were_added_to_and_what_they_gave() -> None:
+    rows = rows_of(tuning_sections(tuning())[2])
+    assert [(row["lever"], row["added to"], row["result"]) for row in rows] == [
+        ("a 1", "current settings", "recommended: measured when added"),
+        ("b 2", "a 1", "recommended"),
+        ("c 3", "a 1 + b 2", "slower"),
+        ("d 4", "a 1 + b 2", "oom: too large"),
     ]
-    by_lever = {row[0]: row for row in table.rows}
-    assert by_lever["fast 1"][2] == "2.00× [1.98, 2.02]"
-    assert by_lever["slow 4"][-1] == "dropped after 2 launches"
-    assert by_lever["broken 5"][2:] == ("—", "—", "—", "—", "—", "oom: too large")
-    assert by_lever["unmade 6"][2:] == ("—", "—", "—", "—", "—", "not measured")
-    assert by_lever["same 2"][3].endswith("%")
+    assert [row["speedup"] for row in rows][2:] == ["0.80× [0.70, 0.90]", "—"]
 
 
-def test_remarks_name_what_a_speedup_costs() -> None:
-    other = dataclasses.replace(FAST, loss_change=0.05, loss_differs=True)
-    levers = (("fast 1", TRIALS["fast 1"].trial_id, "the job"),)
-    table = tuning_sections(tuning(levers=levers, singles=(other,)))[1].table
-    assert table is not None
-    assert table.rows[0][-2:] == ("+5.0 %", "changes the job: compared per sample")
-    table = tuning_sections(tuning(singles=(other,)))[1].table
-    assert table is not None
-    assert table.rows[0][-2:] == ("+5.0 %", "the loss differs")
+@pytest.mark.parametrize(
+    ("status", "reason", "result"),
+    [
+        ("kept", None, "not proven"),
+        ("dropped", None, "dropped: no gain in the end"),
+        ("no gain", None, "no gain"),
+        ("undecided", None, "undecided"),
+        ("undecided", "ended after 40 s", "undecided: ended after 40 s"),
+        ("loss differs", None, "left out: the loss differs"),
+    ],
+)
+def test_every_result_has_words(status: str, reason: str | None, result: str) -> None:
+    (row,) = rows_of(tuning_sections(tuning(levers=(lever("a 1", status, reason=reason),)))[2])
+    assert row["result"] == result
 
 
-def test_how_other_jobs_scale_has_a_column_and_a_sentence() -> None:
-    scaling = {NOW: Estimate(value=0.44, low=0.4, high=0.5), "fast 1": Estimate(value=3.1, low=3.0, high=3.2)}
+def test_what_was_not_launched_has_a_reason() -> None:
+    def lines(**changes: Any) -> tuple[str, ...]:
+        return tuning_sections(tuning(**changes))[-1].lines
+
+    assert lines(finished=False) == (
+        "e 5: no time was left",
+        "f 6: what it changes takes too little of this job's step",
+        "pin_memory: requires a CUDA GPU",
+    )
+    assert lines()[0] == "e 5: cannot be added to the fastest settings"
+
+
+def test_other_jobs_are_apart_with_how_they_scale() -> None:
     baseline = BASELINE.replace(world_size=4)
-    first, tried, *_ = tuning_sections(tuning(scaling=scaling, baseline=baseline))
-    assert first.lines[1:] == (
+    now, best = Estimate(0.44, 0.4, 0.5), Estimate(3.1, 3.0, 3.2)
+    jobs = (
+        OtherJob(name="batch 9", configuration=CURRENT.configuration, speedup=speed(1.2), scaling=best),
+        OtherJob(name=NOW, configuration=CURRENT.configuration, speedup=Estimate(1.0), scaling=now),
+    )
+    section = tuning_sections(tuning(other_jobs=jobs, baseline=baseline))[3]
+    assert section.lines == (
         "4 ranks now deliver 0.44× [0.40, 0.50] the speed of one rank (slower than one rank).",
-        "Of the changed jobs, fast 1 scales best: 3.10× [3.00, 3.20] the speed of one rank. "
-        "It changes the work itself; it does not make this job faster.",
+        "Of the changed jobs, batch 9 scales best: 3.10× [3.00, 3.20].",
     )
-    assert tried.table is not None
-    column = tried.table.columns.index("speedup over 1 rank")
-    assert [row[column] for row in tried.table.rows[:2]] == ["3.10× [3.00, 3.20]", "—"]
+    assert [row["job"] for row in rows_of(section)] == ["batch 9", "now"]
+    assert [row["speedup over 1 rank"] for row in rows_of(section)] == [
+        "3.10× [3.00, 3.20]",
+        "0.44× [0.40, 0.50]",
+    ]
+    alone = [dataclasses.replace(job, scaling=None) for job in jobs]
+    section = tuning_sections(tuning(other_jobs=tuple(alone)))[3]
+    assert section.lines == ()
+    assert "speedup over 1 rank" not in rows_of(section)[0]
 
 
-def test_combinations_and_what_does_not_apply_have_sections_of_their_own() -> None:
-    attempts = (
-        Attempt(text="b", adds=True, speedup=1.25, kept=True, launches=2),
-        Attempt(text="d", adds=True, speedup=None, kept=False),
-        Attempt(text="a", adds=False, speedup=1.25, kept=True, launches=1),
-        Attempt(text="c", adds=False, speedup=0.8, kept=False, launches=3),
-    )
-    together, left_out = tuning_sections(tuning(attempts=attempts))[2:]
-    assert together.table is not None
-    assert together.table.rows == (
-        ("with fast 1", "2.00×", "5", "fastest single lever"),
-        ("with b", "1.25×", "2", "kept"),
-        ("with d", "—", "0", "out of time: left out"),
-        ("without a", "0.80×", "1", "kept"),  # how much slower it is without
-        ("without c", "1.25×", "3", "left out"),
-    )
-    assert left_out.lines == ("pin_memory: needs a CUDA GPU",)
-    assert len(tuning_sections(tuning(inapplicable=()))) == 2
-
-
-def test_one_launch_is_no_verdict() -> None:
-    once = make_configuration(TRIALS["fast 1"], 0.005)
-    (comparison,) = compare_all(make_configuration(BASELINE, *CALM), [once], 0.03)
-    table = tuning_sections(tuning(singles=(comparison,)))[1].table
-    assert table is not None
-    row = next(row for row in table.rows if row[0] == "fast 1")
-    assert row[1:3] == ("—", "2.00×")
-    assert row[-1] == "one launch: no verdict"
-
-
-def test_a_lever_tried_only_in_combinations_is_marked() -> None:
-    attempts = (Attempt(text="unmade 6", adds=True, speedup=1.3, kept=True, launches=1),)
-    table = tuning_sections(tuning(attempts=attempts))[1].table
-    assert table is not None
-    assert table.rows[-1][-1] == "slow to start: only tried in combinations"
+def test_only_other_jobs_say_so() -> None:
+    job = OtherJob(name="batch 9", configuration=CURRENT.configuration, speedup=speed(1.2))
+    only = tuning(**{**NOTHING, "combinations": (CURRENT,), "levers": (), "other_jobs": (job,)})
+    assert verdict(only) == "No lever that trains the same job was asked for; other jobs are listed apart."
 
 
 def test_the_json_holds_the_same_facts() -> None:
     document = json.loads(json.dumps(tuning_json(tuning()), allow_nan=False))
-    by_lever = {entry["lever"]: entry for entry in document["tried"]}
-    assert set(by_lever) == set(TEXTS)
-    fast = by_lever["fast 1"]
-    assert fast["verdict"] == "faster"
-    assert fast["speedup"] == pytest.approx(2.0)
-    assert fast["ci95_speedup"][0] < 2.0 < fast["ci95_speedup"][1]
-    assert fast["launches"] == 5
-    assert fast["loss_differs"] is False
-    assert by_lever["slow 4"]["dropped"] is True
-    assert by_lever["broken 5"]["failed"] == "oom: too large"
-    assert by_lever["broken 5"]["verdict"] is by_lever["unmade 6"]["verdict"] is None
-    assert document["winner"] == ["fast 1"]
-    assert document["recommended"] is True
-    assert document["confirmed"]["verdict"] == "faster"
-    assert document["inapplicable"] == [{"lever": "pin_memory", "reason": "needs a CUDA GPU"}]
+    assert document["verdict"] == verdict(tuning())
+    assert [row["levers"] for row in document["combinations"]] == [["a 1", "b 2"], ["a 1"], []]
+    fast = document["combinations"][0]
+    assert (fast["verdict"], fast["speedup"], fast["confirmed"]) == ("faster", 2.0, True)
+    assert fast["ci95_speedup"] == [pytest.approx(1.9), pytest.approx(2.1)]
+    assert (fast["launches"], fast["loss_differs"], fast["failure"]) == (2, False, None)
+    by_lever = {entry["lever"]: entry for entry in document["levers"]}
+    assert by_lever["d 4"]["reason"] == "oom: too large"
+    assert by_lever["b 2"]["support"] == "confirmed"
+    assert by_lever["e 5"]["speedup"] is by_lever["e 5"]["ci95_speedup"] is None
+    assert (document["winner"], document["recommended"]) == (["a 1", "b 2"], True)
+    assert document["confirmed"]["speedup"] == 2.0
+    assert document["inapplicable"] == [{"lever": "pin_memory", "reason": "requires a CUDA GPU"}]
+    assert document["without_communication"] is None
     assert tuning_json(tuning(**NOTHING))["confirmed"] is None
-    assert tuning_json(tuning(final=SAME))["recommended"] is False
+    assert tuning_json(tuning(is_confirmed=False))["confirmed"] is None
+
+
+def test_single_launches_claim_nothing() -> None:
+    once = tuning(**{**NOTHING, "one_launch_each": True, "combinations": (SINGLE, CURRENT)})
+    assert verdict(once).startswith("a 1 was fastest (1.50×), but this is not a verdict")
+    measured, failed, _ = tuning_sections(once)[1:]
+    assert "intervals" not in (measured.title or "")
+    assert [row["lever"] for row in rows_of(failed)] == ["d 4"]
+    assert failed.title == "Levers that failed"

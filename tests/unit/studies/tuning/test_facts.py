@@ -1,0 +1,71 @@
+"""What the launches of a search show of a step, as shares of it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import Result
+from scalescope.studies.tuning.facts import parts_of_trial
+from tests.unit.analysis.made_results import make_result, make_trial
+
+ONE = make_trial(world_size=1)
+TWO = make_trial(world_size=2)
+
+
+def result(trial: Trial, step_s: float, **host_s: Any) -> Result:
+    """A launch with that step, and the host's time by part of it."""
+    made = make_result(trial, [[step_s] * 10] * trial.world_size)
+    counters = {f"host/{part}_s": time_s for part, time_s in host_s.items()}
+    ranks = [dataclasses.replace(record, counters={**record.counters, **counters}) for record in made.ranks]
+    return dataclasses.replace(made, ranks=ranks)
+
+
+def test_nothing_is_known_before_a_launch() -> None:
+    assert parts_of_trial([], ONE, ONE) is None
+    failed = dataclasses.replace(result(ONE, 0.01), status="failed", ranks=[])
+    assert parts_of_trial([failed], ONE, ONE) is None
+
+
+def test_a_plain_launch_computes_all_the_time() -> None:
+    parts = parts_of_trial([result(ONE, 0.01)], ONE, ONE)
+    assert parts is not None
+    assert parts["products"] + parts["kernels"] + parts["optimizer"] == pytest.approx(1.0)
+    assert parts["communication"] == 0.0
+    assert parts["load"] == 0.0
+
+
+def test_waiting_for_input_is_a_share_of_the_step() -> None:
+    parts = parts_of_trial([result(ONE, 0.01, input=0.004, optimizer=0.0006)], ONE, ONE)
+    assert parts is not None
+    assert parts["load"] == pytest.approx(1.0)
+    device = parts["products"] + parts["kernels"] + parts["optimizer"]
+    assert device == pytest.approx(0.6)
+    assert parts["optimizer"] == pytest.approx(0.06)
+
+
+def test_communication_is_what_the_same_without_it_saves() -> None:
+    silent = without_communication(TWO)
+    assert silent is not None
+    measured = [result(TWO, 0.010), result(silent, 0.006)]
+    parts = parts_of_trial(measured, TWO, TWO)
+    assert parts is not None
+    assert parts["communication"] == pytest.approx(0.4)
+    faster = TWO.replace(precision="bf16")
+    parts = parts_of_trial([*measured, result(faster, 0.008)], faster, TWO)
+    assert parts is not None
+    assert parts["communication"] == pytest.approx(0.5)  # the same time of a shorter step
+
+
+def test_a_launch_without_communication_that_is_slower_shows_none() -> None:
+    silent = without_communication(TWO)
+    assert silent is not None
+    parts = parts_of_trial([result(TWO, 0.010), result(silent, 0.011)], TWO, TWO)
+    assert parts is not None and parts["communication"] == 0.0
+
+
+def test_unknown_communication_of_several_ranks_is_not_none() -> None:
+    parts = parts_of_trial([result(TWO, 0.010)], TWO, TWO)
+    assert parts is not None and parts["communication"] > 0.0
