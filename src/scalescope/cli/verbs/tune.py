@@ -16,7 +16,7 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 @own_flag(
     "--levers",
     multiple=True,
-    metavar="NAME[=VALUE][,...]",
+    metavar="NAME[=VALUE],...",
     help="Settings to change; each tries its usual values, or the one given. [default: all]",
     brief="Settings to change. [all]",
 )
@@ -37,9 +37,8 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 def command(**arguments: Any) -> None:
     """Find the settings that make one configuration faster, within a budget.
 
-    The current settings are measured first; then the most promising levers one by one, on top of the best so
-    far. The winner is confirmed in new launches, against the current settings and without each of its levers.
-    Under torchrun or srun everything is launched once, so there are no verdicts. Examples:
+    The most promising levers are tried on top of the best so far; the winner is confirmed in new launches.
+    Under torchrun or srun there are no verdicts; as a job (--launcher slurm) there are. Examples:
 
       scalescope tune --workload my.py:build --budget 3m
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m

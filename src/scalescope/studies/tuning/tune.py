@@ -50,6 +50,8 @@ class TuneStudy(Study):
     verb: ClassVar[str] = "tune"
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 180.0}
     planned_defaults: ClassVar[Mapping[str, str]] = {"window": "as the budget allows"}
+    runs_on_slurm: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = True
 
     levers: tuple[str, ...] = ("all",)
     threshold: float = 0.03
@@ -72,11 +74,11 @@ class TuneStudy(Study):
 
     def plan(self, request: "Request", host: Host) -> Plan:
         from scalescope.studies.tuning.search import Search
-        from scalescope.studies.tuning.tune_once import SingleLaunches, for_running_ranks
+        from scalescope.studies.tuning.tune_once import SingleLaunches, for_ranks_of
 
         experiment, machine = self._experiment(request, host), host.machine
         levers = find_levers(experiment, machine, self.levers)
-        levers = levers if host.repeatable else for_running_ranks(levers, host)
+        levers = for_ranks_of(host, levers) if host.ranks is not None or not host.repeatable else levers
         if not levers.candidates:
             why = "; ".join(f"{lever.text}: {lever.reason}" for lever in levers.inapplicable)
             raise BadInput(f"--levers: nothing is left to try here; {why}")
@@ -128,7 +130,8 @@ class TuneStudy(Study):
             from scalescope.studies.request import Request
             from scalescope.studies.stored import recorded_host
 
-            host = recorded_host(run.path, repeatable=run.record.repeatable, ranks=None)
+            record = run.record
+            host = recorded_host(run.path, repeatable=record.repeatable, ranks=record.attached_ranks)
             self.plan(Request(verb=self.verb, file=run.path / EXPERIMENT), host)
         assert self._procedure is not None
         return self._procedure
