@@ -74,7 +74,13 @@ def loss_of(baseline: Configuration, configuration: Configuration) -> tuple[floa
     """
     both = list(zip(_losses(baseline), _losses(configuration), strict=False))
     later = both[len(both) // 2 :]
-    before, after = [left for left, _ in later], [right for _, right in later]
+    return loss_change([left for left, _ in later], [right for _, right in later])
+
+
+def loss_change(before: Sequence[float], after: Sequence[float]) -> tuple[float | None, bool]:
+    """Relative change of the loss over the steps both made, and whether it is a real one."""
+    steps = min(len(before), len(after))
+    before, after = before[:steps], after[:steps]
     if not before or math.fsum(before) == 0.0:
         return None, False
     differences = [right - left for left, right in zip(before, after, strict=True)]

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+import click
+
 from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
@@ -34,6 +36,15 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
     help="Search for levers that help together; --no-combine compares each alone. [default: --combine]",
     brief="Levers together, or each alone. [--combine]",
 )
+@own_flag(
+    "--verify-loss",
+    type=click.IntRange(8, 1_000_000),
+    metavar="STEPS",
+    common=False,
+    help="After the search, train so many steps with the current settings and with the recommended ones, and "
+    "compare their losses; what trains to another loss is not recommended. [default: only the short windows "
+    "of the search]",
+)
 def command(**arguments: Any) -> None:
     """Find the settings that make one configuration faster, within a budget.
 
@@ -48,4 +59,10 @@ def command(**arguments: Any) -> None:
     if match is None or not 0.0 < float(match[1]) < 100.0:
         raise BadInput(f"--threshold: expected a share such as 3%, got {arguments['threshold']!r}")
     threshold = float(match[1]) / 100.0
-    measure(TuneStudy(levers=levers, threshold=threshold, combine=arguments["combine"]), arguments)
+    study = TuneStudy(
+        levers=levers,
+        threshold=threshold,
+        combine=arguments["combine"],
+        verify_loss=arguments["verify_loss"],
+    )
+    measure(study, arguments)

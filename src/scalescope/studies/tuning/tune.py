@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.3, 3.0
 _LAUNCHES_OF_A_BUDGET = 180.0  # a window is so much of a budget
+_NOTHING_TO_VERIFY = (
+    "--verify-loss is left out: single launches recommend nothing whose loss could be verified."
+)
 
 
 class Procedure(Protocol):
@@ -56,12 +59,14 @@ class TuneStudy(Study):
     levers: tuple[str, ...] = ("all",)
     threshold: float = 0.03
     combine: bool = True
+    verify_loss: int | None = None  # steps over which the losses of the winner are compared
     _procedure: Procedure | None = field(default=None, init=False, repr=False)  # once it is planned
 
     def flags(self) -> tuple[str, ...]:
         percent = f"{self.threshold * 100.0:g}%"
         combining = () if self.combine else ("--no-combine",)
-        return ("--levers", ",".join(self.levers), "--threshold", percent, *combining)
+        losses = () if self.verify_loss is None else ("--verify-loss", str(self.verify_loss))
+        return ("--levers", ",".join(self.levers), "--threshold", percent, *combining, *losses)
 
     @classmethod
     def from_flags(cls, flags: Sequence[str]) -> Self:
@@ -70,9 +75,11 @@ class TuneStudy(Study):
             levers=levers_from([str(given.get("levers", "all"))]),
             threshold=float(str(given.get("threshold", "3%")).removesuffix("%")) / 100.0,
             combine="no-combine" not in given,
+            verify_loss=int(given["verify-loss"]) if "verify-loss" in given else None,
         )
 
     def plan(self, request: "Request", host: Host) -> Plan:
+        from scalescope.studies.tuning.loss_launches import LossLaunches
         from scalescope.studies.tuning.search import Search
         from scalescope.studies.tuning.tune_once import SingleLaunches, for_ranks_of
 
@@ -94,11 +101,16 @@ class TuneStudy(Study):
         )
         procedure: Procedure
         if host.repeatable:
-            procedure = Search(experiment, machine, levers, threshold=self.threshold, combine=self.combine)
+            losses = None if self.verify_loss is None else LossLaunches(self.verify_loss)
+            procedure = Search(
+                experiment, machine, levers, threshold=self.threshold, combine=self.combine, losses=losses
+            )
         else:
             seed = experiment.measuring.order_seed
             singles = SingleLaunches(levers=levers, threshold=self.threshold, seed=seed, host=host)
             procedure, plan = singles, singles.planned(plan)
+            if self.verify_loss is not None:
+                plan = dataclasses.replace(plan, notes=(*plan.notes, _NOTHING_TO_VERIFY))
         self._procedure = procedure
         return plan
 
