@@ -123,7 +123,7 @@ FUNCTIONS = {
     ("report/analyzed_run.py", "dataset_of"): USER_SYNTAX,
     ("report/comm/sections.py", "communication_brief"): LAYOUT,
     ("report/comm/sections.py", "communication_sections"): LAYOUT,
-    ("report/numbers.py", "counted"): LAYOUT,
+    ("quantities.py", "counted"): LAYOUT,
     ("report/numbers.py", "short_percent"): LAYOUT,
     ("results/run.py", "_what_is_wrong"): PROTOCOL,
     ("results/topology.py", "cores_of"): OTHER_PROGRAM,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from multiprocessing import Pool
 from typing import NamedTuple
 
-from benchmarks.tuning.simulation import Outcome, SimulatedJob, load_jobs, simulate
+from tuning.simulation import Outcome, SimulatedJob, load_jobs, simulate
 
 _SEED = 7
 _HELPS = 1.0005  # less than that is rounding of the truth

@@ -1,6 +1,6 @@
 """Makes jobs.jsonl: jobs with a known truth, on which the search of `tune` is scored.
 
-    python -m benchmarks.tuning.simulated_jobs
+    python benchmarks/tuning/simulated_jobs.py
 
 A job has parts of a step (matrix products, other kernels, optimizer, the host's work, loading, communication)
 and options that multiply some of them, alone or only together with others. Its step follows from the parts:

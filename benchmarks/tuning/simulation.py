@@ -1,6 +1,5 @@
 """A simulated job: its truth, its launches on a virtual clock, and the search of `tune` on them."""
 
-import dataclasses
 import itertools
 import json
 import math
@@ -10,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.tuning.simulated_jobs import JOBS
 from scalescope.analysis.tuning.conclusion import Conclusion, conclude
-from scalescope.analysis.tuning.search import NextLaunch, Option, TuningSearch
+from scalescope.analysis.tuning.search import NextLaunch, Option, SearchPosition, TuningSearch
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
 from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches, usual_deviation
 from scalescope.catalog.cards import all_settings
+from tuning.simulated_jobs import JOBS
 
 _DEVICE_PARTS = ("products", "kernels", "optimizer")
 _RECOMPILES = ("compile", "precision", "memory_format", "attention", "strategy")
-_WARMUP_STEPS, _LEAST_STEPS = 5, 5
+_WARMUP_STEPS, _LEAST_STEPS = 3, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +228,15 @@ def _launched(
 
 def _affordable(job: SimulatedJob, search: TuningSearch, measured: TunedLaunches, left_s: float) -> bool:
     """Whether a lever that was never launched, and promises something, would fit into what is left."""
-    from scalescope.analysis.tuning.search import SearchPosition
-
-    position = SearchPosition(search=dataclasses.replace(search), measured=measured, remaining_s=left_s)
-    tried = {name for launch in measured.launches for name in launch.levers}
     if not measured.combinations:
         return False
-    return any(
-        option.name not in tried
-        and job.can_run(frozenset({option.name}))
-        and search.model.gain(frozenset({option.name})).improvement(math.log(1.01)) > 0.002
-        and position.costs.of(frozenset({option.name})) <= left_s
+    position = SearchPosition(search=search, measured=measured, remaining_s=left_s)
+    tried = {name for launch in measured.launches for name in launch.levers}
+    untried = [
+        search.with_option(position.best, option)
         for option in search.options
+        if option.name not in tried | position.unpromising()
+    ]
+    return any(
+        job.can_run(levers) and position.costs.of(levers, position.best) <= left_s for levers in untried
     )

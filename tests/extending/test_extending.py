@@ -10,6 +10,7 @@ import click.testing
 import pytest
 
 from scalescope.analysis.memory.rows import memory_rows
+from scalescope.catalog.code_lines import ScriptContext
 from scalescope.cli import app, front_page
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import facts_of
@@ -19,6 +20,7 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.report.chapter import chapters_of
 from scalescope.report.memory.sections import memory_sections
 from scalescope.report.section import Section
+from scalescope.report.tuning.code import code_section
 from scalescope.results.run import Run, load_run
 from scalescope.studies.execution import run_study
 from scalescope.studies.report import ReportOptions, gather, page_of, report
@@ -80,6 +82,19 @@ def test_a_plan_has_the_lever_and_the_strategy() -> None:
 def test_the_lever_refuses_strategies_that_cut_gradients(other: dict[str, str]) -> None:
     with pytest.raises(BadInput, match="clip_norm cannot be used with strategy"):
         expand(ask(clip_norm="1", **{"world_size": "2", **other}), TWO_CORES)
+
+
+def test_the_lines_of_the_lever_go_between_backward_and_update() -> None:
+    context = ScriptContext(device="cpu")
+    lines = code_section({"clip_norm": (None, 1.0)}, context).code.splitlines()
+    clipping = lines.index("    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")
+    assert lines[clipping - 1] == "    loss.backward()" and lines[clipping + 1] == "    optimizer.step()"
+
+
+def test_a_strategy_that_pytorch_does_not_have_is_said_to_be_ours() -> None:
+    context = ScriptContext(device="cpu", world_size=2, strategy="flat_ddp")
+    section = code_section({"strategy": ("ddp", "flat_ddp")}, context)
+    assert section.code == "" and "a strategy of scalescope" in section.lines[0]
 
 
 def test_tune_tries_the_strategy_with_all_others() -> None:

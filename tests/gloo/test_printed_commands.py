@@ -53,12 +53,13 @@ def test_the_next_step_of_train_runs_in_another_folder(tmp_path: Path) -> None:
     (home / "my model.py").write_text(_WORKLOAD)
     flags = ("--device=cpu", "--batch-size=8", "--steps-per-epoch=8", "--warmup-steps=3", "--budget=60s")
     printed = _finished(home, "train", "--workload", "my model.py:build", *flags, "--output-dir", "my out")
-    program, *scale = _next_of(load_run(home / "my out"), printed)
-    assert (program, scale[0]) == ("scalescope", "scale")
-    printed = _finished(elsewhere, *scale)
+    program, *words = _next_of(load_run(home / "my out"), printed)
+    assert program == "scalescope"
+    assert words[0] in ("scale", "train")  # on a busy machine, to measure again
+    printed = _finished(elsewhere, *words)
     scaled = load_run((elsewhere / "runs" / "latest").resolve())
     trained = [result.trial for result in scaled.of_status("ok") if result.trial.is_training]
     assert {trial.workload for trial in trained} == {f"{home / 'my model.py'}:build"}
-    assert {trial.world_size for trial in trained} == {1, 2}
+    assert {trial.world_size for trial in trained} == ({1, 2} if words[0] == "scale" else {1})
     assert {trial.rank_batch_size for trial in trained} == {8}
     assert _next_of(scaled, printed)[0] == "scalescope"

@@ -1,5 +1,6 @@
 """`explain` of any run ends with the next command; several runs of one machine inform each other."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -8,20 +9,25 @@ import pytest
 
 from scalescope.cli import app
 from scalescope.diagnose import step_facts
+from scalescope.diagnose.diagnosis import diagnose
+from scalescope.diagnose.finding import Diagnosis
 from scalescope.errors import BadInput
-from scalescope.launch.fake import FakeLauncher
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.report import analyzed_run
 from scalescope.report.section import Section
-from scalescope.results.run import load_run
+from scalescope.results.run import Run, load_run
+from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
 from scalescope.studies.runs.explaining import explain_together
-from scalescope.studies.stored import explain
+from scalescope.studies.stored import explain, present
 from tests.made_runs import MODEL, VERBS, make_failures, make_runs
 from tests.unit.report.made_steps import halves_of
-from tests.verbs import comm, scale
+from tests.verbs import comm, scale, train
 
 from .recording import RecordingWatcher, ask
 from .test_headlines import for_benchmark
 
 pytestmark = pytest.mark.usefixtures("without_page")
+SLOW_INPUT = CostModel(fixed_s=0.010, per_sample_s=0.001, input_s={1: 0.030})
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +108,57 @@ def test_runs_of_one_machine_are_explained_together(tmp_path: Path) -> None:
     assert "communication-bound" in together
     for path in runs:
         assert f"{path}: " in together
+
+
+def test_of_runs_together_the_next_step_is_that_of_their_first_finding(tmp_path: Path) -> None:
+    loader = {"batch_size": 10, "num_workers": 0}
+    models = {"slow": SLOW_INPUT, "fast": CostModel(fixed_s=0.010)}
+    for seed, (name, model) in enumerate(models.items()):
+        asked = ask("train", output_dir=str(tmp_path / name), seed=seed, **loader)
+        train(asked, FakeLauncher(model), RecordingWatcher())
+    sections = explain_together([tmp_path / name for name in models])
+    findings = next(section.findings for section in sections if section.findings)
+    assert findings[0].text.startswith("input-bound")
+    assert sections[-1].commands[0].argv == findings[0].commands[0].argv
+
+
+def test_a_run_is_diagnosed_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for verb in ("train", "scale"):
+        calls: list[Run] = []
+
+        def counting(run: Run, calls: list[Run] = calls) -> Diagnosis:
+            calls.append(run)
+            return diagnose(run)
+
+        monkeypatch.setattr(analyzed_run, "diagnose", counting)
+        report = present(load_run(made / verb))
+        report.explain()
+        for write in report.files.values():
+            write()
+        assert len(calls) == 1
+
+
+def test_a_run_that_finished_nothing_is_continued_with_more_time(tmp_path: Path) -> None:
+    train(ask("train", output_dir=str(tmp_path / "run")), FakeLauncher(MODEL), RecordingWatcher())
+    (line,) = (tmp_path / "run" / "trials.jsonl").read_text().splitlines()
+    stopped = {**json.loads(line), "status": "interrupted", "stopped_by": "budget", "ranks": []}
+    (tmp_path / "run" / "trials.jsonl").write_text(f"{json.dumps(stopped)}\n")
+    record = read_run_record(tmp_path / "run")
+    end = RunEnd(why="budget", missing=1, budget_s=30.0)
+    write_run_record(tmp_path / "run", dataclasses.replace(record, end=end))
+    (following,) = explain(tmp_path / "run")[-1].commands
+    assert following.argv == ("scalescope", "resume", str(tmp_path / "run"), "--budget", "60s")
+
+
+@pytest.mark.parametrize(("lines", "others"), [("{}\n", ""), ("{}\n}{\n", "1 more line")])
+def test_damaged_results_are_named_with_their_line(
+    made: Path, tmp_path: Path, lines: str, others: str
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(made / "train", damaged)
+    (damaged / "trials.jsonl").write_text(lines)
+    with pytest.raises(BadInput, match=rf"damaged.*{damaged}/trials.jsonl:1: .*{others}"):
+        explain(damaged)
 
 
 def _without_collectives(path: Path) -> None:

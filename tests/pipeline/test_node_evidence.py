@@ -101,7 +101,7 @@ def test_the_gpu_of_the_late_rank_is_the_first_cause() -> None:
     by_rule, explained = findings(slowdowns={"d": {"thermal (hardware)": 0.8}})
     assert next(iter(by_rule)) == "GPU slowed down"
     hot, late = by_rule["GPU slowed down"], by_rule["straggling rank"]
-    assert "The GPU of rank 3 on n2 was slowed down to 60% of its clock" in hot["claim"]
+    assert "The GPU of rank 3 on n2 was slowed down to 60 % of its clock" in hot["claim"]
     assert hot["lost"] == pytest.approx(late["lost"])
     assert "thermal (hardware) (1 GPU)" in explained
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from scalescope.experiment.recordings import records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run import load_run
 from scalescope.studies.request import Request
+from tests.unit.experiment.asking import with_gpus
 from tests.verbs import comm, memory, scale, train
 
 from .recording import SMALL, RecordingWatcher, ask, summary_of
@@ -21,6 +23,7 @@ from .recording import SMALL, RecordingWatcher, ask, summary_of
 BUSY = OtherLoad(cores=2, other_cores=1.1, rank_waits=(0.5,))
 QUIET = OtherLoad(cores=2, other_cores=0.05, rank_waits=(0.01,))
 MODEL = CostModel(exposed_comm_s={2: 0.004}, launch_noise=0.01)
+SLOW_INPUT = CostModel(fixed_s=0.010, per_sample_s=0.001, input_s={1: 0.030})
 SLOWED = 3.0
 
 Loads = Callable[[Trial, int], OtherLoad]
@@ -126,6 +129,17 @@ def test_memory_does_not_depend_on_other_load() -> None:
     assert len(set(launcher.launched)) == len(launcher.launched)
 
 
+def test_a_recording_measures_no_speed_and_is_not_repeated() -> None:
+    watcher = RecordingWatcher()
+    train(ask("train", batch_size=10), FakeLauncher(MODEL, with_gpus(1), loads=always), watcher)
+    timed = [trial for trial, _ in watcher.launched if not records_breakdown(trial)]
+    assert len(watcher.launched) - len(timed) == 1
+    assert len(timed) > len({trial.trial_id for trial in timed})
+    (note,) = [note for note in watcher.notes if note.startswith("Other load")]
+    assert f"disturbed {len(timed)} of {len(timed)} launches" in note
+    assert f"Still disturbed: {len({trial.trial_id for trial in timed})};" in note
+
+
 def test_collectives_are_repeated_too() -> None:
     launcher = FakeLauncher(MODEL, loads=busy_for(0))
     comm(request("comm", world_size=2, collective="all_reduce"), launcher, RecordingWatcher())
@@ -163,6 +177,21 @@ def test_where_speed_is_lost_it_is_the_first_finding_and_ranks_are_not_blamed_fo
     first = findings_of(busy.path)[0]
     assert first["evidence"]["cores used by others"]["value"] == pytest.approx(1.1)
     assert first["lost"] > 0.0
+
+
+def test_of_one_rank_it_is_the_first_finding_where_every_launch_was_disturbed() -> None:
+    launcher = FakeLauncher(SLOW_INPUT, loads=always)
+    report = train(ask("train", num_workers=0, batch_size=10), launcher, RecordingWatcher())
+    first, second = findings_of(report.path)[:2]
+    assert (first["rule"], second["rule"]) == ("other load", "input-bound")
+    assert first["lost"] == pytest.approx(0.5)
+    assert report.next_step is not None and report.next_step.argv[1] == "train"
+
+
+def test_of_one_rank_it_is_not_the_cause_where_disturbed_launches_were_repeated() -> None:
+    launcher = FakeLauncher(SLOW_INPUT, loads=busy_for(0))
+    report = train(ask("train", num_workers=0, batch_size=10), launcher, RecordingWatcher())
+    assert findings_of(report.path)[0]["rule"] == "input-bound"
 
 
 def test_no_row_is_excellent_while_others_compute() -> None:

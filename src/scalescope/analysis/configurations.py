@@ -20,6 +20,7 @@ from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
 from scalescope.experiment.recordings import records_arrivals, timed_training_of
 from scalescope.experiment.trial import Trial
+from scalescope.quantities import percent
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result, undisturbed
 
@@ -129,7 +130,8 @@ class Configuration:
         reasons = []
         spread = coefficient_of_variation([launch.samples_per_s for launch in self.launches])
         if spread is not None and spread > _UNSTABLE_CV:
-            reasons.append(f"launches differ by {spread:.1%} (CV; above {_UNSTABLE_CV:.0%} is noisy)")
+            limit = percent(_UNSTABLE_CV)
+            reasons.append(f"launches differ by {spread * 100:.1f} % (CV; above {limit} is noisy)")
         reasons.extend(self._instabilities_of_launches())
         if self._drifts():
             reasons.append("speed drifts over the launches")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scalescope.results.other_load import OtherLoad
+from scalescope.results.result import Result
 from scalescope.results.run import Run
 
 
@@ -28,15 +29,19 @@ def load_of(run: Run) -> RunLoad:
     finished = [
         result
         for result in (*run.of_status("ok"), *run.replaced)
-        if result.trial.benchmark_card.measures_time and result.other_load != OtherLoad()
+        if _measures_time(result) and result.other_load != OtherLoad()
     ]
     return RunLoad(
         mean=mean_load([result.other_load for result in finished]),
         launches=len(finished),
         disturbed=sum(result.is_disturbed for result in finished),
         repeated=len(run.replaced),
-        counted=sum(result.is_disturbed for result in run.results),
+        counted=sum(result.is_disturbed for result in run.results if _measures_time(result)),
     )
+
+
+def _measures_time(result: Result) -> bool:
+    return bool(result.trial.benchmark_card.measures_time)
 
 
 def mean_load(loads: Sequence[OtherLoad]) -> OtherLoad:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from scalescope.quantities import percent
+
 # Reasons that make a GPU slower from one minute to the next; a power cap under full load does not vary.
 _HOT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
 _OFTEN = 0.1  # of the readings
@@ -28,10 +30,10 @@ class SlowedGpu:
 
     @property
     def text(self) -> str:
-        """`to 62% of its clock by thermal (hardware) in 80% of the readings`."""
+        """`to 62 % of its clock by thermal (hardware) in 80 % of the readings`."""
         clock = self.clock_share
-        speed = "" if clock is None or clock >= _FULL else f"to {clock:.0%} of its clock "
-        reasons = (f"{name} in {share:.0%} of the readings" for name, share in self.reasons.items())
+        speed = "" if clock is None or clock >= _FULL else f"to {percent(clock)} of its clock "
+        reasons = (f"{name} in {percent(share)} of the readings" for name, share in self.reasons.items())
         return f"{speed}by {' and '.join(reasons)}"
 
 

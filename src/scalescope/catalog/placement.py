@@ -4,11 +4,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext, code, statement, variable
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
 from scalescope.errors import BadInput, CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
+_PINNED = {
+    "yes": "start each rank with `taskset -c CORES`, with cores of its own next to its GPU "
+    "(`nvidia-smi topo -m` lists them)",
+    "no": "start the ranks without taskset, numactl or --cpu-bind",
+}
+
+
+def _threads(count: int | None, context: ScriptContext) -> Code:
+    return Code() if count is None else code(statement("start", f"torch.set_num_threads({count})"))
+
+
+def _cores(choice: str, context: ScriptContext) -> Code:
+    return Code(instead=_PINNED.get(choice))
+
+
+def _environment(variables: Mapping[str, str] | None, context: ScriptContext) -> Code:
+    return code(*(variable(name, value) for name, value in (variables or {}).items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +63,11 @@ class Placement:
         none_word="auto",
         lever=Lever(
             multiples=(2,),
-            needs=("cpu",),
+            needs=("cpu", "cores"),
             changes="rounding",
             needs_new_ranks=True,
             expects=(ExpectedEffect(factors={"products": 0.98}, source="ranks already share the cores"),),
+            code=_threads,
         ),
     )
     pin_cores: str = setting(
@@ -64,6 +83,7 @@ class Placement:
                 ExpectedEffect(value="yes", factors={"host": 0.99}, source=_H200),
                 ExpectedEffect(value="no", factors={"products": 1.02}, source="threads move between cores"),
             ),
+            code=_cores,
         ),
     )
     oversubscribe: bool = setting(
@@ -108,6 +128,7 @@ class Placement:
             needs=("nccl", "ranks"),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 1.0}, source="NCCL chooses by itself"),),
+            code=_environment,
         ),
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.link import parse_link
 from scalescope.errors import BadInput
 
@@ -38,7 +39,9 @@ class Unset:
 UNSET = Unset()
 
 
-Need = Literal["cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers"]
+Need = Literal[
+    "cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers", "cores", "torchao"
+]
 Change = Literal["nothing", "rounding", "the job"]
 # Of a step: matrix products, other kernels, the update of parameters, the host's work beside the device's,
 # loading of batches, and the communication that nothing hides.
@@ -81,11 +84,21 @@ class Lever:
     expects: tuple[ExpectedEffect, ...] = ()
     # Values that `all` leaves out, and why; naming the lever tries them.
     on_request: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
+    # What a value is in a script of one's own, relative to PyTorch's defaults.
+    code: Callable[[Any, ScriptContext], Code] | None = None
 
     def tries_on(self, device: str) -> tuple[Scalar, ...]:
         """The values worth trying on a device."""
         tries = self.tries() if callable(self.tries) else self.tries
         return tuple(for_device(value, device) for value in tries)
+
+    def code_of(self, value: Any, context: ScriptContext) -> Code | None:
+        """What a value is in a script; None where the card does not say."""
+        if self.code is not None:
+            return self.code(value, context)
+        if self.changes == "the job":
+            return Code(instead="it changes the job: make the same change in your model or your data")
+        return None
 
     def expected(self, value: Scalar, device: str) -> ExpectedEffect | None:
         """What a value usually does on a device; None where nobody knows."""

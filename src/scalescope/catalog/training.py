@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from scalescope.catalog import cards
+from scalescope.catalog.code_lines import Code, ScriptContext, argument, code
 from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
 from scalescope.errors import BadInput
 
@@ -24,6 +25,28 @@ def strategies_worth_trying() -> tuple[str, ...]:
             key=lambda name: (owners[name].least_ranks, owners[name].saving_layout is not None, name),
         )
     )
+
+
+def _wrapping(strategy: str, context: ScriptContext) -> Code:
+    """What the strategy's own card says; auto is one of the others in every trial."""
+    if strategy == "auto":
+        return Code()
+    wrapping: Code = cards.card("strategies", strategy).code(context)
+    return wrapping
+
+
+def _batches_of(samples: int | None, context: ScriptContext) -> Code:
+    return Code() if samples is None else code(argument("loader", "batch_size", samples))
+
+
+def _global_batches_of(samples: int | None, context: ScriptContext) -> Code:
+    if samples is None:
+        return Code()
+    return Code(instead=f"the batch_size of each rank's DataLoader is {samples} ÷ ranks ÷ accumulation steps")
+
+
+def _fused(is_on: bool, context: ScriptContext) -> Code:
+    return code(argument("optimizer", "fused", True)) if is_on else Code()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +83,7 @@ class Training:
                     source="others than ddp save memory and exchange parameters besides",
                 ),
             ),
+            code=_wrapping,
         ),
         common="Job",
         brief="How ranks share the work: ddp, fsdp ...",
@@ -69,7 +93,7 @@ class Training:
         "Samples per rank and step: the work grows with the number of ranks (weak scaling).",
         low=1,
         high=2**31,
-        lever=Lever(multiples=(2, 8, 32, 128), changes="the job"),
+        lever=Lever(multiples=(2, 8, 32, 128), changes="the job", code=_batches_of),
         common="Job",
         brief="Per rank (weak scaling).",
     )
@@ -79,7 +103,7 @@ class Training:
         low=1,
         high=2**31,
         neutral=None,
-        lever=Lever(multiples=(2, 8, 32, 128), changes="the job"),
+        lever=Lever(multiples=(2, 8, 32, 128), changes="the job", code=_global_batches_of),
         common="Job",
         brief="Over all ranks (strong scaling), instead.",
     )
@@ -101,6 +125,7 @@ class Training:
                     device="cpu", factors={"optimizer": 0.8}, source="one pass over the parameters"
                 ),
             ),
+            code=_fused,
         ),
     )
     lr: float = setting(0.01, "Learning rate; it does not affect speed.", low=0, high=1e6)

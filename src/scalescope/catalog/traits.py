@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.setting import PerDevice, Scalar
 
 Defaults = Mapping[str, Scalar | PerDevice]
@@ -111,6 +112,11 @@ class StrategyTraits:
     def replicas(world_size: int) -> int:
         """How many ranks, or groups of ranks, work on samples of their own."""
         return world_size
+
+    @staticmethod
+    def code(context: ScriptContext) -> Code:
+        """What wraps a model with this strategy in a script of one's own."""
+        return Code(instead="it is a strategy of scalescope, which PyTorch does not have")
 
     # False: forward runs a whole schedule, backward included, so that activations cannot be measured alone.
     has_separate_backward: ClassVar[bool] = True

@@ -7,6 +7,7 @@ for gloo inside a host, only the ratio of compute to exchange decides.
 from scalescope.analysis.comm.expected import Expected
 from scalescope.diagnose.facts import Facts
 from scalescope.hardware.published import published_latency_s
+from scalescope.quantities import percent
 
 # Compute over exchange, from which on the exchange can hide: backward, two thirds of compute, is then twice
 # as long as the exchange, so all but the last bucket hide though the first ones start late.
@@ -66,7 +67,7 @@ def of_the_expected(facts: Facts) -> str:
     if not isinstance(facts.expected, Expected):
         return ""
     share, path = rate_of(facts) / facts.expected.bytes_per_s, facts.expected.path
-    return f", {share:.0%} of what {path} should carry" if share < 0.9 else f", what {path} should carry"
+    return f", {percent(share)} of what {path} should carry" if share < 0.9 else f", what {path} should carry"
 
 
 def is_latency(facts: Facts) -> bool | None:

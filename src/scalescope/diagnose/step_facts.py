@@ -64,9 +64,7 @@ class StepFacts:
 
     @property
     def batch(self) -> int:
-        """As its setting has it: per rank, or over all ranks."""
-        trial = self.trial
-        return trial.batch_size or trial.global_batch_size or trial.rank_batch_size
+        return self.trial.given_batch_size
 
     @property
     def step_s(self) -> float:
@@ -106,7 +104,7 @@ class StepFacts:
         """The configuration in a few words."""
         others = "".join(f", {name} {value}" for name, value in self.varied)
         ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
-        return f"{ranks}, batch {self.trial.rank_batch_size:,}{others}"
+        return f"{ranks}, batch {self.batch:,}{others}"
 
     @property
     def uneven_work(self) -> UnevenWork | None:

@@ -265,6 +265,13 @@ class Trial:
         return int(self.settings.get("accumulation_steps", 1))
 
     @property
+    def given_batch_size(self) -> int:
+        """The batch as it was given: per rank when weak, over all ranks when strong."""
+        given = self.batch_size if self.global_batch_size is None else self.global_batch_size
+        assert given is not None  # one of the two is always given
+        return given
+
+    @property
     def rank_batch_size(self) -> int:
         """Samples one replica works on in an optimizer step, whichever way the batch was given."""
         if self.global_batch_size is not None:

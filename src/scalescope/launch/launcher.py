@@ -124,14 +124,14 @@ def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
     return outcome
 
 
-def record_from(raw: dict[str, object]) -> RankRecord:
+def record_from(raw: Mapping[str, Any]) -> RankRecord:
     """A rank's file as a record; what is missing stays empty."""
     return RankRecord(
         rank=int(str(raw["rank"])),
         host=str(raw.get("host", "unknown")),
         device=str(raw.get("device", "unknown")),
         placement=str(raw.get("placement", "unknown")),
-        samples=raw.get("samples", {}),  # type: ignore[arg-type]
-        counters=raw.get("counters", {}),  # type: ignore[arg-type]
-        tables=raw.get("tables", {}),  # type: ignore[arg-type]
+        samples=raw.get("samples", {}),
+        counters=raw.get("counters", {}),
+        tables=raw.get("tables", {}),
     )

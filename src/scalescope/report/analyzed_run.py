@@ -78,6 +78,11 @@ class AnalyzedRun:
         return repeating_command(self.run.path, self.run.record)
 
 
+def analyzed_run(run: Run | AnalyzedRun) -> AnalyzedRun:
+    """A run with what analysis makes of it, each thing computed once."""
+    return run if isinstance(run, AnalyzedRun) else AnalyzedRun(run)
+
+
 @dataclass(frozen=True)
 class ReportInput:
     """All runs of a report, oldest first, and how to show them."""

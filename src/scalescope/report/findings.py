@@ -6,6 +6,8 @@ from typing import Any
 from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Evidence, Finding
 from scalescope.report.numbers import data_size, in_ms, milliseconds, percent, significant
 from scalescope.report.section import Command, ListedFinding, Section
+from scalescope.results.run import Run
+from scalescope.results.run_record import resume_argv
 
 _NOT_KNOWN = "Speed is lost, but its cause was not measured; scalescope scale measures it."
 _NOTHING_LOST = "No loss of speed was found."
@@ -51,6 +53,13 @@ def _listed(finding: Finding, *, every: bool) -> ListedFinding:
 def command_of(advice: Advice) -> Command:
     """Advice as a reader gets it: a command of ours, or the line to change."""
     return Command(label=advice.label, argv=advice.argv, changes_job=advice.changes_job)
+
+
+def continuing(run: Run) -> Command:
+    """What to do where nothing was finished: go on, with twice the budget where one ended it."""
+    budget = None if run.record.end is None else run.record.end.budget_s
+    argv = resume_argv(run.path.resolve(), None if budget is None else 2.0 * budget)
+    return Command(label="continue" if budget is None else "continue with more time", argv=argv)
 
 
 def _cost(finding: Finding) -> str:

@@ -322,7 +322,7 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         name="lever",
         plural="levers",
         meaning="A setting that may make the job faster or smaller, such as precision or bucket size.",
-        measured="scalescope tune changes one lever at a time and compares it with the unchanged job.",
+        measured="scalescope tune adds one lever at a time to the best so far and confirms the winner.",
     ),
     GlossaryTerm(
         name="busbw",

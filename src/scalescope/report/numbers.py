@@ -1,41 +1,22 @@
 """Numbers as people read them: sensible digits, units, intervals. Every table and sentence uses these."""
 
-import math
 from collections.abc import Iterable
 
 from scalescope.analysis.statistics import Estimate
+from scalescope.quantities import counted as counted
+from scalescope.quantities import data_size as data_size
+from scalescope.quantities import in_ms as in_ms
+from scalescope.quantities import milliseconds as milliseconds
+from scalescope.quantities import number_of_ms
+from scalescope.quantities import percent as percent
+from scalescope.quantities import significant as significant
 
 MISSING = "—"
 
 
-def significant(value: float, digits: int = 3) -> str:
-    """A number with about `digits` digits, never in exponent form, thousands separated."""
-    if value == 0:
-        return "0"
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    if magnitude:
-        return f"{value:,.{max(0, digits - magnitude)}f}"
-    decimals = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:.{decimals}f}".rstrip("0").rstrip(".")
-
-
-def milliseconds(seconds: float) -> str:
-    """`12.9`, `−0.35`: for columns whose heading has the unit."""
-    return f"−{significant(-seconds * 1e3)}" if seconds < 0 else significant(seconds * 1e3)
-
-
-def in_ms(seconds: float, decimals: int | None = None) -> str:
-    """`12.9 ms`, or with a fixed number of decimals `12.90 ms`."""
-    return f"{_number_of_ms(seconds, decimals)} ms"
-
-
 def range_ms(low_s: float, high_s: float, decimals: int | None = None) -> str:
     """`12.8 to 12.9 ms`: an interval."""
-    return f"{_number_of_ms(low_s, decimals)} to {in_ms(high_s, decimals)}"
-
-
-def _number_of_ms(seconds: float, decimals: int | None) -> str:
-    return milliseconds(seconds) if decimals is None else f"{seconds * 1e3:.{decimals}f}"
+    return f"{number_of_ms(low_s, decimals)} to {in_ms(high_s, decimals)}"
 
 
 def in_s(seconds: float) -> str:
@@ -48,15 +29,6 @@ def in_us_or_ms(seconds: float | None) -> str:
     if seconds is None:
         return "unknown"
     return f"{significant(seconds * 1e6)} µs" if seconds < 0.01 else in_ms(seconds)
-
-
-def data_size(size: float) -> str:
-    """`512 B`, `1.50 MiB`, `139 GiB`: three digits and a unit of 1024."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 999.5 or unit == "TiB":
-            return f"{significant(size)} {unit}" if unit != "B" else f"{size:.0f} B"
-        size /= 1024
-    raise AssertionError("a size has a unit")
 
 
 def data_rate(bytes_per_s: float) -> str:
@@ -78,10 +50,6 @@ def flop_rate(flops_per_s: float) -> str:
         if flops_per_s >= scale:
             return f"{significant(flops_per_s / scale)} {unit}"
     return f"{significant(flops_per_s / 1e6)} MFLOP/s"
-
-
-def percent(share: float) -> str:
-    return f"{round(share * 100, 0) + 0.0:.0f} %"  # never -0 %
 
 
 def short_percent(share: float) -> str:
@@ -133,14 +101,6 @@ def detectable(effect: float | None) -> str:
     if effect is None:
         return MISSING
     return "over 100 %" if effect > 1.0 else short_percent(effect)
-
-
-def counted(number: int, thing: str) -> str:
-    """`1 rank`, `2 ranks`, `5 launches`, `3 tries`."""
-    if number != 1 and thing.endswith("y"):
-        return f"{number:,} {thing[:-1]}ies"
-    ending = "" if number == 1 else "es" if thing.endswith("h") else "s"
-    return f"{number:,} {thing}{ending}"
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from scalescope.analysis.memory.groups import memory_groups
-from scalescope.report.analyzed_run import AnalyzedRun
+from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.checks.nodes import node_sections
 from scalescope.report.comm import sections as communication
 from scalescope.report.comm.explanation import communication_explanation
@@ -28,7 +28,7 @@ _NO_PARTS = "What a step consists of was not measured in this run; a new run of 
 
 def headline(run: Run | AnalyzedRun) -> str | None:
     """The report's first line: the verdict of the run, in one sentence; None where nothing finished."""
-    analyzed = _analyzed(run)
+    analyzed = analyzed_run(run)
     sentence = _tuning_verdict(analyzed.run) or _training_verdict(analyzed)
     if sentence is not None:
         return sentence
@@ -37,11 +37,6 @@ def headline(run: Run | AnalyzedRun) -> str | None:
     if (pairs := pairs_verdict(analyzed.run)) is not None:
         return pairs
     return next(iter(verdicts(memory_groups(analyzed.run))), None)
-
-
-def _analyzed(run: Run | AnalyzedRun) -> AnalyzedRun:
-    """A run with what analysis makes of it, each thing computed once."""
-    return run if isinstance(run, AnalyzedRun) else AnalyzedRun(run)
 
 
 def _tuning_verdict(run: Run) -> str | None:
@@ -63,7 +58,7 @@ def _training_verdict(analyzed: AnalyzedRun) -> str | None:
 
 def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
     """The verdict, where the time goes, why, and what to do first."""
-    analyzed = _analyzed(source)
+    analyzed = analyzed_run(source)
     first = Section(lines=(headline(analyzed) or NOTHING,))
     if analyzed.scales:
         return (

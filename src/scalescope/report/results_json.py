@@ -4,16 +4,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from scalescope.analysis.collectives import collective_rows
-from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
-from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
+from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.whole_step import whole_step
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.step_waterfall import StepWaterfall
-from scalescope.diagnose.diagnosis import diagnose
-from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.experiment.trial import Trial
+from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
 from scalescope.report.comm.pairs import pairs_json
 from scalescope.report.comm.sections import communication_json
@@ -26,15 +24,14 @@ from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 
 
-def results_json(run: Run) -> dict[str, Any]:
+def results_json(of: Run | AnalyzedRun) -> dict[str, Any]:
     """Everything results.json holds; parts that were not measured are empty."""
-    measured = configurations(run.results)
-    full = [configuration for configuration in measured if not configuration.trial.is_ablation]
+    analyzed = analyzed_run(of)
+    run = analyzed.run
+    full = [configuration for configuration in analyzed.measured if not configuration.trial.is_ablation]
     main = _main_trial(run)
-    rows = scaling_rows(measured) if run.record.verb != "train" else ()
-    steps = {
-        facts.trial.trial_id: facts.waterfall for facts in step_facts_of(run) if facts.waterfall is not None
-    }
+    rows = analyzed.rows if run.record.verb != "train" else ()
+    steps = {facts.trial.trial_id: facts.waterfall for facts in analyzed.steps if facts.waterfall is not None}
     return {
         "schema_version": SCHEMA_VERSION,
         "name": run.record.name or run.path.name,
@@ -50,13 +47,13 @@ def results_json(run: Run) -> dict[str, Any]:
             "device": _device_name(run),
         },
         "results": {
-            "communication": communication_json(collective_rows(run.results)),
+            "communication": communication_json(analyzed.collectives),
             "pairs": pairs_json(run),
             "training": [*(_training(member, steps) for member in full), *_failures(run)],
             "memory": memory_json(run),
             "profile": profile_json(run),
             "scaling": [_scaling(row, tuple(steps.values())) for row in rows],
-            "findings": findings_json(diagnose(run)),
+            "findings": findings_json(analyzed.diagnosis),
         },
     }
 

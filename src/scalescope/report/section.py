@@ -41,10 +41,12 @@ class ListedFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading, a table, lines of text, findings and commands, in that order; each may be missing."""
+    """A heading, a table, a piece of Python, lines of text, findings and commands, in that order; each may be
+    missing."""
 
     title: str | None = None
     table: Table | None = None
+    code: str = ""
     lines: tuple[str, ...] = ()
     findings: tuple[ListedFinding, ...] = ()
     commands: tuple[Command, ...] = ()

@@ -25,6 +25,7 @@ from scalescope.studies.watcher import Budget, CampaignWatcher
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
 KEPT = ("ok", "oom", "invalid")
 _MARGIN, _LEAST_ROOM_S = 1.25, 5.0  # of a budget, for what takes longer than expected
+_MOST_FOR_A_REPEAT = 0.1  # of the time that a search has left
 DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
 
 
@@ -209,7 +210,7 @@ class _Campaign:
             trial_id = launch.trial.trial_id
             if allowed[trial_id] <= 0:
                 continue
-            if self._over_budget(durations, [launch]) is not None:
+            if self._over_budget(durations, [launch]) is not None or self._is_costly(launch, durations):
                 break
             allowed[trial_id] -= 1
             result, _ = self._launch(launch, order)
@@ -221,6 +222,13 @@ class _Campaign:
             self._disturbed_in_a_row = self._disturbed_in_a_row + 1 if result.is_disturbed else 0
             if result.is_disturbed:
                 waiting.append((order, launch))
+
+    def _is_costly(self, launch: Launch, durations: LaunchDurations) -> bool:
+        """Whether repeating a launch of a search would take much of what it has left."""
+        left_s = self.remaining_s()
+        if launch.at_most_s is None or left_s is None:
+            return False
+        return durations.expected(launch.trial) > _MOST_FOR_A_REPEAT * left_s
 
     def _was_cut_short(self, launch: Launch) -> bool:
         """Whether a launch was ended by its own limit, and the budget goes on."""

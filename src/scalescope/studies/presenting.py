@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from scalescope.errors import ExitCode
-from scalescope.report.analyzed_run import AnalyzedRun
+from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.performance import NOTHING, headline, performance_sections, performance_text
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Command, Section
@@ -16,13 +16,17 @@ from scalescope.studies.study import Report, Study
 
 
 def report_of(
-    study: Study | None, run: Run, sections: tuple[Section, ...], next_step: Command | None = None
+    study: Study | None,
+    of: Run | AnalyzedRun,
+    sections: tuple[Section, ...],
+    next_step: Command | None = None,
 ) -> Report:
     """The sections of a study with what all of them have: headline, explanation, files, exit code.
 
     Without a study, no failure was expected.
     """
-    analyzed = AnalyzedRun(run)
+    analyzed = analyzed_run(of)
+    run = analyzed.run
     return Report(
         sections=(*sections, *failure_section(run)),
         explain=lambda: performance_sections(analyzed),
@@ -30,7 +34,7 @@ def report_of(
         next_step=next_step,
         exit_code=_exit_code(study, run),
         files={
-            RESULTS: lambda: to_text(results_json(run)),
+            RESULTS: lambda: to_text(results_json(analyzed)),
             PERFORMANCE: lambda: performance_text(analyzed),
         },
         run=run,

@@ -11,9 +11,12 @@ from scalescope import studies
 from scalescope.errors import BadInput, CannotRun, ScalescopeError
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
+from scalescope.quantities import counted
+from scalescope.report.findings import continuing
 from scalescope.report.section import Command, Section
 from scalescope.results.run_commands import PROGRAM, repeating_command
 from scalescope.results.run_folder import ENVIRONMENT, find_runs, is_run_folder, read_json
+from scalescope.results.run_record import is_unfinished, resume_command
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
@@ -101,7 +104,6 @@ def explain(path: Path) -> tuple[Section, ...]:
 def run_to_explain(path: Path) -> "Run":
     """A run that has results; refuses others, and says which command helps."""
     from scalescope.results.run import load_run
-    from scalescope.results.run_record import resume_command
 
     if not path.exists() and path.name == "latest":
         raise BadInput("explain: there is no run under runs/; name a run folder, or make one: scalescope run")
@@ -113,6 +115,10 @@ def run_to_explain(path: Path) -> "Run":
             f"explain: {path} is not a run folder; scalescope list{below} shows the runs there are"
         )
     run = load_run(path)
+    if run.warnings and not run.results:
+        first, *others = run.warnings
+        more = f"; {counted(len(others), 'more line')} cannot be read" if others else ""
+        raise BadInput(f"explain: {path} is damaged, and no result is left: {first}{more}")
     if not run.results:
         raise BadInput(f"explain: {path} has no results yet; to continue it: {resume_command(path)}")
     return run
@@ -122,6 +128,8 @@ def next_section(report: Report) -> Section:
     """What to do next: what the study advises, and after a change of code the command that measures again."""
     run, step = report.run, report.next_step
     assert run is not None
+    if step is None and not run.of_status("ok") and is_unfinished(run.path):
+        step = continuing(run)
     steps = [] if step is None else [dataclasses.replace(step, label=f"Next: {step.label}")]
     if step is None or not step.argv:
         again = repeating_command(run.path, run.record)

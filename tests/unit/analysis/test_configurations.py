@@ -89,7 +89,7 @@ def test_equal_launches_raise_no_doubts() -> None:
 def test_launches_that_differ_by_more_than_three_percent_are_unstable() -> None:
     wide = make_configuration(make_trial(), 0.0100, 0.0104, 0.0096, 0.0104, 0.0096)
     narrow = make_configuration(make_trial(), 0.0100, 0.0102, 0.0098, 0.0102, 0.0098)
-    assert wide.instabilities() == ["launches differ by 4.0% (CV; above 3% is noisy)"]
+    assert wide.instabilities() == ["launches differ by 4.0 % (CV; above 3 % is noisy)"]
     assert narrow.instabilities() == []
 
 

@@ -149,7 +149,7 @@ def test_without_a_curve_only_gpus_have_a_latency_that_was_published() -> None:
 
 def test_the_rate_is_shown_as_a_share_of_the_path_or_not_at_all() -> None:
     assert of_the_expected(exchanging(3e9, latency_s=0.0, expected=PCIE)) == (
-        ", 25% of what PCIe 3 ×16 should carry"
+        ", 25 % of what PCIe 3 ×16 should carry"
     )
     assert of_the_expected(exchanging(1.2e10, latency_s=0.0, expected=PCIE)) == (
         ", what PCIe 3 ×16 should carry"

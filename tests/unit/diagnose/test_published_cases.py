@@ -61,7 +61,7 @@ def test_two_v100_over_pcie_are_bound_by_bandwidth_far_below_pcie_and_not_by_lat
         ).findings
     }
     bandwidth = by_rule["communication-bound by bandwidth"]
-    assert "58% of what PCIe 3 ×16 should carry" in bandwidth.claim and "at most" in bandwidth.claim
+    assert "58 % of what PCIe 3 ×16 should carry" in bandwidth.claim and "at most" in bandwidth.claim
     assert "network slower than its hardware" not in by_rule
     rate = next(item.value for item in bandwidth.evidence if item.name == "bus bandwidth")
     assert isinstance(rate, float) and 6e9 < rate < 8e9  # a little over half of 12 GB/s

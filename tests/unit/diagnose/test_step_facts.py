@@ -9,7 +9,7 @@ from scalescope.experiment.ablations import single_rank_baseline, with_preloaded
 from tests.unit.analysis.made_results import make_trial
 
 from .made_facts import measured
-from .making_steps import step_facts_from
+from .making_steps import step_facts, step_facts_from
 
 FED = {"strategy": "ddp", "world_size": 2, "num_workers": 1}
 
@@ -105,3 +105,10 @@ def test_cores_come_from_the_machine() -> None:
     (facts,) = step_facts_from(measured(make_trial(), 0.05), environment={"machine": {"cores": 6}})
     assert facts.cores == 6
     assert step_facts_from(measured(make_trial(), 0.05))[0].cores is None
+
+
+def test_a_configuration_is_named_by_the_batch_that_was_given() -> None:
+    strong = step_facts(ranks=2, settings={"batch_size": None, "global_batch_size": 64})
+    assert (strong.batch, strong.about) == (64, "2 ranks, batch 64")
+    accumulating = step_facts(settings={"batch_size": 8, "accumulation_steps": 4})
+    assert (accumulating.batch, accumulating.about) == (8, "1 rank, batch 8")

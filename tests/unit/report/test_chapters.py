@@ -10,6 +10,7 @@ import pytest
 from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.diagnose import step_facts
 from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import CostModel
 from scalescope.report import analyzed_run as material_module
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, chapters_of, titled_by_run
@@ -324,3 +325,14 @@ def test_the_waterfall_begins_with_one_ranks_step_where_its_parts_are_known(
     (waterfall,) = [row.waterfall for row in rows if row.waterfall is not None]
     assert lengths_ms[1] == pytest.approx(waterfall.step_s * 1e3)
     assert lengths_ms[0] == pytest.approx(waterfall.ideal_s * 1e3, rel=0.01)
+
+
+@pytest.mark.parametrize(("contention_s", "is_shorter"), [(-0.001, True), (0.001, False)])
+def test_terms_that_shorten_the_step_are_explained_below_the_figure(
+    monkeypatch: pytest.MonkeyPatch, contention_s: float, is_shorter: bool
+) -> None:
+    monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
+    model = CostModel(fixed_s=0.02, contention_s=contention_s, exposed_comm_s={2: 0.002})
+    run = make_run(make_trials(world_size=[1, 2], batch_size=16, explained=True), 2, model)
+    notes = figure(verdict.chapter(report_input(run)), "waterfall").notes
+    assert any(note.startswith("Left of zero") for note in notes) == is_shorter

@@ -123,6 +123,24 @@ def test_filters(
     assert "".join(Path(row["path"]).name for row in rows) == names
 
 
+@pytest.mark.parametrize(("name", "reason"), [("nowhere", "no such folder"), ("file", "is not a folder")])
+def test_a_folder_that_is_not_there_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, reason: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as leaving:
+        app.main(["list", str(tmp_path / name)])
+    assert leaving.value.code == 2
+    assert f"list: {tmp_path / name}: {reason}" in capsys.readouterr().err
+
+
+def test_before_the_first_run_there_is_nothing_to_list(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "No runs below runs." in listed(capsys)
+
+
 @pytest.mark.usefixtures("runs")
 def test_a_bad_time_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for text in ("yesterday", "3", "d", "99999999999999d"):

@@ -43,10 +43,7 @@ class ScalingRow:
 
     @property
     def batch(self) -> int:
-        """The batch as it was given: per rank when weak, global when strong."""
-        given = self.trial.global_batch_size or self.trial.batch_size
-        assert given is not None  # one of the two is always given
-        return given
+        return self.trial.given_batch_size
 
     @property
     def is_baseline(self) -> bool:

@@ -13,10 +13,11 @@ launch says what it was made for and what it was built on, so a search goes on w
 """
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scalescope.analysis.tuning.launch_costs import LaunchCosts, Program
 from scalescope.analysis.tuning.step_model import Gain, StepModel
@@ -96,7 +97,7 @@ class TuningSearch:
         return (base - others) | {option.name}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchPosition:
     """A search after some launches."""
 
@@ -104,30 +105,34 @@ class SearchPosition:
     measured: TunedLaunches
     remaining_s: float | None = None
     keeps_reserve: bool = True  # for confirming
-    costs: LaunchCosts = field(init=False)
 
-    def __post_init__(self) -> None:
-        costs = LaunchCosts(measured=self.measured, program=self.search.program)
-        object.__setattr__(self, "costs", costs)
+    @functools.cached_property
+    def costs(self) -> LaunchCosts:
+        return LaunchCosts(measured=self.measured, program=self.search.program)
 
     # The best so far
 
-    @property
+    @functools.cached_property
     def deciding(self) -> TunedLaunches:
+        """The launches by which the best is chosen."""
         return self.measured.of_stages(_DECIDING)
 
-    @property
+    @functools.cached_property
     def base(self) -> Combination:
         """What levers were added to last."""
         explored = [launch for launch in self.measured.launches if launch.stage.kind in ("explore", "refine")]
         return explored[-1].base if explored and self.search.combine else BASELINE
 
-    @property
+    @functools.cached_property
     def best(self) -> Combination:
         """The base, or what is clearly faster than it."""
         base = self.base
         faster = [levers for levers in self.built_on(base) if self._is_clear(levers, base)]
         return max(faster, key=self.deciding.mean, default=base)
+
+    @functools.cached_property
+    def _host_shares(self) -> dict[Combination, float | None]:
+        return {}
 
     def built_on(self, base: Combination) -> list[Combination]:
         """What was measured on top of a base and may be recommended."""
@@ -252,13 +257,15 @@ class SearchPosition:
 
     def _host_share(self, base: Combination) -> float | None:
         """The host's share of the base's step, by launches on top of it whose limit was the host."""
-        shares = [
-            share
-            for levers in self.built_on(base)
-            if (difference := self._difference(levers, base)) is not None
-            and (share := self.search.model.host_share(levers, base, math.exp(-difference.value))) is not None
-        ]
-        return min(1.0, statistics.median(shares)) if shares else None
+        if base not in self._host_shares:
+            shares = [
+                share
+                for levers in self.built_on(base)
+                if (difference := self._difference(levers, base)) is not None
+                and (share := self.search.model.host_share(levers, base, math.exp(-difference.value)))
+            ]
+            self._host_shares[base] = min(1.0, statistics.median(shares)) if shares else None
+        return self._host_shares[base]
 
     def _failed(self, option: Option) -> bool:
         """Whether the option made a launch fail, or its loss differ, where the others had not."""

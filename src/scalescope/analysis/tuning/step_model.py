@@ -171,7 +171,8 @@ def _compute(parts: Parts) -> float:
 
 # What a step is assumed to be where nothing says otherwise, as shares of the device's work.
 _PRODUCTS, _OPTIMIZER = 0.6, 0.06
-_UNSEEN = 0.5  # of the compute: host work and loading that hide behind it
+_BUSY = 0.9  # of the compute: a device that works less waits for the host
+_HIDDEN_HOST = 0.3  # of the compute: the host's work that hides behind it
 
 
 def parts_of_step(
@@ -195,7 +196,7 @@ def parts_of_step(
         "products": products * device,
         "kernels": (1.0 - products - optimizer) * device,
         "optimizer": optimizer * device,
-        "host": compute if device < 0.9 * compute else _UNSEEN * compute,
-        "load": compute + input_share if input_share > 0.0 else _UNSEEN * compute,
+        "host": compute if device < _BUSY * compute else _HIDDEN_HOST * compute,
+        "load": compute + input_share if input_share > 0.0 else 0.0,
         "communication": communication_share,
     }

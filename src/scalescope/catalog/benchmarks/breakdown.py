@@ -20,6 +20,7 @@ class Breakdown(Train):
     heading = "Breakdown"
     measures = "what a step consists of"
     launch_figure: ClassVar[str | None] = None
+    measures_time = False  # shares of a step; how long it takes is measured in launches of its own
 
     def warmup_on(self, device: str) -> int:
         """Steps before the recorded ones."""

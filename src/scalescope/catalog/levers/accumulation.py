@@ -2,7 +2,17 @@
 
 from dataclasses import dataclass
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.setting import Lever, setting
+
+
+def _in_script(steps: int, context: ScriptContext) -> Code:
+    if steps == 1:
+        return Code()
+    return Code(
+        instead=f"call (loss / {steps}).backward() for {steps} batches, all but the last of them inside "
+        "model.no_sync() where DDP wraps the model, and optimizer.step() after them"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,5 +26,5 @@ class Accumulation:
         low=1,
         high=100_000,
         neutral=1,
-        lever=Lever(tries=(2, 4), needs=("ranks",), changes="the job"),
+        lever=Lever(tries=(2, 4), needs=("ranks",), changes="the job", code=_in_script),
     )

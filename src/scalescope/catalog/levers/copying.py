@@ -4,10 +4,50 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import MAP_TENSORS, Code, ScriptContext, argument, code, statement
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import BadInput, CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
+_COPIED_AHEAD = '''\
+def copied_ahead(batches):
+    """Copies the next batch on another stream while the current one is used."""
+    copies, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+
+    def begin(batch):
+        with torch.cuda.stream(copies):
+            return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
+
+    def claim(tensor):
+        tensor.record_stream(current)  # otherwise its memory could be reused too early
+        return tensor
+
+    batches = iter(batches)
+    coming = begin(next(batches))
+    for batch in batches:
+        current.wait_stream(copies)
+        ready, coming = coming, begin(batch)
+        yield map_tensors(claim, ready)
+    current.wait_stream(copies)
+    yield map_tensors(claim, coming)'''
+
+
+def _pinned(is_on: bool, context: ScriptContext) -> Code:
+    return code(argument("loader", "pin_memory", True)) if is_on else Code()
+
+
+def _not_blocking(is_on: bool, context: ScriptContext) -> Code:
+    return code(argument("copy", "non_blocking", True)) if is_on else Code()
+
+
+def _ahead(is_on: bool, context: ScriptContext) -> Code:
+    if not is_on:
+        return Code()
+    return code(
+        statement("definitions", MAP_TENSORS),
+        statement("definitions", _COPIED_AHEAD),
+        statement("loop", "copied_ahead"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +62,7 @@ class Copying:
             tries=(True,),
             needs=("cuda", "loader"),
             expects=(ExpectedEffect(factors={"load": 0.65}, source=_H200),),
+            code=_pinned,
         ),
     )
     non_blocking: bool = setting(
@@ -39,6 +80,7 @@ class Copying:
                     source=_H200,
                 ),
             ),
+            code=_not_blocking,
         ),
     )
     prefetch_stream: bool = setting(
@@ -56,6 +98,7 @@ class Copying:
                     source=_H200,
                 ),
             ),
+            code=_ahead,
         ),
     )
 

@@ -2,9 +2,27 @@
 
 from dataclasses import dataclass
 
-from scalescope.catalog.setting import ExpectedEffect, Lever, setting
+from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
+from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
+
+
+def _compiled(mode: str, context: ScriptContext) -> Code:
+    """The forward pass and the loss in one graph, after DDP, which dynamo then recognises."""
+    if mode == "none":
+        return Code()
+    if mode == "default":
+        return code(statement("before_loop", "compute_loss = torch.compile(compute_loss)"))
+    return code(
+        statement("before_loop", f'compute_loss = torch.compile(compute_loss, mode="{mode}")'),
+        statement("before_forward", "torch.compiler.cudagraph_mark_step_begin()"),
+        statement("loss", "loss = loss.clone()  # a CUDA graph overwrites its outputs"),
+    )
+
+
+def _scripted(is_on: bool, context: ScriptContext) -> Code:
+    return code(statement("model", "model = torch.jit.script(model)")) if is_on else Code()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +36,8 @@ class Fusion:
         choices=("none", "default", "reduce-overhead", "max-autotune"),
         neutral="none",
         lever=Lever(
-            tries=("default", "reduce-overhead", "max-autotune"),
+            # Without CUDA graphs, reduce-overhead is default.
+            tries=("default", PerDevice(cpu="default", cuda="reduce-overhead"), "max-autotune"),
             changes="rounding",
             starts_slowly=True,
             expects=(
@@ -34,6 +53,7 @@ class Fusion:
                 ExpectedEffect(device="cpu", factors={"kernels": 0.85}, source="fewer passes over memory"),
             ),
             on_request={"max-autotune": "compiling may take many minutes"},
+            code=_compiled,
         ),
     )
     jit: bool = setting(
@@ -41,6 +61,9 @@ class Fusion:
         "TorchScript, which PyTorch has deprecated in favour of torch.compile.",
         neutral=False,
         lever=Lever(
-            tries=(True,), changes="rounding", on_request={True: "PyTorch has deprecated TorchScript"}
+            tries=(True,),
+            changes="rounding",
+            on_request={True: "PyTorch has deprecated TorchScript"},
+            code=_scripted,
         ),
     )

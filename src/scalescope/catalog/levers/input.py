@@ -4,10 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext, argument, code
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import BadInput
 
 _SHARED = "processes share the work, on cores of their own"
+
+
+def _workers(count: int | None, context: ScriptContext) -> Code:
+    return Code() if count is None else code(argument("loader", "num_workers", count))
+
+
+def _persistent(is_on: bool, context: ScriptContext) -> Code:
+    return code(argument("loader", "persistent_workers", True)) if is_on else Code()
+
+
+def _prefetched(batches: int | None, context: ScriptContext) -> Code:
+    return Code() if batches is None else code(argument("loader", "prefetch_factor", batches))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +44,7 @@ class Input:
                 ExpectedEffect(value=2, factors={"load": 0.5}, source=_SHARED),
                 ExpectedEffect(value=4, factors={"load": 0.27}, source=_SHARED),
             ),
+            code=_workers,
         ),
     )
     persistent_workers: bool = setting(
@@ -43,6 +57,7 @@ class Input:
             expects=(
                 ExpectedEffect(factors={"load": 1.0}, source="only the beginning of an epoch is shorter"),
             ),
+            code=_persistent,
         ),
     )
     prefetch_factor: int | None = setting(
@@ -55,6 +70,7 @@ class Input:
             tries=(4, 8),
             needs=("workers",),
             expects=(ExpectedEffect(factors={"load": 0.98}, source="evens out batches of different length"),),
+            code=_prefetched,
         ),
     )
 

@@ -4,10 +4,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
+_BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "math": "MATH",
+}
+
+
+def _timed(is_on: bool, context: ScriptContext) -> Code:
+    return code(statement("start", "torch.backends.cudnn.benchmark = True")) if is_on else Code()
+
+
+def _attention(kernel: str, context: ScriptContext) -> Code:
+    if kernel == "auto":
+        return Code()
+    return code(
+        statement("imports", "from torch.nn.attention import SDPBackend, sdpa_kernel"),
+        statement("forward", f"sdpa_kernel(SDPBackend.{_BACKENDS[kernel]})"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +43,7 @@ class Kernels:
             needs=("cuda", "convolutions"),
             changes="rounding",
             expects=(ExpectedEffect(factors={"products": 0.95}, source=_H200),),
+            code=_timed,
         ),
     )
     attention: str = setting(
@@ -39,6 +60,7 @@ class Kernels:
                 ExpectedEffect(value="math", factors={"kernels": 1.2}, source=_H200),
                 ExpectedEffect(factors={"kernels": 1.0}, source="auto takes the fastest of them by itself"),
             ),
+            code=_attention,
         ),
     )
 

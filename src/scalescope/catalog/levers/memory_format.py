@@ -2,7 +2,25 @@
 
 from dataclasses import dataclass
 
+from scalescope.catalog.code_lines import MAP_TENSORS, Code, ScriptContext, code, statement
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
+
+_TO_CHANNELS_LAST = """\
+def to_channels_last(tensor):
+    if tensor.dim() != 4:  # not images
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)"""
+
+
+def _in_script(memory_format: str, context: ScriptContext) -> Code:
+    if memory_format == "contiguous":
+        return Code()
+    return code(
+        statement("definitions", MAP_TENSORS),
+        statement("definitions", _TO_CHANNELS_LAST),
+        statement("model", "model = model.to(memory_format=torch.channels_last)"),
+        statement("batch", "batch = map_tensors(to_channels_last, batch)"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,5 +50,6 @@ class MemoryFormat:
                     device="cpu", factors={"products": 0.9}, source="oneDNN's kernels are for NHWC"
                 ),
             ),
+            code=_in_script,
         ),
     )

@@ -4,10 +4,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
+_TF32 = code(
+    statement("start", "torch.backends.cuda.matmul.allow_tf32 = True"),
+    statement("start", "torch.backends.cudnn.allow_tf32 = True"),
+)
+
+
+def _in_script(precision: str, context: ScriptContext) -> Code:
+    """Autocast around the forward pass; fp16 also scales the loss, so that small gradients survive."""
+    device = context.device
+    if precision == "bf16":
+        return code(statement("forward", f'torch.autocast("{device}", dtype=torch.bfloat16)'))
+    if precision == "fp16":
+        return code(
+            statement("before_loop", f'scaler = torch.amp.GradScaler("{device}")'),
+            statement("forward", f'torch.autocast("{device}", dtype=torch.float16)'),
+            statement("backward", "scaler.scale(loss).backward()"),
+            statement("update", "scaler.step(optimizer)\nscaler.update()"),
+        )
+    return _TF32 if precision == "tf32" else Code()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +67,7 @@ class Precision:
                     source="half the bytes of fp32; matrix units of recent processors gain more",
                 ),
             ),
+            code=_in_script,
         ),
     )
 

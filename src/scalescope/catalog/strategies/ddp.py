@@ -1,14 +1,60 @@
 """Card of the `ddp` strategy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from scalescope.catalog.code_lines import Code, CodeLine, ScriptContext, argument, code, statement
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 
 _LINKS = "docs/levers/communication.md"
 _WORK = "DDP then copies gradients, or looks through the graph, once more per step"
+_HOOKS = {"fp16": "default_hooks.fp16_compress_hook", "bf16": "default_hooks.bf16_compress_hook"}
+# PyTorch's own hook for bf16 is for NCCL alone.
+_SEND_BF16 = '''\
+def send_bf16(group, bucket):
+    """Sends gradients in 16 bits."""
+    full = bucket.buffer()
+    half = full.to(torch.bfloat16).div_(dist.get_world_size())
+
+    def restore(done):
+        full.copy_(done.value()[0])
+        return full
+
+    return dist.all_reduce(half, async_op=True).get_future().then(restore)'''
+
+
+def _argument(name: str) -> Callable[[bool | float | None, ScriptContext], Code]:
+    """A setting that is the keyword argument of that name."""
+
+    def code_of(value: bool | float | None, context: ScriptContext) -> Code:
+        return code(argument("wrapper", name, value))
+
+    return code_of
+
+
+def _bucket_views(is_on: bool, context: ScriptContext) -> Code:
+    """Gradients that are set to None leave their buckets, which costs the copy that views save."""
+    return code(
+        argument("wrapper", "gradient_as_bucket_view", is_on), argument("clear", "set_to_none", not is_on)
+    )
+
+
+def _comm_hook(precision: str, context: ScriptContext) -> Code:
+    if precision == "none":
+        return Code()
+    lines: tuple[CodeLine, ...] = (
+        statement("imports", "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"),
+        statement("wrapped", f"model.register_comm_hook(None, {_HOOKS[precision]})"),
+    )
+    if precision == "bf16" and context.device == "cpu":
+        lines = (
+            statement("imports", "import torch.distributed as dist"),
+            statement("definitions", _SEND_BF16),
+            statement("wrapped", "model.register_comm_hook(None, send_bf16)"),
+        )
+    return code(*lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +79,7 @@ class Ddp(StrategyTraits):
             needs=("ranks",),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.98}, source=_LINKS),),
+            code=_argument("bucket_cap_mb"),
         ),
     )
     broadcast_buffers: bool = setting(
@@ -50,6 +97,7 @@ class Ddp(StrategyTraits):
                     value=False, factors={"communication": 0.95}, source="one exchange less per step"
                 ),
             ),
+            code=_argument("broadcast_buffers"),
         ),
     )
     static_graph: bool = setting(
@@ -62,6 +110,7 @@ class Ddp(StrategyTraits):
                 ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
                 ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
+            code=_argument("static_graph"),
         ),
     )
     gradient_as_bucket_view: bool = setting(
@@ -74,6 +123,7 @@ class Ddp(StrategyTraits):
                 ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
                 ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
+            code=_bucket_views,
         ),
     )
     find_unused_parameters: bool = setting(
@@ -86,6 +136,7 @@ class Ddp(StrategyTraits):
             expects=(
                 ExpectedEffect(factors={"kernels": 1.05}, source="walks through the graph in every step"),
             ),
+            code=_argument("find_unused_parameters"),
         ),
     )
     comm_hook: str = setting(
@@ -98,8 +149,18 @@ class Ddp(StrategyTraits):
             needs=("ranks",),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
+            code=_comm_hook,
         ),
     )
+
+    @staticmethod
+    def code(context: ScriptContext) -> Code:
+        """The wrapper."""
+        devices = "[device.index]" if context.device == "cuda" else "None"
+        return code(
+            statement("imports", "from torch.nn.parallel import DistributedDataParallel"),
+            CodeLine(part="wrapper", argument="device_ids", text=devices),
+        )
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:

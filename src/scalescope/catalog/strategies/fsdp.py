@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.setting import setting
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 from scalescope.errors import BadInput
@@ -43,6 +44,14 @@ class Fsdp(StrategyTraits):
             raise BadInput(
                 "--stand-in cannot be used with fsdp, which gathers parameters block by block; use ddp"
             )
+
+    @staticmethod
+    def code(context: ScriptContext) -> Code:
+        """In words: which blocks a model has is its owner's to say."""
+        return Code(
+            instead="call fully_shard (torch.distributed.fsdp) on each block of the model, then on the "
+            "model, instead of DDP and before the optimizer is made"
+        )
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.setting import setting
 from scalescope.catalog.traits import StrategyTraits
 from scalescope.errors import BadInput
@@ -35,6 +36,13 @@ class Pipeline(StrategyTraits):
         high=2**31,
         none_word="auto",
     )
+
+    @staticmethod
+    def code(context: ScriptContext) -> Code:
+        """In words: how a model is cut is its owner's to say."""
+        return Code(
+            instead="cut the model into stages and run them with a schedule of torch.distributed.pipelining"
+        )
 
     @staticmethod
     def replicas(world_size: int) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.setting import setting
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 
@@ -21,6 +22,11 @@ class ScratchDdp(StrategyTraits):
         low=0.001,
         high=1e6,
     )
+
+    @staticmethod
+    def code(context: ScriptContext) -> Code:
+        """A page of code, and none of PyTorch's."""
+        return Code(instead="it is a page of Python: worker/strategies/scratch_ddp.py of scalescope")
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 from scalescope.errors import BadInput
 
@@ -14,6 +15,11 @@ class Single(StrategyTraits):
 
     wraps = False
     ablations = ("without_optimizer",)
+
+    @staticmethod
+    def code(context: ScriptContext) -> Code:
+        """Nothing is to be put anywhere."""
+        return Code(instead="leave out what wraps the model, and the process group")
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:

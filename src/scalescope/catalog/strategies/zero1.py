@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.catalog.traits import MemoryLayout
 from scalescope.errors import BadInput
@@ -25,6 +26,14 @@ class Zero1(Ddp):
             raise BadInput(
                 "--stand-in cannot be used with zero1, which spreads the updates that it leaves out; use ddp"
             )
+
+    @staticmethod
+    def code(context: ScriptContext) -> Code:
+        """In words: the optimizer's class is its owner's."""
+        return Code(
+            instead="besides DDP, make the optimizer as ZeroRedundancyOptimizer(model.parameters(), "
+            "optimizer_class=CLASS, ...) of torch.distributed.optim, with class and arguments of yours"
+        )
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:

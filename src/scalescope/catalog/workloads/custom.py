@@ -46,6 +46,13 @@ def file_of(reference: str) -> Path | None:
     return Path(source) if source.endswith(".py") else None
 
 
+def source_and_function(reference: str) -> tuple[str, str]:
+    """The whole path of the file, or the module, and the function of a workload."""
+    source, _, function = reference.rpartition(":")
+    file = file_of(reference)
+    return source if file is None else str(file.resolve()), function
+
+
 def in_file(reference: str, file: Path) -> str:
     """The function of the same name in another file."""
     _, _, function = reference.rpartition(":")

@@ -12,12 +12,13 @@ from scalescope.errors import BadInput
 if TYPE_CHECKING:
     from scalescope.report.runs import ListedRun
 
+_DEFAULT = Path("runs")  # which the first run makes
 _UNFINISHED = "unfinished"
 _STATUSES = (_UNFINISHED, "running", "finished", "failed", "budget", "interrupted", "killed", "submitted")
 
 
 @click.command("list")
-@click.argument("root", type=click.Path(path_type=Path), default=Path("runs"))
+@click.argument("root", type=click.Path(path_type=Path), default=_DEFAULT)
 @click.option("--verb", metavar="VERB", help="Only runs of this verb: scale, train ...")
 @click.option("--workload", metavar="TEXT", help="Only runs of workloads whose name has this text.")
 @click.option(
@@ -47,6 +48,9 @@ def command(
     from scalescope.report.render.terminal import console, show
     from scalescope.report.runs import listed_runs, runs_section
 
+    if not root.is_dir() and root != _DEFAULT:
+        what = "is not a folder" if root.exists() else "no such folder"
+        raise BadInput(f"list: {root}: {what}; scalescope list FOLDER lists the runs below a folder")
     earliest = None if since is None else _moment(since, datetime.now().astimezone())
 
     def is_wanted(run: "ListedRun") -> bool:

@@ -22,7 +22,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         term=COMMUNICATION,
         root=slow,
         claim=f"Exchanges are so small that their latency dominates: {count} per step, about "
-        f"{facts.latency_s * 1e6:.0f} µs each.{remark}",
+        f"{facts.latency_s * 1e6:,.0f} µs each.{remark}",
         lost=lost,
         share=lost / facts.ranks * (1.0 if slow else _NOT_THE_ROOT),
         evidence=(

@@ -5,6 +5,7 @@ from scalescope.diagnose.advice import advise, fewer_bytes
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.network import is_latency
+from scalescope.quantities import percent
 
 RULE = "last bucket too large"
 _MOST = 0.5  # of all gradients
@@ -26,7 +27,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     part = (
         "All gradients are in one"
         if len(buckets) == 1
-        else f"{last / total:.0%} of the gradients are in the last"
+        else f"{percent(last / total)} of the gradients are in the last"
     )
     return Finding(
         rule=RULE,

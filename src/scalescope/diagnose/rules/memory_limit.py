@@ -3,6 +3,7 @@
 from scalescope.diagnose.advice import this_job
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.quantities import percent
 from scalescope.results.run_commands import command_on
 
 RULE = "memory is nearly full"
@@ -15,7 +16,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
-        claim=f"{used / there:.0%} of the GPU's memory is in use.",
+        claim=f"{percent(used / there)} of the GPU's memory is in use.",
         lost=0.0,
         share=0.0,
         evidence=(

@@ -10,6 +10,7 @@ from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.analysis.telemetry import SlowedGpu
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
+from scalescope.quantities import percent
 from scalescope.results.run_commands import CHECK
 from scalescope.results.topology import plain_uuid
 
@@ -95,7 +96,7 @@ def _evidence(facts: Facts, gpus: Sequence[SlowedGpu]) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(
             name=f"GPU {plain_uuid(gpu.uuid)}{'' if gpu.host is None else f' of {gpu.host}'}",
-            value=", ".join(f"{name} {share:.0%}" for name, share in gpu.reasons.items()),
+            value=", ".join(f"{name} {percent(share)}" for name, share in gpu.reasons.items()),
             source="NVML",
         )
         for gpu in gpus

@@ -1,6 +1,7 @@
 """Other load: other processes used what the ranks needed, so the figures are not the job's own."""
 
-from scalescope.analysis.other_load import RunLoad, load_of, load_text
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.other_load import RunLoad, load_of, load_text, mean_load
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.results.run import Run
@@ -13,11 +14,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     load = load_of(run)
     if not load.is_present:
         return None
-    # All that is lost at the worst place: no other rule can say how much of it others caused.
-    lost, ranks = max(
-        ((max(0.0, facts.ranks * (1.0 - facts.row.efficiency.value)), facts.ranks) for facts in cases),
-        default=(0.0, 1),
-    )
+    lost, ranks = _lost(run, cases)
     explains = lost if load.mean.delays_ranks or load.mean.uses_gpus else 0.0
     text = load_text(load.mean)
     return Finding(
@@ -34,6 +31,25 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
             ),
         ),
     )
+
+
+def _lost(run: Run, cases: tuple[Facts, ...]) -> tuple[float, int]:
+    """Ranks' worth of speed that is lost at the worst place, and of how many ranks.
+
+    Of ranks that are compared with fewer it is all that they lose: no other rule can say how much of it
+    others caused. Of others only the time without a core is known, where no undisturbed launch is left.
+    """
+    if cases:
+        return max(
+            (max(0.0, facts.ranks * (1.0 - facts.row.efficiency.value)), facts.ranks) for facts in cases
+        )
+    asked = (member for member in configurations(run.results) if not member.trial.is_ablation)
+    waits = (
+        ((mean_load(member.loads).longest_wait or 0.0) * member.trial.world_size, member.trial.world_size)
+        for member in asked
+        if member.is_disturbed
+    )
+    return max(waits, default=(0.0, 1))
 
 
 def _disturbed(load: RunLoad) -> str:

@@ -3,6 +3,7 @@
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import data_size
 
 RULE = "buffers are broadcast before every step"
 
@@ -12,10 +13,9 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     if facts.ranks == 1 or not facts.trial.is_on("broadcast_buffers") or not size:
         return None
     cost_s = _cost_s(facts, size)
-    adds = "" if not cost_s else f" That takes about {cost_s * 1e3:.1f} ms."
     return facts.finding(
         RULE,
-        f"{size / 1e3:.0f} kB of buffers are sent from rank 0 before every forward pass.{adds}",
+        f"{data_size(size)} of buffers are sent from rank 0 before every forward pass.",
         cost_s,
         estimated=bool(cost_s),
         evidence=(Evidence(name="buffers", value=size, unit="bytes", source="the model"),),

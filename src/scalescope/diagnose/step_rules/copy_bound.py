@@ -5,6 +5,7 @@ from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.experiment.ablations import has_loader
+from scalescope.quantities import in_ms, percent
 from scalescope.results.traces import step_parts
 
 RULE = "copy-bound"
@@ -38,9 +39,9 @@ def _blocking(facts: StepFacts) -> Finding:
     share = wait.value / facts.step_s
     return facts.finding(
         RULE,
-        f"Batches are ready (the loader takes {loader_s * 1e3:.1f} ms), but copying them blocks the "
-        f"host for {copy_s * 1e3:.1f} ms, including kernels that are still queued; with batches already on "
-        f"the GPU a step would be {share:.0%} shorter.{_rate_text(facts)}",
+        f"Batches are ready (the loader takes {in_ms(loader_s)}), but copying them blocks the "
+        f"host for {in_ms(copy_s)}, including kernels that are still queued; with batches already on "
+        f"the GPU a step would be {percent(share)} shorter.{_rate_text(facts)}",
         wait.value,
         root=True,
         evidence=(
@@ -63,7 +64,7 @@ def _pageable(facts: StepFacts) -> Finding | None:
         return None
     return facts.finding(
         RULE,
-        f"Copies that nothing hides take about {cost_s * 1e3:.1f} ms per step.{_rate_text(facts)}",
+        f"Copies that nothing hides take about {in_ms(cost_s)} per step.{_rate_text(facts)}",
         cost_s,
         root=True,
         estimated=True,

@@ -5,6 +5,7 @@ import statistics
 from scalescope.analysis.training.activity import RankActivity
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import in_ms
 
 RULE = "garbage collection"
 _ADVICE = (
@@ -23,8 +24,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     return facts.finding(
         RULE,
-        f"Python's garbage collector stops the host for {garbage.pause_s * 1e3:.1f} ms per step "
-        f"(longest pause {garbage.longest_s * 1e3:.0f} ms).",
+        f"Python's garbage collector stops the host for {in_ms(garbage.pause_s)} per step "
+        f"(longest pause {in_ms(garbage.longest_s)}).",
         cost_s,
         root=True,
         estimated=facts.trial.on_gpu,
@@ -32,7 +33,12 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
             Evidence(name="pauses per step", value=garbage.pause_s, unit="s", source="gc.callbacks"),
             Evidence(name="longest pause", value=garbage.longest_s, unit="s", source="gc.callbacks"),
             *(
-                Evidence(name=f"collections of generation {generation}", value=count, source="gc.callbacks")
+                Evidence(
+                    name=f"collections of generation {generation}",
+                    value=count,
+                    unit="in a launch",
+                    source="gc.callbacks",
+                )
                 for generation, count in enumerate(garbage.collections)
             ),
         ),

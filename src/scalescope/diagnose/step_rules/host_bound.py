@@ -6,6 +6,7 @@ from scalescope.diagnose.step_facts import StepFacts
 from scalescope.diagnose.step_rules.allocator_retries import rule as requests_memory
 from scalescope.diagnose.step_rules.garbage_collection import rule as collects_garbage
 from scalescope.diagnose.step_rules.host_synchronization import rule as waits_for_gpu
+from scalescope.quantities import in_ms, milliseconds, percent
 
 RULE = "host-bound"
 _MORE_EXACT = (waits_for_gpu, requests_memory, collects_garbage)  # why the host cannot run ahead
@@ -27,8 +28,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     return facts.finding(
         RULE,
         f"The GPU waits for the host to launch {kernels:,.0f} kernels per step{length}: with a host that is "
-        f"fast enough a step would take about {replay.fast_host_s * 1e3:.1f} instead of "
-        f"{replay.without_sync_s * 1e3:.1f} ms.",
+        f"fast enough a step would take about {milliseconds(replay.fast_host_s)} instead of "
+        f"{in_ms(replay.without_sync_s)}.",
         replay.host_cost_s,
         estimated=True,
         symptom=any(isinstance(cause(facts), Finding) for cause in _MORE_EXACT),
@@ -61,8 +62,8 @@ def _by_telemetry(facts: StepFacts) -> Finding | None:
         return None
     return facts.finding(
         RULE,
-        f"With one rank alone the GPU is {busy:.0%} busy while a CPU core is busy all the time: the host "
-        "cannot launch such short kernels fast enough.",
+        f"With one rank alone the GPU is {percent(busy)} busy while a CPU core is busy all the time: the "
+        "host cannot launch such short kernels fast enough.",
         0.0,
         evidence=(
             Evidence(name="GPU busy", value=busy, source="NVML"),

@@ -3,6 +3,7 @@
 from scalescope.analysis.training.recording import SyncSite
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import in_ms, milliseconds
 
 RULE = "host synchronization"
 _SHOWN = 3
@@ -22,7 +23,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     return facts.finding(
         RULE,
         f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without this a step would "
-        f"take about {(step_s - cost_s) * 1e3:.1f} instead of {step_s * 1e3:.1f} ms.",
+        f"take about {milliseconds(step_s - cost_s)} instead of {in_ms(step_s)}.",
         cost_s,
         estimated=True,
         root=True,

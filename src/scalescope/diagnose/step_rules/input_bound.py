@@ -7,6 +7,7 @@ from scalescope.diagnose.advice import advise, advise_more
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.diagnose.step_rules.copy_bound import waits_for_copies
+from scalescope.quantities import counted, in_ms, percent
 
 RULE = "input-bound"
 _MOST_WORKERS = 64  # worth advising
@@ -114,10 +115,10 @@ def _most_workers(facts: StepFacts) -> int | None:
 def _wait_text(facts: StepFacts, wait: _Wait) -> str:
     share = min(1.0, wait.time_s / facts.step_s)
     if wait.estimated:
-        return f"Steps wait about {wait.time_s * 1e3:.1f} ms for samples, {share:.0%} of a step."
+        return f"Steps wait about {in_ms(wait.time_s)} for samples."
     return (
-        f"Steps wait {wait.time_s * 1e3:.1f} ms for samples; with preloaded samples a step would be "
-        f"{share:.0%} shorter."
+        f"Steps wait {in_ms(wait.time_s)} for samples; with preloaded samples a step would be "
+        f"{percent(share)} shorter."
     )
 
 
@@ -134,24 +135,32 @@ def _cause_text(facts: StepFacts, plan: _Plan) -> str:
     if loading is None or not loading.prepare_s or loading.fetch_s is None or loading.collate_s is None:
         return ""
     fetching = loading.fetch_s / loading.prepare_s
-    parts = f"{fetching:.0%} getting samples, {1.0 - fetching:.0%} collating"
-    text = f"Preparing a batch takes {loading.prepare_s * 1e3:.1f} ms ({parts})"
+    parts = f"{percent(fetching)} getting samples, {percent(1.0 - fetching)} collating"
+    text = f"Preparing a batch takes {in_ms(loading.prepare_s)} ({parts})"
     cores = _rank_cores(facts)
-    has = "in the rank itself" if not plan.workers else f"in each of {plan.workers} loader processes"
-    on = "" if cores is None else f" on {cores} core{'' if cores == 1 else 's'}"
+    has = "in the rank itself" if not plan.workers else _processes(plan.workers)
+    on = "" if cores is None else f" on {counted(cores, 'core')}"
     text = f"{text} {has}{on}"
     if plan.needed is None or plan.needed <= plan.workers:
         return f"{text}.{_room_text(facts, plan)}"
     if plan.hides:
-        return f"{text}; {plan.needed} loader processes would hide it.{_room_text(facts, plan)}"
-    return f"{text}; even {plan.most} processes would not hide it, so samples must become cheaper."
+        needed = counted(plan.needed, "loader process")
+        return f"{text}; {needed} would hide it.{_room_text(facts, plan)}"
+    assert plan.most is not None  # otherwise they would hide it
+    most = counted(plan.most, "process")
+    return f"{text}; even {most} would not hide it, so samples must become cheaper."
+
+
+def _processes(workers: int) -> str:
+    return "in its loader process" if workers == 1 else f"in each of {workers} loader processes"
 
 
 def _room_text(facts: StepFacts, plan: _Plan) -> str:
     """Where /dev/shm has no room for the batches that more processes prepare ahead."""
-    if not _lacks_room(facts, plan) or facts.loading is None:
+    fits = None if facts.loading is None else facts.loading.batches_that_fit
+    if fits is None or not _lacks_room(facts, plan):
         return ""
-    return f" /dev/shm has room for only {facts.loading.batches_that_fit} more batches."
+    return f" /dev/shm has room for only {counted(fits, 'more batch')}."
 
 
 def _lacks_room(facts: StepFacts, plan: _Plan) -> bool:
@@ -201,7 +210,7 @@ def _advice(facts: StepFacts, plan: _Plan, wait_s: float) -> tuple[Advice, ...]:
     keep = advise(facts, "keep loader processes between epochs", "persistent_workers", True)
     return (
         *(keep if restarts_s > wait_s / 2.0 else ()),
-        *(advise(facts, f"{more} loader processes per rank", "num_workers", more) if more else ()),
+        *(advise(facts, f"{counted(more, 'loader process')} per rank", "num_workers", more) if more else ()),
         *(advise_more(facts, "prefetch more batches", "prefetch_factor", _PREFETCH) if has_processes else ()),
         *(keep if 0.0 < restarts_s <= wait_s / 2.0 else ()),
         *_unpinned(facts, plan),

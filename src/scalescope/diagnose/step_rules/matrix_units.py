@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import in_ms, milliseconds
 
 RULE = "matrix units are idle"
 _MOSTLY = 0.5  # of the products' time: less may be kernels that their names do not tell apart
@@ -63,9 +64,9 @@ def _by_recording(facts: StepFacts, formats: Sequence[str], slow_s: float) -> Fi
         return None
     return facts.finding(
         RULE,
-        f"Matrix products and convolutions take {slow_s * 1e3:.1f} ms per step in fp32 without the GPU's "
+        f"Matrix products and convolutions take {in_ms(slow_s)} per step in fp32 without the GPU's "
         f"matrix units. A bare product in {name} is {times:.1f} times as fast, which would save about "
-        f"{cost_s * 1e3:.1f} ms.",
+        f"{in_ms(cost_s)}.",
         cost_s,
         estimated=True,
         evidence=_evidence(facts, slow_s, times),
@@ -85,8 +86,8 @@ def _despite_precision(facts: StepFacts) -> Finding | None:
     total_s = recording.matrix_product_s or 0.0
     return facts.finding(
         RULE,
-        f"The precision is {precision}, but {slow_s * 1e3:.1f} of {total_s * 1e3:.1f} ms of products per "
-        f"step do not use matrix units, which would save about {cost_s * 1e3:.1f} ms.",
+        f"The precision is {precision}, but {milliseconds(slow_s)} of {in_ms(total_s)} of products per "
+        f"step do not use matrix units, which would save about {in_ms(cost_s)}.",
         cost_s,
         estimated=True,
         evidence=_evidence(facts, slow_s, speed[1]),

@@ -3,6 +3,7 @@
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import in_ms
 
 RULE = "images are reordered for convolutions"
 
@@ -18,8 +19,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     return facts.finding(
         RULE,
         f"Images are stored channel by channel (NCHW), but the convolutions compute on interleaved channels "
-        f"(NHWC): reordering takes {recording.layout_s * 1e3:.1f} ms per step, next to "
-        f"{recording.convolution_s * 1e3:.1f} ms of convolutions. At least that is saved.",
+        f"(NHWC): reordering takes {in_ms(recording.layout_s)} per step, next to "
+        f"{in_ms(recording.convolution_s)} of convolutions. At least that is saved.",
         recording.layout_s,
         estimated=True,
         evidence=(

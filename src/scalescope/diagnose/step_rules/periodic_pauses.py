@@ -4,6 +4,7 @@ from scalescope.analysis.training.pauses import REST, PeriodicPauses, periodic_p
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import in_ms
 
 RULE = "periodic pauses"
 _GARBAGE = 0.5  # of the pauses: then they are its finding
@@ -24,7 +25,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     return facts.finding(
         RULE,
-        f"Every {pauses.period} steps {_who(facts, pauses)}: {pauses.cost_s * 1e3:.1f} ms per step.",
+        f"Every {pauses.period} steps {_who(facts, pauses)}.",
         pauses.cost_s,
         root=True,
         evidence=(
@@ -55,7 +56,7 @@ def _is_explained(facts: StepFacts, pauses: PeriodicPauses) -> bool:
 
 def _who(facts: StepFacts, pauses: PeriodicPauses) -> str:
     """Who pauses for how long, and where."""
-    long = f"for {pauses.length_s * 1e3:.0f} ms"
+    long = f"for {in_ms(pauses.length_s)}"
     where = "" if pauses.part is None else f" {_PARTS[pauses.part]}"
     if facts.ranks == 1:
         return f"the rank pauses {long}{where}"

@@ -5,6 +5,7 @@ from pathlib import PurePath
 from scalescope.analysis.training.activity import CompilerCalls
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import counted, in_ms
 
 RULE = "recompilation"
 _MOST_SHOWN = 5
@@ -45,12 +46,13 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
 
 def _claim(calls: CompilerCalls) -> str:
     compiled = (
-        f"torch.compile compiled {calls.compilations_inside} times during the measured steps: "
-        f"{calls.inside_s * 1e3:.1f} ms per step"
+        f"torch.compile compiled {counted(calls.compilations_inside, 'time')} during the measured steps: "
+        f"{in_ms(calls.inside_s)} per step"
     )
     count = calls.recompilations_before + calls.recompilations_inside
     given_up = (
-        f"After {count} recompilations torch.compile gave up, and functions of the model run uncompiled"
+        f"After {counted(count, 'recompilation')} torch.compile gave up, and functions of the model run "
+        "uncompiled"
     )
     if not calls.given_up:
         return f"{compiled}{_reason(calls, in_window=True)}."

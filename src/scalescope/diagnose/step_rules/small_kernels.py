@@ -12,6 +12,7 @@ from scalescope.analysis.training.step_waterfall import IDLE_HOST, IDLE_SYNC
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import in_ms
 from scalescope.results.traces import step_parts
 
 RULE = "many small kernels"
@@ -37,8 +38,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     return facts.finding(
         RULE,
         f"{kernels:,.0f} of {recording.kernels:,.0f} kernels per step compute element by element, "
-        f"{time_s * 1e3:.1f} ms together, and each reads and writes GPU memory. Fusing them would save at "
-        f"most about {saved_s * 1e3:.1f} ms.",
+        f"{in_ms(time_s)} together, and each reads and writes GPU memory. Fusing them would save at "
+        f"most about {in_ms(saved_s)}.",
         saved_s,
         estimated=True,
         evidence=_evidence(recording, kernels, time_s),

@@ -2,6 +2,7 @@
 
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import in_ms
 
 RULE = "batch norm waits for all ranks"
 _EXCHANGES = 2  # of a layer: one in the forward pass and one in the backward pass
@@ -17,7 +18,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     cost_s = 0.0 if latency_s is None else exchanges * latency_s
     if latency_s is not None and not facts.is_worth(cost_s):
         return None
-    takes = "" if latency_s is None else f", which takes at least {cost_s * 1e3:.1f} ms"
+    takes = "" if latency_s is None else f", which takes at least {in_ms(cost_s)}"
     count = "1 SyncBatchNorm layer exchanges" if layers == 1 else f"{layers} SyncBatchNorm layers exchange"
     return facts.finding(
         RULE,

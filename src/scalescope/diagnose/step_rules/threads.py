@@ -8,6 +8,7 @@ import statistics
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import counted, percent
 
 RULE = "too many CPU threads"
 _WAITS = 0.05  # of the time in which the rank wants a core
@@ -27,12 +28,12 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     cost_s = wait * facts.step_s
     if wait < (_WAITS if crowded else _WAITS_FOR_LOADER) or not facts.is_worth(cost_s):
         return None
-    loader = f" and {workers} loader processes" if workers else ""
-    crowd = f"{_counted(threads, 'thread')}{loader}"
+    loader = f" and {counted(workers, 'loader process')}" if workers else ""
+    crowd = f"{counted(threads, 'thread')}{loader}"
     return facts.finding(
         RULE,
-        f"A rank with {crowd} may use {_counted(cores, 'core')}: for {wait:.0%} of the time in which its "
-        f"threads could run, no core was free (about {cost_s * 1e3:.1f} ms per step).",
+        f"A rank with {crowd} may use {counted(cores, 'core')}: for {percent(wait)} of the time in which its "
+        f"threads could run, no core was free.",
         cost_s,
         root=True,
         estimated=True,
@@ -66,7 +67,3 @@ def _advice(facts: StepFacts, cores: int, workers: int, *, crowded: bool) -> tup
         return advise(facts, "one thread per core", "threads_per_rank", cores)
     fewer = advise(facts, "fewer loader processes", "num_workers", workers // 2)
     return fewer if workers > 1 else ()
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

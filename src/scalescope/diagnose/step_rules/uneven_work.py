@@ -5,6 +5,7 @@ import statistics
 from scalescope.analysis.training.uneven_work import UnevenWork
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import percent
 
 RULE = "uneven work per rank"
 
@@ -17,7 +18,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     return facts.finding(
         RULE,
-        f"{_claim(uneven)}: {uneven.cost_s * 1e3:.1f} ms per step. It is the data, not a slow rank.",
+        f"{_claim(uneven)}. It is the data, not a slow rank.",
         uneven.cost_s,
         root=True,
         estimated=True,
@@ -35,8 +36,9 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
 
 def _claim(uneven: UnevenWork) -> str:
     if uneven.heaviest is None:
+        more = percent(uneven.most_over_mean - 1.0)
         return (
-            f"Batches differ between ranks: in each step the largest holds {uneven.most_over_mean - 1.0:.0%} "
+            f"Batches differ between ranks: in each step the largest holds {more} "
             f"more {uneven.unit} than the mean of all ranks, and they wait for it"
         )
     most = uneven.by_rank[uneven.heaviest]

@@ -4,6 +4,7 @@ from scalescope.analysis.training.step_waterfall import OPTIMIZER
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
+from scalescope.quantities import in_ms
 
 RULE = "the optimizer is not fused"
 _CLASSES = {"sgd": "SGD", "adamw": "AdamW"}  # of the setting
@@ -34,8 +35,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     by = f" in {kernels:,.0f} kernels" if facts.trial.on_gpu and kernels else ""
     return facts.finding(
         RULE,
-        f"{name} updates the parameters in {time_s * 1e3:.1f} ms per step{by}, passing over them several "
-        f"times. Fused into one pass it would save about {_SAVED * time_s * 1e3:.1f} ms.",
+        f"{name} updates the parameters in {in_ms(time_s)} per step{by}, passing over them several "
+        f"times. Fused into one pass it would save about {in_ms(_SAVED * time_s)}.",
         _SAVED * time_s,
         estimated=True,
         evidence=(

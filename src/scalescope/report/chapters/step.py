@@ -3,22 +3,8 @@
 from collections.abc import Sequence
 
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.training.step_waterfall import (
-    BACKWARD,
-    COMMUNICATION,
-    COPIES,
-    FORWARD,
-    IDLE_BETWEEN,
-    IDLE_HOST,
-    IDLE_INPUT,
-    IDLE_SYNC,
-    IDLE_UNKNOWN,
-    INPUT,
-    OPTIMIZER,
-    OTHER_KERNELS,
-    REST,
-    StepWaterfall,
-)
+from scalescope.analysis.training import step_waterfall as step_terms
+from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.numbers import counted
@@ -32,23 +18,24 @@ _LINE = "The short line across a bar is the ideal: the model's operations at the
 X_LABEL = "ms per step"
 IDEAL = "ideal"
 # Numbers of colour and hatch, the same in every figure; none of them is used for what more ranks add. Compute
-# is blue, idle time red.
+# is blue, idle time orange.
 STEP_COLOURS = {
-    FORWARD: 0,
-    BACKWARD: 24,
-    OPTIMIZER: 40,
-    OTHER_KERNELS: 48,
-    COMMUNICATION: 30,
-    COPIES: 28,
-    INPUT: 49,
-    IDLE_INPUT: 49,
-    IDLE_SYNC: 57,
-    IDLE_HOST: 25,
-    IDLE_BETWEEN: 33,
-    IDLE_UNKNOWN: 41,
-    REST: 31,
+    step_terms.FORWARD: 0,
+    step_terms.BACKWARD: 24,
+    step_terms.BACKWARD_AND_EXCHANGE: 32,
+    step_terms.OPTIMIZER: 40,
+    step_terms.OTHER_KERNELS: 48,
+    step_terms.COMMUNICATION: 30,
+    step_terms.COPIES: 28,
+    step_terms.INPUT: 49,
+    step_terms.IDLE_INPUT: 49,
+    step_terms.IDLE_SYNC: 57,
+    step_terms.IDLE_HOST: 25,
+    step_terms.IDLE_BETWEEN: 33,
+    step_terms.IDLE_UNKNOWN: 41,
+    step_terms.REST: 47,
 }
-_NEXT_COLOUR = 32  # of a term without a number
+_NEXT_COLOUR = 56  # of a term without a number
 Bar = dict[str, Estimate]  # seconds by the name of a part
 
 

@@ -24,6 +24,8 @@ _MOST = 3  # runs with a waterfall each
 _MOST_LINES = 12  # sentences; the rest is folded
 _MOST_BARS = 24  # of those that lose most
 _IDEAL = "Lost before the second rank: one rank's parts right of the short line, which is the ideal."
+_LEAST_MS = 0.001  # less is the rounding of sums
+_SHORTENS = "Left of zero: negative terms, which shorten the step."
 _GAINS = "Left of zero: negative terms. What is right of zero minus what is left of it is N."
 # Numbers of colour and hatch of the segments of a scaling waterfall, the same in every figure.
 SEGMENT_COLOURS = {
@@ -117,7 +119,8 @@ def _whole_step(
     more = f"; {counted(left, 'batch')} more in the tables" if left else ""
     has_ideal = any(step.ideal_s is not None for step in steps)
     title = f"One rank's step, and what more ranks add to it ({modes}){more}"
-    return panels, title, ((_IDEAL,) if has_ideal else ())
+    shortens = any(y < -_LEAST_MS for panel in panels for part in panel.series for y in part.y)
+    return panels, title, (*((_IDEAL,) if has_ideal else ()), *((_SHORTENS,) if shortens else ()))
 
 
 def waterfall_panel(shown: list[tuple[ScalingRow, Waterfall]]) -> Panel:

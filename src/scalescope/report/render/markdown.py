@@ -26,11 +26,20 @@ def markdown(sections: Iterable[Section]) -> str:
             parts.append(f"### {escaped(section.title)}")
         if section.table is not None:
             parts.append(table_text(section.table))
+        if section.code:
+            parts.append(_block(section.code))
         lines = body_lines(section)
         mark = "- " if len(lines) > 1 else ""
         if lines:
             parts.append("\n".join(f"{'  ' * line.indented}{mark}{_line(line)}" for line in lines))
     return "\n\n".join(parts) + "\n"
+
+
+def _block(text: str) -> str:
+    """A piece of Python between fences longer than any run of backticks in it."""
+    lines = [printable(line) for line in text.splitlines()]
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return "\n".join((f"{fence}python", *lines, fence))
 
 
 def _line(line: TextLine) -> str:

@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scalescope.report.render.text import body_lines, detail_lines
+from scalescope.report.render.text import body_lines, code_lines, detail_lines
 from scalescope.report.section import Section, Table
 from scalescope.results.printable import in_encoding, printable
 
@@ -36,7 +36,8 @@ def console(stream: TextIO | None = None) -> Console:
 def show(sections: Iterable[Section], target: Console, *, verbose: bool = False) -> None:
     """Print the sections with a blank line between them."""
     for section in sections:
-        lines = (*body_lines(section), *(detail_lines(section) if verbose else ()))
+        details = detail_lines(section) if verbose else ()
+        lines = (*code_lines(section), *body_lines(section), *details)
         if section.table is None and not lines:
             continue
         target.print()

@@ -35,6 +35,11 @@ def _prefix(command: Command) -> str:
     return "try: " if command.argv else "change: "
 
 
+def code_lines(section: Section) -> tuple[TextLine, ...]:
+    """The piece of Python, line by line, to be copied as it is."""
+    return tuple(map(TextLine, section.code.splitlines()))
+
+
 def detail_lines(section: Section) -> tuple[TextLine, ...]:
     """What is shown on request."""
     return tuple(TextLine(line) for line in section.details)
@@ -54,7 +59,8 @@ def plain_text(sections: Iterable[Section]) -> str:
         lines.append(section.title or "")
         if section.table is not None:
             lines += _table_lines(section.table)
-        lines += [str(line) for line in (*body_lines(section), *detail_lines(section))]
+        shown = (*code_lines(section), *body_lines(section), *detail_lines(section))
+        lines += [str(line) for line in shown]
         lines.append("")
     return "\n".join(lines).strip() + "\n"
 

@@ -11,10 +11,9 @@ from scalescope.analysis.scaling.rows import (
     smallest_batch_reaching,
 )
 from scalescope.analysis.statistics import Estimate
-from scalescope.diagnose.diagnosis import diagnose
-from scalescope.diagnose.step_facts import step_facts_of
+from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import context, warnings_of
-from scalescope.report.findings import command_of, findings_section
+from scalescope.report.findings import command_of, continuing, findings_section
 from scalescope.report.machine import more_ranks, ranks_of_a_node
 from scalescope.report.numbers import (
     MISSING,
@@ -34,16 +33,17 @@ from scalescope.results.run_commands import PROGRAM, command_on
 from scalescope.results.run_record import resume_argv
 
 
-def scaling_sections(run: Run) -> tuple[Section, ...]:
+def scaling_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
     """Verdict first, then the table, then what limits more ranks and what is uncertain."""
-    rows = scaling_rows(configurations(run.results))
+    analyzed = analyzed_run(run)
+    rows = analyzed.rows
     if not rows:
         return (Section(lines=("There are no finished measurements to show.",)),)
     return (
         Section(lines=(verdict(rows),)),
-        table_section(rows, ranks_of_a_node(run, rows[-1].trial)),
-        *waterfall_sections(rows, step_facts_of(run)),
-        *findings_section(diagnose(run)),
+        table_section(rows, ranks_of_a_node(analyzed.run, rows[-1].trial)),
+        *waterfall_sections(rows, analyzed.steps),
+        *findings_section(analyzed.diagnosis),
         *_noise_section(rows),
     )
 
@@ -69,12 +69,12 @@ _IN_TITLE = ("workload", "batch_size", "global_batch_size", "link", "split_gpu",
 _DOUBTFUL = 0.5  # width of an interval as a share of its value
 
 
-def next_after_scaling(run: Run) -> Command | None:
+def next_after_scaling(analyzed: AnalyzedRun) -> Command | None:
     """What to do after `scale`: the first thing that would change the verdict."""
-    rows = scaling_rows(configurations(run.results))
+    run, rows = analyzed.run, analyzed.rows
     scaled = [row for row in rows if not row.is_baseline]
     if not rows:
-        return _with_more_time(run)
+        return continuing(run)
     if not scaled:
         ranks = more_ranks(run, rows[0].trial)
         argv = command_on(run.path, run.record.verb, ranks, run.record.flags)
@@ -82,7 +82,8 @@ def next_after_scaling(run: Run) -> Command | None:
     if any(row.efficiency.low is None for row in scaled):
         return _with_more_launches(run)
     if smallest_batch_reaching(rows, 0.8).batch is None:
-        costly = [finding for finding in diagnose(run).findings if finding.share > 0.0 and finding.advice]
+        findings = analyzed.diagnosis.findings
+        costly = [finding for finding in findings if finding.share > 0.0 and finding.advice]
         if costly:
             return command_of(costly[0].advice[0])
         largest = max(row.batch for row in scaled)
@@ -93,13 +94,6 @@ def next_after_scaling(run: Run) -> Command | None:
     return Command(
         label="a page with every figure and its interval", argv=(PROGRAM, "report", str(run.path.resolve()))
     )
-
-
-def _with_more_time(run: Run) -> Command:
-    """Nothing was finished: go on, with twice the budget where one ended it."""
-    budget = None if run.record.end is None else run.record.end.budget_s
-    argv = resume_argv(run.path.resolve(), None if budget is None else 2.0 * budget)
-    return Command(label="continue" if budget is None else "continue with more time", argv=argv)
 
 
 def _with_more_launches(run: Run) -> Command:
@@ -300,15 +294,15 @@ def _reach_text(rows: tuple[ScalingRow, ...]) -> str:
     good, excellent = (smallest_batch_reaching(rows, share) for share in (0.8, 0.9))
     if good.batch is None and excellent.batch is None:
         return "80 % and 90 % efficiency were not reached"
-    if good == excellent:
-        return f"80 % and 90 % efficiency from {_batch_text(good)} on"
-    ninety = "not reached" if excellent.batch is None else f"from {_batch_text(excellent)} on"
-    eighty = "not reached" if good.batch is None else f"from {_batch_text(good)} on"
+    if (good.batch, good.certain) == (excellent.batch, excellent.certain):
+        return f"80 % and 90 % efficiency {_from_batch(good)}"
+    ninety = "not reached" if excellent.batch is None else _from_batch(excellent)
+    eighty = "not reached" if good.batch is None else _from_batch(good)
     return f"80 % efficiency {eighty}, 90 % {ninety}"
 
 
-def _batch_text(reach: Reach) -> str:
-    return f"batch {reach.batch:,}{'' if reach.certain else ' (not certain)'}"
+def _from_batch(reach: Reach) -> str:
+    return f"from batch {reach.batch:,} on{'' if reach.certain else ' (not certain)'}"
 
 
 def _details(rows: tuple[ScalingRow, ...]) -> tuple[str, ...]:

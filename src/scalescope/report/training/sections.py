@@ -2,14 +2,13 @@
 
 import json
 
-from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.catalog.benchmarks.train import warmup_of
-from scalescope.diagnose.diagnosis import diagnose
-from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
+from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
 from scalescope.report.findings import command_of, findings_section
 from scalescope.report.machine import more_ranks
@@ -34,18 +33,19 @@ _LABEL_WIDTH = 17
 _MOST_EPOCHS = 20  # shown; results.json has them all
 
 
-def training_sections(run: Run) -> tuple[Section, ...]:
+def training_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
     """A summary for every configuration that was asked for, the parts of a step, and findings."""
+    analyzed = analyzed_run(run)
     measured = tuple(
-        configuration for configuration in configurations(run.results) if not configuration.trial.is_ablation
+        configuration for configuration in analyzed.measured if not configuration.trial.is_ablation
     )
     shown = [(summary_section(configuration), epoch_section(configuration)) for configuration in measured]
     sections = tuple(section for pair in shown for section in pair if section is not None)
     return (
         *sections,
         *((side_by_side(measured),) if len(measured) > 1 else ()),
-        *step_sections(step_facts_of(run)),
-        *findings_section(diagnose(run)),
+        *step_sections(analyzed.steps),
+        *findings_section(analyzed.diagnosis),
     )
 
 
@@ -87,13 +87,15 @@ _LAUNCHES_TO_SCALE = 3
 _WINDOW_TO_SCALE_S = 3.0
 
 
-def next_after_training(run: Run) -> Command | None:
+def next_after_training(analyzed: AnalyzedRun) -> Command | None:
     """What to do after `train`."""
+    run = analyzed.run
     trials = [result.trial for result in run.of_status("ok") if result.trial.is_training]
     trained = [trial for trial in trials if not trial.is_ablation]
     if not trained:
         return None
-    costly = [finding for finding in diagnose(run).findings if finding.severity != "low" and finding.advice]
+    findings = analyzed.diagnosis.findings
+    costly = [finding for finding in findings if finding.severity != "low" and finding.advice]
     if costly:
         return command_of(costly[0].advice[0])
     # One long launch answers how fast it is; how it scales takes several, and they may be short.

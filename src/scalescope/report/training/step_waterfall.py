@@ -5,41 +5,24 @@ from typing import Any
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.training.step_waterfall import (
-    BACKWARD,
-    BACKWARD_AND_EXCHANGE,
-    COMMUNICATION,
-    COPIES,
-    FORWARD,
-    IDLE_BETWEEN,
-    IDLE_HOST,
-    IDLE_INPUT,
-    IDLE_SYNC,
-    IDLE_UNKNOWN,
-    INPUT,
-    OPTIMIZER,
-    OTHER_KERNELS,
-    REST,
-    StepTerm,
-    StepWaterfall,
-)
+from scalescope.analysis.training import step_waterfall as step_terms
+from scalescope.analysis.training.step_waterfall import COMPUTE, StepTerm, StepWaterfall
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.report.analyzed_run import labels_of
 from scalescope.report.numbers import in_ms, milliseconds, percent, range_ms
 from scalescope.report.section import Section, Table
 
-COMPUTE = (FORWARD, BACKWARD, OPTIMIZER, OTHER_KERNELS)
 # What a sentence says of the largest part that is not compute.
 _LOSSES = {
-    IDLE_SYNC: "the GPU waits {} after synchronizations",
-    IDLE_HOST: "the GPU waits {} for the host to launch kernels",
-    IDLE_INPUT: "the GPU waits {} for input",
-    IDLE_BETWEEN: "pauses between kernels take {}",
-    IDLE_UNKNOWN: "the GPU is idle for {}, for an unknown reason",
-    INPUT: "waiting for input takes {}",
-    COPIES: "copies take {}",
-    COMMUNICATION: "communication takes {}",
-    REST: "{} is in none of its parts",
+    step_terms.IDLE_SYNC: "the GPU waits {} after synchronizations",
+    step_terms.IDLE_HOST: "the GPU waits {} for the host to launch kernels",
+    step_terms.IDLE_INPUT: "the GPU waits {} for input",
+    step_terms.IDLE_BETWEEN: "pauses between kernels take {}",
+    step_terms.IDLE_UNKNOWN: "the GPU is idle for {}, for an unknown reason",
+    step_terms.INPUT: "waiting for input takes {}",
+    step_terms.COPIES: "copies take {}",
+    step_terms.COMMUNICATION: "communication takes {}",
+    step_terms.REST: "{} is in none of its parts",
 }
 _PART, _TIME, _INTERVAL, _SOURCE = "part of the step", "ms per step", "95 % interval", "measured by"
 _BAR_WIDTH = 30
@@ -119,7 +102,7 @@ def shown_terms(waterfall: StepWaterfall) -> tuple[StepTerm, ...]:
 def step_sentence(waterfall: StepWaterfall) -> str:
     """`A step takes 14.0 ms; 1.70 ms of it is compute; the GPU waits 9.80 ms after synchronizations.`"""
     compute_s = sum(waterfall.time_s(name) for name in COMPUTE)
-    mixed_s = waterfall.time_s(BACKWARD_AND_EXCHANGE)
+    mixed_s = waterfall.time_s(step_terms.BACKWARD_AND_EXCHANGE)
     text = f"{in_ms(compute_s)} of it is compute"
     if mixed_s:
         text = f"{in_ms(compute_s + mixed_s)} of it is compute and communication"
@@ -138,8 +121,12 @@ def ideal_line(waterfall: StepWaterfall, configuration: Configuration | None = N
     precision = waterfall.trial.precision
     return (
         f"Ideal: {in_ms(waterfall.ideal_s)} (the model's operations at the speed of a bare matrix product in "
-        f"{precision}), {percent(waterfall.ideal_s / waterfall.step_s)} of the step."
+        f"{precision}), {_share(waterfall.ideal_s / waterfall.step_s)} of the step."
     )
+
+
+def _share(share: float) -> str:
+    return percent(share) if share >= 0.005 else "less than 1 %"
 
 
 def _why_no_ideal(waterfall: StepWaterfall, configuration: Configuration | None) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.report.tuning.code import changes_between, code_json, context_of
 from scalescope.report.tuning.sections import verdict
 from scalescope.report.tuning.tuning import OtherJob, TriedCombination, TriedLever, Tuning
 
@@ -20,6 +21,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "other_jobs": [_other_job(job) for job in tuning.other_jobs],
         "winner": list(tuning.winner),
         "recommended": tuning.recommended,
+        "code": _code(tuning),
         "at_most": tuning.at_most,
         "confirmed": {"speedup": tuning.gain.value, "ci95_speedup": _interval(tuning.gain)}
         if tuning.gain is not None and tuning.is_confirmed
@@ -38,6 +40,14 @@ def _loss_check(check: LossCheck) -> dict[str, Any]:
         "current": list(check.current),
         "winner": list(check.winner),
     }
+
+
+def _code(tuning: Tuning) -> list[dict[str, Any]]:
+    """The lines of PyTorch that do what is recommended."""
+    if not tuning.recommended or tuning.winner_trial is None:
+        return []
+    changes = changes_between(tuning.baseline, tuning.winner_trial)
+    return code_json(changes, context_of(tuning.winner_trial))
 
 
 def _combination(combination: TriedCombination) -> dict[str, Any]:

@@ -10,19 +10,24 @@ from scalescope.report.section import Section, Table
 def plan_of_tuning(
     baseline: Trial,
     changes: Sequence[tuple[str, str]],
-    launches: int,
-    seconds: float,
+    launch_s: float,
     budget_s: float | None,
+    *,
+    once: bool = False,
     formats: tuple[str, ...] = (),
 ) -> Section:
-    """What --dry-run shows: (lever, what it changes) of all that would be tried."""
-    limit = "" if budget_s is None else f", {duration(budget_s)} at most"
-    often = f"Up to {launches} launches each" if launches > 1 else "One launch each, so no verdict"
+    """What --dry-run shows: (lever, what it changes) of all that may be tried, the most promising first."""
+    within = "until it is settled" if budget_s is None else f"for {duration(budget_s)} at most"
+    how = (
+        "One launch each, so no verdict"
+        if once
+        else f"The current settings first, then launches on top of the best so far, {within}"
+    )
     columns = ("lever", "changes")
     return Section(
         title=f"Levers to compare with {baseline.label}",
         table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
-        lines=(f"{often}, about {duration(seconds)} in all{limit}. Nothing was run.", *formats),
+        lines=(f"{how}; a launch takes about {duration(launch_s)}. Nothing was run.", *formats),
     )
 
 

@@ -17,6 +17,7 @@ from scalescope.report.numbers import (
     signed_percent,
 )
 from scalescope.report.section import Command, Section, Table
+from scalescope.report.tuning.code import changes_between, code_section, context_of
 from scalescope.report.tuning.plan import left_out_section
 from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
 from scalescope.results.run_commands import command_on
@@ -26,6 +27,7 @@ from scalescope.results.run_record import resume_argv
 CURRENT = "current settings"
 _SPEED = "speedup"
 _MORE_TIME_S = 600.0
+_TELLING = 0.25  # a bound above this share says little
 
 
 def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
@@ -37,7 +39,16 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
         sections.append(_levers(tuning))
     if tuning.other_jobs:
         sections.append(_other_jobs(tuning))
+    sections += _in_script(tuning)
     return (*sections, *left_out_section((*_not_measured(tuning), *tuning.inapplicable)))
+
+
+def _in_script(tuning: Tuning) -> list[Section]:
+    """The lines that do the same in a script of one's own, for a workload of one's own."""
+    if not tuning.recommended or tuning.winner_trial is None or not tuning.baseline.workload_card.brings_data:
+        return []
+    changes = changes_between(tuning.baseline, tuning.winner_trial)
+    return [code_section(changes, context_of(tuning.winner_trial))]
 
 
 def verdict(tuning: Tuning) -> str:
@@ -58,6 +69,11 @@ def verdict(tuning: Tuning) -> str:
         if not tuning.levers and tuning.other_jobs:
             return "No lever that trains the same job was asked for; other jobs are listed apart."
         return "Only the current settings could be measured; a larger --budget allows to try levers."
+    if (tuning.at_most or 0.0) > _TELLING:
+        return (
+            "Nothing was shown to be faster than the current settings; launches differ too much to exclude "
+            f"gains of up to {_bound(tuning)}."
+        )
     return f"Nothing that was tried beats the current settings by more than {_bound(tuning)}."
 
 

@@ -59,7 +59,9 @@ def _joint(group: "tuple[Run, ...]", *, several: bool) -> list[Section]:
         *evidence_section(analyzed.diagnosis),
     ]
     main = next(member for member in group if member.path == run.path)
-    return [*heading, *sections, next_section(present(main))]
+    # A search goes on from its own launches; any other next step follows from what all runs show together.
+    following = present(main if main.record.verb == "tune" else run)
+    return [*heading, *sections, next_section(following)]
 
 
 def _checks(path: Path) -> tuple[Section, ...] | None:

@@ -1,7 +1,7 @@
 """`run`: the standard benchmark. Looks at the machine, measures how it scales, and writes a report."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -26,6 +26,7 @@ from scalescope.studies.scaling.scale import (
 from scalescope.studies.study import Host, Interim, Report, Study
 
 if TYPE_CHECKING:
+    from scalescope.report.analyzed_run import AnalyzedRun
     from scalescope.report.section import Command
     from scalescope.results.run import Run
     from scalescope.studies.request import Request
@@ -101,6 +102,7 @@ class RunStudy(Study):
         return Study.is_expected_failure(self, result) or (only_explains(result.trial) and not asked)
 
     def present(self, run: "Run") -> Report:
+        from scalescope.report.analyzed_run import AnalyzedRun
         from scalescope.report.comm.sections import communication_brief
         from scalescope.report.memory.sections import memory_brief
         from scalescope.report.scaling.sections import scaling_sections
@@ -108,20 +110,21 @@ class RunStudy(Study):
         from scalescope.studies.presenting import report_of, with_files
         from scalescope.studies.report import PAGE, page_of
 
-        training = scaling_sections(run) if "scaling" in self.parts else training_sections(run)
+        analyzed = AnalyzedRun(run)
+        training = scaling_sections(analyzed) if "scaling" in self.parts else training_sections(analyzed)
         trained = training if {"scaling", "training"} & set(self.parts) else ()
         sections = (*trained, *communication_brief(run), *memory_brief(run))
-        report = report_of(self, run, sections, self._next_step()(run))
+        report = report_of(self, analyzed, sections, self._next_step(analyzed))
         return with_files(report, {PAGE: lambda: page_of(run)})
 
-    def _next_step(self) -> "Callable[[Run], Command | None]":
+    def _next_step(self, analyzed: "AnalyzedRun") -> "Command | None":
         from scalescope.report.memory.verdict import next_after_memory
         from scalescope.report.scaling.sections import next_after_scaling
         from scalescope.report.training.sections import next_after_training
 
         if "scaling" in self.parts:
-            return next_after_scaling
-        return next_after_memory if self.parts == ("memory",) else next_after_training
+            return next_after_scaling(analyzed)
+        return next_after_memory(analyzed.run) if self.parts == ("memory",) else next_after_training(analyzed)
 
     def _trials(self, everything: Plan) -> tuple[Trial, ...]:
         """The trials of the chosen parts; training is a part of scaling and is not run twice."""

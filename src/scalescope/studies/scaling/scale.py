@@ -78,10 +78,12 @@ class ScaleStudy(Study):
         return Study.is_expected_failure(self, result) or only_explains(result.trial)
 
     def present(self, run: "Run") -> Report:
+        from scalescope.report.analyzed_run import AnalyzedRun
         from scalescope.report.scaling.sections import next_after_scaling, scaling_sections
         from scalescope.studies.presenting import report_of
 
-        return report_of(self, run, scaling_sections(run), next_after_scaling(run))
+        analyzed = AnalyzedRun(run)
+        return report_of(self, analyzed, scaling_sections(analyzed), next_after_scaling(analyzed))
 
 
 def plan_scaling(request: "Request", experiment: Experiment, host: Host, *, waterfall: bool = True) -> Plan:

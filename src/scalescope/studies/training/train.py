@@ -62,9 +62,11 @@ class TrainStudy(Study):
         return with_nsys(report, self.profiling, run=own_ranks)
 
     def present(self, run: "Run") -> Report:
+        from scalescope.report.analyzed_run import AnalyzedRun
         from scalescope.report.trace.sections import profile_sections
         from scalescope.report.training.sections import next_after_training, training_sections
         from scalescope.studies.presenting import report_of
 
-        sections = (*training_sections(run), *profile_sections(run))
-        return report_of(self, run, sections, next_after_training(run))
+        analyzed = AnalyzedRun(run)
+        sections = (*training_sections(analyzed), *profile_sections(run))
+        return report_of(self, analyzed, sections, next_after_training(analyzed))

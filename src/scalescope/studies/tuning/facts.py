@@ -11,6 +11,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
 _BARE_SHARE = 0.75  # of a bare matrix product's speed that the products of a model usually reach
+_USUAL_COMMUNICATION = 0.3  # of a step of several ranks
 _LEAST_PRODUCTS, _MOST_PRODUCTS = 0.2, 0.95
 
 
@@ -45,13 +46,16 @@ def _host_s(results: Iterable[Result], trial: Trial) -> dict[str, float]:
 
 
 def _communication_share(measured: dict[str, Configuration], trial: Trial, baseline: Trial) -> float:
-    """The share of a step that is exposed communication: by the same without it, or as in the baseline.
+    """The share of a step that is exposed communication, by the baseline without it.
 
-    The time of communication in the baseline is what other combinations have too, as far as is known.
+    The time of communication in the baseline is what other combinations have too, as far as is known. Where
+    it was not measured, a usual share keeps levers of communication among those that are tried.
     """
+    if trial.world_size == 1:
+        return 0.0
     silent = without_communication(baseline)
     if silent is None or baseline.trial_id not in measured or silent.trial_id not in measured:
-        return 0.0
+        return _USUAL_COMMUNICATION
     exposed_s = measured[baseline.trial_id].step_time_s.value - measured[silent.trial_id].step_time_s.value
     step_s = measured[trial.trial_id].step_time_s.value
     return min(0.95, max(0.0, exposed_s) / step_s)

@@ -1,6 +1,7 @@
 """Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
 
 import dataclasses
+import importlib.util
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,7 +71,7 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
     inapplicable: list[Inapplicable] = []
     for setting, values, left_out in _wanted(baseline, asked):
         typed = left_out is None  # a value given by name is tried, unless it cannot run at all
-        reason = why_not(setting, baseline) if setting.lever and not typed else None
+        reason = why_not(setting, baseline, machine) if setting.lever and not typed else None
         if reason is not None:
             inapplicable.append(Inapplicable(text=setting.name, reason=reason))
             continue
@@ -111,9 +112,11 @@ def _refuse_too_large(trial: Trial, experiment: Experiment, machine: Machine) ->
 def _why_not_worth_trying(
     candidate: Candidate, baseline: Trial, machine: Machine, *, typed: bool
 ) -> str | None:
-    """Why a candidate that could run is left out: it is nothing new, or slow for a reason that is known."""
+    """Why a candidate that could run is left out: nothing new, another job, or slow for a known reason."""
     if candidate.trial.trial_id == baseline.trial_id:
         return "is what the baseline does"
+    if candidate.changes == "the job" and not candidate.asked:
+        return f"changes the job; --levers {candidate.name}={candidate.value} compares it apart"
     already = emulated_in(baseline, machine)
     emulated = [support for support in emulated_in(candidate.trial, machine) if support not in already]
     if typed or not emulated:
@@ -224,7 +227,7 @@ def _changes(setting: Setting, baseline: Trial) -> Change:
     return "rounding" if setting.card in (Placement.__name__, baseline.strategy_card.__name__) else "the job"
 
 
-def why_not(setting: Setting, trial: Trial) -> str | None:
+def why_not(setting: Setting, trial: Trial, machine: Machine) -> str | None:
     """Why a lever does nothing in this trial; None where it may."""
     assert setting.lever is not None
     workload = trial.workload_card
@@ -240,8 +243,19 @@ def why_not(setting: Setting, trial: Trial) -> str | None:
             "synthetic batches are on the device already; add --num-workers 0 for a loader",
         ),
         "workers": (bool(trial.num_workers), "the loader has no processes; add --num-workers 2"),
+        "cores": (
+            _threads(trial, machine) < machine.cores,
+            f"all {machine.cores} cores have a thread already",
+        ),
+        "torchao": (importlib.util.find_spec("torchao") is not None, "requires torchao: not installed"),
     }
     return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)
+
+
+def _threads(trial: Trial, machine: Machine) -> int:
+    """The threads of all ranks of a host."""
+    ranks = trial.world_size if machine.ranks_per_node is None else machine.ranks_per_node
+    return int(trial.threads_per_rank) * ranks
 
 
 def other_jobs(levers: Levers, failed: Collection[str] = ()) -> dict[str, tuple[Trial, Trial]]:

@@ -47,7 +47,7 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
     check = search.loss_check(run, conclusion.winner) if conclusion.recommended else None
     if check is not None and check.refuses:
         conclusion = dataclasses.replace(conclusion, recommended=False)
-    reader = _Reader(search, run, measured, conclusion, check)
+    reader = _TuningReader(search, run, measured, conclusion, check)
     return Tuning(
         baseline=search.levers.baseline,
         combinations=reader.combinations(),
@@ -55,6 +55,7 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
         other_jobs=reader.other_jobs(),
         inapplicable=tuple((lever.text, lever.reason) for lever in search.levers.inapplicable),
         winner=tuple(sorted(conclusion.winner)),
+        winner_trial=search.combinations.trial_with(conclusion.winner),
         recommended=conclusion.recommended,
         is_confirmed=conclusion.is_confirmed,
         gain=None if conclusion.gain is None else _ratio(conclusion.gain),
@@ -70,7 +71,7 @@ def _ratio(difference: SpeedDifference) -> Estimate:
     return ratio_of_contrast(difference.contrast, _INTERVAL)
 
 
-class _Reader:
+class _TuningReader:
     """One run of a search, and what it comes to."""
 
     def __init__(

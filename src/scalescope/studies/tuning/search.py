@@ -50,7 +50,7 @@ _PURPOSES = {
     "confirm": "confirming",
 }
 _BASELINE_TRIES = 2
-_SHARE_FOR_FACTS = 0.1  # of the budget, for a launch that only orders the levers
+_SHARE_FOR_FACTS = 0.15  # of the budget, for a launch that only orders the levers
 _MOST_FOR_LOSSES = 0.5  # of the budget: more is not kept back for recording losses
 
 
@@ -93,6 +93,12 @@ class Search:
             return (Launch(baseline, self._number(run, baseline), Stage("baseline"), at_most_s=remaining_s),)
         losses = self._loss_launch(run, None if remaining_s is None else remaining_s - kept_s)
         return (losses,) if losses is not None else tuple(self._scaling_launches(run, jobs, remaining_s))
+
+    def expected_order(self) -> list[str]:
+        """The levers by what they promise before anything is known of the job, the most first."""
+        model = StepModel(parts_of=lambda levers: None, effects=self.combinations.effects())
+        gains = {text: model.gain(frozenset({text})) for text in self.combinations.candidates}
+        return sorted(gains, key=lambda text: -gains[text].improvement())
 
     def _launch(self, run: Run, step: NextLaunch) -> Launch:
         trial = self.combinations.trial_with(step.levers)

@@ -51,7 +51,8 @@ class TuneStudy(Study):
     """Tries levers around one configuration, within the budget."""
 
     verb: ClassVar[str] = "tune"
-    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 180.0}
+    # As few warm-up steps as are allowed: a short budget buys more launches then.
+    defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 180.0, "warmup_steps": 3}
     planned_defaults: ClassVar[Mapping[str, str]] = {"window": "as the budget allows"}
     runs_on_slurm: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
@@ -91,21 +92,21 @@ class TuneStudy(Study):
             raise BadInput(f"--levers: nothing is left to try here; {why}")
         trials = (levers.baseline, *(candidate.trial for candidate in levers.candidates))
         expansion = expand(experiment, machine)
+        losses = None if self.verify_loss is None else LossLaunches(self.verify_loss)
+        search = Search(
+            experiment, machine, levers, threshold=self.threshold, combine=self.combine, losses=losses
+        )
+        once = not host.repeatable
         plan = Plan(
             experiment=expansion.experiment,
             trials=trials,
             machine=machine,
             notes=tuple(dict.fromkeys((*expansion.notes, *emulation_notes(trials, machine)))),
-            preview=_preview(levers, experiment, machine),
+            preview=_preview(levers, experiment, machine, search.expected_order(), once=once),
             chosen=(),
         )
-        procedure: Procedure
-        if host.repeatable:
-            losses = None if self.verify_loss is None else LossLaunches(self.verify_loss)
-            procedure = Search(
-                experiment, machine, levers, threshold=self.threshold, combine=self.combine, losses=losses
-            )
-        else:
+        procedure: Procedure = search
+        if once:
             seed = experiment.measuring.order_seed
             singles = SingleLaunches(levers=levers, threshold=self.threshold, seed=seed, host=host)
             procedure, plan = singles, singles.planned(plan)
@@ -165,17 +166,24 @@ def window_for(budget_s: float | None) -> float:
     return min(_LONGEST_WINDOW_S, max(_SHORTEST_WINDOW_S, budget_s / _LAUNCHES_OF_A_BUDGET))
 
 
-def _preview(levers: Levers, experiment: Experiment, machine: Machine) -> tuple[Section, ...]:
+def _preview(
+    levers: Levers, experiment: Experiment, machine: Machine, order: Sequence[str], *, once: bool
+) -> tuple[Section, ...]:
     """What would be tried and what not; how often each is launched is decided on the way."""
-    from scalescope.analysis.durations import estimate_s
+    from scalescope.analysis.durations import estimated_launch_s
     from scalescope.report.machine import format_lines
     from scalescope.report.tuning.plan import left_out_section, plan_of_tuning
 
-    repeats = experiment.measuring.repeats
-    seconds = estimate_s((levers.baseline, *(candidate.trial for candidate in levers.candidates)), repeats)
-    changes = [(candidate.text, candidate.changes) for candidate in levers.candidates]
-    budget_s, formats = experiment.measuring.budget, format_lines(machine, (levers.baseline,))
-    planned = plan_of_tuning(levers.baseline, changes, repeats, seconds, budget_s, formats)
+    ranks = {text: rank for rank, text in enumerate(order)}
+    ordered = sorted(levers.candidates, key=lambda candidate: ranks.get(candidate.text, len(ranks)))
+    planned = plan_of_tuning(
+        levers.baseline,
+        [(candidate.text, candidate.changes) for candidate in ordered],
+        estimated_launch_s(levers.baseline),
+        experiment.measuring.budget,
+        once=once,
+        formats=format_lines(machine, (levers.baseline,)),
+    )
     return (planned, *left_out_section([(lever.text, lever.reason) for lever in levers.inapplicable]))
 
 

@@ -81,7 +81,7 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
         trial.options(trial.strategy_card),
         device,
         has_ablation(trial, NO_COMM),
-        workload.make_optimizer or optimizer_factory(trial.options(Training)),
+        _factory_of(workload, trial.options(Training)),
     )
     step = with_levers(trial, step, device)
     return dataclasses.replace(step, apply=_nothing) if has_ablation(trial, NO_OPTIMIZER) else step
@@ -104,6 +104,26 @@ def _levers(trial: Trial) -> Iterator[tuple[Any, Any]]:
     for name in cards.names("levers"):
         module = importlib.import_module(f"scalescope.worker.levers.{name}")
         yield module, trial.options(cards.card("levers", name))
+
+
+def _factory_of(workload: Workload, options: Training) -> OptimizerFactory:
+    """The workload's own optimizer where it brings one, fused where that is asked for; else the trial's."""
+    make = workload.make_optimizer
+    if make is None:
+        return optimizer_factory(options)
+    if not options.fused_optimizer:
+        return make
+    return lambda parameters: _fused(make(parameters))
+
+
+def _fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer with all updates in one kernel, as `fused=True` makes it."""
+    if "fused" not in optimizer.defaults:
+        raise BadInput(f"fused_optimizer: the workload's {type(optimizer).__name__} has no fused version")
+    for group in (optimizer.defaults, *optimizer.param_groups):
+        group["fused"] = True
+        group["foreach"] = False
+    return optimizer
 
 
 def optimizer_factory(options: Training) -> OptimizerFactory:

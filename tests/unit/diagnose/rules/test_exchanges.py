@@ -335,7 +335,7 @@ def test_bandwidth_is_the_root_only_where_the_network_is_known_to_be_slow_or_not
     over_pcie = {"changes": ON_GPUS, "expected": PCIE}
     slow = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(50 * MB,), **over_pcie)))
     assert slow.root and slow.share == pytest.approx(0.5)
-    assert "8% of what PCIe 3 ×16 should carry" in slow.claim
+    assert "8 % of what PCIe 3 ×16 should carry" in slow.claim
     unknown = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(50 * MB,))))
     assert not unknown.root and unknown.share == pytest.approx(0.45)
     assert "should carry" not in unknown.claim

@@ -107,7 +107,7 @@ def on_gpu(telemetry: TelemetrySummary | None = None, *, alone_s: float = 0.01, 
 def test_memory_is_nearly_full_from_92_percent() -> None:
     cause = finding(memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.95 * GIB))))
     assert evidence_of(cause) == {"used": 0.95 * GIB, "total": GIB}
-    assert "95%" in cause.claim
+    assert "95 %" in cause.claim
     assert cause.advice[0].command.startswith("scalescope memory /run/experiment.yaml --world-size ")
     assert memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.9 * GIB))) is None
 
@@ -141,8 +141,8 @@ def late(telemetry: TelemetrySummary, *gpus: str | None) -> Facts:
 def test_a_hot_gpu_is_named_with_its_rank_the_reason_and_its_clock() -> None:
     facts = dataclasses.replace(on_gpu(slowed("b", heat=0.8)), gpu_uuids=("a", "GPU-b"))
     cause = finding(throttling.rule(facts))
-    assert evidence_of(cause) == {"GPU b of n2": "thermal (hardware) 80%"}
-    assert "The GPU of rank 1 on n2 was slowed down to 60% of its clock" in cause.claim
+    assert evidence_of(cause) == {"GPU b of n2": "thermal (hardware) 80 %"}
+    assert "The GPU of rank 1 on n2 was slowed down to 60 % of its clock" in cause.claim
     assert (cause.lost, cause.term) == (0.0, "")  # no rank is late: it costs nothing that was measured
 
 

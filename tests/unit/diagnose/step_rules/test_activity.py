@@ -26,6 +26,7 @@ from scalescope.diagnose.step_rules import (
 )
 
 from ..made_facts import evidence_of, finding
+from ..making_steps import step_facts
 from .made_activities import STEP_S, STEPS, facts_with, pausing, recorded, working
 
 RULES = (
@@ -59,6 +60,13 @@ def test_garbage_collection_costs_what_the_worst_rank_pauses() -> None:
     assert (cause.cost_s, cause.share, cause.estimated) == (0.01, pytest.approx(0.1), False)
     assert evidence_of(cause)["collections of generation 2"] == 1
     assert all(not advice.argv for advice in cause.advice)  # lines to change
+
+
+def test_pauses_of_less_than_a_millisecond_are_not_rounded_to_none() -> None:
+    garbage = GarbageCollection(pause_s=0.00068, longest_s=0.00046, collections=(990, 90, 0))
+    facts = step_facts(step_s=0.016, activities=(RankActivity(rank=0, garbage=garbage),))
+    claim = finding(garbage_collection.rule(facts)).claim
+    assert "0.68 ms per step (longest pause 0.46 ms)" in claim
 
 
 def test_little_garbage_is_not_worth_a_finding() -> None:

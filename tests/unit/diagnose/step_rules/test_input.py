@@ -163,9 +163,17 @@ def test_what_takes_long_is_named_with_the_processes_that_would_hide_it() -> Non
     cause = finding(input_bound.rule(prepared(0.1, 0.02)))  # 20 ms of compute: five processes keep up
     assert evidence_of(cause)["getting samples"] == pytest.approx(0.08)
     assert evidence_of(cause)["collating"] == pytest.approx(0.02)
-    assert "80% getting samples, 20% collating" in cause.claim
+    assert "80 % getting samples, 20 % collating" in cause.claim
     assert "5 loader processes would hide it" in cause.claim
     assert levers(cause) == ["num_workers=5", "prefetch_factor=8"]
+
+
+def test_one_process_is_counted_as_one() -> None:
+    cause = finding(input_bound.rule(prepared(0.01, cores=2, workers=0)))
+    assert "; 1 loader process would hide it." in cause.claim
+    assert cause.advice[0].label == "1 loader process per rank"
+    waiting_for_one = finding(input_bound.rule(prepared(0.1, 0.02, workers=1)))
+    assert "in its loader process" in waiting_for_one.claim
 
 
 def test_cores_that_cannot_keep_up_are_told_and_samples_must_become_cheaper() -> None:

@@ -24,7 +24,8 @@ def broadcasting(size: int | None = 12_000, *, on: bool = True, ranks: int = 2, 
 def test_buffers_that_travel_before_every_step_are_counted() -> None:
     cause = finding(buffers.rule(broadcasting()))
     assert evidence_of(cause) == {"buffers": 12_000}
-    assert "12 kB" in cause.claim
+    assert cause.claim == "11.7 KiB of buffers are sent from rank 0 before every forward pass."
+    assert "400 B of buffers" in finding(buffers.rule(broadcasting(400))).claim
     assert cause.share == 0.0
     assert levers(cause) == ["broadcast_buffers=no"]
 

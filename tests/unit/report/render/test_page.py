@@ -45,7 +45,13 @@ def chapter(text: str = "text", **others: Any) -> Chapter:
     command = Command(label=text, argv=(text,))
     finding = ListedFinding(text=text, commands=(command,))
     section = Section(
-        title=text, table=table, lines=(text,), findings=(finding,), commands=(command,), details=(text,)
+        title=text,
+        table=table,
+        code=text,
+        lines=(text,),
+        findings=(finding,),
+        commands=(command,),
+        details=(text,),
     )
     values = {
         "name": "part",
@@ -154,3 +160,9 @@ def _without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return real(module, *others, **named)
 
     monkeypatch.setattr(builtins, "__import__", importing)
+
+
+def test_code_keeps_its_lines() -> None:
+    code = "for x in y:\n    print('<b>')"
+    text = page((chapter(sections=(Section(title="Script", code=code),)),), "title", 1)
+    assert "<code>for x in y:\n    print(&#39;&lt;b&gt;&#39;)</code></pre>" in text

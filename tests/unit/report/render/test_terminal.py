@@ -235,3 +235,9 @@ def test_hostile_summaries_of_runs_are_listed_harmlessly(
 
 def test_a_folder_without_runs_is_reported(render: Render, tmp_path: Path) -> None:
     assert f"No runs below {tmp_path}." in render([runs_section(listed_runs(tmp_path), tmp_path)])
+
+
+def test_code_can_be_copied_as_it_is() -> None:
+    stream = Terminal()
+    show([Section(title="Script", code="for x in y:\n    print([1])")], console(stream))
+    assert "\nfor x in y:\n    print([1])\n" in re.sub("\x1b\\[[0-9;]*m", "", stream.getvalue())

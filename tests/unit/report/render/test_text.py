@@ -33,6 +33,19 @@ def test_a_command_that_changes_the_job_is_marked() -> None:
     assert lines[0] == "a: " and "changes the job" in lines[1]
 
 
+CODE = Section(title="Script", code="for x in y:\n    print('`<b>')\n\nend()", lines=("a note",))
+
+
+def test_code_stays_as_it_is_and_comes_before_the_lines() -> None:
+    assert plain_text([CODE]) == "Script\nfor x in y:\n    print('`<b>')\n\nend()\na note\n"
+
+
+def test_code_is_fenced_in_markdown() -> None:
+    text = markdown([CODE])
+    assert "```python\nfor x in y:\n    print('`<b>')\n\nend()\n```" in text
+    assert markdown([Section(code="'```'")]) == "````python\n'```'\n````\n"
+
+
 def test_plain_text_has_everything_in_order_with_aligned_columns() -> None:
     lines = plain_text([SECTION, Section(lines=("end",))]).splitlines()
     assert lines[:4] == ["Title", "name       n", "long name  1", "a line"]

@@ -7,6 +7,7 @@ import pytest
 
 from scalescope.diagnose import step_facts
 from scalescope.experiment.ablations import without_optimizer
+from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.results_json import results_json
 from scalescope.report.training.sections import next_after_training, training_sections
 from scalescope.results.run import Run
@@ -90,7 +91,7 @@ def test_ablations_and_recordings_are_not_shown_as_results(render: Render) -> No
         "=== Training Benchmark (single) ==="
     ]
     assert len(results_json(run)["results"]["training"]) == 1
-    following = next_after_training(dataclasses.replace(run, results=run.results[::-1]))
+    following = next_after_training(AnalyzedRun(dataclasses.replace(run, results=run.results[::-1])))
     assert following is not None and "--without-optimizer" not in following.argv
 
 

@@ -4,8 +4,17 @@ import json
 
 import pytest
 
-from scalescope.analysis.training.step_waterfall import FORWARD, IDLE_SYNC, INPUT
+from scalescope.analysis.scaling.waterfall import DELIVERED
+from scalescope.analysis.training.step_waterfall import (
+    BACKWARD_AND_EXCHANGE,
+    FORWARD,
+    IDLE_INPUT,
+    IDLE_SYNC,
+    INPUT,
+    TERMS,
+)
 from scalescope.report.chapters.step import IDEAL, STEP_COLOURS, step_panel
+from scalescope.report.chapters.verdict import SEGMENT_COLOURS
 from scalescope.report.training.step_waterfall import (
     step_section,
     step_sections,
@@ -44,6 +53,8 @@ def test_a_step_of_compute_alone_has_no_loss_to_name() -> None:
 def test_the_ideal_is_a_share_of_the_step_or_says_why_it_is_unknown() -> None:
     (known,) = step_section(make_facts(WAITING_MS, ideal_ms=1.15))
     assert known.lines[0].startswith("Ideal: 1.15 ms") and "10 % of the step" in known.lines[0]
+    (tiny,) = step_section(make_facts(WAITING_MS, ideal_ms=0.005))
+    assert tiny.lines[0].endswith("less than 1 % of the step.")
     (unknown,) = step_section(make_facts(WAITING_MS))
     assert unknown.lines[0] == (
         "Ideal: unknown, because the speed of a matrix product in fp32 was not measured."
@@ -88,3 +99,18 @@ def test_the_figure_has_the_same_parts_and_the_ideal_of_bars_that_have_one() -> 
     assert drawn[FORWARD, 1.0] == pytest.approx(3.0)
     assert [part.x for part in panel.series if part.label == IDEAL] == [(0.0,)]
     assert {label for label, _ in drawn} <= {*STEP_COLOURS, IDEAL}
+
+
+def test_every_part_has_its_look_which_no_other_part_and_nothing_that_ranks_add_has() -> None:
+    assert tuple(STEP_COLOURS) == TERMS
+    assert STEP_COLOURS[INPUT] == STEP_COLOURS[IDLE_INPUT]  # a step has one of them
+    looks = [STEP_COLOURS[name] for name in TERMS if name != IDLE_INPUT]
+    assert len(set(looks)) == len(looks)
+    assert set(looks) & set(SEGMENT_COLOURS.values()) == {SEGMENT_COLOURS[DELIVERED]}
+
+
+def test_backward_with_communication_is_drawn_next_to_compute() -> None:
+    facts = make_facts({INPUT: 4.0, FORWARD: 2.0, BACKWARD_AND_EXCHANGE: 5.0})
+    assert facts.waterfall is not None
+    panel = step_panel([facts.waterfall], ("a",))
+    assert [part.label for part in panel.series] == [FORWARD, BACKWARD_AND_EXCHANGE, INPUT]

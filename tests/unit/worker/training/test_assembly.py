@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from torch import nn
 
+from scalescope.errors import BadInput
 from scalescope.experiment.ablations import without_optimizer
 from scalescope.experiment.trial import Trial
 from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_step, build_workload
-from scalescope.worker.training.step import run_steps
+from scalescope.worker.training.step import Data, Workload, run_steps
 from tests.unit.analysis.made_results import make_trial
 
 from ..making import CPU
@@ -48,3 +50,33 @@ def test_without_optimizer_gradients_are_computed_and_parameters_stay(settings: 
     before, after, expected = trained(normal)
     assert not any(map(torch.equal, before, after))
     assert gradients == expected > 0
+
+
+def _with_own_optimizer(kind: type[torch.optim.Optimizer]) -> Workload:
+    data = Data(synthesize=lambda count, generator: (torch.randn(count, 4), torch.randint(2, (count,))))
+    return Workload(
+        model=nn.Linear(4, 2),
+        data=data,
+        loss=nn.functional.cross_entropy,
+        make_optimizer=lambda parameters: kind(parameters, lr=0.1),  # type: ignore[call-arg]
+    )
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_the_optimizer_of_a_workload_is_fused_where_that_is_asked_for(
+    kind: type[torch.optim.Optimizer],
+) -> None:
+    for fused in (False, True):
+        trial = make_trial(fused_optimizer=fused)
+        step = build_step(trial, _with_own_optimizer(kind), torch.device("cpu"))
+        assert [bool(group["fused"]) for group in step.optimizer.param_groups] == [fused]
+        loss = step.forward((torch.randn(3, 4), torch.tensor([0, 1, 0])))
+        step.backward(loss)
+        step.apply()
+
+
+def test_an_optimizer_without_a_fused_version_is_named() -> None:
+    with pytest.raises(BadInput, match="RMSprop has no fused version"):
+        build_step(
+            make_trial(fused_optimizer=True), _with_own_optimizer(torch.optim.RMSprop), torch.device("cpu")
+        )

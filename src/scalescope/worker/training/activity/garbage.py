@@ -1,8 +1,9 @@
 """Pauses of Python's garbage collector, counted by its own callbacks."""
 
 import gc
+import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 
 from scalescope.worker.process.position import Position
 
@@ -15,7 +16,7 @@ class GarbageWatch:
         self._began: float | None = None
         self._collections: Counter[int] = Counter()
         self._longest_s = 0.0
-        self._by_step_s: Counter[int] = Counter()
+        self._by_step_s: defaultdict[int, float] = defaultdict(float)
 
     def begin(self) -> None:
         self._began = None
@@ -32,16 +33,16 @@ class GarbageWatch:
             self._began = None
             self._collections[info["generation"]] += 1
             self._longest_s = max(self._longest_s, pause_s)
-            self._by_step_s[self._position.begun] += pause_s  # type: ignore[assignment]
+            self._by_step_s[self._position.begun] += pause_s
 
     def pause_s(self, step: int) -> float:
         """In one step, by its number from 1 over all steps of the rank."""
-        return float(self._by_step_s[step])
+        return self._by_step_s.get(step, 0.0)
 
     def counters(self) -> dict[str, float | int | str | None]:
         """Seconds in all collections, their number by generation, and the longest."""
         return {
-            "gc/pause_s": float(sum(self._by_step_s.values())),
+            "gc/pause_s": math.fsum(self._by_step_s.values()),
             "gc/longest_s": self._longest_s,
             "gc/enabled": int(gc.isenabled()),
             **{f"gc/collections_{generation}": self._collections[generation] for generation in range(3)},

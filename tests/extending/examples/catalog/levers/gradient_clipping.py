@@ -5,8 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog import cards
+from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
 from scalescope.catalog.setting import Lever, setting
 from scalescope.errors import BadInput
+
+
+def _in_script(norm: float | None, context: ScriptContext) -> Code:
+    if norm is None:
+        return Code()
+    return code(statement("gradients", f"torch.nn.utils.clip_grad_norm_(model.parameters(), {norm})"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +26,7 @@ class GradientClipping:
         low=1e-6,
         high=1e6,
         neutral=None,
-        lever=Lever(tries=(1.0,), changes="the job"),
+        lever=Lever(tries=(1.0,), changes="the job", code=_in_script),
     )
 
     @staticmethod

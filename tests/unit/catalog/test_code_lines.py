@@ -1,0 +1,137 @@
+"""What levers are in a script: every lever that `tune` tries has lines or says what does the same."""
+
+import ast
+from typing import Any, Literal
+
+import pytest
+
+from scalescope.catalog import cards
+from scalescope.catalog.code_lines import (
+    PARTS,
+    Code,
+    CodeLine,
+    Form,
+    ScriptContext,
+    argument,
+    code,
+    statement,
+    variable,
+)
+from scalescope.catalog.setting import Lever, Setting
+
+DEVICES: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
+NOTHING = Code()
+
+
+def tried(setting: Setting, device: str) -> list[Any]:
+    """The values of a lever as trials have them."""
+    assert setting.lever is not None
+    if setting.kind == "env":
+        pairs = [str(value).split("=", 1) for value in setting.lever.tries_on(device)]
+        return [{name: value} for name, value in pairs]
+    return [*setting.lever.tries_on(device), *(4 * times for times in setting.lever.multiples)]
+
+
+LEVERS = [
+    pytest.param(setting, id=f"{setting.card}.{setting.name}")
+    for versions in cards.all_settings("train").values()
+    for setting in versions
+    if setting.lever is not None
+]
+TRIED = [
+    pytest.param(setting, value, device, id=f"{setting.card}.{setting.name}-{value}-{device}")
+    for versions in cards.all_settings("train").values()
+    for setting in versions
+    if setting.lever is not None
+    for device in DEVICES
+    for value in tried(setting, device)
+]
+
+
+def code_of(setting: Setting, value: Any, device: Literal["cpu", "cuda"]) -> Code:
+    assert setting.lever is not None
+    says = setting.lever.code_of(value, ScriptContext(device=device, world_size=2, strategy="ddp"))
+    assert says is not None, (
+        f"{setting.card}.{setting.name} is a lever, but its card does not say what {value!r} is in a script: "
+        "give Lever(code=...), which returns lines (catalog/code_lines.py), or Code(instead=...) where no "
+        "line of PyTorch does it"
+    )
+    return says
+
+
+@pytest.mark.parametrize(("setting", "value", "device"), TRIED)
+def test_every_value_that_tune_tries_has_lines_or_says_what_does_the_same(
+    setting: Setting, value: Any, device: Literal["cpu", "cuda"]
+) -> None:
+    says = code_of(setting, value, device)
+    assert bool(says.lines) != bool(says.instead), "lines, or a sentence"
+    if says.instead:
+        assert says.instead[0].islower() and not says.instead.endswith(".")  # it becomes part of a sentence
+
+
+_WRITTEN: dict[Form, str] = {
+    "statements": "{}",
+    "arguments": "call({})",
+    "contexts": "with {}: pass",
+    "function": "{}(loader)",
+    "replacement": "{}",
+}
+
+
+@pytest.mark.parametrize(("setting", "value", "device"), TRIED)
+def test_every_line_is_python_in_the_form_of_its_part(
+    setting: Setting, value: Any, device: Literal["cpu", "cuda"]
+) -> None:
+    for line in code_of(setting, value, device).lines:
+        if line.part == "shell":
+            assert line.argument.isidentifier() and line.text
+            continue
+        form = PARTS[line.part]
+        assert bool(line.argument) == (form == "arguments")
+        ast.parse(_WRITTEN[form].format(line.source))
+
+
+@pytest.mark.parametrize("setting", LEVERS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_pytorch_does_by_itself_needs_no_line(setting: Setting, device: Literal["cpu", "cuda"]) -> None:
+    """DDP's arguments are written out, also at their defaults: they are easily changed back."""
+    neutral = setting.neutral
+    if isinstance(neutral, bool | str | int) and setting.card not in ("Ddp", "Zero1"):
+        assert code_of(setting, neutral, device) == NOTHING
+
+
+def test_a_lever_that_changes_the_job_is_its_owners_to_change() -> None:
+    context = ScriptContext(device="cpu")
+    says = Lever(tries=(1,), changes="the job").code_of(1, context)
+    assert says is not None and says.instead is not None and "your model" in says.instead
+    assert Lever(tries=(1,)).code_of(1, context) is None  # which the tests above refuse
+
+
+def test_the_parts_are_in_the_order_of_a_script() -> None:
+    order = list(PARTS)
+    for earlier, later in (
+        ("imports", "start"),
+        ("model", "wrapper"),
+        ("wrapper", "wrapped"),
+        ("wrapped", "optimizer"),
+        ("optimizer", "before_loop"),
+        ("before_loop", "copy"),
+        ("copy", "forward"),
+        ("forward", "backward"),
+        ("backward", "gradients"),
+        ("gradients", "update"),
+    ):
+        assert order.index(earlier) < order.index(later)
+
+
+def test_lines_are_written_as_python_writes_them() -> None:
+    assert argument("loader", "num_workers", 4).source == "num_workers=4"
+    assert argument("wrapper", "bucket_cap_mb", None).source == "bucket_cap_mb=None"
+    assert variable("NCCL_ALGO", "Ring").source == "NCCL_ALGO=Ring"
+    assert statement("start", "x = 1").source == "x = 1"
+    assert code(statement("start", "x = 1")).lines == (CodeLine(part="start", text="x = 1"),)
+
+
+def test_two_values_of_an_argument_have_the_same_target() -> None:
+    few, many = (argument("loader", "num_workers", count) for count in (1, 4))
+    assert few.target == many.target != argument("loader", "prefetch_factor", 4).target
