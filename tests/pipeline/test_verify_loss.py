@@ -230,10 +230,10 @@ def test_the_page_draws_both_curves() -> None:
     figure = _figure(_tuned(_with_loss(1.5)))
     current, winner = figure.panels[0].series
     assert (current.label, winner.label) == ("current settings", "jit True + precision bf16")
-    assert len(current.x) == len(winner.x) == 100  # means of two steps
+    assert len(current.x) == len(winner.x) == 50  # means of four steps
     assert current.x[-1] == STEPS and (current.y[0], current.y[-1]) == (2.0, 2.0)
     assert (winner.y[0], winner.y[-1]) == (2.0, 3.0)
-    assert figure.notes == ("Each point is the mean of 2 steps.",)
+    assert figure.notes == ("Each point is the mean of 4 steps.",)
     assert "+50.0 %" in figure.alt
     assert "<svg" in svg_for_page(figure)
 
