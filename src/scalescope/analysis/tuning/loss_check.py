@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalescope.analysis.tuning.lever_comparison import loss_change
+from scalescope.analysis.tuning.losses import loss_change
 
 LAST_SHARE = 0.25  # of the steps: what training came to
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
 from scalescope.analysis.tuning.conclusion import Conclusion, conclude
-from scalescope.analysis.tuning.lever_comparison import loss_of
 from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.losses import loss_of
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, NO_DIFFERENCE, SLOWER, Verdict
 from scalescope.report.tuning.tuning import (

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.tuning.conclusion import conclude
-from scalescope.analysis.tuning.lever_comparison import loss_of
 from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.losses import loss_of
 from scalescope.analysis.tuning.search import NextLaunch, TuningSearch
 from scalescope.analysis.tuning.step_model import Parts, StepModel
 from scalescope.analysis.tuning.tuned_launches import (

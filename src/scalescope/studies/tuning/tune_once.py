@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.tuning.lever_comparison import loss_of
+from scalescope.analysis.tuning.losses import loss_of
 from scalescope.catalog.setting import Setting
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.trial import Value

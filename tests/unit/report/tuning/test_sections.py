@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.lever_comparison import LeverComparison, compare_all
+from scalescope.analysis.tuning.losses import LeverComparison, compare_all
 from scalescope.analysis.tuning.search import Attempt
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import NOW, Tuning, next_after_tuning, tuning_sections, verdict
