@@ -19,7 +19,7 @@ from null_watcher import NullWatcher
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.tuning.ledger import LaunchesNeeded, SearchLedger
-from scalescope.analysis.tuning.lever_comparison import LeverComparison
+from scalescope.analysis.tuning.losses import LeverComparison
 from scalescope.analysis.tuning.search import singles
 from scalescope.experiment.expand import expand
 from scalescope.experiment.given import Given

@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     INVALID = 6
     STORAGE = 7
     GATE_MISSED = 8
+    SEARCH_OVER = 10  # no error: of commands that make the launches of a search in turn, the last
 
 
 class ScalescopeError(Exception):

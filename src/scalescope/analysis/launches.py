@@ -31,6 +31,8 @@ class LaunchSummary:
     matmul_flops_per_s: float | None
     epochs: tuple[Epoch, ...] = ()
     losses: tuple[float, ...] = ()  # of every measured step, the mean over ranks
+    warmup_losses: tuple[float, ...] | None = None  # of all steps before; None where they were not recorded
+    warmup_steps: int | None = None
     own_optimizer: str | None = None  # what an own workload brought along; the settings did not decide then
     peak_memory_bytes: int | None = None  # of the rank that took most; None where it was not counted
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
@@ -73,7 +75,9 @@ def summarise(result: Result) -> LaunchSummary:
         product_changes=tuple(map(_product_change, result.ranks)),
         hosts=tuple(record.host for record in result.ranks),
         matmul_flops_per_s=_matmul_rate(result),
-        losses=_losses(result),
+        losses=_losses(result, "loss"),
+        warmup_losses=_losses(result, "warmup_loss") or None,
+        warmup_steps=len(result.ranks[0].samples.get("warmup_step_time_s", ())) or None,
         own_optimizer=_own_optimizer(result),
         peak_memory_bytes=_peak_memory(result),
         epochs=epochs_of(result),
@@ -149,8 +153,8 @@ def _matmul_rate(result: Result) -> float | None:
     return statistics.median(rates) if rates else None
 
 
-def _losses(result: Result) -> tuple[float, ...]:
-    per_rank = [record.samples.get("loss", []) for record in result.ranks]
+def _losses(result: Result, name: str) -> tuple[float, ...]:
+    per_rank = [record.samples.get(name, []) for record in result.ranks]
     return tuple(statistics.fmean(step) for step in zip(*per_rank, strict=True)) if all(per_rank) else ()
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from scalescope.catalog.setting import setting
 
+NEXT_LAUNCH = "next"  # of --only-launch: the one that results so far call for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:

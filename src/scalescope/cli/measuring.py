@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from scalescope.catalog.measuring import NEXT_LAUNCH
 from scalescope.cli.interruption import interruptible, time_limit
 from scalescope.cli.options import given_flags, own_keys
 from scalescope.errors import BadInput, CannotRun, ScalescopeError
@@ -32,7 +33,7 @@ def measure(study: Study, arguments: dict[str, Any]) -> None:
     output_dir = request.experiment({}).measuring.output_dir  # bad input is refused before torch is loaded
     if _is_restarted(output_dir):
         request = dataclasses.replace(request, resume=True)
-    elif request.resume and request.only_launches is None and not is_following():
+    elif request.resume and not request.is_shared and not is_following():
         from scalescope.studies.runs.resuming import refuse_from_files
 
         request = request.with_run_to_resume()
@@ -85,6 +86,7 @@ def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entr
     context = click.get_current_context()
     flags, job_flags = split_slurm_flags(given_flags(context))
     only = arguments["only_launch"]
+    _check_only_launch(study, only)
     request = Request(
         verb=study.verb,
         benchmark=study.benchmark,
@@ -94,12 +96,20 @@ def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entr
         dry_run=arguments["dry_run"],
         strict=arguments["strict"],
         yes=arguments["yes"],
-        only_launches=None if only is None else (only,),
+        only_launches=(only,) if isinstance(only, int) else None,
+        only_next=only == NEXT_LAUNCH,
         budget_since=arguments["budget_since"],
         own_keys=own_keys(context.command),
         started_s=context.find_root().obj,
     )
     return request, job_flags
+
+
+def _check_only_launch(study: Study, only: int | str | None) -> None:
+    """Refuse a number where results decide what is launched, and `next` where the plan does."""
+    if only is not None and study.takes_turns != (only == NEXT_LAUNCH):
+        works = f"it takes {NEXT_LAUNCH}" if study.takes_turns else "it takes a number from 0"
+        raise BadInput(f"--only-launch: {only} is not for {study.verb}; {works}")
 
 
 def _is_restarted(output_dir: str | None) -> bool:
@@ -133,7 +143,7 @@ def _with_ranks(
                     watcher.noted(note)
             report = run_study(study, request, launcher, watcher)
         except ScalescopeError as error:
-            if request.only_launches is not None:
+            if request.is_shared:
                 _record_error(request, error)
             raise
         return report if report.run is None else study.after_measuring(report, own_ranks=launcher.repeatable)
@@ -195,7 +205,7 @@ def _is_for_slurm(
     typed = slurm_from(job_flags).launcher if "launcher" in job_flags else None
     if typed == "slurm" and context is not None:
         raise BadInput("--launcher slurm submits a job; it cannot be used inside one")
-    if context is not None or request.only_launches is not None:  # a file may ask for the job that this is
+    if context is not None or request.is_shared:  # a file may ask for the job that this is
         return False
     written = request.of_job()
     launcher = typed or (slurm_from(written).launcher if "launcher" in written else None)

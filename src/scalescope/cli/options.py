@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from scalescope.catalog import cards
 from scalescope.catalog.cards import grouped_settings
-from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.measuring import NEXT_LAUNCH, Measuring
 from scalescope.catalog.setting import PerDevice, Scalar, Setting, parse_value, settings_of
 from scalescope.catalog.slurm import JOB_KEYS, Slurm
 from scalescope.cli.help_pages import RUN, VerbCommand, VerbOption, own_flag
@@ -184,6 +184,15 @@ def run_option(name: str) -> Callable[[Any], Any]:
     return decorate
 
 
+def _launch_number(context: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
+    """The number of a launch, or `next`."""
+    if text is None or text == NEXT_LAUNCH:
+        return text
+    if not text.isdecimal():
+        raise click.BadParameter(f"expected a number from 0, or {NEXT_LAUNCH}, got {text!r}", context, option)
+    return int(text)
+
+
 def _switch_options() -> Iterator[click.Option]:
     yield _switch(
         ["--resume"],
@@ -210,10 +219,11 @@ def _switch_options() -> Iterator[click.Option]:
     )
     yield VerbOption(
         ["--only-launch", "only_launch"],
-        type=click.IntRange(min=0),
-        metavar="NUMBER",
+        callback=_launch_number,
+        metavar="NUMBER|next",
         help="Run only the launches of this number, from 0; other commands with the same --output-dir run "
-        "the others. For torchrun or srun, which start new ranks in every command.",
+        "the others. For torchrun or srun, which start new ranks in every command. tune takes next: the "
+        "launch that its results so far call for; exit code 10 is that there are no more.",
         heading=RUN,
         common=None,
         in_file=False,

@@ -52,6 +52,7 @@ class RunRecord:
     directory: str | None = None  # where the command was started: files of the request are named from there
     started_at: str | None = None  # when the run began, however often it was continued
     repeatable: bool = True  # False where ranks of torchrun or srun measured it: one launch of everything
+    attached_ranks: int | None = None  # those that torchrun or srun started; None: they were started for it
     end: RunEnd | None = None
 
 
@@ -97,6 +98,7 @@ def read_run_record(path: Path) -> RunRecord:
         directory=_text(raw.get("directory")),
         started_at=_text(raw.get("started_at")),
         repeatable=raw.get("repeatable") is not False,
+        attached_ranks=ranks if isinstance(ranks := raw.get("attached_ranks"), int) else None,
         end=_end_of(raw.get("end")),
     )
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from scalescope.analysis.durations import LaunchDurations
@@ -35,10 +35,11 @@ def run_campaign(
     folder: RunFolder,
     watcher: CampaignWatcher,
     study: NextLaunches | None = None,
-) -> tuple[list[str], RunEnd]:
+) -> tuple[list[str], RunEnd | None]:
     """Run what is not done yet, then what the study wants next; returns notes, and why it ended.
 
-    The study sees all results so far and is asked again until it names no launch that was not made.
+    The study sees all results so far and is asked again until it names no launch that was not made. A plan
+    for the next launch alone ends with it: None is that there are more, for other commands.
     """
     campaign = _Campaign(plan=plan, launcher=launcher, folder=folder, watcher=watcher, study=study)
     end = campaign.run(plan)
@@ -50,6 +51,9 @@ def run_campaign(
         launches = tuple(launch for launch in wanted if launch.key not in done)
         if not launches:
             break
+        if plan.only_next and tried:
+            return campaign.notes, None
+        launches = launches[:1] if plan.only_next else launches
         tried |= {launch.key for launch in launches}  # one that fails is not tried for ever
         end = campaign.run(dataclasses.replace(plan, chosen=launches, only=None, notes=()))
     return campaign.notes, end or RunEnd(why="finished", missing=0)
@@ -104,16 +108,26 @@ class _Campaign:
     def __post_init__(self) -> None:
         now = time.monotonic()
         self.started = now if self.plan.started_s is None else self.plan.started_s
+        self._command_began = self.started
         self.start_s = now - self.started
-        if self.plan.only is not None:  # time that others took counts: there is one budget per submission
-            since = self.plan.budget_since or ""
-            shared = [result for result in self._stored().results if result.started_at >= since]
-            self.started -= sum(result.duration_s for result in shared)
+        if self.plan.is_shared:  # time that others took counts: there is one budget per submission
+            self.started -= self._stored_s()
+
+    def _stored_s(self) -> float:
+        """What the stored launches took of the budget."""
+        since = self.plan.budget_since or ""
+        return sum(result.duration_s for result in self._stored().results if result.started_at >= since)
 
     def remaining_s(self) -> float | None:
-        """What is left of the budget; None without one."""
+        """What is left of the budget; None without one.
+
+        Where commands take turns, what this one took so far is part of the launch that it makes.
+        """
         budget = self.plan.experiment.measuring.budget
-        return None if budget is None else max(0.0, budget - (time.monotonic() - self.started))
+        if budget is None:
+            return None
+        spent_s = self._stored_s() if self.plan.only_next else time.monotonic() - self.started
+        return max(0.0, budget - spent_s)
 
     def budget(self) -> Budget | None:
         """The budget and what is left of it; None without one."""
@@ -177,7 +191,7 @@ class _Campaign:
             if is_further or plan.ends_part(ordered, index):
                 self._show_interim()
         refusals.decide()
-        if end is None and plan.experiment.measuring.repeat_disturbed:
+        if end is None and plan.experiment.measuring.repeat_disturbed and not plan.only_next:
             self._repeat_disturbed(ordered, durations)
         self.notes += [f"Gave up on {label}: {n} more launches not run." for label, n in given_up.items()]
         return end
@@ -263,8 +277,10 @@ class _Campaign:
         """Launch and store; the second value is whether the request itself turned out to be wrong."""
         trial, number = launch.trial, launch.number
         self.watcher.launching(trial, number, label=launch.label)
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        started = time.monotonic()
+        # Of a command that makes a single launch, its start belongs to it: the next launch takes that too.
+        started = self._command_began if self.plan.only_next else time.monotonic()
+        began = datetime.now(UTC) - timedelta(seconds=time.monotonic() - started)
+        started_at = began.isoformat(timespec="milliseconds")
 
         def record(outcome: Outcome) -> Result:
             result = Result(

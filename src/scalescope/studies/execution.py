@@ -45,6 +45,7 @@ from scalescope.studies.refusal import refuse_before_torch, refuse_impossible
 from scalescope.studies.report import PAGE
 from scalescope.studies.request import Request
 from scalescope.studies.runs.run_history import remember_run
+from scalescope.studies.stored import check_of_ranks
 from scalescope.studies.study import Host, Report, Study
 from scalescope.studies.watcher import CampaignWatcher
 
@@ -69,13 +70,11 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
     """Plan, measure, and present what is stored then."""
     request = request.with_run_to_resume()
     refuse_before_torch(study, request, launcher)
-    plan = study.plan(request, host_of(launcher))
+    host = host_of(launcher, new_ranks=request.only_next)
+    plan = study.plan(request, host)
     refuse_impossible(plan)
-    if request.only_launches is not None:
-        plan = dataclasses.replace(plan, only=request.only_launches, budget_since=request.budget_since)
-        request = dataclasses.replace(request, resume=_is_begun(plan))
-        if plan.experiment.measuring.output_dir is None:
-            raise BadInput("--only-launch requires --output-dir, which all commands of the run share")
+    if request.is_shared:
+        request, plan = _shared(request, plan)
     elif not launcher.repeatable:
         plan = _launched_once(plan)
     plan = dataclasses.replace(plan, started_s=request.started_s)
@@ -88,16 +87,18 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
 
         return only_planned(plan, request, launcher, watcher)
     for trial in plan.all_trials:
-        launcher.check(trial)
+        host.check(trial)
     for note in _changed_workloads(request, plan):
         watcher.noted(note)
     load = launcher.other_load()
     if load.is_present:
-        watcher.noted(_load_note(load))
+        watcher.noted(_load_note(load, is_repeated=not request.only_next))
     folder, plan = _open_folder(study, request, plan)
     try:
         record = _begin(study, request, plan, launcher, folder, load)
         notes, end = run_campaign(plan, launcher, folder, watcher, study)
+        if end is None:  # and none is stored: other commands go on
+            return Report(sections=())
         # What is shown now is what a reader of the folder will see, who knows why the run ended.
         write_run_record(folder.path, dataclasses.replace(record, end=end))
         report = study.present(load_run(folder.path))
@@ -118,9 +119,24 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
         watcher.noted(note)
     if not report.run.results and not report.exit_code:
         raise CannotRun("nothing was measured")
+    if request.only_next:
+        return dataclasses.replace(report, exit_code=ExitCode.SEARCH_OVER)
     if request.strict and not report.exit_code and is_unstable(report.run):
         return dataclasses.replace(report, exit_code=ExitCode.INVALID)
     return report
+
+
+def _shared(request: Request, plan: Plan) -> tuple[Request, Plan]:
+    """The part of a plan that this command makes, of a run that several share."""
+    if plan.experiment.measuring.output_dir is None:
+        raise BadInput("--only-launch requires --output-dir, which all commands of the run share")
+    part = dataclasses.replace(
+        plan,
+        only=request.only_launches,
+        only_next=request.only_next,
+        budget_since=request.budget_since,
+    )
+    return dataclasses.replace(request, resume=_is_begun(plan)), part
 
 
 def _failed(study: Study, report: Report) -> int:
@@ -130,14 +146,15 @@ def _failed(study: Study, report: Report) -> int:
     return sum(not study.is_expected_failure(result) for result in troubled)
 
 
-def host_of(launcher: Launcher) -> Host:
-    """What planning needs to know of a launcher."""
+def host_of(launcher: Launcher, *, new_ranks: bool = False) -> Host:
+    """What planning needs to know of a launcher; `new_ranks` is whether every launch has new ones."""
+    is_attached = new_ranks and launcher.ranks is not None
     return Host(
         machine=launcher.machine(),
         nodes=len(launcher.nodes()),
-        repeatable=launcher.repeatable,
+        repeatable=launcher.repeatable or new_ranks,
         ranks=launcher.ranks,
-        check=launcher.check,
+        check=check_of_ranks(launcher.ranks or 1) if is_attached else launcher.check,
     )
 
 
@@ -156,12 +173,12 @@ def _changed_workloads(request: Request, plan: Plan) -> list[str]:
     ]
 
 
-def _load_note(load: OtherLoad) -> str:
+def _load_note(load: OtherLoad, *, is_repeated: bool) -> str:
     """What others use before the first launch, and what that means."""
     average = "" if load.load_average is None else f" (load average {load.load_average:.1f})"
     return (
-        f"Other load: {load_text(load, now=True)}{average}. Launches that it disturbs are repeated and left "
-        "out; results are best without it."
+        f"Other load: {load_text(load, now=True)}{average}. Launches that it disturbs are "
+        f"{'repeated and ' if is_repeated else ''}left out; results are best without it."
     )
 
 
@@ -177,7 +194,8 @@ def _begin(
         name=plan.experiment.measuring.name,
         directory=stored.directory or str(Path.cwd()),
         started_at=begun.isoformat(timespec="milliseconds"),
-        repeatable=launcher.repeatable or request.only_launches is not None,
+        repeatable=launcher.repeatable or request.is_shared,
+        attached_ranks=launcher.ranks,
     )
     write_run_record(folder.path, record)
     folder.write(EXPERIMENT, to_yaml(plan.experiment, study.flags()))

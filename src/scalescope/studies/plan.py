@@ -48,6 +48,7 @@ class Plan:
     explains_failures: bool = True  # False: a job that failed is not launched again with a part removed
     chosen: tuple[Launch, ...] | None = None  # these launches in this order, instead of rounds
     only: tuple[int, ...] | None = None  # the launch numbers to make, where several commands share a run
+    only_next: bool = False  # the study's next launch, where several commands make them in turn
     budget_since: str | None = None  # launches that started before do not count against the budget
     started_s: float | None = None  # on the monotonic clock: when the budget began; None: with the campaign
     environment: str | None = None  # id of the machine that began the run, where another of its kind goes on
@@ -89,6 +90,11 @@ class Plan:
         (_, launch), (_, following) = ordered[index : index + 2]
         both_asked = (launch.trial.trial_id in self.first) == (following.trial.trial_id in self.first)
         return launch.round != following.round or not both_asked
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other commands make launches of this run too."""
+        return self.only_next or self.only is not None
 
     @property
     def is_last(self) -> bool:

@@ -34,11 +34,17 @@ class Request:
     strict: bool = False
     yes: bool = False
     only_launches: tuple[int, ...] | None = None  # of a run that several commands share
+    only_next: bool = False  # such a run's next launch, of a study that decides by results which it is
     started_s: float | None = (
         None  # when the command began, on the monotonic clock: its budget counts from it
     )
     budget_since: str | None = None  # the budget of such a run is for launches that started later
     own_keys: frozenset[str] = frozenset()  # of the file: flags of the verb, which are no settings
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several commands make the launches of the run, each with ranks of its own."""
+        return self.only_next or self.only_launches is not None
 
     def with_run_to_resume(self) -> "Request":
         """The request with the folder that --resume continues, by default the newest unfinished run."""

@@ -3,13 +3,14 @@
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalescope import studies
 from scalescope.errors import BadInput, CannotRun, ScalescopeError
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
 from scalescope.quantities import counted
 from scalescope.report.findings import continuing
 from scalescope.report.section import Command, Section
@@ -78,9 +79,17 @@ def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:
         # A run that went on on other hosts has them all, but was planned for those of one start.
         nodes = record["starts"][0] if "starts" in record else record["nodes"]
         machine = Machine.from_json(record["machine"])
-        return Host(machine=machine, nodes=len(nodes), repeatable=repeatable, ranks=ranks)
+        host = Host(machine=machine, nodes=len(nodes), repeatable=repeatable, ranks=ranks)
+        return host if ranks is None else dataclasses.replace(host, check=check_of_ranks(ranks))
     except (AssertionError, AttributeError, KeyError, IndexError, TypeError):
         raise CannotRun(f"{path / ENVIRONMENT} does not record where the run was measured") from None
+
+
+def check_of_ranks(ranks: int) -> Callable[[Trial], None]:
+    """What new ranks of torchrun or srun refuse."""
+    from scalescope.launch.attached.rank_limits import check_for_ranks
+
+    return lambda trial: check_for_ranks(trial, ranks)
 
 
 def explain(path: Path) -> tuple[Section, ...]:

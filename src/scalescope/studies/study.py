@@ -100,6 +100,7 @@ class Study(NextLaunches, Protocol):
     flags_may_differ: ClassVar[tuple[str, ...]] = ()  # of the verb's own: between a run and its --resume
     every_placement: ClassVar[bool] = False  # shows where the ranks of every launch are, not of the first
     runs_on_slurm: ClassVar[bool] = False  # --launcher slurm submits it as a job
+    takes_turns: ClassVar[bool] = False  # launch after launch is decided by results: --only-launch next
 
     def flags(self) -> tuple[str, ...]:
         """The verb's own flags, as the command that repeats the run needs them."""

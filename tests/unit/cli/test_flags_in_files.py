@@ -29,6 +29,7 @@ BY_NAME = {
     "time": "30m",
     "levers": "precision,bucket_cap_mb=5",
     "threshold": "5%",
+    "verify_loss": "200",
     "benchmark": "comm,memory",
     "warmup": "7",
     "iters": "9",

@@ -20,15 +20,17 @@ def _only_where(err: str) -> bool:
     return err.count("\n") == 1 and str(Path.cwd() / "runs") in err
 
 
-@pytest.mark.parametrize("verb", ["scale", "train", "comm", "memory"])
+_LAUNCHES = {"scale": "0 1 2 3 4", "tune": "$(printf 'next %.0s' {1..500})"}
+
+
+@pytest.mark.parametrize("verb", ["scale", "train", "comm", "memory", "tune"])
 def test_a_dry_run_prints_the_script_and_leaves_nothing(run: Run, verb: str) -> None:
     ended = run(verb, *_JOB, "--gpus-per-node=4", "--time=1h", "--name=mine", "--dry-run")
     assert ended.code == 0
     assert _only_where(ended.err)
     assert ended.out.startswith("#!/bin/bash\n#SBATCH --job-name=mine\n#SBATCH --nodes=2\n")
     assert f"-m scalescope {verb} {Path.cwd()}/runs/" in ended.out
-    launches = "0 1 2 3 4" if verb == "scale" else "0"
-    assert f"for launch in {launches}; do\n" in ended.out
+    assert f"for launch in {_LAUNCHES.get(verb, '0')}; do\n" in ended.out
     assert "srun --export=ALL --nodes=2 --ntasks=8 " in ended.out
     assert list(Path.cwd().iterdir()) == []
 
@@ -133,7 +135,7 @@ def test_what_slurm_is_asked_is_no_part_of_the_request(run: Run, monkeypatch: py
 @pytest.mark.parametrize(
     ("verb", "text", "message"),
     [
-        ("tune", _FILE, "exp.yaml:1: launcher: tune cannot be a job; comm, memory, scale, train can"),
+        ("run", _FILE, "exp.yaml:1: launcher: run cannot be a job; comm, memory, scale, train, tune can"),
         ("train", _FILE.replace("2", "[1, 2]"), "exp.yaml:2: nodes: takes one value, not a list"),
         ("train", _FILE.replace("2", "x"), "exp.yaml:2: nodes: expected a whole number"),
         (
@@ -210,7 +212,7 @@ def test_a_missing_slurm_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_other_verbs_have_no_jobs(run: Run) -> None:
-    assert "no such option --launcher" in refusal(run, "tune", "--launcher=slurm")
+    assert "no such option --launcher" in refusal(run, "run", "--launcher=slurm")
 
 
 def test_lint_ends_with_what_it_found(run: Run, tmp_path: Path) -> None:
@@ -264,3 +266,17 @@ def test_lint_sees_dos_line_breaks(run: Run, tmp_path: Path) -> None:
 
 def test_lint_of_a_folder_is_bad_input(run: Run, tmp_path: Path) -> None:
     assert "Is a directory" in refusal(run, "slurm", "lint", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train", "--only-launch=next"), "--only-launch: next is not for train; it takes a number from 0"),
+        (("tune", "--only-launch=0"), "--only-launch: 0 is not for tune; it takes next"),
+        (("tune", "--only-launch=-1"), "expected a number from 0, or next, got '-1'"),
+    ],
+)
+def test_a_part_of_a_run_is_a_number_or_the_next_launch(
+    run: Run, words: tuple[str, ...], message: str
+) -> None:
+    assert message in refusal(run, *words)

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+import click
+
 from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
@@ -16,7 +18,7 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 @own_flag(
     "--levers",
     multiple=True,
-    metavar="NAME[=VALUE][,...]",
+    metavar="NAME[=VALUE],...",
     help="Settings to change; each tries its usual values, or the one given. [default: all]",
     brief="Settings to change. [all]",
 )
@@ -34,12 +36,20 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
     help="Search for levers that help together; --no-combine compares each alone. [default: --combine]",
     brief="Levers together, or each alone. [--combine]",
 )
+@own_flag(
+    "--verify-loss",
+    type=click.IntRange(8, 1_000_000),
+    metavar="STEPS",
+    common=False,
+    help="After the search, train so many steps with the current settings and with the recommended ones, and "
+    "compare their losses; what trains to another loss is not recommended. [default: only the short windows "
+    "of the search]",
+)
 def command(**arguments: Any) -> None:
     """Find the settings that make one configuration faster, within a budget.
 
-    The current settings are measured first; then the most promising levers one by one, on top of the best so
-    far. The winner is confirmed in new launches, against the current settings and without each of its levers.
-    Under torchrun or srun everything is launched once, so there are no verdicts. Examples:
+    The most promising levers are tried on top of the best so far; the winner is confirmed in new launches.
+    Under torchrun or srun there are no verdicts; as a job (--launcher slurm) there are. Examples:
 
       scalescope tune --workload my.py:build --budget 3m
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m
@@ -49,4 +59,10 @@ def command(**arguments: Any) -> None:
     if match is None or not 0.0 < float(match[1]) < 100.0:
         raise BadInput(f"--threshold: expected a share such as 3%, got {arguments['threshold']!r}")
     threshold = float(match[1]) / 100.0
-    measure(TuneStudy(levers=levers, threshold=threshold, combine=arguments["combine"]), arguments)
+    study = TuneStudy(
+        levers=levers,
+        threshold=threshold,
+        combine=arguments["combine"],
+        verify_loss=arguments["verify_loss"],
+    )
+    measure(study, arguments)

@@ -16,12 +16,13 @@ from typing import Any
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.nodes import combined_machine, differences
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached.node_watch import NodeSampler, merged_telemetry
 from scalescope.launch.attached.rank_context import RankContext
+from scalescope.launch.attached.rank_limits import check_for_ranks
 from scalescope.launch.attached.worker_child import ranks_here, start_worker, worker_variables
 from scalescope.launch.culprit import RankFailure, find_culprit
 from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
@@ -250,20 +251,11 @@ class AttachedLauncher:
 
     def check(self, trial: Trial) -> None:
         """Ranks that are already running cannot be changed: not their number, variables or environment."""
-        if trial.env:
-            raise BadInput(
-                "--env cannot be used under torchrun or srun; export the variable before the ranks start"
-            )
-        if trial.link or trial.split_gpu:
-            raise BadInput("--link and --split-gpu cannot be used under torchrun or srun")
+        check_for_ranks(trial, self._context.world_size)
         for name in _KEPT_BY_RANKS:
             if self._cores_of_ranks.setdefault(name, trial.settings.get(name)) != trial.settings.get(name):
                 flag = f"--{name.replace('_', '-')}"
                 raise BadInput(f"{flag}: ranks that are already running keep their cores; give one value")
-        if trial.world_size > self._context.world_size:
-            raise CannotRun(
-                f"{trial.world_size} ranks were requested, but only {self._context.world_size} are running"
-            )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._child.stdin is not None and self._child.stdout is not None

@@ -8,7 +8,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.errors import BadInput
+from scalescope.catalog.measuring import NEXT_LAUNCH
+from scalescope.errors import BadInput, ExitCode
 
 TEMPLATE = """\
 #!/bin/bash
@@ -29,6 +30,9 @@ TEMPLATE = """\
 # the next start continues from there. A job that finished nothing is not requeued.
 finished() {
     echo "$(($(grep -cE '"status":"(ok|oom|invalid)"' {run_folder}/trials.jsonl 2>/dev/null)))"
+}
+stored() {
+    echo "$(($(grep -c '' {run_folder}/trials.jsonl 2>/dev/null)))"
 }
 at_start=$(finished)
 requeue() {
@@ -54,6 +58,7 @@ status=0
 code_file=$(mktemp)
 for launch in {launches}; do
     : >"$code_file"
+    before=$(stored)
     {
         srun --export=ALL --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} \\
             --kill-on-bad-exit=1 {command} --only-launch="$launch"
@@ -62,8 +67,10 @@ for launch in {launches}; do
     while kill -0 "$!" 2>/dev/null; do wait "$!"; done
     code=$(cat "$code_file")
     code=${code:-1}
+    ((code == {search_over})) && status=0 && break  # of a search, this was the last launch
     ((code == 0)) || status=$code
     ((code == 2 || code == 3)) && break  # what cannot run now cannot run in the next launch either
+    [[ $launch == next ]] && ((code != 0 && $(stored) == before)) && break  # it would fail again
 done
 rm -f "$code_file"
 exit "$status"
@@ -92,7 +99,8 @@ class SlurmJob:
     output: Path
     directory: Path
     command: tuple[str, ...]
-    launches: int
+    launches: int  # at most, where they are made in turn
+    in_turn: bool = False  # each is decided by the results so far, until a step says that it was the last
     gpus_per_node: int | None = None
     partition: str | None = None
     account: str | None = None
@@ -106,7 +114,7 @@ class SlurmJob:
 
 def sbatch_script(job: SlurmJob, template: str = TEMPLATE) -> str:
     """The script; a line of the template that only hands on a value that was not given is left out."""
-    _check_template(template)
+    _check_template(template, in_turn=job.in_turn)
     values = _values(job)
     filled = (_filled(line, number, values) for number, line in enumerate(template.splitlines(), start=1))
     lines = [line for line in filled if line is not None]
@@ -117,13 +125,17 @@ def sbatch_script(job: SlurmJob, template: str = TEMPLATE) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _check_template(template: str) -> None:
+def _check_template(template: str, *, in_turn: bool) -> None:
     """Refuse a template whose job could not make every launch of the run."""
     needed = {
         "{command}": "so the job would run nothing",
         "{launches}": "so the job would not make every launch: for launch in {launches}; do ...; done",
         "--only-launch": 'so steps would not know their launch: {command} --only-launch="$launch"',
     }
+    if in_turn:
+        needed["{search_over}"] = (
+            "so the job would not end with the search: (($? == {search_over})) && break after each step"
+        )
     for words, why in needed.items():
         if words not in template:
             raise BadInput(f"--slurm-template: {words} is missing, {why}")
@@ -145,9 +157,17 @@ def _values(job: SlurmJob) -> dict[str, str | None]:
         "run_folder": _quoted(str(job.run_folder)),
         "directory": _quoted(str(job.directory)),
         "setup": "\n".join(_shell_lines(job.setup)) or None,
-        "launches": " ".join(map(str, range(job.launches))),
+        "launches": _launches(job),
+        "search_over": str(int(ExitCode.SEARCH_OVER)),
         "command": " ".join(_quoted(word) for word in job.command),
     }
+
+
+def _launches(job: SlurmJob) -> str:
+    """What --only-launch gets, one word per step."""
+    if job.in_turn:
+        return f"$(printf '{NEXT_LAUNCH} %.0s' {{1..{int(job.launches)}}})"
+    return " ".join(map(str, range(job.launches)))
 
 
 def _filled(line: str, number: int, values: dict[str, str | None]) -> str | None:

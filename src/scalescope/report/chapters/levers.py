@@ -1,13 +1,17 @@
 """Levers: the speed with each combination of settings, as a forest plot."""
 
+import statistics
 from typing import Any
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.numbers import signed_percent
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.section import Section
+from scalescope.report.tuning.sections import CURRENT
 from scalescope.results.run_folder import TUNING, read_json
 
+_MOST_POINTS = 50  # of a curve of losses: of more steps, means are drawn
 _NOT_COMPARED = "no verdict: single launch"
 _GROUPS = ("faster", "slower", "no difference", "inconclusive", _NOT_COMPARED)
 
@@ -26,6 +30,10 @@ def chapter(report_input: ReportInput) -> Chapter | None:
             if (figure := _figure(analyzed, tuning, number))
         ),
     )
+    losses = titled_by_run(
+        report_input,
+        ((analyzed, figure) for analyzed, tuning in tunings if (figure := _loss_figure(analyzed, tuning))),
+    )
     if not tunings:
         return None
     lines = tuple(str(tuning["verdict"]) for _, tuning in tunings if isinstance(tuning.get("verdict"), str))
@@ -37,7 +45,13 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         if isinstance(lever, dict)
     )
     sections = (Section(lines=lines, details=left_out),)
-    return Chapter(name="levers", title="Effect of each lever", order=90, sections=sections, figures=figures)
+    return Chapter(
+        name="levers",
+        title="Effect of each lever",
+        order=90,
+        sections=sections,
+        figures=(*figures, *losses),
+    )
 
 
 def _tuning(analyzed: AnalyzedRun) -> dict[str, Any] | None:
@@ -117,4 +131,44 @@ def _series(group: str, ordered: list[dict[str, Any]]) -> Series:
         y=tuple(float(row) for row, _ in rows),
         low=tuple(low for low, _ in intervals),
         high=tuple(high for _, high in intervals),
+    )
+
+
+def _loss_figure(analyzed: AnalyzedRun, tuning: dict[str, Any]) -> Figure | None:
+    """The losses with the current and the recommended settings, step by step."""
+    check = tuning.get("loss_check")
+    if not isinstance(check, dict):
+        return None
+    winner = " + ".join(map(str, tuning.get("winner", ())))
+    curves = {CURRENT: _curve(check.get("current")), winner: _curve(check.get("winner"))}
+    steps = max(map(len, curves.values()))
+    if not steps:
+        return None
+    together = -(-steps // _MOST_POINTS)
+    drawn = tuple(_losses(label, losses, together) for label, losses in curves.items() if losses)
+    change = check.get("change")
+    ends = f" They differ by {signed_percent(change)} at the end." if isinstance(change, float) else ""
+    return Figure(
+        name="loss_curves",
+        title=f"Loss over {steps} steps of the same samples",
+        alt=f"Lines of the loss: {', '.join(line.label for line in drawn)}.{ends}",
+        panels=(Panel(kind="lines", x_label="step", y_label="loss", series=drawn),),
+        command=analyzed.command,
+        notes=() if together == 1 else (f"Each point is the mean of {together} steps.",),
+    )
+
+
+def _curve(losses: object) -> list[float]:
+    """Losses as they are stored; anything else is none."""
+    is_curve = isinstance(losses, list) and all(isinstance(loss, float) for loss in losses)
+    return losses if isinstance(losses, list) and is_curve else []
+
+
+def _losses(label: str, losses: list[float], together: int) -> Series:
+    """Losses as means of so many steps; what is left over at the end is a mean of fewer."""
+    blocks = [losses[start : start + together] for start in range(0, len(losses), together)]
+    return Series(
+        label=label,
+        x=tuple(float(min((number + 1) * together, len(losses))) for number in range(len(blocks))),
+        y=tuple(statistics.fmean(block) for block in blocks),
     )

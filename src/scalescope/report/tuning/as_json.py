@@ -3,6 +3,7 @@
 from typing import Any
 
 from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning.loss_check import LossCheck
 from scalescope.report.tuning.code import changes_between, code_json, context_of
 from scalescope.report.tuning.sections import verdict
 from scalescope.report.tuning.tuning import OtherJob, TriedCombination, TriedLever, Tuning
@@ -26,6 +27,19 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "confirmed": {"speedup": tuning.gain.value, "ci95_speedup": _interval(tuning.gain)}
         if tuning.gain is not None and tuning.is_confirmed
         else None,
+        "loss_check": None if tuning.loss_check is None else _loss_check(tuning.loss_check),
+    }
+
+
+def _loss_check(check: LossCheck) -> dict[str, Any]:
+    return {
+        "steps": check.steps,
+        "last_steps": check.last_steps,
+        "change": check.change,
+        "differs": check.differs,
+        "failure": check.failure,
+        "current": list(check.current),
+        "winner": list(check.winner),
     }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.tuning.loss_check import LossCheck
 from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.report.numbers import (
     MISSING,
@@ -61,6 +62,10 @@ def verdict(tuning: Tuning) -> str:
         return _of_single_launches(tuning)
     if tuning.recommended and tuning.gain is not None:
         return f"{_names(tuning.winner)} is faster: {_estimate(tuning.gain)} the current speed."
+    check = tuning.loss_check
+    if check is not None and check.refuses and tuning.gain is not None:
+        speed = f"{_names(tuning.winner)} is faster ({_estimate(tuning.gain)})"
+        return f"{speed}, but not recommended: {_why_refused(check)}."
     if len(tuning.combinations) == 1:
         if not tuning.levers and tuning.other_jobs:
             return "No lever that trains the same job was asked for; other jobs are listed apart."
@@ -85,6 +90,30 @@ def _of_baseline_alone(tuning: Tuning) -> str:
     return "Only the current settings could be measured; a larger --budget allows to try levers."
 
 
+def _why_refused(check: LossCheck) -> str:
+    if check.failure is not None:
+        return f"over {check.steps} steps it {shortened(check.failure)}"
+    return f"the loss differs by {_loss_difference(check)}"
+
+
+def _loss_difference(check: LossCheck) -> str:
+    change = MISSING if check.change is None else signed_percent(check.change)
+    return f"{change} over the last {check.last_steps} of {check.steps} steps"
+
+
+def _of_losses(tuning: Tuning) -> list[str]:
+    """How much the losses differ over many steps, where something is recommended and that was asked for."""
+    check = tuning.loss_check
+    if not tuning.recommended or tuning.loss_steps is None:
+        return []
+    if check is None:
+        return [f"Losses over {tuning.loss_steps} steps were not compared; a larger --budget allows it."]
+    if check.change is None:
+        why = check.unknown or "the ranks recorded none"
+        return [f"Losses over {check.steps} steps could not be compared: {shortened(why)}."]
+    return [f"The loss differs by {_loss_difference(check)}, within the tolerance."]
+
+
 def _bound(tuning: Tuning) -> str:
     """What the fastest may gain at most, rounded up; at least one percent, below which nothing is claimed."""
     bound = math.ceil(1000.0 * max(LEAST_EFFECT, tuning.at_most or 0.0)) / 1000.0
@@ -92,13 +121,14 @@ def _bound(tuning: Tuning) -> str:
 
 
 def _remarks(tuning: Tuning) -> list[str]:
-    lines = []
+    lines = _of_losses(tuning)
+    refused = tuning.loss_check is not None and tuning.loss_check.refuses
     if tuning.recommended and tuning.unconfirmed and len(tuning.winner) > 1:
         names = ", ".join(tuning.unconfirmed)
         lines.append(f"Measured when added, not separately confirmed at the end: {names}.")
     if tuning.recommended and not tuning.is_confirmed:
         lines.append("There was no time for new launches to confirm it; a larger --budget does.")
-    if not tuning.recommended and tuning.winner and tuning.gain is not None:
+    if not tuning.recommended and not refused and tuning.winner and tuning.gain is not None:
         lines.append(
             f"{_names(tuning.winner)} was fastest ({_estimate(tuning.gain)}), which the launches do not "
             "prove."
@@ -113,6 +143,9 @@ def _remarks(tuning: Tuning) -> list[str]:
 
 def _is_missed(tuning: Tuning, combination: TriedCombination) -> bool:
     """Whether something is faster than what is recommended, and cannot be used."""
+    check = tuning.loss_check
+    if check is not None and check.refuses and combination.levers == tuning.winner:
+        return False  # the first sentence says it
     best = tuning.gain.value if tuning.recommended and tuning.gain is not None else 1.0
     return not combination.is_usable and combination.speedup.value > best * (1.0 + LEAST_EFFECT)
 

@@ -6,6 +6,7 @@ from typing import Literal
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.conclusion import Support
+from scalescope.analysis.tuning.loss_check import LossCheck
 from scalescope.analysis.verdicts import Verdict
 from scalescope.catalog.setting import Change
 from scalescope.experiment.trial import Trial
@@ -88,6 +89,8 @@ class Tuning:
     finished: bool = True
     winner_trial: Trial | None = None  # the winner as one trial
     one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
+    loss_steps: int | None = None  # over which losses were to be compared; None: that was not asked for
+    loss_check: LossCheck | None = None  # of the winner
 
     @property
     def tried(self) -> tuple[TriedLever, ...]:

@@ -129,7 +129,7 @@ def _recorded_plan(study: Study, request: Request, path: Path) -> "Plan | None":
     """The plan on the machine that the run was measured on; None where that is not recorded."""
     record = read_run_record(path)
     try:
-        host = recorded_host(path, repeatable=record.repeatable, ranks=None)
+        host = recorded_host(path, repeatable=record.repeatable, ranks=record.attached_ranks)
     except CannotRun:
         return None
     return study.plan(request, host)

@@ -31,7 +31,7 @@ from scalescope.studies.presenting import is_unstable
 from scalescope.studies.slurm.queue import cancel, follow
 from scalescope.studies.slurm.slurm_request import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
 from scalescope.studies.stored import recorded_host
-from scalescope.studies.study import Report
+from scalescope.studies.study import Interim, Report
 from scalescope.studies.watcher import CampaignWatcher
 
 _ERROR_PREFIX = "scalescope: "  # of the line with which the command line ends
@@ -42,13 +42,15 @@ def run_on_slurm(run: SlurmRun, watcher: CampaignWatcher) -> Report:
     """Submit the job, or take up the one that is still there, and show what it measured."""
     number = _job_still_there(run) or _submit(run, watcher)
     try:
-        state = follow(number, run.path, watcher, lambda: _planned(run))
+        state = follow(number, run.path, watcher, lambda: _planned(run), lambda: _interim(run))
     except Interrupted as interruption:
         interruption.kept = _after(interruption, number, run, watcher)
         raise
     if not _appear(run.path, _patience_s(run.path, number, state)):
         raise CannotRun(f"job {number} ended ({state}) and measured nothing: {_error_of(run.path, number)}")
     report = _collect(run, watcher)
+    if run.job.in_turn:
+        return _of_search(report, run, number, state, watcher)
     planned = _planned(run)
     assert report.run is not None
     missing = 0 if planned is None else missing_launches(planned, report.run)
@@ -59,6 +61,30 @@ def run_on_slurm(run: SlurmRun, watcher: CampaignWatcher) -> Report:
     watcher.noted(f"Job {number} ended ({state}); {lacking}{_why_not_all(run.path, number, state)}")
     code = report.exit_code or (ExitCode.OK if state.word == slurm.COMPLETED else ExitCode.WORKER_FAILED)
     return dataclasses.replace(report, exit_code=code)
+
+
+def _of_search(
+    report: Report, run: SlurmRun, number: str, state: slurm.JobState, watcher: CampaignWatcher
+) -> Report:
+    """The report of a job that decided on the way what to launch; whether it was done, its record says."""
+    end = read_run_record(run.path).end
+    if end is not None and end.why in ("finished", "budget"):
+        return report
+    error = "" if state.word == slurm.COMPLETED else f" Its error: {_error_of(run.path, number)}"
+    watcher.noted(
+        f"Job {number} ended ({state}) before its search was over: --resume submits the rest.{error}"
+    )
+    return dataclasses.replace(report, exit_code=report.exit_code or ExitCode.WORKER_FAILED)
+
+
+def _interim(run: SlurmRun) -> Interim | None:
+    """The answer of a search so far; None where the job makes planned launches, or there is no answer."""
+    if not run.job.in_turn:
+        return None
+    try:
+        return run.study.interim(load_run(run.path))
+    except ScalescopeError:  # files of the run that are not there yet
+        return None
 
 
 def _after(interruption: Interrupted, number: str, run: SlurmRun, watcher: CampaignWatcher) -> str:
@@ -96,10 +122,12 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     if run.request.experiment({}).measuring.output_dir is None:
         point_latest_at(run.path)
     job = run.job
+    launches = f"{job.launches} launch{'es' if job.launches > 1 else ''}"
     watcher.noted(
         f"Job {number}: {job.tasks} rank{'s' if job.tasks > 1 else ''} on "
-        f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.launches} "
-        f"launch{'es' if job.launches > 1 else ''}. It writes to {run.path}, which the nodes must see too."
+        f"{job.nodes} node{'s' if job.nodes > 1 else ''}, "
+        f"{'a step for each launch of the search' if job.in_turn else launches}. "
+        f"It writes to {run.path}, which the nodes must see too."
     )
     return number
 
@@ -134,7 +162,8 @@ def _planned(run: SlurmRun) -> list[Launch] | None:
     flags: Entries = {"output_dir": (Given(str(run.path), "--output-dir"),)}
     request = dataclasses.replace(run.request, file=run.path / FOLDER / REQUEST, flags=flags, resume=True)
     try:
-        host = recorded_host(run.path, repeatable=alone, ranks=None if alone else run.job.tasks)
+        repeatable = alone or run.job.in_turn
+        host = recorded_host(run.path, repeatable=repeatable, ranks=None if alone else run.job.tasks)
         return run.study.plan(request, host).launches()
     except ScalescopeError:
         return None

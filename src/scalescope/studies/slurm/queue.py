@@ -12,6 +12,7 @@ from scalescope.results.run_folder import ENVIRONMENT, TRIALS
 from scalescope.results.schema import parse_result
 from scalescope.studies.campaign import KEPT
 from scalescope.studies.plan import Launch
+from scalescope.studies.study import Interim
 from scalescope.studies.watcher import CampaignWatcher
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
@@ -23,14 +24,22 @@ Planned = Callable[[], Sequence[Launch] | None]
 
 
 def follow(
-    number: str, path: Path, watcher: CampaignWatcher, planned: Planned = lambda: None
+    number: str,
+    path: Path,
+    watcher: CampaignWatcher,
+    planned: Planned = lambda: None,
+    interim: Callable[[], Interim | None] = lambda: None,
 ) -> slurm.JobState:
-    """Report the progress of a job until it is over; `planned` has its launches once they are known."""
+    """Report the progress of a job until it is over.
+
+    `planned` has its launches once they are known, `interim` the answer so far once there are results.
+    """
     shown, trials, line = "", _Trials(path / TRIALS), _Line(number, watcher)
     wait_s, counted = _FIRST_WAIT_S, False
     while True:
         state = line.ask()
-        trials.tell(watcher)
+        if trials.tell(watcher) and (answer := interim()) is not None:
+            watcher.verdict(answer)
         if not counted and (path / ENVIRONMENT).is_file():
             counted = True
             launches = planned()
@@ -82,14 +91,16 @@ class _Trials:
         self._path = path
         self._read = path.stat().st_size if path.exists() else 0
 
-    def tell(self, watcher: CampaignWatcher) -> None:
+    def tell(self, watcher: CampaignWatcher) -> int:
+        """Pass the new results on; returns how many there were."""
+        passed = 0
         if not self._path.exists():
-            return
+            return passed
         with self._path.open("rb") as stream:
             stream.seek(self._read)
             for line in stream:
                 if not line.endswith(b"\n"):
-                    return  # the rest is being written
+                    return passed  # the rest is being written
                 self._read += len(line)
                 try:
                     result = parse_result(line)
@@ -97,6 +108,8 @@ class _Trials:
                     continue  # said when the run is read as a whole
                 watcher.launching(result.trial, result.launch)
                 watcher.ended(result)
+                passed += 1
+        return passed
 
 
 def cancel(number: str, watcher: CampaignWatcher) -> bool:

@@ -24,6 +24,7 @@ from scalescope.studies.study import Study
 FOLDER = "slurm"  # of the run folder: what was submitted, and what the job said
 REQUEST, SCRIPT, JOB = "request.yaml", "job.sh", "job.json"
 _LARGEST_TEMPLATE_BYTES = 1 << 20
+_MOST_TURNS = 500  # launches of a search, which ends before by its budget or for want of levers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
         output=path / FOLDER,
         directory=directory,
         command=_command(study, request, path, experiment),
-        launches=experiment.measuring.repeats,
+        launches=_MOST_TURNS if study.takes_turns else experiment.measuring.repeats,
+        in_turn=study.takes_turns,
     )
     return SlurmRun(
         study=study,

@@ -1,12 +1,14 @@
 """Reads what a search found from its launches, whether it is finished or not."""
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
 from scalescope.analysis.tuning.conclusion import Conclusion, conclude
-from scalescope.analysis.tuning.lever_comparison import loss_of
+from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.losses import loss_of
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, LEAST_EFFECT, NO_DIFFERENCE, SLOWER, Verdict
 from scalescope.experiment.ablations import without_communication
@@ -21,6 +23,7 @@ from scalescope.report.tuning.tuning import (
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.tuning.levers import Candidate, other_jobs
+from scalescope.studies.tuning.loss_launches import measures_speed
 
 if TYPE_CHECKING:
     from scalescope.studies.tuning.search import Search
@@ -42,7 +45,10 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
     measured = search.measured(run)
     tuning_search = search.search(run)
     conclusion = conclude(tuning_search, measured)
-    reader = _TuningReader(search, run, measured, conclusion)
+    check = search.loss_check(run, conclusion.winner) if conclusion.recommended else None
+    if check is not None and check.refuses:
+        conclusion = dataclasses.replace(conclusion, recommended=False)
+    reader = _TuningReader(search, run, measured, conclusion, check)
     return Tuning(
         baseline=search.levers.baseline,
         combinations=reader.combinations(),
@@ -58,6 +64,8 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
         at_most=conclusion.at_most,
         baseline_failure=reader.baseline_failure(),
         finished=not search.next_launches(run, None),
+        loss_steps=None if search.losses is None else search.losses.steps,
+        loss_check=check,
     )
 
 
@@ -68,13 +76,22 @@ def _ratio(difference: SpeedDifference) -> Estimate:
 class _TuningReader:
     """One run of a search, and what it comes to."""
 
-    def __init__(self, search: "Search", run: Run, measured: TunedLaunches, conclusion: Conclusion) -> None:
+    def __init__(
+        self,
+        search: "Search",
+        run: Run,
+        measured: TunedLaunches,
+        conclusion: Conclusion,
+        loss_check: LossCheck | None,
+    ) -> None:
         self._search = search
         self._run = run
         self._measured = measured
         self._conclusion = conclusion
+        self._loss_check = loss_check
         self._confirmed = measured.of_stages(("confirm",))
-        self._by_trial = {c.trial.trial_id: c for c in configurations(run.results)}
+        results = [result for result in run.results if measures_speed(result)]
+        self._by_trial = {c.trial.trial_id: c for c in configurations(results)}
         self._baseline = self._by_trial.get(search.levers.baseline.trial_id)
 
     def baseline_failure(self) -> str | None:
@@ -104,6 +121,9 @@ class _TuningReader:
         loss_change, differs = (None, False)
         if levers and self._baseline is not None:
             loss_change, differs = loss_of(self._baseline, configuration)
+        check = self._loss_check
+        if check is not None and levers == self._conclusion.winner and check.change is not None:
+            loss_change, differs = check.change, check.differs  # of more steps
         difference = self._difference(levers)
         return TriedCombination(
             levers=tuple(sorted(levers)),
@@ -152,7 +172,8 @@ class _TuningReader:
         matters = abs(difference.value) > math.log1p(LEAST_EFFECT)
         if matters and difference.low(alpha) > 0.0:
             # Where nothing is recommended, nothing that could be is called faster.
-            claimed = self._conclusion.recommended or levers in self._measured.failed
+            refused = self._loss_check is not None and self._loss_check.refuses
+            claimed = self._conclusion.recommended or refused or levers in self._measured.failed
             return FASTER if claimed else INCONCLUSIVE
         if matters and difference.high(alpha) < 0.0:
             return SLOWER
@@ -209,6 +230,8 @@ class _TuningReader:
 
     def _status(self, text: str, levers: Combination, difference: SpeedDifference | None) -> LeverStatus:
         if text in self._conclusion.winner:
+            if self._loss_check is not None and self._loss_check.refuses:
+                return "loss differs" if self._loss_check.differs else "failed"
             return "recommended" if self._conclusion.recommended else "kept"
         if text in self._conclusion.dropped:
             return "dropped"

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from scalescope.analysis.configurations import configurations
-from scalescope.analysis.tuning.lever_comparison import loss_of
+from scalescope.analysis.tuning.conclusion import conclude
+from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.losses import loss_of
 from scalescope.analysis.tuning.search import EXPLORE, NextLaunch, TuningSearch
 from scalescope.analysis.tuning.step_model import Parts, StepModel
 from scalescope.analysis.tuning.tuned_launches import (
@@ -35,6 +37,7 @@ from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.tuning.combinations import Combinations
 from scalescope.studies.tuning.facts import parts_of_trial
 from scalescope.studies.tuning.levers import Levers, other_jobs
+from scalescope.studies.tuning.loss_launches import LossLaunches, measures_speed
 from scalescope.studies.tuning.reading import read_tuning, stage_of
 
 _FACTS = Stage("facts")
@@ -48,19 +51,28 @@ _PURPOSES = {
 }
 _BASELINE_TRIES = 2
 _SHARE_FOR_FACTS = 0.15  # of the budget, for a launch that only orders the levers
+_MOST_FOR_LOSSES = 0.5  # of the budget: more is not kept back for recording losses
 
 
 class Search:
     """Reads the results so far, and says what to launch next."""
 
     def __init__(
-        self, experiment: Experiment, machine: Machine, levers: Levers, *, threshold: float, combine: bool
+        self,
+        experiment: Experiment,
+        machine: Machine,
+        levers: Levers,
+        *,
+        threshold: float,
+        combine: bool,
+        losses: LossLaunches | None = None,
     ) -> None:
         self._experiment = experiment
         self.levers = levers
         self.combinations = Combinations(experiment, machine, levers)
         self.threshold = threshold
         self._combine = combine
+        self.losses = losses
         self._parts: dict[tuple[str, int], Parts | None] = {}
 
     def next_launches(self, run: Run, remaining_s: float | None) -> tuple[Launch, ...]:
@@ -69,7 +81,7 @@ class Search:
             return ()
         jobs = self._jobs_to_launch(run)
         kept_s = len(jobs) * self._usual_s(run)
-        left_s = None if remaining_s is None else remaining_s - kept_s
+        left_s = None if remaining_s is None else remaining_s - kept_s - self._kept_for_losses_s(run)
         step = self.search(run).next_step(self.measured(run), left_s) if self.combinations.options else None
         facts = None if step is None or step.stage != EXPLORE else self._facts_launch(run, left_s)
         if facts is not None:
@@ -79,7 +91,8 @@ class Search:
         if not self.measured(run).count(BASELINE):
             baseline = self.levers.baseline
             return (Launch(baseline, self._number(run, baseline), Stage("baseline"), at_most_s=remaining_s),)
-        return tuple(self._scaling_launches(run, jobs, remaining_s))
+        losses = self._loss_launch(run, None if remaining_s is None else remaining_s - kept_s)
+        return (losses,) if losses is not None else tuple(self._scaling_launches(run, jobs, remaining_s))
 
     def expected_order(self) -> list[str]:
         """The levers by what they promise before anything is known of the job, the most first."""
@@ -114,7 +127,8 @@ class Search:
         return not worked and (len(bad) >= _BASELINE_TRIES or bool({"oom", "invalid"} & set(bad)))
 
     def _of_baseline(self, run: Run) -> list[Result]:
-        return [result for result in run.results if result.trial_id == self.levers.baseline.trial_id]
+        baseline = self.levers.baseline
+        return [r for r in run.results if r.trial_id == baseline.trial_id and measures_speed(r)]
 
     def _usual_s(self, run: Run) -> float:
         durations = [result.duration_s for result in self._of_baseline(run) if result.status == "ok"]
@@ -150,7 +164,8 @@ class Search:
             return None
         key = trial.trial_id, len(run.results)
         if key not in self._parts:
-            self._parts[key] = parts_of_trial(run.results, trial, self.levers.baseline)
+            results = filter(measures_speed, run.results)
+            self._parts[key] = parts_of_trial(results, trial, self.levers.baseline)
         return self._parts[key]
 
     def search(self, run: Run) -> TuningSearch:
@@ -170,11 +185,12 @@ class Search:
 
     def measured(self, run: Run) -> TunedLaunches:
         """The launches of combinations, in their order."""
-        counted = {id(result) for result in undisturbed(r for r in run.results if r.status == "ok")}
-        by_trial = {c.trial.trial_id: c for c in configurations(run.results)}
+        results = [result for result in run.results if measures_speed(result)]
+        counted = {id(result) for result in undisturbed(r for r in results if r.status == "ok")}
+        by_trial = {c.trial.trial_id: c for c in configurations(results)}
         baseline = by_trial.get(self.levers.baseline.trial_id)
         launches = []
-        for result in run.results:
+        for result in results:
             levers = self.combinations.of_trial(result.trial)
             if levers is None or result.stopped_by == "signal":
                 continue
@@ -197,7 +213,7 @@ class Search:
                     counts=measured is None or id(result) in counted,
                 )
             )
-        disturbed = sum(result.is_disturbed for result in run.results)
+        disturbed = sum(result.is_disturbed for result in results)
         loaded = 2 * disturbed > len(launches)
         return TunedLaunches(launches, usual_deviation(self.levers.baseline.device, loaded=loaded))
 
@@ -210,6 +226,42 @@ class Search:
         if trial is None:
             return BASELINE
         return self.combinations.of_trial(trial) or BASELINE
+
+    # Losses
+
+    def _kept_for_losses_s(self, run: Run) -> float:
+        """Time for recording losses, also of a winner that is found later; none where it takes too much."""
+        if self.losses is None:
+            return 0.0
+        baseline = self.levers.baseline
+        launch_s = self.losses.cost_s(run.results, baseline)
+        first = not any(result.status == "ok" and not measures_speed(result) for result in run.results)
+        kept_s = launch_s * (2 if first else 1)
+        budget_s = self._experiment.measuring.budget
+        return 0.0 if budget_s is not None and kept_s > _MOST_FOR_LOSSES * budget_s else kept_s
+
+    def _loss_launch(self, run: Run, left_s: float | None) -> Launch | None:
+        """The next launch that records losses, where something is recommended and there is time for it."""
+        winner = self._recommended(run) if self.losses is not None else None
+        if self.losses is None or winner is None:
+            return None
+        both = self.levers.baseline, winner
+        launches = self.losses.to_make(run.results, *both)
+        if not launches or (left_s is not None and self.losses.time_for_s(run.results, *both) > left_s):
+            return None
+        return dataclasses.replace(launches[0], at_most_s=left_s)
+
+    def _recommended(self, run: Run) -> Trial | None:
+        """What the speeds so far recommend; None where that is nothing."""
+        conclusion = conclude(self.search(run), self.measured(run))
+        return self.combinations.trial_with(conclusion.winner) if conclusion.recommended else None
+
+    def loss_check(self, run: Run, winner: Combination) -> LossCheck | None:
+        """What the recorded losses say of a winner; None where they were not asked for, or are missing."""
+        trial = self.combinations.trial_with(winner)
+        if self.losses is None or trial is None:
+            return None
+        return self.losses.check(run.results, self.levers.baseline, trial)
 
     # Other jobs
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.3, 3.0
 _LAUNCHES_OF_A_BUDGET = 180.0  # a window is so much of a budget
+_NOTHING_TO_VERIFY = (
+    "--verify-loss is left out: single launches recommend nothing whose loss could be verified."
+)
 
 
 class Procedure(Protocol):
@@ -51,16 +54,20 @@ class TuneStudy(Study):
     # As few warm-up steps as are allowed: a short budget buys more launches then.
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 5, "budget": 180.0, "warmup_steps": 3}
     planned_defaults: ClassVar[Mapping[str, str]] = {"window": "by budget"}
+    runs_on_slurm: ClassVar[bool] = True
+    takes_turns: ClassVar[bool] = True
 
     levers: tuple[str, ...] = ("all",)
     threshold: float = 0.03
     combine: bool = True
+    verify_loss: int | None = None  # steps over which the losses of the winner are compared
     _procedure: Procedure | None = field(default=None, init=False, repr=False)  # once it is planned
 
     def flags(self) -> tuple[str, ...]:
         percent = f"{self.threshold * 100.0:g}%"
         combining = "--combine" if self.combine else "--no-combine"
-        return ("--levers", ",".join(self.levers), "--threshold", percent, combining)
+        losses = () if self.verify_loss is None else ("--verify-loss", str(self.verify_loss))
+        return ("--levers", ",".join(self.levers), "--threshold", percent, combining, *losses)
 
     @classmethod
     def from_flags(cls, flags: Sequence[str]) -> Self:
@@ -69,21 +76,26 @@ class TuneStudy(Study):
             levers=levers_from([str(given.get("levers", "all"))]),
             threshold=float(str(given.get("threshold", "3%")).removesuffix("%")) / 100.0,
             combine="combine" in given,  # runs of the first version combined only where that was asked for
+            verify_loss=int(given["verify-loss"]) if "verify-loss" in given else None,
         )
 
     def plan(self, request: "Request", host: Host) -> Plan:
+        from scalescope.studies.tuning.loss_launches import LossLaunches
         from scalescope.studies.tuning.search import Search
-        from scalescope.studies.tuning.tune_once import SingleLaunches, for_running_ranks
+        from scalescope.studies.tuning.tune_once import SingleLaunches, for_ranks_of
 
         experiment, machine = self._experiment(request, host), host.machine
         levers = find_levers(experiment, machine, self.levers)
-        levers = levers if host.repeatable else for_running_ranks(levers, host)
+        levers = for_ranks_of(host, levers) if host.ranks is not None or not host.repeatable else levers
         if not levers.candidates:
             why = "; ".join(f"{lever.text}: {lever.reason}" for lever in levers.inapplicable)
             raise BadInput(f"--levers: nothing is left to try here; {why}")
         trials = (levers.baseline, *(candidate.trial for candidate in levers.candidates))
         expansion = expand(experiment, machine)
-        search = Search(experiment, machine, levers, threshold=self.threshold, combine=self.combine)
+        losses = None if self.verify_loss is None else LossLaunches(self.verify_loss)
+        search = Search(
+            experiment, machine, levers, threshold=self.threshold, combine=self.combine, losses=losses
+        )
         once = not host.repeatable
         plan = Plan(
             experiment=expansion.experiment,
@@ -98,6 +110,8 @@ class TuneStudy(Study):
             seed = experiment.measuring.order_seed
             singles = SingleLaunches(levers=levers, threshold=self.threshold, seed=seed, host=host)
             procedure, plan = singles, singles.planned(plan)
+            if self.verify_loss is not None:
+                plan = dataclasses.replace(plan, notes=(*plan.notes, _NOTHING_TO_VERIFY))
         self._procedure = procedure
         return plan
 
@@ -129,7 +143,8 @@ class TuneStudy(Study):
             from scalescope.studies.request import Request
             from scalescope.studies.stored import recorded_host
 
-            host = recorded_host(run.path, repeatable=run.record.repeatable, ranks=None)
+            record = run.record
+            host = recorded_host(run.path, repeatable=record.repeatable, ranks=record.attached_ranks)
             self.plan(Request(verb=self.verb, file=run.path / EXPERIMENT), host)
         assert self._procedure is not None
         return self._procedure

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.analysis.tuning.lever_comparison import loss_of
+from scalescope.analysis.tuning.losses import loss_of
 from scalescope.catalog.setting import Setting
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.trial import Value
@@ -31,8 +31,8 @@ _LAUNCHES = 5  # of each: what a verdict needs
 _KEEP_CORES = "threads of ranks that run already keep their cores; tune without torchrun or srun tries it"
 
 
-def for_running_ranks(levers: Levers, host: Host) -> Levers:
-    """The levers without those that ranks cannot move once they run; refuses a baseline they cannot be."""
+def for_ranks_of(host: Host, levers: Levers) -> Levers:
+    """The levers without those that ranks of others cannot move; refuses a baseline they cannot be."""
     host.check(levers.baseline)
     fixed = {
         candidate.text: why for candidate in levers.candidates if (why := _why_fixed(candidate, levers, host))
@@ -47,7 +47,7 @@ def for_running_ranks(levers: Levers, host: Host) -> Levers:
 
 def _why_fixed(candidate: Candidate, levers: Levers, host: Host) -> str | None:
     lever = settings_of_trial(levers.baseline)[candidate.name].lever
-    if lever is not None and lever.needs_new_ranks:
+    if lever is not None and lever.needs_new_ranks and not host.repeatable:
         return _KEEP_CORES
     try:
         host.check(candidate.trial)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from scalescope.catalog.benchmarks.train import AUTO, Train, warmup_of
 from scalescope.errors import BadInput
@@ -200,7 +200,9 @@ def _train(
     run.position.plan(run.position.completed + sum(steps_left))
     run.position.enter(RankStage.STEADY)
     run.feed.input_times.begin()
-    measured = StepWindow(batch_losses=warmup.steps.batch_losses)
+    measured = StepWindow(
+        batch_losses=warmup.steps.batch_losses, warmup_losses=_losses_before_window(warmup, measurements)
+    )
     times: list[float] = []
     began = time.monotonic()
     for count in steps_left:
@@ -248,6 +250,11 @@ def _warm_up(trial: Trial, run: TrainingRun, group: Group, measurements: Measure
     return warmup
 
 
+def _losses_before_window(warmup: Warmup, measurements: Measurements) -> list[Tensor]:
+    """Losses of all steps before the window; none where a soak dropped some of them."""
+    return [] if "soak_s" in measurements.counters else warmup.steps.losses
+
+
 def _record_clock(measurements: Measurements, when: str, device: torch.device) -> None:
     clock_hz = sm_clock_hz(device)
     if clock_hz is not None:
@@ -288,6 +295,8 @@ def record_losses(measurements: Measurements, steps: StepWindow) -> None:
         measurements.counters["first_step_with_bad_loss"] = bad[0]
     else:
         measurements.samples["loss"] = torch.stack(steps.losses).float().tolist()
+        if steps.warmup_losses:
+            measurements.samples["warmup_loss"] = torch.stack(steps.warmup_losses).float().tolist()
 
 
 def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:

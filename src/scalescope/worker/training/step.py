@@ -162,6 +162,7 @@ class StepWindow:
 
     losses: list[Tensor] = field(default_factory=list)
     batch_losses: list[tuple[int, Tensor]] = field(default_factory=list)
+    warmup_losses: list[Tensor] = field(default_factory=list)  # of the steps before
     samples: int = 0
     host_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(HOST_PARTS, 0.0))
     host_marks_s: list[tuple[float, ...]] = field(default_factory=list)

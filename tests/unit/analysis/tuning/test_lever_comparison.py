@@ -7,7 +7,7 @@ import random
 import pytest
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.tuning.lever_comparison import compare_all
+from scalescope.analysis.tuning.losses import compare_all
 
 from ..made_results import make_configuration, make_trial
 
