@@ -1,36 +1,33 @@
-"""Whether `tune` is right: identical configurations compared many times, and an injected delay detected.
+"""Whether verdicts are right: identical configurations compared many times, and an injected delay detected.
 
     python benchmarks/aa.py [--runs 40] [--delays 10] [--delay 0.08] [--seconds 0.4] [--paced]
 
-Every run does what `tune` does with one lever: it alternates launches of two configurations and compares
-them. The lever is the learning rate, which does not affect speed, or the same with a delay in every step. On
+Every run alternates launches of two configurations and compares them. They differ by the learning rate, which
+does not affect speed, or by a delay in every step. On
 a noisy machine hardly any run can detect 5 %; with --paced the ranks sleep instead of computing, so that only
 the noise of launching and communication is left, and a 5 % difference can be detected.
 """
 
 import argparse
+import dataclasses
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from null_watcher import NullWatcher
 
 from scalescope.analysis.configurations import configurations
-from scalescope.analysis.tuning.ledger import LaunchesNeeded, SearchLedger
-from scalescope.analysis.tuning.losses import LeverComparison
-from scalescope.analysis.tuning.search import singles
+from scalescope.analysis.verdicts import Judgement, judge_all
 from scalescope.experiment.expand import expand
 from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
 from scalescope.launch.local.launcher import LocalLauncher
-from scalescope.results.run import Run, load_run
+from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.campaign import run_campaign
-from scalescope.studies.plan import Launch, Plan
+from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
-from scalescope.studies.study import NextLaunches
 
 SMALL = {"world_size": 2, "hidden_dim": 128, "input_dim": 128, "output_dim": 64, "batch_size": 64}
 PACED = {
@@ -55,35 +52,20 @@ def plan_of(launcher: LocalLauncher, settings: dict[str, object]) -> Plan:
     )
 
 
-class Comparing(NextLaunches):
-    """Asks for launches of a baseline and another trial until they can be compared as `tune` does."""
-
-    def __init__(self, baseline: Trial, other: Trial, seed: int) -> None:
-        self._baseline = baseline
-        self._other = other
-        self._seed = seed
-        self.comparison: LeverComparison | None = None
-
-    def next_launches(self, run: Run, remaining_s: float | None) -> Sequence[Launch]:
-        ledger = SearchLedger(results=run.results, seed=self._seed, baseline=self._baseline.trial_id)
-        try:
-            ((self.comparison,), _) = singles(ledger, self._baseline, [self._other], LAUNCHES, THRESHOLD)
-        except LaunchesNeeded as needed:
-            return tuple(Launch(*launch) for launch in needed.launches)
-        return ()
-
-
-def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> LeverComparison:
-    """Compare the plan's configuration with another one as `tune` does."""
+def judge(launcher: LocalLauncher, plan: Plan, other: Trial, seed: int) -> Judgement:
+    """Compare the plan's configuration with another one, in launches made in turns."""
     (baseline,) = plan.trials
-    comparing = Comparing(baseline, other, seed)
+    measuring = dataclasses.replace(plan.experiment.measuring, order_seed=seed)
+    experiment = dataclasses.replace(plan.experiment, measuring=measuring)
+    both = Plan(experiment=experiment, trials=(baseline, other), machine=plan.machine)
     with tempfile.TemporaryDirectory() as directory:
         folder = RunFolder.open(Path(directory) / "run", resume=False)
         (folder.path / "experiment.yaml").write_text("# made by a benchmark\n")
-        run_campaign(plan, launcher, folder, NullWatcher(), comparing)  # type: ignore[arg-type]
+        run_campaign(both, launcher, folder, NullWatcher())  # type: ignore[arg-type]
+        rates = {c.trial.trial_id: c.log_rates for c in configurations(load_run(folder.path).results)}
         folder.close()
-    assert comparing.comparison is not None
-    return comparing.comparison
+    (judgement,) = judge_all([(rates[other.trial_id], rates[baseline.trial_id])], THRESHOLD)
+    return judgement
 
 
 def steps_for(launcher: LocalLauncher, settings: dict[str, object], seconds: float) -> tuple[int, float]:

@@ -165,7 +165,7 @@ def test_a_budget_below_one_launch_is_an_error_that_says_what_would_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launcher = timed(monkeypatch, HELPING, launch_s=lambda trial: 100.0)
-    with pytest.raises(CannotRun, match="before any launch was finished.*--budget"):
+    with pytest.raises(CannotRun, match=r"before any launch was finished.*--budget"):
         tuned(HELPING, launcher=launcher, budget="30s")
     report = tuned(HELPING, launcher=launcher, budget="20m", resume=True)
     assert tuning_of(report)["recommended"]

@@ -1,4 +1,4 @@
-"""`tune` with launches that fail, or train to another loss: a failing lever is an answer, the baseline must work."""
+"""`tune` with launches that fail, or train to another loss: a lever may fail, the baseline must work."""
 
 from typing import Any
 

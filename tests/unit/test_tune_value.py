@@ -1,4 +1,4 @@
-"""The search of `tune` on the jobs of its benchmark, whose truth is known: always an answer, and a good one."""
+"""The search of `tune` on jobs whose truth is known: always an answer, and a good one."""
 
 import functools
 import importlib

@@ -141,3 +141,51 @@ def test_the_spread_between_runs_widens_every_interval_and_only_turns_decide() -
     assert between.speedup.high > within.speedup.high
     remedy = between.remedy
     assert remedy is not None and remedy.launches is None and remedy.interleaved == 2
+
+
+CALM = (0.0, 0.01, -0.01, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(0.8, "faster"), (1.25, "slower"), (1.0, "no difference"), (0.995, "no difference")],
+)
+def test_verdicts_of_calm_launches(factor: float, verdict: str) -> None:
+    (judgement,) = judge_all([([rate - math.log(factor) for rate in CALM], CALM)], threshold=0.03)
+    assert judgement.verdict == verdict
+    assert judgement.speedup.value == pytest.approx(1.0 / factor)
+
+
+def test_a_difference_below_one_percent_is_not_claimed_however_sure() -> None:
+    still = (0.0, 0.0, 0.0, 0.0, 1e-7)
+    (judgement,) = judge_all([([rate + 0.005 for rate in still], still)], threshold=0.03)
+    assert judgement.p_value is not None and judgement.p_value < 1e-6
+    assert judgement.verdict == "no difference"
+
+
+def test_one_launch_of_each_decides_nothing() -> None:
+    (judgement,) = judge_all([([0.7], [0.0])], threshold=0.03)
+    assert (judgement.verdict, judgement.p_value) == ("inconclusive", None)
+    assert not judgement.speedup.has_interval
+
+
+def test_a_claim_must_survive_the_number_of_comparisons() -> None:
+    """What holds alone may fall among others; it is not called equal then, for it does not look equal."""
+    wide = [-math.log(step) for step in (0.940, 0.975, 0.955, 0.990, 0.965)]
+    (alone,) = judge_all([(wide, CALM)], threshold=0.03)
+    among = judge_all([(wide, CALM), *[(CALM, CALM)] * 38], threshold=0.03)
+    assert alone.verdict == "faster"
+    assert (among[0].p_value, among[0].verdict) == (alone.p_value, "inconclusive")
+
+
+@pytest.mark.parametrize("comparisons", [1, 4])
+def test_identical_launches_are_called_different_in_five_of_a_hundred_runs(comparisons: int) -> None:
+    """The rate is that of runs with any false claim, whatever the number of comparisons: Holm's promise."""
+    draw = random.Random(2026)
+    runs, wrong = 300 // comparisons, 0
+    for _ in range(runs):
+        now, *others = ([draw.gauss(3.0, 0.05) for _ in range(5)] for _ in range(1 + comparisons))
+        judgements = judge_all([(rates, now) for rates in others], threshold=0.03)
+        wrong += any(judgement.verdict in ("faster", "slower") for judgement in judgements)
+    rate, error = wrong / runs, math.sqrt(0.05 * 0.95 / runs)
+    assert max(0.0, 0.05 - 4 * error - 0.015) <= rate < 0.05 + 4 * error

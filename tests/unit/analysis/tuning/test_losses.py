@@ -1,0 +1,55 @@
+"""Whether two configurations train alike, step by step."""
+
+import dataclasses
+
+import pytest
+
+from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.tuning.losses import loss_of
+
+from ..made_results import make_configuration, make_trial
+
+
+def with_losses(*losses: float, warmup: tuple[float, ...] | None = None, seed: int = 0) -> Configuration:
+    """Two launches of a configuration, both with these losses."""
+    configuration = make_configuration(make_trial(seed=seed), 0.010, 0.011)
+    launches = tuple(
+        dataclasses.replace(launch, losses=losses, warmup_losses=warmup) for launch in configuration.launches
+    )
+    return dataclasses.replace(configuration, launches=launches)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change", "differs"),
+    [
+        ((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), (0.0, 1.0, 1.0, 1.0, 1.0, 1.0), 0.0, False),  # the later half counts
+        ((2.0,), (2.03,), 0.015, False),
+        ((2.0,), (2.05,), 0.025, True),
+        ((2.0,), (1.9,), -0.05, True),
+        # A faster one makes more steps in the same time: only those both made are compared.
+        ((2.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.1, 1.1, 0.5, 0.4, 0.3, 0.2), 0.1, True),
+    ],
+)
+def test_the_loss_at_the_end_is_compared(
+    before: tuple[float, ...], after: tuple[float, ...], change: float, differs: bool
+) -> None:
+    shown, is_other = loss_of(with_losses(*before), with_losses(*after, seed=1))
+    assert shown == pytest.approx(change)
+    assert is_other is differs
+
+
+@pytest.mark.parametrize(("before", "after"), [((), (1.0,)), ((1.0,), ()), ((0.0,), (1.0,))])
+def test_an_unknown_loss_differs_from_nothing(before: tuple[float, ...], after: tuple[float, ...]) -> None:
+    assert loss_of(with_losses(*before), with_losses(*after, seed=1)) == (None, False)
+
+
+def test_steps_are_counted_from_the_first_of_a_launch() -> None:
+    """The second makes one step of warm-up more; its window begins one step later."""
+    first = with_losses(3.0, 2.0, 1.0, warmup=(4.0,))
+    second = with_losses(2.0, 1.0, warmup=(4.0, 3.0), seed=1)
+    assert loss_of(first, second) == (0.0, False)
+
+
+def test_differences_to_and_fro_are_none() -> None:
+    steps = [1.0 + 0.2 * (-1) ** step for step in range(40)]
+    assert loss_of(with_losses(*[1.0] * 40), with_losses(*steps, seed=1))[1] is False
