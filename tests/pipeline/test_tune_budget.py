@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 
+from scalescope.cli import app
 from scalescope.errors import CannotRun, Interrupted
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
+from scalescope.launch.local import launcher as local
 from scalescope.results.run import load_run
+from scalescope.results.run_record import newest_unfinished_run
+from scalescope.studies.runs import resuming
 from scalescope.studies.study import Report
 
 from .recording import RecordingWatcher
@@ -178,8 +182,6 @@ def test_a_budget_for_the_baseline_alone_says_so(monkeypatch: pytest.MonkeyPatch
     assert sentence(report) == (
         "Only the current settings could be measured; a larger --budget allows to try levers."
     )
-    assert report.next_step is not None
-    assert report.next_step.argv[:2] == ("scalescope", "resume")
 
 
 def test_launches_are_limited_so_that_the_winner_can_be_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +203,26 @@ def test_without_a_budget_the_search_ends_by_itself() -> None:
     assert Path("run/tuned.yaml").exists()
 
 
-def test_the_record_says_that_the_search_ended() -> None:
-    tuned(HELPING)
+@pytest.mark.parametrize(("budget", "why"), [("1h", "finished"), ("75s", "budget")])
+def test_the_record_says_why_the_search_ended(budget: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the next launch does not fit into what is left, so that it is not even begun."""
+    tuned(HELPING, launcher=timed(monkeypatch, HELPING), budget=budget)
     end = load_run("run").record.end
-    assert end is not None and end.why == "finished"
+    assert end is not None and end.why == why
+    unfinished = newest_unfinished_run("tune", Path())
+    assert (unfinished is not None) == (why == "budget")
+
+
+def test_the_printed_command_goes_on_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = timed(monkeypatch, HELPING, launch_s=lambda trial: 20.0)
+    report = tuned(HELPING, launcher=launcher, budget="30s")
+    assert report.next_step is not None
+    assert report.next_step.argv[:2] == ("scalescope", "resume")
+    monkeypatch.setattr(local, "LocalLauncher", lambda: launcher)
+    monkeypatch.setattr(resuming, "_refuse_other_machine", lambda path: None)  # the machine is made up
+    with pytest.raises(SystemExit) as leaving:
+        app.main(list(report.next_step.argv[1:]))
+    assert not leaving.value.code
+    run = load_run("run")
+    assert len(run.results) > 5
+    assert "jit True + precision bf16" in Path("run/tuning.json").read_text()

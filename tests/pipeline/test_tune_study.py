@@ -262,7 +262,16 @@ def test_the_file_of_results_is_complete() -> None:
     tuning = tuning_of(tuned(HELPING, "precision", "jit", "memory_format"))
     assert set(tuning) == {
         *("verdict", "baseline", "finished", "combinations", "without_communication", "levers"),
-        *("inapplicable", "other_jobs", "winner", "recommended", "code", "at_most", "confirmed"),
+        *(
+            "inapplicable",
+            "other_jobs",
+            "winner",
+            "recommended",
+            "code",
+            "at_most",
+            "confirmed",
+            "loss_check",
+        ),
     }
     assert {lever["lever"] for lever in tuning["inapplicable"]} == {
         *("precision tf32", "precision fp16", "memory_format")

@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,6 +50,7 @@ def run_campaign(
         wanted = study.next_launches(run, campaign.remaining_s())
         launches = tuple(launch for launch in wanted if launch.key not in done)
         if not launches:
+            end = _end_of_search(campaign, study, run, done)
             break
         if plan.only_next and tried:
             return campaign.notes, None
@@ -57,6 +58,16 @@ def run_campaign(
         tried |= {launch.key for launch in launches}  # one that fails is not tried for ever
         end = campaign.run(dataclasses.replace(plan, chosen=launches, only=None, notes=()))
     return campaign.notes, end or RunEnd(why="finished", missing=0)
+
+
+def _end_of_search(
+    campaign: "_Campaign", study: NextLaunches, run: Run, done: Collection[tuple[str, int]]
+) -> RunEnd:
+    """Why a study wants no more launches: it is done, or none fits into the time that is left."""
+    more = () if campaign.deadline is None else study.next_launches(run, None)
+    if any(launch.key not in done for launch in more):
+        return RunEnd(why="budget", budget_s=campaign.plan.experiment.measuring.budget)
+    return RunEnd(why="finished", missing=0)
 
 
 def missing_launches(planned: Sequence[Launch], run: Run) -> int:
