@@ -82,6 +82,8 @@ class Lever:
     is_compiled_in: bool = False  # what was compiled for another value is of no use for this one
     needs_new_ranks: bool = False  # what runs already cannot be moved: threads keep the cores they began on
     expects: tuple[ExpectedEffect, ...] = ()
+    # Values that often fail, and what the usual cause is.
+    fails_where: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
     # Values that `all` leaves out, and why; naming the lever tries them.
     on_request: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
     # What a value is in a script of one's own, relative to PyTorch's defaults.

@@ -16,7 +16,7 @@ Combination = frozenset[str]  # of levers by name; empty: the settings as they a
 BASELINE: Combination = frozenset()
 # Of the logarithm of a launch's speed: GPUs keep to their clock better than processors that others use too.
 _USUAL_DEVIATIONS = {"cpu": 0.02, "cuda": 0.01}
-_LOADED_DEVIATION = 0.2  # where other processes use the machine
+_LOADED_DEVIATION = 0.1  # where other processes use the machine
 _USUAL_FREEDOM = 2.0  # as if so many launches more had shown it
 
 

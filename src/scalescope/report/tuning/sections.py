@@ -282,6 +282,11 @@ def _levers(tuning: Tuning) -> Section:
             rows=tuple(_lever(lever) for lever in _shown_levers(tuning)),
             left=frozenset(("lever", "added to", "result")),
         ),
+        lines=tuple(
+            f"Why {lever.name} usually fails: {lever.usual_cause}."
+            for lever in tuning.tried
+            if lever.status == "failed" and lever.usual_cause is not None
+        ),
     )
 
 

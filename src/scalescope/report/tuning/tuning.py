@@ -58,6 +58,7 @@ class TriedLever:
     support: Support | None = None  # of a recommended lever
     launches: int = 0  # of the combination in which it was new
     reason: str | None = None  # why it failed
+    usual_cause: str | None = None  # of such failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

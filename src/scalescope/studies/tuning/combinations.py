@@ -91,6 +91,13 @@ class Combinations:
         lever = self._settings[candidate.name].lever
         return lever is not None and (lever.starts_slowly or lever.is_compiled_in)
 
+    def usual_cause(self, candidate: Candidate) -> str | None:
+        """Why a lever fails where it does, as its card knows."""
+        lever = self._settings[candidate.name].lever
+        if lever is None or isinstance(candidate.value, Mapping):
+            return None
+        return lever.fails_where.get(candidate.value)
+
     def effects(self) -> Mapping[str, LeverEffect]:
         """What each candidate usually does to the parts of a step, as far as its card knows."""
         effects = {}

@@ -216,6 +216,7 @@ class _TuningReader:
             support=self._conclusion.support.get(text),
             launches=self._measured.count(levers),
             reason=self._reason(levers),
+            usual_cause=self._search.combinations.usual_cause(candidate),
         )
 
     def _added(self, text: str) -> tuple[Combination, Combination] | None:
