@@ -157,7 +157,7 @@ def test_the_verb_is_listed_and_has_help() -> None:
     assert "drift" in front_page.verb_names()
     assert any(line.split()[:2] == ["drift", "Measure"] for line in front_page.help_text(100).splitlines())
     assert "--launcher" in _help("drift")  # it may be a job
-    assert "--launcher" not in _help("memory")
+    assert "--launcher" not in _help("run")
 
 
 def test_the_verb_runs_and_its_stored_run_is_found_again() -> None:
