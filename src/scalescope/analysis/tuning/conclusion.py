@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.analysis.tuning.search import (
-    CLAIM,
     Confirmation,
     SearchPosition,
     TuningSearch,
@@ -55,7 +54,7 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     recommended = bool(winner) and (
         confirmation.is_claimed(winner)
         if confirmed
-        else gain is not None and gain.low(CLAIM / max(1, len(search.options))) > 0.0
+        else gain is not None and gain.low(_ERROR / max(1, len(measured.combinations) - 1)) > 0.0
     )
     return Conclusion(
         winner=winner,

@@ -42,6 +42,7 @@ _LEAST = math.log1p(LEAST_EFFECT)
 _CLEAR = 1.5  # standard deviations above nothing make a lever part of the best; confirming looks again
 _SURPRISE = 3.0  # standard deviations from what is expected: a measurement counts more than that
 _OPTIMISM = 1.3  # standard deviations above the mean: what a lever may give
+_BOUND_ERROR = 0.025  # of a bound on what a lever gives
 _WORTH = 0.002  # the least expected improvement worth a launch
 _OBVIOUS = math.log(1.25)  # a gain that need not be measured again lever by lever
 _TOGETHER = math.log(1.1)  # what a lever must promise to be tried together with another
@@ -90,7 +91,7 @@ class TuningSearch:
         if step is not None:
             return step
         unreserved = dataclasses.replace(position, keeps_reserve=False)
-        return unreserved.explore() or unreserved.refine()
+        return unreserved.explore() or unreserved.refine() or unreserved.tighten()
 
     def with_option(self, base: Combination, option: Option) -> Combination:
         """The base with an option, in place of what moves the same setting."""
@@ -326,6 +327,25 @@ class SearchPosition:
                 continue
             if self._fits(self.costs.of(following, base), self._confirming_s(levers)):
                 return NextLaunch(levers=following, stage=REFINE, base=base, at_most_s=self.remaining_s)
+        return None
+
+    def tighten(self) -> NextLaunch | None:
+        """Where nothing is faster: one more launch of what may still be, so that the bound says more."""
+        if self.best:
+            return None
+        bounds = {
+            levers: difference.high(_BOUND_ERROR)
+            for levers in self.built_on(BASELINE)
+            if (difference := self._difference(levers, BASELINE)) is not None
+        }
+        for levers in sorted(bounds, key=lambda levers: -bounds[levers]):
+            if bounds[levers] <= math.log1p(self.search.threshold):
+                return None
+            behind = self.deciding.count(BASELINE) <= self.deciding.count(levers)
+            following = BASELINE if behind else levers
+            allowed = self.deciding.count(following) < self.search.most_launches
+            if allowed and self._fits(self.costs.of(following), 0.0):
+                return NextLaunch(levers=following, stage=REFINE, at_most_s=self.remaining_s)
         return None
 
     def _optimistic(self, levers: Combination, base: Combination) -> float:

@@ -85,9 +85,26 @@ def test_what_cannot_help_is_never_launched() -> None:
     assert position.unpromising() == {"useless"}
 
 
-def test_an_asked_lever_is_tried_once() -> None:
+def test_an_asked_lever_is_explored_once() -> None:
     asked = dataclasses.replace(search("useless"), options=[Option(name="useless", setting="u", asked=True)])
-    assert asked.next_step(launches(NOW, explored("useless", 0.0)), None) is None
+    position = SearchPosition(search=asked, measured=launches(NOW, explored("useless", 0.0)))
+    assert position.explore() is None
+
+
+def test_time_that_is_left_narrows_what_nothing_may_gain() -> None:
+    """Nothing helps: launches in turns with the baseline, until the bound is below the threshold."""
+    levers = search("a")
+    so_far = [NOW, explored("a", 0.0)]
+    kinds = []
+    while (step := levers.next_step(launches(*so_far), None)) is not None:
+        kinds.append((step.stage.kind, step.levers))
+        rate = dataclasses.replace(NOW, levers=step.levers, stage=step.stage, base=step.base)
+        so_far.append(rate)
+    assert kinds[0] == ("refine", NOW.levers)
+    assert set(kinds) == {("refine", NOW.levers), ("refine", combination("a"))}
+    bound = conclude(levers, launches(*so_far)).at_most
+    before = conclude(levers, launches(*so_far[:2])).at_most
+    assert bound is not None and before is not None and bound < before
 
 
 def test_a_failed_lever_is_not_tried_on_another_base() -> None:
