@@ -16,6 +16,7 @@ class ModelFacts:
     buffer_bytes: int | None = None
     sync_batch_norms: int | None = None  # layers that exchange statistics themselves
     optimizer_is_fused: bool | None = None
+    convolutions: int | None = None  # layers of two dimensions or more
     rank_cores: int | None = None  # that the rank may use, by its affinity
 
 
@@ -28,6 +29,7 @@ def model_facts(record: RankRecord) -> ModelFacts:
         parameter_tensors=_whole(counters, "parameter_tensors"),
         buffer_bytes=_whole(counters, "buffer_bytes"),
         sync_batch_norms=_whole(counters, "model_collectives"),
+        convolutions=_whole(counters, "convolutions"),
         optimizer_is_fused=bool(fused) if isinstance(fused, int) else None,
         rank_cores=len(cores_of(affinity)) or None if isinstance(affinity, str) else None,
     )

@@ -174,8 +174,8 @@ def _of_single_launches(tuning: Tuning) -> str:
     )
     return (
         f"{fastest}, but this is not a verdict: under torchrun or srun there is a single launch of each. "
-        "For a verdict run scalescope tune on one machine without torchrun or srun, or scalescope train "
-        "--repeats 5 --launcher slurm with and without the lever."
+        "For a verdict run scalescope tune on one machine without torchrun or srun, or as a job with "
+        "--launcher slurm."
     )
 
 

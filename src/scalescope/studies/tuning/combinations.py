@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from scalescope.analysis.tuning.search import Option
 from scalescope.analysis.tuning.step_model import LeverEffect
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
+from scalescope.catalog.setting import Need
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
@@ -35,6 +36,16 @@ class Combinations:
             Option(name=text, setting=candidate.name, asked=candidate.asked)
             for text, candidate in self.candidates.items()
         )
+
+    def without_use(self, absent: Mapping[Need, str]) -> dict[str, str]:
+        """Candidates that need what is absent, by name, with the reason; not those that were asked for."""
+        return {
+            text: absent[need]
+            for text, candidate in self.candidates.items()
+            if not candidate.asked and (lever := self._settings[candidate.name].lever) is not None
+            for need in lever.needs
+            if need in absent
+        }
 
     def experiment_with(self, levers: Combination) -> Experiment:
         """The request with these levers."""

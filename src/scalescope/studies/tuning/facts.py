@@ -5,7 +5,9 @@ from collections.abc import Iterable
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.training.activity import activities_of
+from scalescope.analysis.training.model_facts import model_facts
 from scalescope.analysis.tuning.step_model import Parts, parts_of_step
+from scalescope.catalog.setting import Need
 from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
@@ -44,6 +46,14 @@ def _optimizer_share(host_s: dict[str, float], computing_s: float) -> float | No
     if "optimizer" not in host_s or not computing_s:
         return None
     return min(1.0, host_s["optimizer"] / computing_s)
+
+
+def absent_needs(results: Iterable[Result], baseline: Trial) -> dict[Need, str]:
+    """What levers may need and the baseline's launch showed to be absent, with the reason in words."""
+    records = [r.ranks[0] for r in results if r.status == "ok" and r.trial_id == baseline.trial_id]
+    if not records or model_facts(records[0]).convolutions != 0:
+        return {}
+    return {"convolutions": "the model has no convolutions"}
 
 
 def _host_s(results: Iterable[Result], trial: Trial) -> dict[str, float]:

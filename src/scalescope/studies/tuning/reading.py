@@ -55,7 +55,10 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
         levers=reader.levers(),
         other_jobs=reader.other_jobs(),
         without_communication=reader.without_communication(),
-        inapplicable=tuple((lever.text, lever.reason) for lever in search.levers.inapplicable),
+        inapplicable=(
+            *search.without_use(run).items(),
+            *((lever.text, lever.reason) for lever in search.levers.inapplicable),
+        ),
         winner=tuple(sorted(conclusion.winner)),
         winner_trial=search.combinations.trial_with(conclusion.winner),
         recommended=conclusion.recommended,
@@ -187,7 +190,10 @@ class _TuningReader:
         """Every lever that trains the same job, in the order in which it was tried."""
         candidates = self._search.combinations.candidates
         order = {text: index for index, text in enumerate(self._order())}
-        tried = [self._lever(text, candidate) for text, candidate in candidates.items()]
+        left_out = self._search.without_use(self._run)
+        tried = [
+            self._lever(text, candidate) for text, candidate in candidates.items() if text not in left_out
+        ]
         return tuple(sorted(tried, key=lambda lever: order.get(lever.name, len(order))))
 
     def _order(self) -> list[str]:

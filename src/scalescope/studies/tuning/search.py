@@ -35,7 +35,7 @@ from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.plan import Launch
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.tuning.combinations import Combinations
-from scalescope.studies.tuning.facts import parts_of_trial
+from scalescope.studies.tuning.facts import absent_needs, parts_of_trial
 from scalescope.studies.tuning.levers import Levers, other_jobs
 from scalescope.studies.tuning.loss_launches import LossLaunches, measures_speed
 from scalescope.studies.tuning.reading import read_tuning, stage_of
@@ -168,9 +168,15 @@ class Search:
             self._parts[key] = parts_of_trial(results, trial, self.levers.baseline)
         return self._parts[key]
 
+    def without_use(self, run: Run) -> dict[str, str]:
+        """Levers that need what the model turned out not to have, with the reason."""
+        return self.combinations.without_use(absent_needs(run.results, self.levers.baseline))
+
     def search(self, run: Run) -> TuningSearch:
         return TuningSearch(
-            options=self.combinations.options,
+            options=[
+                option for option in self.combinations.options if option.name not in self.without_use(run)
+            ],
             model=StepModel(
                 parts_of=lambda levers: self._parts_of(run, levers), effects=self.combinations.effects()
             ),

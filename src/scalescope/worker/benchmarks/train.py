@@ -299,6 +299,9 @@ def record_losses(measurements: Measurements, steps: StepWindow) -> None:
             measurements.samples["warmup_loss"] = torch.stack(steps.warmup_losses).float().tolist()
 
 
+_CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
 def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return {
@@ -307,6 +310,7 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
         "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
         "buffer_bytes": sum(buffer.numel() * buffer.element_size() for buffer in module.buffers()),
         "model_collectives": count_model_collectives(module),
+        "convolutions": sum(isinstance(part, _CONVOLUTIONS) for part in module.modules()),
     }
 
 

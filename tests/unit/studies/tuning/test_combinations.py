@@ -122,3 +122,10 @@ def test_the_request_with_levers_keeps_the_rest() -> None:
     assert experiment.asked("precision") == ("bf16",)
     assert experiment.asked("jit") == (True,)
     assert experiment.asked("bucket_cap_mb") == (5.0,)
+
+
+def test_what_the_model_does_not_have_makes_levers_useless_unless_they_were_asked_for() -> None:
+    absent = {"convolutions": "the model has no convolutions"}
+    every = combinations("all", workload="cnn")
+    assert every.without_use(absent) == {"memory_format channels_last": "the model has no convolutions"}  # type: ignore[arg-type]
+    assert combinations("memory_format=channels_last", workload="cnn").without_use(absent) == {}  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from scalescope.studies.tuning.facts import parts_of_trial
+from scalescope.studies.tuning.facts import absent_needs, parts_of_trial
 from tests.unit.analysis.made_results import make_result, make_trial
 
 ONE = make_trial(world_size=1)
@@ -69,3 +69,12 @@ def test_a_launch_without_communication_that_is_slower_shows_none() -> None:
 def test_unknown_communication_of_several_ranks_is_not_none() -> None:
     parts = parts_of_trial([result(TWO, 0.010)], TWO, TWO)
     assert parts is not None and parts["communication"] > 0.0
+
+
+@pytest.mark.parametrize(("counted", "absent"), [(0, True), (3, False), (None, False)])
+def test_a_model_without_convolutions_is_known_by_its_launch(counted: int | None, absent: bool) -> None:
+    launch = result(ONE, 0.1)
+    if counted is not None:
+        launch.ranks[0].counters["convolutions"] = counted
+    assert ("convolutions" in absent_needs([launch], ONE)) is absent
+    assert absent_needs([], ONE) == {}
