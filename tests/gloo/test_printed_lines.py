@@ -42,6 +42,7 @@ _SETTINGS = {"workload": f"{_WORKLOAD}:build", "device": "cpu", "world_size": RA
 # Name of a job → its settings; persistence and prefetching require processes that load.
 _JOBS: dict[str, dict[str, Any]] = {"plain": {}, "loader": {"num_workers": 1}}
 _MORE_THREADS = 2
+_VALUES = 2  # of a lever: others have the same lines with other numbers
 
 
 def _trial(**settings: Any) -> Trial:
@@ -51,12 +52,12 @@ def _trial(**settings: Any) -> Trial:
 
 
 def _candidates() -> Iterator[tuple[str, Value]]:
-    """Every value that `tune` tries on the CPU and that may be recommended."""
+    """Of every lever that `tune` may recommend on the CPU, the first values that it tries."""
     yield "threads_per_rank", _MORE_THREADS
     for name, versions in all_settings("train").items():
         lever = next((version.lever for version in versions if version.lever), None)
         if lever is not None and lever.changes != "the job" and name != "env":
-            yield from ((name, value) for value in lever.tries_on("cpu"))
+            yield from ((name, value) for value in lever.tries_on("cpu")[:_VALUES])
 
 
 @functools.cache

@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
 
 
 def _tuned(commands: Commands) -> FinishedRun:
-    levers = "--levers=bucket_cap_mb=1,static_graph"
-    # The few launches of two levers end before that, unless others use the cores.
-    budget = f"--budget={limit(120):.0f}s"
+    levers = "--levers=bucket_cap_mb=1"
+    # The few launches of one lever end before that, unless others use the cores.
+    budget = f"--budget={limit(90):.0f}s"
     job = ("--launcher=slurm", "--nodes=2")
     run = commands.start("tune", *TINY, *job, levers, "--repeats=2", budget)
     finished = run.finish(400)
