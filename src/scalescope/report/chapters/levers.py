@@ -48,7 +48,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     return Chapter(
         name="levers",
         title="Effect of each lever",
-        order=90,
+        order=12,
         sections=sections,
         figures=(*figures, *losses),
     )

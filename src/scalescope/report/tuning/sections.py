@@ -250,6 +250,8 @@ def _remark(tuning: Tuning, combination: TriedCombination) -> str:
         return "the loss differs"
     if combination.failure is not None:
         return f"a launch failed: {shortened(combination.failure)}"
+    if tuning.recommended and tuning.gain is not None and combination.speedup.value > tuning.gain.value:
+        return "not measurably faster than what is recommended"
     single = len(combination.configuration.launches) == 1 and not tuning.one_launch_each
     return "one launch: no verdict" if single and combination.levers else ""
 
