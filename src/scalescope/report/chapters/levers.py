@@ -44,7 +44,11 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         for lever in tuning["inapplicable"]
         if isinstance(lever, dict)
     )
-    sections = (Section(lines=lines, details=left_out),)
+    scripts = (tuning.get("script") for _, tuning in tunings)
+    sections = (
+        Section(lines=lines, details=left_out),
+        *(Section(title="In your own script", code=text) for text in scripts if isinstance(text, str)),
+    )
     return Chapter(
         name="levers",
         title="Effect of each lever",

@@ -4,7 +4,7 @@ from typing import Any
 
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.loss_check import LossCheck
-from scalescope.report.tuning.code import changes_between, code_json, context_of
+from scalescope.report.tuning.code import changes_between, code_json, code_section, context_of
 from scalescope.report.tuning.sections import verdict
 from scalescope.report.tuning.tuning import OtherJob, TriedCombination, TriedLever, Tuning
 
@@ -23,6 +23,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "winner": list(tuning.winner),
         "recommended": tuning.recommended,
         "code": _code(tuning),
+        "script": _script(tuning),
         "at_most": tuning.at_most,
         "confirmed": {"speedup": tuning.gain.value, "ci95_speedup": _interval(tuning.gain)}
         if tuning.gain is not None and tuning.is_confirmed
@@ -49,6 +50,14 @@ def _code(tuning: Tuning) -> list[dict[str, Any]]:
         return []
     changes = changes_between(tuning.baseline, tuning.winner_trial)
     return code_json(changes, context_of(tuning.winner_trial))
+
+
+def _script(tuning: Tuning) -> str | None:
+    """The same lines as a piece of Python."""
+    if not tuning.recommended or tuning.winner_trial is None:
+        return None
+    changes = changes_between(tuning.baseline, tuning.winner_trial)
+    return code_section(changes, context_of(tuning.winner_trial)).code or None
 
 
 def _combination(combination: TriedCombination) -> dict[str, Any]:

@@ -301,3 +301,11 @@ def test_single_launches_claim_nothing() -> None:
     assert "intervals" not in (measured.title or "")
     assert [row["lever"] for row in rows_of(failed)] == ["d 4"]
     assert failed.title == "Levers that failed"
+
+
+def test_a_row_above_the_recommended_one_says_why_it_is_not_recommended() -> None:
+    faster = dataclasses.replace(tuning().combinations[0], levers=("a", "b", "c"), speedup=Estimate(99.0))
+    shown = tuning(recommended=True, combinations=(faster, *tuning().combinations))
+    rows = next(section for section in tuning_sections(shown) if (section.title or "").startswith("Measured"))
+    assert rows.table is not None
+    assert rows.table.rows[0][-1] == "not measurably faster than what is recommended"
