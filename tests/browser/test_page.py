@@ -14,7 +14,7 @@ from tests.made_runs import make_runs
 
 pytestmark = pytest.mark.browser
 CHAPTERS = [
-    "verdict", "findings", "scaling", "data", "collectives", "steps", "memory", "levers",
+    "verdict", "levers", "findings", "scaling", "data", "collectives", "steps", "memory",
     "environment", "trials", "glossary",
 ]  # fmt: skip
 LAUNCHES = "#trials table"

@@ -201,7 +201,8 @@ def test_dictionaries_from_scaling_to_advice_report_comparison_and_list(user: Us
     if tuning is not None:  # which advice there is depends on the machine
         program, *words = shlex.split(tuning)
         assert program == "scalescope"
-        user.run(*words, f"--budget={duration(20)}", "--repeats=2", *_SHORT[1:], folder=user.home)
+        flags = (f"--budget={duration(40)}", "--repeats=2", *_SHORT[1:])
+        user.run(*words, *flags, folder=user.home, codes=(0, 3))  # on a busy machine no launch may finish
 
     written = user.run("report", str(first))
     assert (first / "report.html").is_file()

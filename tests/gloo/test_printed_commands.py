@@ -55,11 +55,13 @@ def test_the_next_step_of_train_runs_in_another_folder(tmp_path: Path) -> None:
     printed = _finished(home, "train", "--workload", "my model.py:build", *flags, "--output-dir", "my out")
     program, *words = _next_of(load_run(home / "my out"), printed)
     assert program == "scalescope"
-    assert words[0] in ("scale", "train")  # on a busy machine, to measure again
+    # On a busy machine to measure again, or what the slowest part of a step suggests there.
+    assert words[0] in ("scale", "train", "tune")
     printed = _finished(elsewhere, *words)
     scaled = load_run((elsewhere / "runs" / "latest").resolve())
     trained = [result.trial for result in scaled.of_status("ok") if result.trial.is_training]
     assert {trial.workload for trial in trained} == {f"{home / 'my model.py'}:build"}
     assert {trial.world_size for trial in trained} == ({1, 2} if words[0] == "scale" else {1})
     assert {trial.rank_batch_size for trial in trained} == {8}
-    assert _next_of(scaled, printed)[0] == "scalescope"
+    if words[0] != "tune":  # which may have found that nothing is faster
+        assert _next_of(scaled, printed)[0] == "scalescope"

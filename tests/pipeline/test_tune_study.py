@@ -268,6 +268,7 @@ def test_the_file_of_results_is_complete() -> None:
             "winner",
             "recommended",
             "code",
+            "script",
             "at_most",
             "confirmed",
             "loss_check",
