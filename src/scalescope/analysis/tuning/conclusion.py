@@ -4,11 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from scalescope.analysis.tuning.search import (
-    Confirmation,
-    SearchPosition,
-    TuningSearch,
-)
+from scalescope.analysis.tuning.confirmation import Confirmation
+from scalescope.analysis.tuning.search import SearchPosition, TuningSearch
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 
 _ERROR = 0.05  # of the bound on everything that was tried
@@ -75,7 +72,7 @@ def _latest_confirmation(position: SearchPosition) -> Confirmation:
         return latest
     earlier = [launch.base for launch in position.measured.launches if launch.stage.kind == "confirm"]
     for chosen in reversed(earlier):
-        confirmation = Confirmation(position=position, chosen=chosen)
+        confirmation = position.confirmation_of(chosen)
         if confirmation.is_claimed(confirmation.winner):
             return confirmation
     return latest

@@ -19,16 +19,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scalescope.analysis.tuning.confirmation import LEAST_GAIN, LEAST_LAUNCHES, OBVIOUS, Confirmation
 from scalescope.analysis.tuning.launch_costs import LaunchCosts, Program
 from scalescope.analysis.tuning.step_model import Gain, StepModel
 from scalescope.analysis.tuning.tuned_launches import (
     BASELINE,
     Combination,
     SpeedDifference,
-    TunedLaunch,
     TunedLaunches,
 )
-from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.results.result import Stage
 
 BASELINE_STAGE, EXPLORE, REFINE, CONFIRM = (
@@ -38,17 +37,13 @@ BASELINE_STAGE, EXPLORE, REFINE, CONFIRM = (
     Stage("confirm"),
 )
 _DECIDING = ("baseline", "explore", "refine")  # stages by which the best is chosen
-_LEAST = math.log1p(LEAST_EFFECT)
 _CLEAR = 1.5  # standard deviations above nothing make a lever part of the best; confirming looks again
 _SURPRISE = 3.0  # standard deviations from what is expected: a measurement counts more than that
 _OPTIMISM = 1.3  # standard deviations above the mean: what a lever may give
 _BOUND_ERROR = 0.025  # of a bound on what a lever gives
 _WORTH = 0.002  # the least expected improvement worth a launch
-_OBVIOUS = math.log(1.25)  # a gain that need not be measured again lever by lever
 _TOGETHER = math.log(1.1)  # what a lever must promise to be tried together with another
-CLAIM = 0.01  # the error of a claim, in each of the few looks that are taken at it
 _FEW_LAUNCHES = 15  # a budget of fewer confirms in single pairs
-_LEAST_LAUNCHES = 2  # of each side for a claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +148,7 @@ class SearchPosition:
 
     def _is_clear(self, levers: Combination, base: Combination) -> bool:
         gain = self._posterior(levers, base)
-        return gain.mean > _LEAST and gain.mean > _CLEAR * gain.deviation
+        return gain.mean > LEAST_GAIN and gain.mean > _CLEAR * gain.deviation
 
     def _posterior(self, levers: Combination, base: Combination) -> Gain:
         """What levers give on top of a base: as expected of them, and as measured."""
@@ -180,13 +175,13 @@ class SearchPosition:
     def _least_rounds(self, levers: Combination) -> int:
         """Pairs that confirm a combination: one where the gain is obvious or time is short."""
         known = levers if self.measured.count(levers) else self.base
-        if self.measured.mean(known) - self.measured.mean(BASELINE) > _OBVIOUS:
+        if self.measured.mean(known) - self.measured.mean(BASELINE) > OBVIOUS:
             return 1
         if self.remaining_s is None:
-            return _LEAST_LAUNCHES
+            return LEAST_LAUNCHES
         spent_s = sum(launch.duration_s for launch in self.measured.launches)
         total_s = spent_s + self.remaining_s
-        return 1 if total_s < _FEW_LAUNCHES * self.costs.of(BASELINE) else _LEAST_LAUNCHES
+        return 1 if total_s < _FEW_LAUNCHES * self.costs.of(BASELINE) else LEAST_LAUNCHES
 
     def _again_s(self, levers: Combination) -> float:
         """A launch of a combination after its first one."""
@@ -218,7 +213,7 @@ class SearchPosition:
             option.name
             for option in self.search.options
             if option.name not in best
-            and self._expected(self.search.with_option(best, option), best).improvement(_LEAST) <= _WORTH
+            and self._expected(self.search.with_option(best, option), best).improvement(LEAST_GAIN) <= _WORTH
         )
 
     def _neighbours(self, best: Combination) -> set[Combination]:
@@ -254,7 +249,7 @@ class SearchPosition:
 
     def _worth(self, levers: Combination, best: Combination) -> float:
         """The expected improvement; 0 where it is not worth a launch."""
-        worth = self._expected(levers, best).improvement(_LEAST)
+        worth = self._expected(levers, best).improvement(LEAST_GAIN)
         if worth > _WORTH:
             return worth
         asked = [option for option in self.search.options if option.asked and option.name in levers - best]
@@ -321,8 +316,7 @@ class SearchPosition:
         base = self.best
         undecided = [levers for levers in self.built_on(base) if self._may_matter(levers, base)]
         for levers in sorted(undecided, key=lambda levers: -self._optimistic(levers, base)):
-            behind = self.deciding.count(base) <= self.deciding.count(levers)
-            following = base if behind else levers
+            following = self._in_turn(levers, base)
             if self.deciding.count(following) >= self.search.most_launches:
                 continue
             if self._fits(self.costs.of(following, base), self._confirming_s(levers)):
@@ -341,12 +335,15 @@ class SearchPosition:
         for levers in sorted(bounds, key=lambda levers: -bounds[levers]):
             if bounds[levers] <= math.log1p(self.search.threshold):
                 return None
-            behind = self.deciding.count(BASELINE) <= self.deciding.count(levers)
-            following = BASELINE if behind else levers
+            following = self._in_turn(levers, BASELINE)
             allowed = self.deciding.count(following) < self.search.most_launches
             if allowed and self._fits(self.costs.of(following), 0.0):
                 return NextLaunch(levers=following, stage=REFINE, at_most_s=self.remaining_s)
         return None
+
+    def _in_turn(self, levers: Combination, base: Combination) -> Combination:
+        """Whichever of the two has fewer launches; the base where they have as many."""
+        return base if self.deciding.count(base) <= self.deciding.count(levers) else levers
 
     def _optimistic(self, levers: Combination, base: Combination) -> float:
         gain = self._posterior(levers, base)
@@ -368,121 +365,17 @@ class SearchPosition:
         return None
 
     @property
-    def confirmed(self) -> "Confirmation":
-        return Confirmation(position=self, chosen=self.best)
+    def confirmed(self) -> Confirmation:
+        return self.confirmation_of(self.best)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmation:
-    """What new launches say of the chosen combination and of each of its levers."""
-
-    position: SearchPosition
-    chosen: Combination
-
-    @property
-    def launches(self) -> TunedLaunches:
-        return self.position.measured.of_stages(("confirm",))
-
-    @property
-    def winner(self) -> Combination:
-        """The chosen levers without those that are measured to give nothing."""
-        winner = self.chosen
-        while len(winner) > 1:
-            useless = [lever for lever in sorted(winner) if self.is_useless(lever, winner)]
-            if not useless:
-                return winner
-            winner -= {min(useless, key=lambda lever: self._gain(lever, winner))}
-        return winner
-
-    def difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
-        return self.position.measured.difference(levers, base, among=self.launches)
-
-    def _gain(self, lever: str, winner: Combination) -> float:
-        difference = self.difference(winner, winner - {lever})
-        return math.inf if difference is None else difference.value
-
-    def is_useless(self, lever: str, winner: Combination) -> bool:
-        """Whether the winner was measured without a lever and no gain was seen."""
-        difference = self.difference(winner, winner - {lever})
-        if difference is None or difference.launches < _LEAST_LAUNCHES:
-            return False
-        return not self.helps(lever, winner) and (
-            difference.value < _LEAST or difference.launches >= self.position.search.most_launches
+    def confirmation_of(self, chosen: Combination) -> Confirmation:
+        """What new launches say of a combination."""
+        return Confirmation(
+            measured=self.measured,
+            deciding=self.deciding,
+            chosen=chosen,
+            most_launches=self.search.most_launches,
+            can_run=self.search.can_run,
+            costs=self.costs,
+            remaining_s=self.remaining_s,
         )
-
-    def helps(self, lever: str, winner: Combination) -> bool:
-        """Whether the winner without the lever is slower, for sure."""
-        difference = self.difference(winner, winner - {lever})
-        if difference is None:
-            return False
-        alpha = 0.05 / max(1, len(winner))
-        return difference.value > _LEAST and difference.low(alpha) > 0.0
-
-    def total(self, winner: Combination) -> SpeedDifference | None:
-        """The winner against the settings as they are."""
-        return self.difference(winner, BASELINE)
-
-    def is_claimed(self, winner: Combination) -> bool:
-        difference = self.total(winner)
-        return (
-            bool(winner)
-            and difference is not None
-            and difference.value > _LEAST
-            and difference.low(CLAIM) > 0.0
-        )
-
-    def missing(self) -> list[Combination]:
-        """What to launch next, the most needed first; empty where everything is settled."""
-        winner = self.winner
-        if not winner:
-            return []
-        most = self.position.search.most_launches
-        wanted = [winner, BASELINE] if self._needs_more(winner) else []
-        for lever in sorted(winner, key=lambda lever: self.evidence(lever)):
-            without = winner - {lever}
-            if without and self.position.search.can_run(without) and self._lever_needs_more(lever, winner):
-                wanted += [without] if self._can_wait(lever, winner) else [winner, without]
-        late = [winner - {lever} for lever in winner if self._can_wait(lever, winner)]
-        counts = {levers: self.launches.count(levers) for levers in wanted}
-        ordered = sorted(dict.fromkeys(wanted), key=lambda levers: (levers in late, counts[levers]))
-        return [levers for levers in ordered if counts[levers] < most]
-
-    def _needs_more(self, winner: Combination) -> bool:
-        difference = self.total(winner)
-        if difference is None:
-            return True
-        if difference.launches < _LEAST_LAUNCHES and difference.low(CLAIM) < _OBVIOUS:
-            return True
-        return not self.is_claimed(winner)
-
-    def _lever_needs_more(self, lever: str, winner: Combination) -> bool:
-        return not (self.helps(lever, winner) or self.is_useless(lever, winner))
-
-    def _can_wait(self, lever: str, winner: Combination) -> bool:
-        """Whether a lever is measured again only with time that nothing else needs."""
-        without = winner - {lever}
-        return bool(without) and self._is_obvious(lever) and self._is_costly(without)
-
-    def _is_costly(self, levers: Combination) -> bool:
-        """Whether a launch takes more than a tenth of what is left."""
-        remaining_s = self.position.remaining_s
-        return remaining_s is not None and self.position.costs.of(levers) > 0.1 * remaining_s
-
-    def evidence(self, lever: str) -> float:
-        """How much faster a launch was when the lever was added."""
-        differences = [
-            difference
-            for launch in self._additions(lever)
-            if (difference := self.position._difference(launch.levers, launch.base)) is not None
-        ]
-        return differences[-1].value if differences else 0.0
-
-    def _is_obvious(self, lever: str) -> bool:
-        return self.evidence(lever) > _OBVIOUS
-
-    def _additions(self, lever: str) -> list[TunedLaunch]:
-        return [
-            launch
-            for launch in self.position.measured.launches
-            if launch.stage.kind == "explore" and lever in launch.levers - launch.base
-        ]

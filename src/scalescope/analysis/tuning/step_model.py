@@ -16,7 +16,7 @@ _RELATIVE_DOUBT = 0.5  # of an expected gain
 _LEAST_DOUBT = 0.1  # of the share that a lever changes, where it is expected to change nothing
 _REPLACING_DOUBT = 0.1  # of the gain of a value that another one replaces
 
-_NEARLY = 0.8  # of the longer one: either of host and device may be the limit
+_NEARLY = 0.8  # of the longer part: either of host and device may be the limit
 _NO_PARTS: dict[Part, float] = {
     "products": 0.0,
     "kernels": 0.0,

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
+from scalescope.catalog.setting import Need
 from scalescope.experiment.ablations import without_communication
 from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.tuning.combinations import Combinations
@@ -125,7 +126,7 @@ def test_the_request_with_levers_keeps_the_rest() -> None:
 
 
 def test_what_the_model_does_not_have_makes_levers_useless_unless_they_were_asked_for() -> None:
-    absent = {"convolutions": "the model has no convolutions"}
+    absent: dict[Need, str] = {"convolutions": "the model has no convolutions"}
     every = combinations("all", workload="cnn")
-    assert every.without_use(absent) == {"memory_format channels_last": "the model has no convolutions"}  # type: ignore[arg-type]
-    assert combinations("memory_format=channels_last", workload="cnn").without_use(absent) == {}  # type: ignore[arg-type]
+    assert every.without_use(absent) == {"memory_format channels_last": "the model has no convolutions"}
+    assert combinations("memory_format=channels_last", workload="cnn").without_use(absent) == {}
