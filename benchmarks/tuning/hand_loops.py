@@ -155,8 +155,9 @@ def measured_ms(job: HandJob, variant: Variant, device: torch.device, steps: int
     for _ in range(steps):
         step()
     _finish(device)
+    took_s = time.perf_counter() - began
     torch._dynamo.reset()
-    return (time.perf_counter() - began) / steps * 1e3
+    return took_s / steps * 1e3
 
 
 @contextlib.contextmanager
