@@ -31,11 +31,12 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 _CUSTOM_WORKLOAD = "custom"
+_NOT_BY_NAME = {("workloads", _CUSTOM_WORKLOAD), ("workloads", "command"), ("strategies", "script")}
 
 
 def known_names(kind: str) -> tuple[str, ...]:
     """The names that a user may give."""
-    return tuple(name for name in names(kind) if (kind, name) != ("workloads", _CUSTOM_WORKLOAD))
+    return tuple(name for name in names(kind) if (kind, name) not in _NOT_BY_NAME)
 
 
 @functools.cache
@@ -43,7 +44,7 @@ def card(kind: str, name: str) -> type[Any]:
     """The card of that kind and name."""
     if ":" in name and kind == "workloads":
         return card_in(kind, _CUSTOM_WORKLOAD)
-    if name not in known_names(kind):
+    if name not in names(kind) or (kind, name) == ("workloads", _CUSTOM_WORKLOAD):
         known = ", ".join(known_names(kind))
         hint = nearest(name, known_names(kind))
         if kind == "workloads":
@@ -71,7 +72,8 @@ def cards_of_trial(benchmark: str, selection: dict[str, str]) -> tuple[type[Any]
     chosen: list[type[Any]] = [Placement, owner]
     chosen += [card(kind, name) for kind, name in selection.items()]
     if "levers" in owner.selects:
-        chosen += [card("levers", lever) for lever in names("levers")]
+        applying = None if "workloads" not in selection else card("workloads", selection["workloads"]).levers
+        chosen += [card("levers", lever) for lever in (names("levers") if applying is None else applying)]
     return tuple(chosen)
 
 

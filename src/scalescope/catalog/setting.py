@@ -40,7 +40,17 @@ UNSET = Unset()
 
 
 Need = Literal[
-    "cpu", "cuda", "nccl", "ranks", "convolutions", "attention", "loader", "workers", "cores", "torchao"
+    "cpu",
+    "cuda",
+    "nccl",
+    "ranks",
+    "convolutions",
+    "attention",
+    "loader",
+    "workers",
+    "cores",
+    "torchao",
+    "ddp",
 ]
 Change = Literal["nothing", "rounding", "the job"]
 # Of a step: matrix products, other kernels, the update of parameters, the host's work beside the device's,

@@ -17,7 +17,7 @@ _H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 def strategies_worth_trying() -> tuple[str, ...]:
     """Every strategy that wraps: what only averages gradients, then what saves memory, then pipelines."""
-    owners = {name: cards.card("strategies", name) for name in cards.names("strategies")}
+    owners = {name: cards.card("strategies", name) for name in cards.known_names("strategies")}
     wrapping = [name for name, owner in owners.items() if owner.wraps]
     return tuple(
         sorted(

@@ -30,6 +30,8 @@ class WorkloadTraits:
     has_attention: ClassVar[bool] = False
     brings_data: ClassVar[bool] = False  # with batches of its own, perhaps of one size only
     counts_operations: ClassVar[bool] = False  # by running it, for want of a formula
+    is_command: ClassVar[bool] = False  # a command that trains by itself; we look on from inside
+    levers: ClassVar[tuple[str, ...] | None] = None  # the cards of levers that apply to it; None: all
 
     @staticmethod
     def check_name(name: str) -> None:
@@ -85,6 +87,7 @@ class StrategyTraits:
     title: ClassVar[str | None] = None  # in sentences, where people write it differently from its flag
     least_ranks: ClassVar[int] = 1
     wraps: ClassVar[bool] = True  # False: the plain loop on one rank, which others are compared with
+    plain_on_one_rank: ClassVar[bool] = False  # on one rank it is itself what others are compared with
     ablations: ClassVar[tuple[str, ...]] = ()
     # Steps until a step on a GPU is like all later ones, where that takes more than a few.
     least_gpu_warmup_steps: ClassVar[int] = 0
@@ -96,6 +99,11 @@ class StrategyTraits:
     work_settings: ClassVar[tuple[str, ...]] = ()
     # The layout at default settings, where changing to this strategy is a way to save memory.
     saving_layout: ClassVar[MemoryLayout | None] = None
+
+    @classmethod
+    def removable(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The ablations that are possible with these settings."""
+        return cls.ablations
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout | None:

@@ -9,7 +9,9 @@ NO_OPTIMIZER = "without_optimizer"
 
 
 def single_rank_baseline(trial: Trial) -> Trial:
-    """The same job on one rank without any wrapper."""
+    """The same job on one rank without any wrapper; of a command, whatever it does on one rank."""
+    if trial.strategy_card.plain_on_one_rank:
+        return trial.on_one_rank()
     wrapper = settings_of(trial.strategy_card)
     kept = {n: v for n, v in trial.settings.items() if n not in {setting.name for setting in wrapper}}
     return Trial(settings=kept).replace(strategy="single").on_one_rank()
@@ -23,7 +25,7 @@ def at_per_rank_batch(trial: Trial) -> Trial:
 
 def without_communication(trial: Trial) -> Trial | None:
     """The same ranks sending nothing; None where the strategy cannot do without."""
-    if trial.world_size == 1 or NO_COMM not in trial.strategy_card.ablations:
+    if trial.world_size == 1 or NO_COMM not in trial.strategy_card.removable(trial.settings):
         return None
     if trial.settings.get("find_unused_parameters"):  # DDP itself exchanges in every step then
         return None
@@ -37,11 +39,17 @@ def with_preloaded_input(trial: Trial) -> Trial:
 
 def without_optimizer(trial: Trial) -> Trial | None:
     """The same without updating parameters; None where updating them is also communication."""
-    return _ablated(trial, NO_OPTIMIZER) if NO_OPTIMIZER in trial.strategy_card.ablations else None
+    return (
+        _ablated(trial, NO_OPTIMIZER)
+        if NO_OPTIMIZER in trial.strategy_card.removable(trial.settings)
+        else None
+    )
 
 
 def has_loader(trial: Trial) -> bool:
     """Whether samples come from a loader, so that a step may wait for them."""
+    if trial.is_command:
+        return bool(trial.settings.get("observed_loader"))
     return (
         trial.settings.get("data", "synthetic") != "synthetic"
         or trial.settings.get("num_workers") is not None

@@ -148,7 +148,28 @@ class Trial:
     @property
     def is_wrapped(self) -> bool:
         """Whether a strategy wraps the model; plain training on one rank does not."""
-        return bool(self.strategy_card.wraps)
+        is_plain = self.strategy_card.plain_on_one_rank and self.world_size == 1
+        return bool(self.strategy_card.wraps) and not is_plain
+
+    @property
+    def is_command(self) -> bool:
+        """Whether a command that trains by itself is launched."""
+        return self.has_strategy and bool(self.workload_card.is_command)
+
+    @property
+    def command(self) -> str:
+        """The training command, with placeholders."""
+        return str(self.settings["command"])
+
+    @property
+    def varied(self) -> dict[str, str]:
+        """The values of a command's own placeholders."""
+        return dict(self.settings.get("vary") or {})
+
+    @property
+    def keeps_running(self) -> bool:
+        """Whether the command goes on after it was measured, and nothing in it is changed."""
+        return self.is_on("keep_running")
 
     @property
     def workload(self) -> str:
@@ -177,13 +198,21 @@ class Trial:
 
     @property
     def batch_size(self) -> int | None:
-        """The batch per rank that was asked for; None where the global batch was."""
-        return self._whole("batch_size")
+        """The batch per rank that was asked for, or that a command was observed to use; None where the global
+        batch was."""
+        asked = self._whole("batch_size")
+        return self._whole("observed_batch_size") if asked is None else asked
 
     @property
     def global_batch_size(self) -> int | None:
-        """The batch of all ranks that was asked for; None where the batch per rank was."""
-        return self._whole("global_batch_size")
+        """The batch of all ranks that was asked for, or observed; None where the batch per rank was."""
+        asked = self._whole("global_batch_size")
+        return self._whole("observed_global_batch_size") if asked is None else asked
+
+    @property
+    def has_known_batch(self) -> bool:
+        """Whether the batch is known; that of a command is not before it has run."""
+        return self.batch_size is not None or self.global_batch_size is not None
 
     @property
     def warmup_steps(self) -> int:

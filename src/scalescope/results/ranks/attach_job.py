@@ -1,0 +1,38 @@
+"""AttachJob: what scalescope's code inside a training command needs to know, as plain JSON."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+# In the environment of a command: the file of its AttachJob.
+JOB_VARIABLE = "SCALESCOPE_ATTACH"
+# Prefix of counters in a rank's record: what was observed of the script (wrapper, loader, samples ...).
+OBSERVED = "observed/"
+SUPPRESSED = "suppressed/"  # prefix of counters: calls that were left out, by the name of the function
+PROCESSES = "processes"  # folder in `directory`: PID.json of every process that loaded us
+REMAINING = "remaining_communication"  # table of a rank without communication: what still communicates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachJob:
+    """One launch of a training command, as its ranks see it."""
+
+    settings: dict[str, Any]
+    launch: int
+    world_size: int  # that was asked for
+    directory: str  # private to this launch: PROCESSES, and a file `extra-RANK.json` of each rank too many
+    rank_files: list[str]  # by rank
+    heartbeat_file: str
+    folder: str  # of the run
+    parent: int  # process id of the launcher, with which everything ends; 0: not to be watched
+    package_parent: str  # the folder that holds the scalescope package
+    environment: list[dict[str, str]] = field(default_factory=list)  # by rank: set before the script reads it
+    cpus: list[list[int]] = field(default_factory=list)  # by rank: cores to be pinned to
+
+    def to_text(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> "AttachJob":
+        return cls(**json.loads(text))
