@@ -1,0 +1,199 @@
+"""Samples per step: what the outermost trained module receives while gradients are recorded."""
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_DEEPEST = 3  # levels below the outermost module that are watched for who is called first
+_FIRST_NAMES = ("input_ids", "inputs", "x", "pixel_values")
+
+
+class ModelInputs:
+    """Finds the modules that the script calls, and counts what they get.
+
+    Modules are looked for from the parameters of the optimizers, so that nothing has to be hooked globally.
+    `forward_s` adds up the host's time in these calls.
+    """
+
+    def __init__(self) -> None:
+        self._hooks: list[Any] = []
+        self._depth = 0
+        self._began = 0.0
+        self._calls: Counter[int] = Counter()
+        self._samples: Counter[int] = Counter()
+        self._tokens: Counter[int] = Counter()
+        self._lengths: dict[int, set[int]] = {}  # of integer inputs of two dimensions
+        self._roots: dict[int, nn.Module] = {}
+        self._watched: set[int] = set()
+        self.forward_s = 0.0
+
+    def watch(self, parameters: Iterable[Tensor]) -> None:
+        """Look which modules that hold these parameters are called."""
+        for module in _holders({id(parameter) for parameter in parameters}):
+            if id(module) not in self._watched:
+                self._watched.add(id(module))
+                self._hook(module)
+
+    def settle(self) -> None:
+        """Keep to the modules that were called by the script itself."""
+        called = [self._roots[identity] for identity in self._calls]
+        self.remove()
+        for module in called:
+            self._hook(module)
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._depth = 0
+
+    def reset(self) -> None:
+        """Count from zero."""
+        for counts in (self._calls, self._samples, self._tokens):
+            counts.clear()
+        self.forward_s = 0.0
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules that the script calls."""
+        return list(self._roots.values())
+
+    @property
+    def calls(self) -> int:
+        return max(self._calls.values(), default=0)
+
+    def counted(self) -> tuple[int, str, str] | None:
+        """Samples since the last reset, what they are, and whose input they were; None where there was none.
+
+        Of several modules the one with the least counts: a discriminator sees real and generated samples.
+        """
+        if not self._samples:
+            return None
+        identity = min(self._samples, key=lambda root: self._samples[root])
+        name = type(_unwrapped(self._roots[identity])).__name__
+        if self._tokens[identity] and len(self._lengths.get(identity, ())) == 1:
+            return self._tokens[identity], "tokens", name
+        return self._samples[identity], "samples", name
+
+    def _hook(self, module: nn.Module) -> None:
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            self._hooks.append(_CountedCall(module, self))
+            return
+        self._hooks += [
+            module.register_forward_pre_hook(self._before, with_kwargs=True),
+            module.register_forward_hook(self._after, always_call=True),
+        ]
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._began = time.perf_counter()
+        if not torch.is_grad_enabled():
+            return
+        identity = id(module)
+        self._roots[identity] = module
+        self._calls[identity] += 1
+        tensor = _first_tensor(args, kwargs)
+        if tensor is None:
+            return
+        self._samples[identity] += tensor.shape[0]
+        if tensor.ndim == 2 and not tensor.is_floating_point():
+            self._tokens[identity] += tensor.numel()
+            self._lengths.setdefault(identity, set()).add(tensor.shape[1])
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+        if self._depth == 0:
+            self.forward_s += time.perf_counter() - self._began
+
+
+class _CountedCall:
+    """Stands before a module that was compiled in place: its own hooks would be compiled with it."""
+
+    def __init__(self, module: Any, inputs: ModelInputs) -> None:
+        self._module, self._compiled = module, module._compiled_call_impl
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            inputs._before(module, args, kwargs)
+            try:
+                return self._compiled(*args, **kwargs)
+            finally:
+                inputs._after(module, args, None)
+
+        module._compiled_call_impl = call
+
+    def remove(self) -> None:
+        self._module._compiled_call_impl = self._compiled
+
+
+def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The first tensor of some size among the arguments."""
+    named = [kwargs[name] for name in _FIRST_NAMES if name in kwargs]
+    for value in (*args, *named, *kwargs.values()):
+        tensor = _tensor_in(value)
+        if tensor is not None:
+            return tensor
+    return None
+
+
+def _tensor_in(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor):
+        return value if value.ndim else None
+    if isinstance(value, Mapping):
+        return _first_tensor((), value)
+    if isinstance(value, list | tuple):
+        return _first_tensor(tuple(value), {})
+    return None
+
+
+def _holders(parameters: set[int]) -> list[nn.Module]:
+    """The outermost modules that hold any of these parameters, and a few levels below them."""
+    modules = [thing for thing in gc.get_objects() if _is_module(thing)]
+    inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
+    outermost = [module for module in modules if id(module) not in inner and _holds(module, parameters)]
+    held = list(outermost)
+    level = outermost
+    for _ in range(_DEEPEST):
+        level = [
+            child
+            for module in level
+            if not _is_opaque(module)
+            for child in module._modules.values()
+            if child is not None and _holds(child, parameters)
+        ]
+        held += level
+    return list({id(module): module for module in held}.values())
+
+
+def _is_module(thing: Any) -> bool:
+    return issubclass(type(thing), nn.Module) and "_modules" in vars(thing)
+
+
+def _holds(module: nn.Module, parameters: set[int]) -> bool:
+    return any(id(parameter) in parameters for parameter in module.parameters())
+
+
+def _is_opaque(module: nn.Module) -> bool:
+    """Whether what is inside is called by a wrapper or compiled code, where a hook would disturb."""
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    return compiled or type(module).__name__ in (
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+        "OptimizedModule",
+    )
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The user's own module inside wrappers."""
+    inner: Callable[[nn.Module], Any] = lambda outer: getattr(  # noqa: E731
+        outer, "module", getattr(outer, "_orig_mod", None)
+    )
+    while _is_opaque(module) and isinstance(inner(module), nn.Module):
+        module = inner(module)
+    return module

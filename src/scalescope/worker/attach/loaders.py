@@ -1,0 +1,124 @@
+"""The script's DataLoaders: how long it waits for them, other arguments, and preloaded batches."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import dataloader as _module
+
+_PRELOADED = 8  # batches of a loader that are kept and handed out again and again
+ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
+
+
+class LoaderWatch:
+    """Times every batch that a DataLoader hands out, and applies what a trial changes about loaders."""
+
+    def __init__(self, changes: Mapping[str, Any], *, preloads: bool) -> None:
+        self._changes = {name: value for name, value in changes.items() if value is not None}
+        self._preloads = preloads
+        self._undo: list[Callable[[], None]] = []
+        self.wait_s = 0.0
+        self.batches = 0
+        self.samples = 0
+        self.workers = 0
+        self.changed = 0
+
+    def install(self) -> None:
+        if self._changes:
+            self._undo.append(_replaced(DataLoader, "__init__", self._changed_init(DataLoader.__init__)))
+        if self._preloads:
+            self._undo.append(_replaced(DataLoader, "__iter__", self._preloaded_iter(DataLoader.__iter__)))
+        iterator = _module._BaseDataLoaderIter
+        self._undo.append(_replaced(iterator, "__next__", self._timed_next(iterator.__next__)))
+
+    def remove(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def reset(self) -> None:
+        """Count from zero."""
+        self.wait_s, self.samples = 0.0, 0
+
+    def note(self, batch: Any, waited_s: float) -> None:
+        """Count a batch that the script got."""
+        self.wait_s += waited_s
+        self.batches += 1
+        self.samples += _length(batch)
+
+    def _timed_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        now = time.perf_counter
+
+        def timed(iterator: Any) -> Any:
+            began = now()
+            batch = original(iterator)
+            self.workers = iterator._num_workers
+            if not self._preloads:
+                self.note(batch, now() - began)
+            return batch
+
+        return timed
+
+    def _changed_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        def changed(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+            if not args and get_worker_info() is None:
+                kwargs |= self._changes
+                if not kwargs.get("num_workers"):
+                    kwargs.pop("prefetch_factor", None)
+                    kwargs.pop("persistent_workers", None)
+                self.changed += 1
+            original(loader, dataset, *args, **kwargs)
+
+        return changed
+
+    def _preloaded_iter(self, original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+        def cycling(loader: Any) -> Iterator[Any]:
+            if "_scalescope_batches" not in vars(loader):
+                kept = list(itertools.islice(original(loader), _PRELOADED))
+                object.__setattr__(loader, "_scalescope_batches", kept)
+            kept = loader._scalescope_batches
+            try:
+                count: int | None = len(loader)
+            except TypeError:
+                count = None
+            return self._cycle(kept, count)
+
+        return cycling
+
+    def _cycle(self, kept: list[Any], count: int | None) -> Iterator[Any]:
+        """As many batches as the loader has; one without a length goes on for ever."""
+        numbers = itertools.count() if count is None else range(count if kept else 0)
+        for number in numbers:
+            batch = _copied(kept[number % len(kept)])
+            self.note(batch, 0.0)
+            yield batch
+
+
+def _replaced(owner: Any, name: str, new: Any) -> Callable[[], None]:
+    """Put something in place of an attribute; returns what puts the old one back."""
+    old = getattr(owner, name)
+    setattr(owner, name, new)
+    return lambda: setattr(owner, name, old)
+
+
+def _copied(batch: Any) -> Any:
+    """The same tensors in new containers: scripts take entries out of the batches that they get."""
+    if type(batch) is dict:
+        return {name: _copied(value) for name, value in batch.items()}
+    if type(batch) in (list, tuple):
+        return type(batch)(_copied(value) for value in batch)
+    return batch.copy() if isinstance(batch, Mapping) and hasattr(batch, "copy") else batch
+
+
+def _length(batch: Any) -> int:
+    """Samples of a batch: the first dimension of the first tensor in it."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 0
+    if isinstance(batch, Mapping):
+        return next(filter(None, map(_length, batch.values())), 0)
+    if isinstance(batch, list | tuple):
+        return next(filter(None, map(_length, batch)), 0)
+    return 0

@@ -1,0 +1,256 @@
+"""The life of a measured script: look at it, warm up, agree on a window, time its steps, write the record."""
+
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalescope.catalog.benchmarks.train import Train, warmup_of
+from scalescope.errors import BadInput
+from scalescope.experiment.trial import Trial
+from scalescope.results.files import write_atomically
+from scalescope.results.ranks.attach_job import AttachJob
+from scalescope.results.ranks.heartbeat import RankStage
+from scalescope.results.result import WINDOW
+from scalescope.worker.attach.rank_group import ScriptRanks
+from scalescope.worker.machine.gpu_state import sm_clock_hz
+from scalescope.worker.machine.timing import Clock, clock_for
+from scalescope.worker.process.device import describe_placement, device_name, placement_counters
+from scalescope.worker.process.position import Position
+from scalescope.worker.process.rank import describe_error
+from scalescope.worker.training.activity.allocator import AllocatorWatch
+from scalescope.worker.training.activity.compilation import CompilationWatch
+from scalescope.worker.training.activity.garbage import GarbageWatch
+from scalescope.worker.training.warmup import LEAST_GPU_S, typical_step_s
+
+MOST_STEPS = 10_000  # per window
+_MOST_EXTRA_STEPS = 10_000
+_LOOKING_STEPS = 2  # until the modules that the script calls are known
+_ALIVE_S = 1.0  # between two looks at whether the launcher is there
+
+
+class Measuring:
+    """One rank's measurement; `tick` is called at the end of every step of the script.
+
+    `observe` is called when the window begins and returns what to call for the counters when it ends;
+    `look` when the script's modules can be known; `done` when the record is written.
+    """
+
+    def __init__(
+        self,
+        job: AttachJob,
+        device: torch.device,
+        *,
+        look: Callable[[int], None],
+        observe: Callable[[], Callable[[int], dict[str, Any]]],
+        done: Callable[[], None],
+    ) -> None:
+        self._job = job
+        self._trial = Trial(settings=job.settings)
+        self._options = self._trial.options(Train)
+        self._device = device
+        self._look, self._observe, self._done = look, observe, done
+        self.ranks = ScriptRanks.current()
+        self._check_ranks()
+        in_range = self.ranks.rank < job.world_size == self.ranks.world_size
+        heartbeats = Path(job.heartbeat_file)
+        beats = heartbeats if in_range and heartbeats.exists() else None
+        self.position = Position(beats, self.ranks.rank, job.world_size)
+        self._record: dict[str, Any] = {
+            "rank": self.ranks.rank,
+            "world_size": self.ranks.world_size,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "state": "running",
+            "device": str(device),
+            "device_name": device_name(device),
+            "placement": describe_placement(
+                self.ranks.rank, int(os.environ.get("LOCAL_RANK", self.ranks.rank)), device, []
+            ),
+        }
+        self._write()
+        self.position.enter(RankStage.WARMUP)
+        self._ticks = 0
+        self._clock: Clock | None = None
+        self._planned = 0
+        self._warmup_times_s: list[float] = []
+        self._checked_parent = time.monotonic()
+        self.is_over = False
+        self.tick = self._looking
+        if job.world_size != self.ranks.world_size:
+            self.end(2)
+
+    def _check_ranks(self) -> None:
+        if not self.ranks.are_joined:
+            raise BadInput(
+                f"the script's {self.ranks.world_size} ranks never joined a process group, so nothing makes "
+                "them train together"
+            )
+
+    @property
+    def in_window(self) -> bool:
+        return self._planned > 0 and not self.is_over
+
+    def _looking(self) -> None:
+        """The first steps: modules become known, levers that need them are applied."""
+        self._ticks += 1
+        self.position.begin_step()
+        self._look(self._ticks)
+        if self._ticks == _LOOKING_STEPS:
+            self._ticks = 0
+            self._least = warmup_of(self._trial.settings)
+            self._clock = clock_for(self._device, self._least)
+            self._clock.start()
+            self.tick = self._warming
+
+    def restart(self) -> None:
+        """The script's step turned out to be another one: warm up again."""
+        if self.tick != self._looking:
+            self._ticks = _LOOKING_STEPS - 1
+            self.tick = self._looking
+
+    def _warming(self) -> None:
+        assert self._clock is not None
+        self._ticks += 1
+        self.position.completed = self._clock.tick()
+        self.position.begin_step()
+        self._check_parent()
+        if self._ticks < self._least:
+            return
+        self._clock.finish()
+        self._warmup_times_s += self._clock.step_times_s()
+        step_s = max(typical_step_s(self._warmup_times_s), 1e-9)
+        extra, steps = map(int, self.ranks.agree("window", self._window(step_s)).split())
+        self._planned = steps
+        self.position.plan(self.position.begun + extra + steps)
+        self.position.enter(RankStage.STEADY, slowest_warmup_s=max(self._warmup_times_s))
+        if extra:
+            self._ticks, self._least = 0, extra
+            self._clock = clock_for(self._device, extra)
+            self._clock.start()
+            self.tick = self._extending
+        else:
+            self._begin_window()
+
+    def _window(self, step_s: float) -> str:
+        """How many steps to warm up further, and how many to measure; rank 0 decides for all."""
+        extra = 0
+        if self._device.type == "cuda" and self._options.steps_per_epoch == "auto":
+            missing = LEAST_GPU_S / step_s - len(self._warmup_times_s)
+            extra = max(0, min(math.ceil(missing), _MOST_EXTRA_STEPS))
+        window_s = self._options.window or 1.5
+        steps = max(self._options.min_steps, min(math.ceil(window_s / step_s), MOST_STEPS))
+        return f"{extra} {steps}"
+
+    def _extending(self) -> None:
+        assert self._clock is not None
+        self._ticks += 1
+        self._clock.tick()
+        if self._ticks == self._least:
+            self._clock.finish()
+            self._warmup_times_s += self._clock.step_times_s()
+            self._begin_window()
+
+    def _begin_window(self) -> None:
+        """All ranks begin together; nothing is exchanged after that."""
+        self._clock_before = sm_clock_hz(self._device)
+        self._watches = (
+            AllocatorWatch(self._device),
+            CompilationWatch(),
+            GarbageWatch(self.position),
+        )
+        self.ranks.meet("ready")
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        self._finish_counters = self._observe()
+        for watch in self._watches:
+            watch.begin()
+        self._before = self.position.completed
+        self._clock = clock_for(self._device, self._planned)
+        self._began = time.monotonic()
+        self._clock.start()
+        self._ticks = 0
+        self.tick = self._measuring
+
+    def _measuring(self) -> None:
+        assert self._clock is not None
+        self.position.completed = self._before + self._clock.tick()
+        self._ticks += 1
+        if self._ticks == self._planned:
+            self.finish()
+            return
+        self.position.begin_step()
+
+    def finish(self) -> None:
+        """Write the record of the window, which may have ended early with the script."""
+        assert self._clock is not None
+        self._clock.finish()
+        ended = time.monotonic()
+        for watch in reversed(self._watches):
+            watch.end()
+        times_s = self._clock.step_times_s()
+        counters: dict[str, Any] = {
+            **placement_counters(self._device),
+            **dict(zip(WINDOW, (self._began, ended), strict=True)),
+            "measured_steps": len(times_s),
+            "world_size": self.ranks.world_size,
+            **self._finish_counters(len(times_s)),
+        }
+        tables: dict[str, Any] = counters.pop("tables", {})
+        for watch in self._watches:
+            counters |= watch.counters()
+        if self._device.type == "cuda":
+            counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self._device)
+        if self._clock_before is not None:
+            counters |= {
+                "sm_clock_hz_before": self._clock_before,
+                "sm_clock_hz_after": sm_clock_hz(self._device),
+            }
+        samples = {"step_time_s": times_s, "warmup_step_time_s": self._warmup_times_s}
+        self._record.update(state="done", samples=samples, counters=counters, tables=tables)
+        self._write()
+        self.is_over = True
+        self.position.enter(RankStage.TEARDOWN)
+        self._done()
+
+    def can_finish_early(self) -> bool:
+        """Whether the steps so far are enough, for a script that ends by itself inside the window."""
+        return self.tick == self._measuring and self._ticks >= self._options.min_steps
+
+    def fail(self, error: BaseException) -> None:
+        """Write why there is no measurement."""
+        if not self.is_over:
+            self.is_over = True
+            self._record.update(state="failed", error=describe_error(error))
+            self._write()
+
+    def end(self, code: int) -> None:
+        """Leave the script."""
+        self.is_over = True
+        self.ranks.leave(code)
+
+    def _check_parent(self) -> None:
+        """A script whose launcher was killed must not go on by itself."""
+        now = time.monotonic()
+        if not self._job.parent or now - self._checked_parent < _ALIVE_S:
+            return
+        self._checked_parent = now
+        try:
+            os.kill(self._job.parent, 0)
+        except ProcessLookupError:
+            os._exit(1)
+        except OSError:
+            pass  # on another host, or in another container
+
+    def _write(self) -> None:
+        rank = self.ranks.rank
+        path = Path(self._job.directory) / f"extra-{rank}.json"
+        if rank < len(self._job.rank_files):
+            path = Path(self._job.rank_files[rank])
+        write_atomically(path, json.dumps(self._record, allow_nan=False))

@@ -1,0 +1,39 @@
+"""What each process of a command leaves about itself, so that the launcher can say what was missing."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from scalescope.results.ranks.attach_job import PROCESSES, AttachJob
+
+
+class ProcessFile:
+    """PID.json of this process; a forked child has a file of its own once it has something to say."""
+
+    def __init__(self, job: AttachJob) -> None:
+        self._folder = Path(job.directory) / PROCESSES
+        self._facts: dict[str, Any] = {
+            "argv": sys.orig_argv[:8],
+            "torch": False,
+            "steps": 0,
+            "rank": None,
+            "world_size": None,
+            "error": None,
+        }
+
+    def update(self, **facts: Any) -> None:
+        self._facts.update(facts)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file; a launch that is over has removed the folder."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+            path = self._folder / f"{os.getpid()}.json"
+            temporary = path.with_suffix(".new")
+            temporary.write_text(json.dumps({"pid": os.getpid(), **self._facts}), encoding="utf-8")
+            temporary.replace(path)
+        except OSError:
+            pass

@@ -1,0 +1,363 @@
+"""A session: everything that scalescope does inside one process of a training command."""
+
+import atexit
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import get_worker_info
+
+from scalescope import steps
+from scalescope.errors import BadInput
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
+from scalescope.experiment.trial import Trial
+from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, AttachJob
+from scalescope.worker.attach.imports import after_import, forget_imports
+from scalescope.worker.attach.inputs import ModelInputs
+from scalescope.worker.attach.levers import ScriptLevers
+from scalescope.worker.attach.loaders import ARGUMENTS, LoaderWatch
+from scalescope.worker.attach.measuring import Measuring
+from scalescope.worker.attach.optimizers import OptimizerEvents
+from scalescope.worker.attach.periods import MOST_EVENTS, StepEnds
+from scalescope.worker.attach.process_file import ProcessFile
+from scalescope.worker.attach.wrappers import Wrappers, kind_of
+from scalescope.worker.attach.writes import Writes
+
+_APERIODIC = (
+    "the script's optimizers are not stepped in a repeating order, so its steps cannot be counted; add "
+    "`import scalescope` and `scalescope.step()` at the end of its step, or --step-at MODULE:FUNCTION"
+)
+
+
+class Session:
+    """Installed when torch has been imported; measures once optimizers are stepped."""
+
+    def __init__(self, job: AttachJob, process: ProcessFile) -> None:
+        self._job, self._process = job, process
+        trial = Trial(settings=job.settings)
+        self._trial = trial
+        settings = job.settings
+        self._keeps_running = trial.keeps_running
+        self._optimizers = OptimizerEvents(self._on_optimizer_step)
+        self._inputs = ModelInputs()
+        self._loaders = LoaderWatch(
+            {name: settings.get(name) for name in ARGUMENTS}, preloads=has_ablation(trial, PRELOADED)
+        )
+        self._wrappers = Wrappers(settings, silent=has_ablation(trial, NO_COMM))
+        self._levers = ScriptLevers(settings)
+        self._writes = None if self._keeps_running or trial.is_on("allow_writes") else Writes()
+        self._ends = StepEnds()
+        self._marks = 0  # steps that the script marked by itself
+        self._backward_s = 0.0
+        self._known_optimizers = 0
+        self._measuring: Measuring | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._is_off = False
+
+    def install(self) -> None:
+        """Hook into torch."""
+        self._optimizers.install()
+        self._loaders.install()
+        self._wrappers.install()
+        self._levers.install()
+        if self._writes is not None:
+            self._writes.install()
+        self._undo.append(self._time_backward())
+        steps.listen(self._on_mark)
+        if self._trial.settings.get("step_at"):
+            self._mark_at(str(self._trial.settings["step_at"]))
+        atexit.register(self._at_exit)
+        self._note_crashes()
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def remove(self) -> None:
+        """Leave the script alone from now on."""
+        self._is_off = True
+        parts = (self._optimizers, self._inputs, self._loaders, self._wrappers, self._levers, self._writes)
+        for part in parts:
+            if part is not None:
+                part.remove()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+        forget_imports()
+
+    # Events of the script.
+
+    def _on_optimizer_step(self, optimizer: Optimizer) -> None:
+        if self._is_off or get_worker_info() is not None:
+            return
+        key = self._optimizers.key_of(optimizer)
+        if key >= self._known_optimizers:
+            self._meet_optimizer(optimizer, key)
+        if self._marks or self._trial.settings.get("step_at"):
+            return
+        ends = self._ends
+        if ends.add(key):
+            self._tick()
+        elif ends.is_broken or ends.period is None:
+            self._find_period()
+
+    def _meet_optimizer(self, optimizer: Optimizer, key: int) -> None:
+        self._known_optimizers = key + 1
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._inputs.watch(parameters)
+
+    def _find_period(self) -> None:
+        measuring = self._measuring
+        if self._ends.is_broken and measuring is not None:
+            if measuring.in_window:
+                self._fail(BadInput(_APERIODIC))
+            measuring.restart()
+        if self._ends.settle():
+            self._tick()
+        elif self._ends.events >= MOST_EVENTS:
+            self._fail(BadInput(_APERIODIC))
+
+    def _on_mark(self) -> None:
+        if not self._is_off:
+            self._marks += 1
+            self._tick()
+
+    def _tick(self) -> None:
+        """A step of the script has ended."""
+        try:
+            self._wrappers.after_step()
+            if self._measuring is None:
+                self._begin()
+            assert self._measuring is not None
+            self._measuring.tick()
+        except Exception as error:  # ours, not the script's
+            self._fail(error)
+
+    def _begin(self) -> None:
+        self._measuring = Measuring(
+            self._job, self._device(), look=self._look, observe=self._observe, done=self._done
+        )
+        ranks = self._measuring.ranks
+        self._process.update(rank=ranks.rank, world_size=ranks.world_size, steps=self._optimizers.events)
+
+    def _look(self, step: int) -> None:
+        """In the first step FSDP is silenced; after the second the called modules are known."""
+        modules = self._modules()
+        if step == 1:
+            self._wrappers.silence_shards(modules)
+            return
+        self._inputs.settle()
+        self._levers.apply(self._inputs.modules)
+        self._levers.check()
+        if has_ablation(self._trial, PRELOADED) and not self._loaders.batches:
+            raise BadInput("the script uses no DataLoader, so its input cannot be preloaded")
+        if has_ablation(self._trial, NO_COMM) and kind_of(modules) not in ("ddp", "fsdp2"):
+            raise BadInput("the script's communication cannot be removed: it uses neither DDP nor FSDP2")
+
+    def _observe(self) -> Callable[[int], dict[str, Any]]:
+        """The window begins: count from here."""
+        self._inputs.reset()
+        self._loaders.reset()
+        self._wrappers.reset()
+        self._backward_s = 0.0
+        optimizer_s, skipped = self._optimizers.step_s, self._optimizers.skipped
+        batches = self._loaders.batches
+
+        def counters(steps: int) -> dict[str, Any]:
+            parts = {
+                "forward": self._inputs.forward_s,
+                "backward": self._backward_s,
+                "optimizer": self._optimizers.step_s - optimizer_s,
+            }
+            if self._loaders.batches > batches:
+                parts = {"input": self._loaders.wait_s, **parts}
+            if self._runs_closures(parts):
+                del parts["optimizer"]
+            return {
+                **self._samples(),
+                **{f"host/{name}_s": time_s / steps for name, time_s in parts.items()},
+                **self._observed(steps, self._optimizers.skipped - skipped),
+                **self._wrappers.counters(),
+                **self._suppressed(),
+                "tables": self._tables(steps),
+            }
+
+        return counters
+
+    def _runs_closures(self, parts: dict[str, float]) -> bool:
+        """Whether the model runs inside the optimizer's step, whose time then says nothing."""
+        return parts["optimizer"] > 0.0 and parts["optimizer"] >= parts["forward"] + parts["backward"] > 0.0
+
+    # What is stored.
+
+    def _samples(self) -> dict[str, Any]:
+        given = self._trial.settings.get("samples_per_step")
+        if given is not None:
+            return {f"{OBSERVED}unit": "samples", f"{OBSERVED}samples_from": "--samples-per-step"}
+        several = len(self._inputs.modules) > 1
+        if several and self._loaders.samples:
+            return {
+                "measured_samples": self._loaders.samples,
+                f"{OBSERVED}unit": "samples",
+                f"{OBSERVED}samples_from": "batches of the script's DataLoader",
+            }
+        counted = self._inputs.counted()
+        if counted is not None:
+            samples, unit, name = counted
+            what = "first two dimensions" if unit == "tokens" else "first dimension"
+            return {
+                "measured_samples": samples,
+                f"{OBSERVED}unit": unit,
+                f"{OBSERVED}samples_from": f"{what} of the input of {name}",
+            }
+        return {}
+
+    def _observed(self, steps: int, skipped: int) -> dict[str, Any]:
+        period = self._ends.period
+        modules = self._modules()
+        trained = {
+            id(parameter): parameter
+            for optimizer in self._optimizers.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        names = dict.fromkeys(type(optimizer).__name__ for optimizer in self._optimizers.optimizers)
+        facts = {
+            "wrapper": kind_of(modules),
+            "loader": int(self._loaders.batches > 0),
+            "loader_workers": self._loaders.workers,
+            "optimizers": ", ".join(names),
+            "events_per_step": None if period is None or self._marks else len(period),
+            "micro_batches": self._inputs.calls / steps,
+            "step_from": self._step_source(),
+            "skipped_steps": skipped,
+            "kept_hooks": self._wrappers.kept_hooks,
+        }
+        convolutions = (torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.ConvTranspose2d)
+        return {
+            **{f"{OBSERVED}{name}": value for name, value in facts.items()},
+            "parameters": sum(parameter.numel() for parameter in trained.values()),
+            "parameter_tensors": len(trained),
+            "gradient_bytes": sum(p.numel() * p.element_size() for p in trained.values()),
+            "convolutions": sum(
+                isinstance(part, convolutions) for module in modules for part in module.modules()
+            ),
+        }
+
+    def _step_source(self) -> str:
+        if self._trial.settings.get("step_at"):
+            return str(self._trial.settings["step_at"])
+        return "scalescope.step()" if self._marks else "optimizer steps"
+
+    def _suppressed(self) -> dict[str, int]:
+        calls = {} if self._writes is None else self._writes.calls
+        return {f"{SUPPRESSED}{name}": count for name, count in calls.items()}
+
+    def _tables(self, steps: int) -> dict[str, Any]:
+        if not has_ablation(self._trial, NO_COMM):
+            return {}
+        return {REMAINING: self._wrappers.remaining(steps)}
+
+    def _modules(self) -> list[torch.nn.Module]:
+        return [*self._wrappers.replicas, *self._inputs.modules]
+
+    def _device(self) -> torch.device:
+        """Where the parameters of the first optimizer are."""
+        for optimizer in self._optimizers.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    device: torch.device = parameter.device
+                    return device
+        on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    # Patches of the session itself.
+
+    def _time_backward(self) -> Callable[[], None]:
+        original = torch.autograd.backward
+        now = time.perf_counter
+
+        def backward(*args: Any, **kwargs: Any) -> None:
+            if self._wrappers.has_hooks:
+                self._wrappers.before_backward()
+            began = now()
+            original(*args, **kwargs)
+            self._backward_s += now() - began
+
+        torch.autograd.backward = backward
+        return lambda: setattr(torch.autograd, "backward", original)
+
+    def _mark_at(self, reference: str) -> None:
+        module_name, _, function_name = reference.partition(":")
+
+        def wrap() -> None:
+            module = sys.modules.get(module_name) or importlib.import_module(module_name)
+            if not hasattr(module, function_name):
+                self._refuse(BadInput(f"--step-at {reference}: {module_name} has no {function_name}"))
+                return
+            original: Callable[..., Any] = getattr(module, function_name)
+
+            def marked(*args: Any, **kwargs: Any) -> Any:
+                returned = original(*args, **kwargs)
+                self._on_mark()
+                return returned
+
+            setattr(module, function_name, marked)
+
+        after_import(module_name, wrap)
+
+    def _note_crashes(self) -> None:
+        original = sys.excepthook
+
+        def note(kind: Any, error: BaseException, trace: Any) -> None:
+            if self._measuring is not None:
+                self._measuring.fail(error)
+            self._process.update(error=f"{kind.__name__}: {error}"[:500], steps=self._optimizers.events)
+            original(kind, error, trace)
+
+        sys.excepthook = note
+        self._undo.append(lambda: setattr(sys, "excepthook", original))
+
+    # Ends.
+
+    def _done(self) -> None:
+        """The record is written: end the script, or leave it alone."""
+        measuring = self._measuring
+        assert measuring is not None
+        self._process.update(steps=self._optimizers.events)
+        self.remove()
+        if not self._keeps_running:
+            measuring.end(0)
+
+    def _fail(self, error: Exception) -> None:
+        """Give up measuring; nothing that follows would mean anything."""
+        if self._measuring is not None:
+            self._measuring.fail(error)
+        self._refuse(error)
+
+    def _refuse(self, error: Exception) -> None:
+        self._process.update(error=str(error), steps=self._optimizers.events)
+        self.remove()
+        if not self._keeps_running:
+            if not isinstance(error, BadInput):
+                traceback.print_exception(error)
+            print(f"scalescope: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def _at_exit(self) -> None:
+        """The script has ended by itself."""
+        if self._is_off:
+            return
+        measuring = self._measuring
+        if measuring is not None and measuring.can_finish_early():
+            self._keeps_running = True  # it is leaving already
+            measuring.finish()
+        self._process.update(steps=self._optimizers.events)
+
+    def _in_child(self) -> None:
+        """A forked process: a helper of a script that trains already, or a rank that has not begun."""
+        if self._optimizers.events:
+            self._is_off = True

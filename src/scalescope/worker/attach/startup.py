@@ -1,0 +1,55 @@
+"""What a Python process of a training command does first: next to nothing, until it imports torch."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from scalescope.parent_death import die_with_parent
+from scalescope.results.ranks.attach_job import JOB_VARIABLE, AttachJob
+from scalescope.worker.attach.imports import after_import
+from scalescope.worker.attach.process_file import ProcessFile
+
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID")
+
+
+def begin(job_file: str | None = None) -> None:
+    """Prepare this process, and look on from when it has imported torch."""
+    path = job_file or os.environ.get(JOB_VARIABLE)
+    if not path:
+        return
+    job = AttachJob.from_text(Path(path).read_text(encoding="utf-8"))
+    process = ProcessFile(job)
+    process.write()
+    rank = rank_from_environment()
+    if rank is not None and not job.settings.get("keep_running"):
+        _prepare_rank(job, rank)
+
+    def attach() -> None:
+        from scalescope.worker.attach.session import Session
+
+        process.update(torch=True)
+        Session(job, process).install()
+
+    if "torch" in sys.modules:
+        attach()
+    else:
+        after_import("torch", attach)
+
+
+def rank_from_environment() -> int | None:
+    """The rank that a launcher has given this process; None where there is none, or not yet."""
+    for name in _RANK_VARIABLES:
+        with contextlib.suppress(KeyError, ValueError):
+            return int(os.environ[name])
+    return None
+
+
+def _prepare_rank(job: AttachJob, rank: int) -> None:
+    """What has to be there before the script reads it: variables and cores of this rank."""
+    if job.parent:
+        die_with_parent(os.getppid())
+    if rank < len(job.environment):
+        os.environ.update(job.environment[rank])
+    if rank < len(job.cpus) and job.cpus[rank] and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, job.cpus[rank])

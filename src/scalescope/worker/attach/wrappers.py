@@ -1,0 +1,159 @@
+"""The script's DDP and FSDP: which there is, other arguments for DDP, and ranks that send nothing."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from scalescope.worker.ablations.local_gradients import LocalGradients
+from scalescope.worker.ablations.local_shards import keep_shards_local
+
+DDP_ARGUMENTS = ("bucket_cap_mb", "broadcast_buffers", "static_graph", "gradient_as_bucket_view")
+_HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_COLLECTIVES = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "all_gather_object",
+    "broadcast_object_list",
+)
+
+
+class Wrappers:
+    """Observes and changes what spreads the script's model over ranks."""
+
+    def __init__(self, settings: Mapping[str, Any], *, silent: bool) -> None:
+        self._arguments = {name: settings[name] for name in DDP_ARGUMENTS if settings.get(name) is not None}
+        self._comm_hook = str(settings.get("comm_hook") or "none")
+        self._silent = silent
+        self._undo: list[Callable[[], None]] = []
+        self._hooks: list[LocalGradients] = []
+        self._calls: Counter[str] = Counter()
+        self.replicas: list[DistributedDataParallel] = []
+        self.kept_hooks = 0  # hooks of the script that ours replaces
+        self.changed = 0
+
+    def install(self) -> None:
+        original = DistributedDataParallel.__init__
+        wrappers = self
+
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            kwargs |= wrappers._arguments
+            original(self, *args, **kwargs)
+            wrappers._wrapped(self)
+
+        DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+        self._undo.append(lambda: setattr(DistributedDataParallel, "__init__", original))
+        if self._silent:
+            self._undo += [self._counted(name) for name in _COLLECTIVES if hasattr(dist, name)]
+
+    def remove(self) -> None:
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def before_backward(self) -> None:
+        for hook in self._hooks:
+            hook.before_backward()
+
+    def after_step(self) -> None:
+        for hook in self._hooks:
+            hook.after_step()
+
+    @property
+    def has_hooks(self) -> bool:
+        return bool(self._hooks)
+
+    def silence_shards(self, modules: Iterable[nn.Module]) -> None:
+        """Take the collectives out of FSDP2; DDP is silent from the start."""
+        if self._silent:
+            for module in modules:
+                if kind_of((module,)) == "fsdp2":
+                    keep_shards_local(module)
+
+    def reset(self) -> None:
+        self._calls.clear()
+
+    def counters(self) -> dict[str, float | int | str | None]:
+        counters: dict[str, float | int | str | None] = {}
+        for hook in self._hooks:
+            counters |= hook.counters()
+        return counters
+
+    def remaining(self, steps: int) -> list[dict[str, float | int | str | None]]:
+        """What ranks without communication still exchange."""
+        rows: list[str] = []
+        for replica in self.replicas:
+            buffers = list(replica.module.buffers())
+            if buffers and getattr(replica, "broadcast_buffers", False):
+                rows.append(f"DDP broadcasts {len(buffers)} buffers before each forward pass")
+            if any(isinstance(module, nn.SyncBatchNorm) for module in replica.module.modules()):
+                rows.append("SyncBatchNorm exchanges statistics")
+        rows += [
+            f"the script calls {name} {count / steps:.3g} times per step"
+            for name, count in self._calls.items()
+        ]
+        return [{"what": what} for what in rows]
+
+    def _wrapped(self, replica: DistributedDataParallel) -> None:
+        self.replicas.append(replica)
+        self.changed += 1
+        device = next(replica.parameters()).device
+        if self._silent:
+            self._hooks.append(LocalGradients(replica, device, divides=True))
+        elif self._comm_hook != "none":
+            replica.register_comm_hook(_HALF[self._comm_hook], _send_half)
+        else:
+            return
+
+        def absorb(*args: Any, **kwargs: Any) -> None:
+            self.kept_hooks += 1
+
+        replica.register_comm_hook = absorb  # type: ignore[method-assign]
+        replica._register_builtin_comm_hook = absorb  # type: ignore[method-assign]
+
+    def _counted(self, name: str) -> Callable[[], None]:
+        original = getattr(dist, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._calls[name] += 1
+            return original(*args, **kwargs)
+
+        setattr(dist, name, counted)
+        return lambda: setattr(dist, name, original)
+
+
+def kind_of(modules: Iterable[nn.Module]) -> str:
+    """What wraps these modules: ddp, fsdp2, fsdp1, deepspeed or none."""
+    for module in modules:
+        names = {kind.__name__ for kind in type(module).__mro__}
+        if "DistributedDataParallel" in names:
+            return "ddp"
+        if "FullyShardedDataParallel" in names:
+            return "fsdp1"
+        if "DeepSpeedEngine" in names:
+            return "deepspeed"
+        inner = getattr(module, "_orig_mod", None)
+        if any(hasattr(part, "unshard") for part in module.modules()):
+            return "fsdp2"
+        if isinstance(inner, nn.Module) and (kind := kind_of((inner,))) != "none":
+            return kind
+    return "none"
+
+
+def _send_half(dtype: torch.dtype, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    """Sends 16 bits per element, divided before the sum can overflow."""
+    from scalescope.worker.strategies.ddp import _send_half as send
+
+    return send(dtype, bucket)
