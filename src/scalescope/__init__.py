@@ -21,6 +21,7 @@ _MODULES = {
     "load": "scalescope.api",
     "load_run": "scalescope.results.run",
     "scaling_rows": "scalescope.analysis.scaling.rows",
+    "step": "scalescope.steps",
 }
 __all__ = list(_MODULES)
 

@@ -75,7 +75,7 @@ class ModelInputs:
         if not self._samples:
             return None
         identity = min(self._samples, key=lambda root: self._samples[root])
-        name = type(_unwrapped(self._roots[identity])).__name__
+        name = type(_unwrapped(self._roots[identity])).__name__.removeprefix("FSDP")
         if self._tokens[identity] and len(self._lengths.get(identity, ())) == 1:
             return self._tokens[identity], "tokens", name
         return self._samples[identity], "samples", name

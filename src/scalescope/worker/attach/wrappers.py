@@ -1,5 +1,7 @@
 """The script's DDP and FSDP: which there is, other arguments for DDP, and ranks that send nothing."""
 
+import inspect
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -37,9 +39,12 @@ class Wrappers:
         self._arguments = {name: settings[name] for name in DDP_ARGUMENTS if settings.get(name) is not None}
         self._comm_hook = str(settings.get("comm_hook") or "none")
         self._silent = silent
+        if silent:  # ranks would wait for each other's buffers
+            self._arguments["broadcast_buffers"] = False
         self._undo: list[Callable[[], None]] = []
         self._hooks: list[LocalGradients] = []
         self._calls: Counter[str] = Counter()
+        self._left_out: list[str] = []
         self.replicas: list[DistributedDataParallel] = []
         self.kept_hooks = 0  # hooks of the script that ours replaces
         self.changed = 0
@@ -49,8 +54,12 @@ class Wrappers:
         wrappers = self
 
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            kwargs |= wrappers._arguments
-            original(self, *args, **kwargs)
+            given = wrappers._changed(original, (self, *args), kwargs)
+            with warnings.catch_warnings():
+                # torch 2.13 renames broadcast_buffers; older supported versions do not know the new name
+                if wrappers._arguments:
+                    warnings.simplefilter("ignore", FutureWarning)
+                original(*given.args, **given.kwargs)
             wrappers._wrapped(self)
 
         DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
@@ -93,11 +102,8 @@ class Wrappers:
 
     def remaining(self, steps: int) -> list[dict[str, float | int | str | None]]:
         """What ranks without communication still exchange."""
-        rows: list[str] = []
+        rows = list(dict.fromkeys(self._left_out))
         for replica in self.replicas:
-            buffers = list(replica.module.buffers())
-            if buffers and getattr(replica, "broadcast_buffers", False):
-                rows.append(f"DDP broadcasts {len(buffers)} buffers before each forward pass")
             if any(isinstance(module, nn.SyncBatchNorm) for module in replica.module.modules()):
                 rows.append("SyncBatchNorm exchanges statistics")
         rows += [
@@ -106,6 +112,20 @@ class Wrappers:
         ]
         return [{"what": what} for what in rows]
 
+    def _changed(
+        self, original: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> inspect.BoundArguments:
+        """The script's arguments of DDP with those that the trial changes."""
+        given = inspect.signature(original).bind_partial(*args, **kwargs)
+        given.arguments.update(self._arguments)
+        if "broadcast_buffers" in self._arguments and "forward_sync_buffers" in given.arguments:
+            given.arguments["forward_sync_buffers"] = given.arguments.pop("broadcast_buffers")
+        if self._silent and given.arguments.get("find_unused_parameters"):
+            # DDP would exchange which parameters were used in every step; of a static graph it knows.
+            given.arguments["static_graph"] = True
+            self._left_out.append("the search for unused parameters is left out with communication")
+        return given
+
     def _wrapped(self, replica: DistributedDataParallel) -> None:
         self.replicas.append(replica)
         self.changed += 1
@@ -113,6 +133,8 @@ class Wrappers:
         if self._silent:
             self._hooks.append(LocalGradients(replica, device, divides=True))
         elif self._comm_hook != "none":
+            from scalescope.worker.strategies.ddp import _send_half
+
             replica.register_comm_hook(_HALF[self._comm_hook], _send_half)
         else:
             return
@@ -150,10 +172,3 @@ def kind_of(modules: Iterable[nn.Module]) -> str:
         if isinstance(inner, nn.Module) and (kind := kind_of((inner,))) != "none":
             return kind
     return "none"
-
-
-def _send_half(dtype: torch.dtype, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
-    """Sends 16 bits per element, divided before the sum can overflow."""
-    from scalescope.worker.strategies.ddp import _send_half as send
-
-    return send(dtype, bucket)
