@@ -1,5 +1,6 @@
 """Steps from events: the repeating period in the order in which a script's optimizers are stepped."""
 
+from collections import deque
 from collections.abc import Sequence
 
 _REPETITIONS = 3
@@ -32,7 +33,8 @@ class StepEnds:
     """Tells which events end a step."""
 
     def __init__(self) -> None:
-        self._keys: list[int] = []
+        self._keys: deque[int] = deque(maxlen=MOST_EVENTS)
+        self.events = 0
         self._period: tuple[int, ...] | None = None
         self._expected = 0
         self.is_broken = False  # an event came that the period does not have
@@ -41,23 +43,20 @@ class StepEnds:
     def period(self) -> tuple[int, ...] | None:
         return self._period
 
-    @property
-    def events(self) -> int:
-        return len(self._keys)
-
     def add(self, key: int) -> bool:
         """Whether a step ends with this event; False while no period is known."""
+        self.events += 1
+        self._keys.append(key)
         if self._period is not None:
             if self._period[self._expected] == key:
                 self._expected = (self._expected + 1) % len(self._period)
                 return self._expected == 0
             self.is_broken = True
-        self._keys.append(key)
         return False
 
     def settle(self) -> bool:
         """Look for the period in the events so far; returns whether the last event ends a step."""
-        self._period = period_of(self._keys)
+        self._period = period_of(list(self._keys))
         self.is_broken = False
         if self._period is None:
             return False
@@ -67,7 +66,7 @@ class StepEnds:
     def _position(self, period: tuple[int, ...]) -> int:
         """How many events of the period have happened of the step that is under way."""
         length = len(period)
-        last = tuple(self._keys[-length:])
+        last = tuple(self._keys)[-length:]
         for done in range(length):
             if period[done:] + period[:done] == last:
                 return done
