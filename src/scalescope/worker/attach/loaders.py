@@ -1,5 +1,6 @@
 """The script's DataLoaders: how long it waits for them, other arguments, and preloaded batches."""
 
+import inspect
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -7,6 +8,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import dataloader as _module
+
+from scalescope.errors import BadInput
 
 _PRELOADED = 8  # batches of a loader that are kept and handed out again and again
 ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
@@ -42,6 +45,11 @@ class LoaderWatch:
         """Count from zero."""
         self.wait_s, self.samples = 0.0, 0
 
+    def check(self) -> None:
+        """Refuse changes that no loader took."""
+        if self._changes and not self.changed:
+            raise BadInput(f"{', '.join(self._changes)}: the script makes no DataLoader")
+
     def note(self, batch: Any, waited_s: float) -> None:
         """Count a batch that the script got."""
         self.wait_s += waited_s
@@ -62,14 +70,19 @@ class LoaderWatch:
         return timed
 
     def _changed_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        def changed(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
-            if not args and get_worker_info() is None:
-                kwargs |= self._changes
-                if not kwargs.get("num_workers"):
-                    kwargs.pop("prefetch_factor", None)
-                    kwargs.pop("persistent_workers", None)
-                self.changed += 1
-            original(loader, dataset, *args, **kwargs)
+        signature = inspect.signature(original)
+
+        def changed(loader: Any, *args: Any, **kwargs: Any) -> None:
+            if get_worker_info() is not None:
+                original(loader, *args, **kwargs)
+                return
+            given = signature.bind_partial(loader, *args, **kwargs)
+            given.arguments.update(self._changes)
+            if not given.arguments.get("num_workers"):
+                given.arguments.pop("prefetch_factor", None)
+                given.arguments.pop("persistent_workers", None)
+            self.changed += 1
+            original(*given.args, **given.kwargs)
 
         return changed
 

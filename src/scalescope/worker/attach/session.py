@@ -151,7 +151,8 @@ class Session:
             return
         self._inputs.settle()
         self._levers.apply(self._inputs.modules)
-        self._levers.check()
+        for part in (self._levers, self._loaders, self._wrappers):
+            part.check()
         if has_ablation(self._trial, PRELOADED) and not self._loaders.batches:
             raise BadInput("the script uses no DataLoader, so its input cannot be preloaded")
         if has_ablation(self._trial, NO_COMM) and kind_of(modules) not in ("ddp", "fsdp2"):

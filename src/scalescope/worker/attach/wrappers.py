@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from scalescope.errors import BadInput
 from scalescope.worker.ablations.local_gradients import LocalGradients
 from scalescope.worker.ablations.local_shards import keep_shards_local
 
@@ -71,6 +72,12 @@ class Wrappers:
         for undo in self._undo:
             undo()
         self._undo.clear()
+
+    def check(self) -> None:
+        """Refuse arguments that no DDP took."""
+        asked = [*self._arguments, *(() if self._comm_hook == "none" else ("comm_hook",))]
+        if asked and not self._silent and not self.changed:
+            raise BadInput(f"{', '.join(asked)}: the script uses no DistributedDataParallel")
 
     def before_backward(self) -> None:
         for hook in self._hooks:

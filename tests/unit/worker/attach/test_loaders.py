@@ -76,7 +76,7 @@ def test_scripts_may_take_entries_out_of_preloaded_batches() -> None:
 def test_arguments_are_changed_and_prefetching_needs_processes(samples: TensorDataset) -> None:
     watch = installed({"num_workers": 0, "pin_memory": False, "prefetch_factor": 4})
     try:
-        loader = DataLoader(samples, batch_size=4, num_workers=2, persistent_workers=True)
+        loader = DataLoader(samples, 4, False, num_workers=2, persistent_workers=True)
     finally:
         watch.remove()
     assert (loader.num_workers, loader.pin_memory, loader.prefetch_factor) == (0, False, None)
