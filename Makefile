@@ -10,7 +10,7 @@ TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format clean
+.PHONY: help run test frameworks check format clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -27,6 +27,10 @@ run: $(VENV)/.installed ## set up what is missing and run the main job on this m
 
 test: $(VENV)/.installed ## set up what is missing and run all tests
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadscope --no-loadscope-reorder
+
+frameworks: $(VENV)/.installed ## run Hugging Face, Accelerate, Lightning and others unedited, in minutes
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[frameworks]'
+	$(BIN)/python -m pytest -m frameworks tests/commands
 
 check: $(VENV)/.installed ## format, lint, types, layers and tests: what CI runs
 	$(BIN)/ruff format --check .
