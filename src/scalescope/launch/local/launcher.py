@@ -2,24 +2,25 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
-from scalescope.cores import cores_near, own_cores, share_near, share_of
-from scalescope.experiment.machine import Gpu, Machine
+from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.local.network import ShapedNetwork, check_possible
 from scalescope.launch.local.outlook import outlook
+from scalescope.launch.local.pinning import cpus_for
 from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
 from scalescope.launch.local.split_gpu import SplitGpu
-from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
+from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
+from scalescope.launch.local.supervisor import Supervisor
 from scalescope.launch.loopback import LOOPBACK
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
@@ -30,8 +31,6 @@ from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.ranks.rank_job import ROOM_VARIABLE, RankJob
 from scalescope.results.run_folder import RunFolder
-
-Cores = frozenset[int] | None
 
 # The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
 _GROUP_TIMEOUT_S = 24 * 3600.0
@@ -261,30 +260,3 @@ def room_for(trial: Trial, limits: Measuring) -> dict[str, str]:
 def _limits_process(trial: Trial) -> bool:
     """Whether the system limits the memory of each process, which needs an allocator that reserves none."""
     return trial.memory_limit is not None and not trial.on_gpu
-
-
-def cpus_for(
-    trial: Trial, rank: int, gpus: Sequence[Gpu] = (), near: Callable[[str | None], Cores] = cores_near
-) -> list[int]:
-    """The cores a rank is pinned to; none where there are not enough for all, or it is not to be pinned.
-
-    A GPU rank's helpers (loader, watchdogs) run on the same cores, so it gets its whole share of those next
-    to its GPU, or of the host's where the system does not say which those are.
-    """
-    asked = trial.pin_cores
-    if asked == "no" or (asked == "auto" and trial.device != "cpu"):
-        return []
-    cores, ranks = own_cores(), trial.world_size
-    if trial.device == "cpu":
-        return share_of(cores, trial.threads_per_rank, ranks, rank)
-    buses = [_gpu_of(trial, other, gpus) for other in range(ranks)]
-    return share_near(cores, [near(bus) for bus in buses], rank) or share_of(
-        cores, len(cores) // ranks, ranks, rank
-    )
-
-
-def _gpu_of(trial: Trial, rank: int, gpus: Sequence[Gpu]) -> str | None:
-    """The PCI bus of the GPU that a rank uses: the parts of a split GPU are all of the first."""
-    if not gpus:
-        return None
-    return gpus[0 if trial.split_gpu else rank % len(gpus)].pci_bus
